@@ -18,7 +18,7 @@ from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.forking import at_fork
 from gpuloader.images.gate import admit_all
 from gpuloader.images.orientation import image_orientations
-from gpuloader.loading.delivery import Images, round_to_dtype
+from gpuloader.loading.delivery import Images, channels_first, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.pipelines import (
@@ -96,7 +96,7 @@ class Compose(Recipe):
             >>> config = {"input_size": (3, 160, 160), "interpolation": "bicubic", "mean": (0.5, 0.5, 0.5),
             ...           "std": (0.5, 0.5, 0.5), "crop_pct": 0.95, "crop_mode": "center"}
             >>> Compose.from_torchvision(config).transforms[0]
-            Resize(size=168, interpolation='bicubic', max_size=None, antialias=True)
+            Resize(size=168, interpolation='bicubic', max_size=None, antialias=True, pad=None)
         """
         return cls._of(preset_from_torchvision(transform, **options))
 
@@ -153,6 +153,8 @@ class Compose(Recipe):
     ) -> Any:
         """Applies the recipe: one image gives (3, h, w), a list of n gives (n, 3, h, w), several views give a list.
 
+        With `batch="list"`, a list of n gives a list of n tensors (3, h, w).
+
         It runs the same graph as a loader, on the CPU or a GPU. The images get the draws of the samples `sample`,
         `sample` + 1 and so on, for this seed and epoch. `mix` is not applied: it needs a batch with labels. With
         `orientation="apply"`, files and PIL images are turned upright; an array has no orientation.
@@ -170,7 +172,7 @@ class Compose(Recipe):
         Raises:
             ConfigError: an image is not a uint8 array of (height, width, 3), a number is out of range, or a target is
                 not of such a form, or cannot follow the recipe.
-            DataError: the bytes of an image cannot be decoded.
+            DataError: the bytes of an image cannot be decoded, or the recipe makes too large an image of it.
 
         Example:
             >>> import numpy as np
@@ -189,9 +191,13 @@ class Compose(Recipe):
             if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**bits:
                 raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
         listed = None if targets is None else check_targets(self, [targets] if one else targets, len(arrays))
+        if self.by_boxes and not all("boxes" in each for each in listed or ({},)):
+            raise ConfigError(f'{self.by_boxes} draws by boxes: give each image a target with "boxes", (n, 4)')
         draws = Draws(int(seed), int(epoch), np.arange(len(arrays)) + sample)
         turned = image_orientations(given) if encoded and self.orientation == "apply" else None
         drawn = self.draw(draws, sizes, turned, () if listed is None else boxes_of(listed))
+        if too_large := drawn.too_large():
+            raise DataError("; ".join(f"image {number}: {cause}" for number, cause in too_large.items()))
         graphs: dict[Any, _Graph] = self.__dict__.setdefault("_graphs", {})
         key = (device_id, encoded, 1 << (len(arrays) - 1).bit_length())
         # The graph has a copy of the recipe, so that it is freed with this one.
@@ -204,12 +210,10 @@ class Compose(Recipe):
             causes = find_undecodable(self, arrays, drawn, device_id, **graph.decoding, message=str(error))
             bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
             raise DataError("; ".join(bad) or f"the images cannot be decoded: {error}") from None
-        if self.layout == "channels_last":
-            views = [view.permute(0, 3, 1, 2) for view in views]
-        views = round_to_dtype(self, views)
+        views = round_to_dtype(self, channels_first(self, views))
         if listed is None:
             return _by_view(views, one)
-        moved = [move_targets(listed, view, views[0].device) for view in drawn.views]
+        moved = [move_targets(listed, view, views[0][0].device) for view in drawn.views]
         return _by_view(views, one), _by_view(moved, one)
 
     def __str__(self) -> str:
@@ -251,11 +255,16 @@ class _Graph:
         )
         at_fork(self, _Graph._renew_lock)
 
-    def run(self, images: Sequence[NDArray[np.uint8]], drawn: Drawn) -> list[torch.Tensor]:
+    def run(self, images: Sequence[NDArray[np.uint8]], drawn: Drawn) -> list[Any]:
         with self._lock:
             self._batch[:] = [(list(images), drawn)]
             outputs, rows = self._running.next(), len(images)
-            return [torch.utils.dlpack.from_dlpack(output.as_tensor())[:rows].clone() for output in outputs]
+            return [
+                [torch.utils.dlpack.from_dlpack(output[row]).clone() for row in range(rows)]
+                if view.shape is None
+                else torch.utils.dlpack.from_dlpack(output.as_tensor())[:rows].clone()
+                for view, output in zip(drawn.views, outputs, strict=True)
+            ]
 
     def _renew_lock(self) -> None:
         self._lock = Lock()  # another thread may have held it in the parent

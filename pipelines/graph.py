@@ -55,6 +55,8 @@ def recipe_pipeline(
 ) -> Pipeline:
     """Builds a recipe's DALI pipeline: it takes batches from `source`, and has one output for each view.
 
+    The images of an output differ in size if the recipe's `batch` is "list".
+
     Args:
         preset: the recipe. With its dtype "bfloat16" the output is float32, because DALI has none.
         source: a function such as that of `drawn_source`, called in the thread that runs the pipeline. The only
@@ -105,7 +107,8 @@ def _fed(source: Source, make: Callable[[Drawn], Inputs[Numbers]], prefetch_queu
 
     def feed() -> tuple[Any, ...]:
         images, drawn = source()
-        in_use.append([np.ascontiguousarray(array) for array in make(drawn).values()])
+        given = make(drawn).values()
+        in_use.append([each if isinstance(each, list) else np.ascontiguousarray(each) for each in given])
         return [TensorCPU(image) for image in images], *in_use[-1]  # DALI takes twice as long to do so itself
 
     return feed
@@ -138,7 +141,11 @@ def recipe_graph(
     elif device == "gpu":
         image = cut_region(image, inputs.region).gpu()
     one_view = _VIEWS[last_step, device]
-    return tuple(one_view(image, *each, preset) for each in zip(inputs.views, preset.each_view, strict=True))
+    views = tuple(one_view(image, *each, preset) for each in zip(inputs.views, preset.each_view, strict=True))
+    if last_step != "all" or not isinstance(preset.batch, dict):
+        return views
+    axes = (1, 2) if preset.layout == "nchw" else (0, 1)
+    return tuple(fn.pad(view, axes=axes, align=[preset.batch["pad"]] * 2, fill_value=0.0) for view in views)
 
 
 def _decoded_row(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Recipe) -> DataNode:

@@ -127,7 +127,7 @@ def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> A
     placed        (n, 11) int32            the window's height and width after resizing; the row and column in it where
                                            the output begins; 1 if the rows are reversed; 1 if the columns are; top,
                                            left, bottom, right of what is shown of it; 1 if the output is transposed
-    like_output   (n, 0, h, w) uint8       empty, of the output's height and width
+    like_output   (n, 0, h, w) uint8       empty, of the output's height and width; a list of n if these differ
     ops           (n, k) int32             the program
     parameters    (n, k, PARAMETERS) float32
     erase         (n, 6) int32             what `RandomErasing` draws
@@ -138,7 +138,7 @@ def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> A
         "placed": np.concatenate([at.resized, at.corner, at.mirrored, at.shown, at.transposed[:, None]], 1).astype(
             np.int32
         ),
-        "like_output": np.empty((len(region_start), 0, *drawn.shape), np.uint8),
+        "like_output": _empty(at.shape),
     }
     if last_step == "resize":
         return made
@@ -147,6 +147,12 @@ def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> A
     if drawn.erased is not None:
         made["erase"] = drawn.erased
     return made
+
+
+def _empty(shapes: Ints) -> Any:  # noqa: ANN401 - DALI takes an array, or a list if its rows differ in shape
+    if (shapes == shapes[:1]).all():
+        return np.empty((len(shapes), 0, *shapes.max(0, initial=0)), np.uint8)
+    return [np.empty((0, *shape), np.uint8) for shape in shapes.tolist()]
 
 
 # --- resizing, cropping, padding, flips

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,13 @@ class Running:
             keep its threads and memory until garbage is collected.
         views: names of the pipeline's outputs; with them, `next` returns torch tensors by these names, and DALI makes
             the next batches at the same time. Without them, it returns DALI's outputs.
+        as_lists: whether `next` returns a list of tensors for each view, whose shapes may differ.
     """
 
-    def __init__(self, build: Callable[[], Pipeline], views: Sequence[str] = ()) -> None:
+    def __init__(self, build: Callable[[], Pipeline], views: Sequence[str] = (), as_lists: bool = False) -> None:
         self._build = build
         self._views = list(views)
+        self._as_lists = as_lists
         self._pipeline: Pipeline | None = None
         self._iterator: Any = None
         at_fork(self, Running._leave_to_the_parent)
@@ -74,9 +77,16 @@ class Running:
         if self._pipeline is None:
             self._pipeline = self._build()
             if self._views:
-                from nvidia.dali.plugin.pytorch import DALIGenericIterator  # here, because it imports torch
+                from nvidia.dali.plugin.pytorch import (  # here, because it imports torch
+                    DALIGenericIterator,
+                    DALIRaggedIterator,
+                )
 
-                self._iterator = DALIGenericIterator(self._pipeline, self._views, prepare_first_batch=False)
+                kind: Any = DALIGenericIterator
+                if self._as_lists:
+                    tags = [DALIRaggedIterator.SPARSE_LIST_TAG] * len(self._views)
+                    kind = partial(DALIRaggedIterator, output_types=tags)
+                self._iterator = kind(self._pipeline, self._views, prepare_first_batch=False)
         return next(self._iterator)[0] if self._iterator is not None else self._pipeline.run()
 
     def _leave_to_the_parent(self) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -41,9 +42,12 @@ from gpuloader.recipe.program import chain  # noqa: E402
 PAGE, FOLDER = ROOT / "docs/operations.md", ROOT / "docs/operations"
 BEGIN, END = "<!-- written by scripts/operations -->\n", "<!-- end -->\n"
 SIDE, COLUMNS, GAP, LINE = 224, 3, 12, 16
+BOXES = np.array([[20.0, 30, 120, 140], [130, 120, 210, 215]])
+RESIZES = (T.Resize, T.RandomResizedCrop, T.ScaleJitter, T.RandomShortestSize, T.RandomResize, T.RandomSizeCrop)
 
 EXAMPLES: dict[str, Sequence[Transform]] = {
-    "Resize": [T.Resize((side, SIDE), "bicubic") for side in (32, 64, 112, 168, 300)],
+    "Resize": [T.Resize((side, SIDE), "bicubic") for side in (32, 112, 168, 300)]
+    + [T.Resize((160, SIDE), "bicubic", pad=114)],
     "RandomResizedCrop": [T.RandomResizedCrop(SIDE, (scale, scale)) for scale in (0.08, 0.2, 0.4, 0.7, 1.0)],
     "CenterCrop": [T.CenterCrop(side) for side in (64, 112, 168, 224, 280)],
     "RandomCrop": [T.RandomCrop(SIDE, padding) for padding in (0, 16, 32, 64, 96)],
@@ -53,6 +57,14 @@ EXAMPLES: dict[str, Sequence[Transform]] = {
     "RandomVerticalFlip": [T.RandomVerticalFlip(p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)],
     "CornerCrop": [T.CornerCrop(112, corner) for corner in ("top left", "top right", "bottom left", "bottom right")]
     + [T.CenterCrop(112)],
+    "ScaleJitter": [T.ScaleJitter((SIDE, SIDE), (scale, scale)) for scale in (0.1, 0.4, 0.8, 1.4, 2.0)],
+    "RandomShortestSize": [T.RandomShortestSize(side) for side in (32, 64, 112, 168)]
+    + [T.RandomShortestSize((64, 112, 168), max_size=140)],
+    "RandomResize": [T.RandomResize(least, 2 * least) for least in (16, 32, 64, 112, 168)],
+    "RandomSizeCrop": [T.RandomSizeCrop(96, 160, (side,), 1.0) for side in (112, 168, 224, 300)]
+    + [T.RandomSizeCrop(96, 160, (112, 168, 224, 300))],
+    "RandomZoomOut": [T.RandomZoomOut((124, 116, 104), (side, side), 1.0) for side in (1.2, 1.5, 2.0, 3.0, 4.0)],
+    "RandomIoUCrop": [T.RandomIoUCrop(sampler_options=(overlap,)) for overlap in (0.0, 0.1, 0.3, 0.5, 0.7)],
     "RandomRotation": [T.RandomRotation((angle, angle), "bilinear") for angle in (5, 15, 30, 60, 120)],
     "RandomAffine": [
         T.RandomAffine(0, (0.2, 0.2), interpolation="bilinear"),
@@ -113,8 +125,10 @@ def recipe(transform: Transform | None) -> Recipe:
     if isinstance(transform, PixelTransform):
         return Recipe((fixed, transform), dtype="uint8")
     if isinstance(transform, PlacingTransform):
-        sized = transform.output_shape(None) is not None
-        return Recipe((transform,) if sized else (fixed, transform), dtype="uint8")
+        before = isinstance(transform, RESIZES) or transform.output_shape(None)
+        most = max(getattr(transform, "side_range", [1]))
+        behind = () if transform.output_shape((SIDE, SIDE)) else (T.CenterCrop(int(SIDE * most)),)
+        return Recipe((*(() if before else (fixed,)), transform, *behind), dtype="uint8")
     return Recipe((fixed, transform))
 
 
@@ -138,12 +152,12 @@ def measure(
 
     The images are drawn pictures and noise.
     """
-    resizes = isinstance(examples[0], (T.Resize, T.RandomResizedCrop))
+    resizes = isinstance(examples[0], RESIZES)
     images = (pictures(range(3), 240, 320) if resizes else pictures(range(3))) * repeat
     found: dict[str, list[NDArray[np.float64]]] = {graph: [] for graph in graphs}
     for transform in examples:
         preset = recipe(transform)
-        drawn = draw(preset, images)
+        drawn = draw(preset, images, boxes=[BOXES] * len(images))
         for graph in graphs:
             run = GRAPHS[graph]
             [ours] = run(preset, images, drawn)
@@ -179,9 +193,10 @@ def picture(examples: Sequence[Transform]) -> Image.Image:
     captions = [_in_yaml(transform) for transform in examples]
     if len(set(done)) > 1:
         captions = [f"{caption}\ndrawn: {drawn}" for caption, drawn in zip(captions, done)]
-    images = [shown(preset, number) for number, preset in enumerate(presets, start=1)]
+    boxes = [BOXES] if isinstance(examples[0], T.RandomIoUCrop) else []
+    images = [shown(preset, number, boxes) for number, preset in enumerate(presets, start=1)]
     same = {(caption, image.numpy().tobytes()): (caption, image) for caption, image in zip(captions, images)}
-    return sheet([("the image", shown(recipe(None), 0)), *same.values()])
+    return sheet([("the image", shown(recipe(None), 0, boxes)), *same.values()])
 
 
 def operations(transform: Transform, sample: int) -> str:
@@ -191,11 +206,14 @@ def operations(transform: Transform, sample: int) -> str:
     return ", ".join(step for step in steps if not step.startswith("mix_"))
 
 
-def shown(preset: Recipe, sample: int) -> torch.Tensor:
-    """Levels (3, h, w) of the drawn picture under a recipe; several views lie side by side."""
-    views = Compose.load(preset)(pictures([4])[0], sample=sample)
-    images = torch.cat(views, dim=2) if isinstance(views, list) else views
-    return images if preset.dtype == "uint8" else (255 * images).clamp(0, 255).byte()
+def shown(preset: Recipe, sample: int, boxes: Sequence[NDArray[np.float64]] = ()) -> torch.Tensor:
+    """Levels (3, h, w) of the drawn picture under a recipe, with its boxes; several views lie side by side."""
+    image = Image.open(io.BytesIO(pictures([4])[0]))
+    for box in np.concatenate([np.zeros((0, 4)), *boxes]).tolist():
+        ImageDraw.Draw(image).rectangle(box, outline="white", width=3)
+    file = encoded(image, "PNG")
+    images = torch.cat([view[0] for view in run_views(preset, [file], draw(preset, [file], 0, sample, boxes))], dim=2)
+    return images.byte() if preset.dtype == "uint8" else (255 * images).clamp(0, 255).byte()
 
 
 def mixed() -> Image.Image:

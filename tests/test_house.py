@@ -98,8 +98,9 @@ PUBLIC = {
     "gpuloader.transforms": """
         AugMix AutoAugment CenterCrop ColorJitter CornerCrop FiveCrop GaussianBlur Grayscale Mix Normalize Pad
         RandAugment RandomAdjustSharpness RandomAffine RandomApply RandomAutocontrast RandomChoice RandomCrop
-        RandomEqualize RandomErasing RandomGrayscale RandomHorizontalFlip RandomInvert RandomPerspective
-        RandomPosterize RandomResizedCrop RandomRotation RandomSolarize RandomVerticalFlip Resize TenCrop
+        RandomEqualize RandomErasing RandomGrayscale RandomHorizontalFlip RandomInvert RandomIoUCrop RandomPerspective
+        RandomPosterize RandomResize RandomResizedCrop RandomRotation RandomShortestSize RandomSizeCrop RandomSolarize
+        RandomVerticalFlip RandomZoomOut Resize SanitizeBoundingBoxes ScaleJitter TenCrop
         ThreeAugment TimmRandAugment TrivialAugmentWide View
     """,
 }

@@ -33,6 +33,9 @@ ENTRIES = ("image", "label", "index", "valid", "key")
 _SIZES = ("original_size", "size")
 """Further entries of a batch with targets."""
 
+_PICTURES = {"dense": [], "list": ["size"], "pad": ["size", "pixel_mask"]}
+"""Further entries of a batch by the recipe's `batch`: of images whose sizes differ."""
+
 VALUES = {
     "sampling": Sampling,
     "label_from": LabelFrom,
@@ -174,10 +177,16 @@ def resolve_label_from(label_from: object) -> LabelFrom:
     return as_value(LabelFrom, "label_from", label_from)
 
 
-def output_names(output: object, fields: Mapping[str, Component]) -> dict[str, str] | None:
+def output_names(output: object, fields: Mapping[str, Component], recipe: Recipe) -> dict[str, str] | None:
     """Maps each entry to its name in the batch; None for a tuple."""
-    entries = entries_of(fields)
+    entries = entries_of(fields, recipe)
+    if twice := next((name for name, count in Counter(entries).items() if count > 1), None):
+        raise ConfigError(f"fields={list(fields)!r}: {twice} is already the name of another entry of the batch")
     if output == "tuple":
+        if recipe.batch != "dense":
+            raise ConfigError(
+                f'the recipe\'s batch={describe(recipe.batch)} has images of different sizes: use output="dict"'
+            )
         return None
     if output == "dict":
         return {entry: entry for entry in entries}
@@ -260,9 +269,6 @@ def resolve_fields(
             parts = in_parts(parsing or collator_of(name))
             field = Field(name, parts.parse, parts.collate)
         fields[name] = field
-    entries = Counter(entries_of(fields))
-    if twice := next((name for name, count in entries.items() if count > 1), None):
-        raise ConfigError(f"fields={list(listed)!r}: {twice} is already the name of another entry of the batch")
     return fields
 
 
@@ -280,11 +286,11 @@ def find_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> str | None:
     return names[0]
 
 
-def entries_of(fields: Mapping[str, Component]) -> list[str]:
+def entries_of(fields: Mapping[str, Component], recipe: Recipe) -> list[str]:
     """Lists the entries of a batch with these fields."""
-    names = [*ENTRIES]
-    if any(field.is_target for field in fields.values()):
-        names += _SIZES
+    further = [*_SIZES] if any(field.is_target for field in fields.values()) else []
+    further += _PICTURES["pad" if isinstance(recipe.batch, dict) else recipe.batch]
+    names = [*ENTRIES, *dict.fromkeys(further)]
     for name, field in fields.items():
         names += [name, *(f"{name}_{column}" for column in field.columns)]
     return names

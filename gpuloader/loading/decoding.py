@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ _ROUNDED_UP_PIXELS = 256  # a cut has whole restart intervals at both sides
 def make_running(run: Run, source: Source, last_step: LastStep = "all", views: Sequence[str] = ()) -> Running:
     """Makes what runs the run's graph, up to `last_step`, over the batches of `source`; `views` as for `Running`."""
     filled = FilledSource(source, run.decoder.hw_load, min(run.plan.batch_size, run.plan.samples))
-    return Running(partial(_build_pipeline, run, filled, last_step), views)
+    return Running(partial(_build_pipeline, run, filled, last_step), views, as_lists=run.recipe.batch == "list")
 
 
 def _build_pipeline(run: Run, source: FilledSource, last_step: LastStep) -> Pipeline:
@@ -96,8 +97,8 @@ class DecodedBatches:
         """The batches that are read and wait to be decoded."""
         return 0 if self._reading is None else self._reading.batches.ready
 
-    def decode(self, cursor: Cursor) -> tuple[EncodedBatch, list[torch.Tensor]]:
-        """Returns the batch at the cursor, and its images.
+    def decode(self, cursor: Cursor) -> tuple[EncodedBatch, list[Any]]:
+        """Returns the batch at the cursor, and the images of each view: a tensor, or a list of tensors.
 
         Raises:
             DeviceError: the memory is full; the message says what took it.
@@ -146,18 +147,19 @@ class DecodedBatches:
         self._reading = _Reading(self._run, cursor, self._quarantine.suspects)
         self._feed.restart(self._reading.batches)
 
-    def _step(self, cursor: Cursor) -> tuple[EncodedBatch, list[torch.Tensor]]:
+    def _step(self, cursor: Cursor) -> tuple[EncodedBatch, list[Any]]:
         assert self._reading is not None
         first, end = self._run.plan.share(cursor)
         if first == end:  # DALI takes no batch without samples
-            return self._reading.reader.read(cursor, Arena()), self._make_no_images(cursor.epoch)
+            batch = self._reading.reader.read(cursor, Arena())
+            return batch, self._make_no_images(batch.drawn)
         while (images := self._decode(self._reading.batches)) is None:
             pass
         batch = self._feed.pop()
         self._reading.batches.release(batch)
         return batch, [view[: len(batch.images)] for view in images]
 
-    def _decode(self, batches: ReadAhead) -> list[torch.Tensor] | None:
+    def _decode(self, batches: ReadAhead) -> list[Any] | None:
         """Returns the images of the first batch in flight; None if it failed, and was read again."""
         failure: Exception
         try:
@@ -191,12 +193,14 @@ class DecodedBatches:
         self._again = batches.read_again(batch)
         self._feed.put_back(self._again)
 
-    def _make_no_images(self, epoch: int) -> list[torch.Tensor]:
+    def _make_no_images(self, drawn: Drawn) -> list[Any]:
         """Returns the images of a batch without samples."""
         recipe = self._run.recipe
-        shapes = ((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3) for shape in recipe.at(epoch).shapes)
+        make = partial(torch.empty, dtype=getattr(torch, recipe.graph_dtype), device=self._run.device)
+        shapes = [view.shape for view in drawn.views]
         return [
-            torch.empty(shape, dtype=getattr(torch, recipe.graph_dtype), device=self._run.device) for shape in shapes
+            [] if shape is None else make((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3))
+            for shape in shapes
         ]
 
 

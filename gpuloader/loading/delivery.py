@@ -15,10 +15,11 @@ from gpuloader.loading.blending import mix_images, soft_labels
 from gpuloader.loading.fields import Ragged
 from gpuloader.loading.reader import EncodedBatch
 from gpuloader.loading.run import Run
-from gpuloader.recipe import Recipe
+from gpuloader.recipe import DrawnView, Recipe
 
 Images: TypeAlias = torch.Tensor | Any
-"""(B, 3, h, w); a list of these if the recipe has several views, which the type does not show."""
+"""(B, 3, h, w), or with `batch: list` a list of B (3, h, w); a list of these if the recipe has several views. The type
+does not show lists."""
 Labels: TypeAlias = torch.Tensor | Any
 """(B,) int64, or mixed as the recipe says; None without labels."""
 
@@ -48,15 +49,14 @@ B_co = TypeVar("B_co", covariant=True, default=Any)
 _STAGED_BYTES = 64 << 10
 
 
-def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  # noqa: ANN401 - depends on `output`
-    """Makes the loop's batch from an encoded batch and the images of each view, (b, 3, h, w) or channels last.
+def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: ANN401 - depends on `output`
+    """Makes the loop's batch from an encoded batch and the images of each view, as the graph gives them.
 
     Raises:
         DataError: torch cannot take an array of a field.
     """
     recipe, on_device = run.recipe, partial(_on_device, run.device)
-    if recipe.layout == "channels_last":
-        views = [images.permute(0, 3, 1, 2) for images in views]
+    views = channels_first(recipe, views)
     labels = None if batch.labels is None else on_device(batch.labels)
     if recipe.mix is not None and batch.mixing is not None:
         mix_images(views[0], batch.mixing)
@@ -75,6 +75,7 @@ def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  #
         "key": lambda: [run.shards.index.key(int(sample)) for sample in batch.ids],
         "original_size": lambda: on_device(batch.drawn.views[0].placements[0].shape.copy()),
         "size": lambda: _by_view([on_device(view.placement.shape.copy()) for view in batch.drawn.views]),
+        "pixel_mask": lambda: _by_view([_pixel_mask(run.device, view) for view in batch.drawn.views]),
     }
     for name, field in run.fields.items():
         if field.is_target:
@@ -86,9 +87,27 @@ def deliver(run: Run, batch: EncodedBatch, views: list[torch.Tensor]) -> Any:  #
     return {name: values[entry]() for entry, name in run.names.items()}
 
 
-def round_to_dtype(recipe: Recipe, views: list[torch.Tensor]) -> list[torch.Tensor]:
+def channels_first(recipe: Recipe, views: list[Any]) -> list[Any]:
+    """Returns the graph's images with channels before rows, of the same memory."""
+    return _changed(views, lambda images: images.movedim(-1, -3)) if recipe.layout == "channels_last" else views
+
+
+def round_to_dtype(recipe: Recipe, views: list[Any]) -> list[Any]:
     """Returns the graph's images in the recipe's dtype; they are in it already, except for bfloat16."""
-    return [images.to(torch.bfloat16) for images in views] if recipe.dtype == "bfloat16" else views
+    return _changed(views, lambda images: images.to(torch.bfloat16)) if recipe.dtype == "bfloat16" else views
+
+
+def _changed(images: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401
+    """Changes tensors of images, in lists of lists."""
+    return [_changed(each, change) for each in images] if isinstance(images, list) else change(images)
+
+
+def _pixel_mask(device: torch.device, view: DrawnView) -> torch.Tensor:
+    """Makes (b, H, W) int64 of padded images: 1 on the picture."""
+    assert view.shape is not None
+    heights, widths = _on_device(device, view.placement.shape.T[..., None, None].copy())
+    rows, columns = (torch.arange(side, device=device) for side in view.shape)
+    return ((rows[:, None] < heights) & (columns < widths)).long()
 
 
 def _by_view(values: list[Any]) -> Any:  # noqa: ANN401

@@ -60,6 +60,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         index   (B,) int64 on the device, the sample's number in the data
         valid   (B,) bool on the device, False for padding and for replacements of bad images
         key     B strings, WebDataset's `__key__`
+        size    (B, 2) int64, heights and widths, only if the recipe's `batch` allows images of different sizes
         NAME    one entry for each of `fields`: a list of parsed JSON, text or bytes, a tensor of stacked `.npy`, or
                 whatever its collator makes of the B components
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from gpuloader.helpers.text import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.run import Run
 from gpuloader.plan import Draws
-from gpuloader.recipe import Recipe
+from gpuloader.recipe import DrawnView, Recipe
 from gpuloader.shards import ShardSet
 
 _SAMPLED = 10_000
@@ -34,7 +33,8 @@ class MemoryEstimate:
         worst_batch_bytes: the most that the decoded images of one batch can take: the batch of the largest images
             whose size is known and that the recipe's `max_pixels` allows.
         machine_bytes: the memory of the machine that this process may use.
-        output_bytes: the delivered views of prefetch + 2 batches, on the device.
+        output_bytes: the delivered views of prefetch + 2 batches, on the device. If sizes differ, of images of the mean
+            size, or padded to the largest; 0 if no image's size is known.
     """
 
     preset: str
@@ -52,14 +52,14 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
     """Estimates the memory of a loader over these shards; `preset` is the recipe's name in the estimate."""
     heights, widths, sizes = map(shards.column, ("height", "width", "image_size"))
     pixels = heights.astype(np.int64) * widths
-    decoded = None
+    decoded, drawn = None, recipe.drawn_for_none
     some = np.flatnonzero((pixels > 0) & (pixels <= recipe.max_pixels))
     if len(some):
         some = some[np.linspace(0, len(some) - 1, min(_SAMPLED, len(some))).astype(np.int64)]
         drawn = recipe.draw(Draws(0, 0, some), np.stack([heights[some], widths[some]], 1).astype(np.int64))
         region_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
         decoded = int(2 * batch_size * 3 * region_pixels.mean())
-    values = sum(3 * prod(shape) for shape in recipe.shapes)
+    values = sum(3 * _delivered_pixels(view) for view in drawn.views)
     return MemoryEstimate(
         preset=preset,
         batch_size=batch_size,
@@ -69,8 +69,14 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         decoded_bytes=decoded,
         worst_batch_bytes=sum(_largest_images_bytes(shards, recipe, batch_size)),
         machine_bytes=available_memory_bytes(),
-        output_bytes=(prefetch + 2) * batch_size * values * np.dtype(recipe.graph_dtype).itemsize,
+        output_bytes=int((prefetch + 2) * batch_size * values * np.dtype(recipe.graph_dtype).itemsize),
     )
+
+
+def _delivered_pixels(drawn: DrawnView) -> float:
+    """Returns how many pixels a delivered image has in a batch; on average, if the images of a list differ."""
+    sizes = drawn.placement.shape if drawn.shape is None else np.array([drawn.shape])
+    return sizes.prod(1).sum() / max(1, len(sizes))
 
 
 def excess_of_a_batch(shards: ShardSet, recipe: Recipe, batch_size: int, memory_bytes: int) -> str | None:

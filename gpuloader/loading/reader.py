@@ -37,6 +37,7 @@ from gpuloader.recipe import Drawn, Mixing, Shape
 from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
 REPLACEMENT_ATTEMPTS = 100
+_NO_BOXES = np.zeros((0, 4))
 _FIELD_NUMBERS = 4  # drawn for the fields of a sample: a block of the stream
 
 _Request: TypeAlias = tuple[Cursor, Arena]
@@ -136,6 +137,7 @@ class Reader:
                 continue
             if unseen[row] and images[row] is image and self._run.shards.local:
                 accepted.note(sample, tuple(sizes[row].tolist()))
+        refused = self._find_too_large(planned.draws, ids, sizes, fields) | refused
         bad = {int(ids[row]): cause for row, cause in refused.items() if int(ids[row]) not in self._run.known_bad}
         for row, cause in refused.items():  # after the others: this reads shards, which may have changed by now
             drawn = planned.draws.take(slice(row, row + 1)), numbers[row]
@@ -169,8 +171,19 @@ class Reader:
         recipe, index = self._run.recipe, self._run.shards.index
         turned = index.at("orientation", ids) if recipe.orientation == "apply" else None
         name = find_boxes(recipe, self._run.fields)
-        boxes = () if name is None else [self._run.fields[name].boxes(values[name]) for values in fields]
+        boxes: Sequence[NDArray[np.float64]] = ()
+        if name is not None:
+            field = self._run.fields[name]
+            boxes = [field.boxes(values[name]) if values else _NO_BOXES for values in fields]  # a bad sample has none
         return recipe.draw(draws, sizes, turned, boxes)
+
+    def _find_too_large(
+        self, draws: Draws, ids: NDArray[np.int64], sizes: NDArray[np.int64], fields: Sequence[Mapping[str, Any]]
+    ) -> dict[int, str]:
+        """Finds the rows whose output would be too large, with the causes; sizes that are not known yet are 0."""
+        if self._run.recipe.batch == "dense":  # whose size is known to be allowed
+            return {}
+        return self._draw(draws, ids, np.maximum(sizes, 1), fields).too_large()
 
     def _delivered_size(self, sample: int, size: Shape) -> Shape:
         """Returns (height, width) of an image as the recipe's transforms see it: upright, if the recipe says so."""
@@ -190,7 +203,9 @@ class Reader:
         draw = planned.draws.of(Stream.MIX)
         if mix.per == "batch":
             draw = self._run.plan.draws_of_step(planned.cursor, len(planned.ids)).of(Stream.MIX, occurrence=1)
-        return mix.draw(draw, *self._run.recipe.at(planned.draws.epoch).shapes[0])
+        [shape] = self._run.recipe.at(planned.draws.epoch).shapes
+        assert shape is not None  # images that are mixed have one size
+        return mix.draw(draw, *shape)
 
     def _check_labels(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the labels after checking that they are classes that the recipe can mix."""
@@ -242,7 +257,10 @@ class Reader:
         for candidate in self._run.plan.ids(draws.epoch, positions).tolist():
             [image] = self._run.shards.read_images(np.array([candidate]), Arena(), wanted)
             with suppress(Refused):
-                return candidate, self._admit(candidate, image, None, drawn, wanted)
+                admitted = self._admit(candidate, image, None, drawn, wanted)
+                _, size, fields = admitted
+                if not self._find_too_large(draws, np.array([candidate]), np.array([size]), [fields]):
+                    return candidate, admitted
         raise TooManyBadImagesError(
             f"{self._run.shards.locate(sample).key!r} is bad ({cause}), and so are the {REPLACEMENT_ATTEMPTS} samples "
             f"drawn to replace it: repair the shards"

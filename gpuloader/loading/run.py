@@ -195,7 +195,7 @@ def resolve_run(
     decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
     storing = as_value(Cache, "cache", {} if cache is None else cache)
     parsed_fields = resolve_fields(fields, output)
-    names = output_names(output, parsed_fields)
+    names = output_names(output, parsed_fields, recipe)
     for each in parsed_fields.values():
         each.check_recipe(recipe)
     find_boxes(recipe, parsed_fields)

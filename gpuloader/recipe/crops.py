@@ -68,7 +68,7 @@ class Resize(PlacingTransform):
     @model_validator(mode="after")
     def _check(self) -> Resize:
         if self.pad is not None and not isinstance(self.size, tuple):
-            raise ValueError(f"pad {self.pad} needs size [height, width], got size {self.size}")
+            raise ValueError(f"pad {self.pad} with size {self.size}: allowed is size [height, width]")
         if self.max_size is not None:
             if not isinstance(self.size, (int, dict)):
                 raise ValueError(f"max_size {self.max_size} needs a shorter side, got size {list(self.size)}")

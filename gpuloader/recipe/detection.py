@@ -48,6 +48,8 @@ class ScaleJitter(Scaling):
     The scale is that of torchvision: the smaller of target width / height and target height / width of the image, times
     a number drawn evenly from `scale_range`. Both sides are rounded down.
 
+    On the CPU its levels are as close to PIL's as those of `Resize`.
+
     Attributes:
         target_size: (height, width).
 
@@ -76,6 +78,8 @@ class ScaleJitter(Scaling):
 @part
 class RandomShortestSize(Scaling):
     """Resizes the shorter side to one of several sizes; both sides are rounded down.
+
+    On the CPU its levels are as close to PIL's as those of `Resize`.
 
     Attributes:
         min_size: the sizes, drawn evenly, or one.
@@ -107,6 +111,8 @@ class RandomShortestSize(Scaling):
 class RandomResize(Scaling):
     """Resizes the shorter side to a drawn size; the longer side is rounded down.
 
+    On the CPU its levels are as close to PIL's as those of `Resize`.
+
     Attributes:
         min_size, max_size: the bounds; `max_size` itself is not drawn, as in torchvision.
 
@@ -137,6 +143,8 @@ class RandomSizeCrop(PlacingTransform):
     """Resizes the shorter side to one of several sizes and cuts out a window of random sides, with probability p.
 
     DETR's recipe does so in half of the images. With a resize behind it, both are one resampling.
+
+    On the CPU its levels are as close to PIL's as those of `Resize`.
 
     Attributes:
         min_size, max_size: bounds of the window's sides, both drawn, within the image.
@@ -180,6 +188,8 @@ class RandomSizeCrop(PlacingTransform):
 class RandomZoomOut(PlacingTransform):
     """Puts the image at a random place in a larger one, with probability p.
 
+    On the CPU its levels equal torchvision's.
+
     Attributes:
         fill: the colour around it, in levels of 0 to 255.
         side_range: bounds of the larger image's sides, in sides of the image.
@@ -220,6 +230,8 @@ class RandomIoUCrop(BoxTransform):
     on, an option leaves the image as it is; so do 32 options without a window, and samples without boxes. Boxes whose
     centre the window does not hold are left out.
 
+    On the CPU its levels equal torchvision's.
+
     Attributes:
         min_scale, max_scale: bounds of the window's sides, as shares of the image's.
         min_aspect_ratio, max_aspect_ratio: bounds of its width over its height.
@@ -244,6 +256,7 @@ class RandomIoUCrop(BoxTransform):
     def _check(self) -> RandomIoUCrop:
         if not 0 < self.min_scale <= self.max_scale:
             raise ValueError(f"min_scale {self.min_scale}, max_scale {self.max_scale}: allowed is 0 < min <= max <= 1")
+        check_range("aspect ratios", (self.min_aspect_ratio, self.max_aspect_ratio), 0.001, 100)
         return self
 
     def place(self, at: Placement, draw: Draw) -> Placement:

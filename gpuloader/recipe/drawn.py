@@ -4,16 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BeforeValidator
 
+from gpuloader.errors import describe
+from gpuloader.helpers.text import did_you_mean
+from gpuloader.helpers.values import is_integer
 from gpuloader.recipe.model import Ints
-from gpuloader.recipe.placement import Placement, PlacingTransform, Shape
+from gpuloader.recipe.placement import MAX_SIDE, Placement, PlacingTransform, Shape
 from gpuloader.recipe.program import Program
 
 Rows: TypeAlias = "Sequence[int] | Ints"
+
+
+def _check_batching(batch: object) -> object:
+    pads = isinstance(batch, dict) and [*batch] == ["pad"] and is_integer(batch["pad"], 1, MAX_SIDE + 1)
+    if pads or batch in ("dense", "list"):
+        return batch
+    name = next(iter(batch), None) if isinstance(batch, dict) else batch
+    hint = did_you_mean(name, {"dense", "list", "pad"} - {name}) if isinstance(name, str) else ""
+    raise ValueError(
+        f"found {describe(batch)}{hint}; allowed are dense, list and {{pad: N}}, with N from 1 to {MAX_SIDE}"
+    )
+
+
+Batching: TypeAlias = Annotated[Literal["dense", "list"] | dict[Literal["pad"], int], BeforeValidator(_check_batching)]
+"""How a batch holds its images: in a tensor, in a list, or in a tensor in which smaller ones are padded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,14 +40,14 @@ class DrawnView:
     """What is drawn for one view of n samples.
 
     Attributes:
-        shape: (height, width) of the output.
+        shape: (height, width) of the batch's tensor, to which smaller images are padded; None for a list of images.
         placements: where the pixels come from: at first, then after each of the view's `placing`.
         program: the steps that change pixels; it has none if the view has no such transforms.
         erased: (n, 6) int32, as `RandomErasing.draw` makes it; None if the view does not erase.
         placing: the transforms between the placements.
     """
 
-    shape: Shape
+    shape: Shape | None
     placements: tuple[Placement, ...]
     program: Program
     erased: NDArray[np.int32] | None
@@ -69,6 +88,15 @@ class Drawn:
         needed = np.stack([view.placement.needed() for view in views])
         region = np.concatenate([needed[:, :, :2].min(0), needed[:, :, 2:].max(0)], 1)
         return cls(tuple(views), region, np.zeros((len(region), 2), np.int64))
+
+    def too_large(self) -> dict[int, str]:
+        """Finds the rows whose output would be too large, with the causes."""
+        return {
+            row: f"the recipe makes {width}x{height} pixels of it: allowed are sides of up to {MAX_SIDE}"
+            for view in self.views
+            for row in np.flatnonzero((view.placement.shape > MAX_SIDE).any(1)).tolist()
+            for height, width in [view.placement.shape[row]]
+        }
 
     def take(self, rows: Rows) -> Drawn:
         """Takes what is drawn for some of the samples, in that order."""

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from gpuloader.plan import Draws
 from gpuloader.recipe.crops import Pad, RandomHorizontalFlip, RandomResizedCrop, Resize
+from gpuloader.recipe.detection import RandomZoomOut, Scaling
 from gpuloader.recipe.drawn import DrawnView
+from gpuloader.recipe.moving import Floats
 from gpuloader.recipe.placement import Placement, PlacingTransform, Shape
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op
 from gpuloader.recipe.recipe import Recipe
@@ -36,6 +38,7 @@ _NAMES: dict[Op, tuple[str, ...]] = {
 }
 _INTERPOLATIONS = {NEAREST: "nearest", BILINEAR: "bilinear", BICUBIC: "bicubic"}
 _DIGITS = 4
+_NO_BOXES = np.zeros((0, 4))
 
 
 @dataclass(frozen=True)
@@ -73,18 +76,21 @@ class ExplainedView:
     steps: tuple[Step, ...]
 
 
-def explain(preset: Recipe, seed: int, epoch: int, sample: int, height: int, width: int) -> tuple[ExplainedView, ...]:
+def explain(
+    preset: Recipe, seed: int, epoch: int, sample: int, height: int, width: int, boxes: Floats = _NO_BOXES
+) -> tuple[ExplainedView, ...]:
     """Says what each view draws for a sample in an epoch of a run with this seed.
 
     The image has height x width pixels. If the recipe turns it upright, these are of the upright picture, and so are
-    the windows.
+    the windows and the boxes, (n, 4), of a recipe that draws by them.
     """
-    drawn = preset.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]))
+    drawn = preset.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]), boxes=[boxes])
     return tuple(_view(view, drawn_view) for view, drawn_view in zip(preset.each_view, drawn.views, strict=True))
 
 
 def _view(view: ViewPlan, drawn: DrawnView) -> ExplainedView:
     places = drawn.placements
+    height, width = shape = drawn.placement.shape[0].tolist()
     steps = [_placing(transform, *pair) for transform, *pair in zip(view.placing, places, places[1:])]
     program = zip(drawn.program.ops[0], drawn.program.parameters[0])
     for transform in view.pixels:
@@ -93,13 +99,13 @@ def _view(view: ViewPlan, drawn: DrawnView) -> ExplainedView:
         if isinstance(transform, RandomHorizontalFlip):
             steps.append(Step(name, "flip" if done else None))
         else:
-            steps += [Step(name, op.name.lower(), _parameters(op, row, *drawn.shape)) for op, row in done]
+            steps += [Step(name, op.name.lower(), _parameters(op, row, *shape)) for op, row in done]
             steps += [] if done else [Step(name, None)]
     if drawn.erased is not None:
         box = drawn.erased[0, :4].tolist()
         name = type(view.erasing).__name__
         steps.append(Step(name, "erase", dict(zip(_BOX, box))) if any(box) else Step(name, None))
-    return ExplainedView(_window(drawn.placement), drawn.shape, tuple(steps))
+    return ExplainedView(_window(drawn.placement), (height, width), tuple(steps))
 
 
 def _window(at: Placement) -> tuple[float, float, float, float]:
@@ -113,14 +119,16 @@ def _placing(transform: PlacingTransform, before: Placement, after: Placement) -
     name = type(transform).__name__
     if isinstance(transform, RandomHorizontalFlip):
         return Step(name, "flip" if (before.mirrored != after.mirrored).any() else None)
-    if isinstance(transform, Resize):
+    if after is before:
+        return Step(name, None)
+    if isinstance(transform, (Resize, Scaling)):
         return Step(name, "resize", dict(zip(("height", "width"), after.shape[0].tolist())))
     if isinstance(transform, RandomResizedCrop):
         window = after.window[0].round(_DIGITS)
         top, left, bottom, right = (window.astype(int) if (window % 1 == 0).all() else window).tolist()
         return Step(name, "crop", dict(zip(_BOX, (top, left, bottom - top, right - left))))
     box = [*(after.corner - before.corner)[0].tolist(), *after.shape[0].tolist()]
-    return Step(name, "pad" if isinstance(transform, Pad) else "crop", dict(zip(_BOX, box)))
+    return Step(name, "pad" if isinstance(transform, (Pad, RandomZoomOut)) else "crop", dict(zip(_BOX, box)))
 
 
 def _parameters(op: Op, row: NDArray[np.float32], height: int, width: int) -> Parameters:

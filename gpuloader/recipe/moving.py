@@ -221,9 +221,10 @@ def _place(points: Floats, rows: Ints, view: DrawnView, *, last: int, clamped: b
 def _move(points: Floats, rows: Ints, move: Move, *, last: int, clamped: bool) -> tuple[Floats, Bools]:
     """Moves points by one transform, as `_place` does."""
     shown = np.ones(len(points), np.bool_)
-    for box, clamps, scale in (
-        (move.cut, move.clamps[:, 0], move.resized / _sides(move.cut)),
-        (move.shown, move.clamps[:, 1], np.ones_like(move.resized)),
+    one = np.ones_like(move.resized)
+    for box, clamps, after, before in (
+        (move.cut, move.clamps[:, 0], move.resized, _sides(move.cut)),
+        (move.shown, move.clamps[:, 1], one, one),
     ):
         points = points - box[rows, None, 1::-1]
         ends = _sides(box)[rows, None, ::-1]
@@ -231,33 +232,32 @@ def _move(points: Floats, rows: Ints, move: Move, *, last: int, clamped: bool) -
         if clamped:
             within = np.clip(points, 0, ends)
             points = np.where(clamps[rows, None, None], within, points)
-        points = points * scale[rows, None, ::-1]
+        points = points * after[rows, None, ::-1] / before[rows, None, ::-1]  # so the border stays exactly the border
     points = np.where(move.transposed[rows, None, None], points[..., ::-1], points)
     return np.where(move.flipped[rows, None, ::-1], (move.sides - last)[rows, None, ::-1] - points, points), shown
 
 
-def boxes_after(placements: Sequence[Placement], boxes: Floats, rows: Ints) -> Floats:
-    """Moves boxes by placements, each made of the one before, as `move_boxes` does."""
-    for move in _moves(tuple(placements)):
-        boxes = _move_boxes(boxes, rows, move)
-    return boxes
+def boxes_after(
+    transforms: Sequence[PlacingTransform], placements: Sequence[Placement], boxes: Floats, rows: Ints
+) -> tuple[Floats, Bools]:
+    """Moves boxes by placements, at first and then after each of the transforms, as `move_boxes` does.
+
+    Also returns, (N,) bool, whether all of the transforms keep the box.
+    """
+    stay = np.ones(len(boxes), np.bool_)
+    for transform, move in zip(transforms, _moves(tuple(placements))):
+        moved = _hulls(_move(boxes.reshape(-1, 2, 2), rows, move, last=0, clamped=True)[0])
+        if isinstance(transform, BoxTransform):
+            stay &= transform.keeps(boxes, moved, rows, move)
+        boxes = moved
+    return boxes, stay
 
 
 def which_boxes_stay(boxes: Floats, rows: Ints, view: DrawnView) -> Bools:
     """Finds, (N,) bool, the boxes that no transform of the recipe leaves out."""
-    stay = np.ones(len(boxes), np.bool_)
     if not any(isinstance(transform, BoxTransform) for transform in view.placing):
-        return stay
-    for transform, move in zip(view.placing, _moves(view.placements)):
-        moved = _move_boxes(boxes, rows, move)
-        if isinstance(transform, BoxTransform):
-            stay &= transform.keeps(boxes, moved, rows, move)
-        boxes = moved
-    return stay
-
-
-def _move_boxes(boxes: Floats, rows: Ints, move: Move) -> Floats:
-    return _hulls(_move(boxes.reshape(-1, 2, 2), rows, move, last=0, clamped=True)[0])
+        return np.ones(len(boxes), np.bool_)
+    return boxes_after(view.placing, view.placements, boxes, rows)[1]
 
 
 def _sides(boxes: Ints) -> Ints:

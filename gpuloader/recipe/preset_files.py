@@ -41,6 +41,11 @@ PresetName: TypeAlias = Literal[
     "deit3",
     "deit3_eval",
     "deit_eval",
+    "detection",
+    "detection_eval",
+    "detection_multiscale",
+    "detr",
+    "detr_eval",
     "dino",
     "imagenet_eval",
     "imagenet_randaugment",
@@ -51,7 +56,15 @@ PresetName: TypeAlias = Literal[
     "resnet50_v1",
     "resnet50_v2",
     "resnet50_v2_eval",
+    "segmentation",
+    "segmentation_eval",
     "simclr",
+    "ssd",
+    "ssd_eval",
+    "ssdlite",
+    "ssdlite_eval",
+    "yolo",
+    "yolo_eval",
 ]
 """A file of configs/presets, written here for editors to complete; a test compares them."""
 

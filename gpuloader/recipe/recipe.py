@@ -19,7 +19,7 @@ from gpuloader.images.limits import DEFAULT_MAX_PIXELS, MAX_PIXELS
 from gpuloader.plan import Draws, LastBatch, Shuffle
 from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.crops import FiveCrop, TenCrop
-from gpuloader.recipe.drawn import Drawn
+from gpuloader.recipe.drawn import Batching, Drawn
 from gpuloader.recipe.html_table import recipe_html
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import MAX_STEPS, Ints, Transform, check_transforms, kept_as
@@ -55,7 +55,7 @@ Layout: TypeAlias = Annotated[Literal["nchw", "channels_last", "nhwc"], AfterVal
 
 _SEVERAL = (FiveCrop, TenCrop)
 _NOT_PIXELS = {"layout"}
-_LATER_KEYS = {"max_pixels", "formats", "orientation"}
+_LATER_KEYS = {"max_pixels", "formats", "orientation", "batch"}
 _EARLIER_DEFAULT_FORMATS = FORMATS[:-1]
 
 
@@ -82,7 +82,8 @@ class Recipe:
     """How an image becomes a tensor.
 
     The transforms come in this order: geometry (resize, crop, pad, flip), after which all images must have the same
-    size; then those that change pixels (colours, warps, policies, and flips); then `Normalize`; then `RandomErasing`.
+    size, unless `batch` allows others; then those that change pixels (colours, warps, policies, and flips); then
+    `Normalize`; then `RandomErasing`.
 
     Attributes:
         transforms: what is done to each image.
@@ -99,6 +100,9 @@ class Recipe:
             default is "jpeg", "png" and "webp"; Pillow decodes the others, in a separate process.
         orientation: "apply" turns pictures upright, as their EXIF orientation says, before all transforms; "off" takes
             them as they are stored, as torchvision does.
+        batch: "dense" for a tensor (B, 3, H, W) of images of one size. If sizes differ, "list" for a list of B tensors
+            (3, h, w), or {"pad": N} for a tensor in which images are padded with 0, at the right and the bottom, to
+            the batch's largest height and width, rounded up to multiples of N: both need a loader's `output="dict"`.
     """
 
     transforms: Transforms = ()
@@ -110,6 +114,7 @@ class Recipe:
     max_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = DEFAULT_MAX_PIXELS
     formats: Formats = DEFAULT_FORMATS
     orientation: Orientation = "off"
+    batch: Batching = "dense"
 
     @model_validator(mode="after")
     def _check(self) -> Recipe:
@@ -125,6 +130,8 @@ class Recipe:
             raise ValueError('dtype "uint8" gives levels: leave Normalize and RandomErasing out, or use a float dtype')
         if self.mix is not None and (len(views) > 1 or self.dtype == "uint8"):
             raise ValueError('`mix` needs one view and a float dtype: leave `views` at 1 and dtype at "float32"')
+        if self.mix is not None and self.batch != "dense":
+            raise ValueError('`mix` needs images of one size: leave `mix` out, or `batch` at "dense"')
         return self
 
     def _check_count(self) -> None:
@@ -146,7 +153,7 @@ class Recipe:
         all_transforms = [
             each for view in self._views for _ in range(view.count) for each in _variants(view.transforms)
         ]
-        return tuple(ViewPlan(transforms, number) for number, transforms in enumerate(all_transforms))
+        return tuple(ViewPlan(transforms, number, self.batch) for number, transforms in enumerate(all_transforms))
 
     @cached_property
     def random(self) -> bool:
@@ -203,8 +210,8 @@ class Recipe:
         return {name: value for name, value in as_plain_values(self).items() if name not in left_out}
 
     @property
-    def shapes(self) -> list[Shape]:
-        """(height, width) of each view's output; those of epoch 0, if sizes depend on the epoch."""
+    def shapes(self) -> list[Shape | None]:
+        """(height, width) of each view's output, or None if images differ; those of epoch 0, if they have epochs."""
         return [view.shape for view in self.each_view]
 
     def at(self, epoch: int, shape: Shape | None = None) -> Self:
@@ -250,8 +257,8 @@ class Recipe:
             made = replace(self, views=views)
         if shape is not None and set(made.shapes) != {shape}:
             raise PresetError(
-                f"shape {shape} cannot replace the recipe's {made.shapes[0]}: allowed are recipes without `View`s, "
-                f"which end with RandomResizedCrop, with a crop, or with Resize to [height, width]"
+                f"shape {shape} cannot replace the recipe's {made.shapes[0] or 'sizes'}: allowed are recipes without "
+                f"`View`s, which end with RandomResizedCrop, with a crop, or with Resize to [height, width]"
             )
         return made
 

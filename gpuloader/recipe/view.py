@@ -14,7 +14,7 @@ import numpy as np
 from gpuloader.plan import Draw, Draws
 from gpuloader.plan.draws import OCCURRENCES
 from gpuloader.recipe.crops import RandomHorizontalFlip
-from gpuloader.recipe.drawn import DrawnView
+from gpuloader.recipe.drawn import Batching, DrawnView
 from gpuloader.recipe.model import Ints, PixelTransform, Transform
 from gpuloader.recipe.moving import BoxTransform, Floats, boxes_after
 from gpuloader.recipe.output import Normalize, RandomErasing
@@ -31,6 +31,7 @@ class ViewPlan:
     Args:
         transforms: as the recipe has them.
         number: of the view; each view draws different numbers.
+        batch: how the images of a batch are held, as the recipe says.
 
     Attributes:
         number: of the view.
@@ -39,13 +40,14 @@ class ViewPlan:
         normalize, erasing: what is done to the finished image, or None.
 
     Raises:
-        ValueError: their order cannot be run, or they leave images of different sizes.
+        ValueError: their order cannot be run, or they leave images of different sizes, and the batch is "dense".
     """
 
-    def __init__(self, transforms: Sequence[Transform], number: int) -> None:
+    def __init__(self, transforms: Sequence[Transform], number: int, batch: Batching = "dense") -> None:
         # The same object may occur several times; each occurrence draws its own numbers.
         self._transforms = [copy(each) for each in transforms]
         self.number = number
+        self._batch = batch
         left = deque(self._transforms)
         self.placing: list[PlacingTransform] = _take(left, PlacingTransform)
         self.pixels: list[Changing] = _take(left, PixelTransform, RandomHorizontalFlip)
@@ -68,13 +70,13 @@ class ViewPlan:
             self._place(_NO_DRAWS, np.zeros((0, 2), np.int64))
         except ValueError as error:
             raise ValueError(f"{names}: {error}") from None
-        if self._shape is None:
+        if self.shape is None and self._batch == "dense":
             raise ValueError(
-                f"{names or 'no crop'}: leaves images of different sizes: add CenterCrop or RandomCrop, or "
-                f"take RandomResizedCrop, or Resize to [height, width]"
+                f"{names or 'no crop'}: leaves images of different sizes: add CenterCrop or RandomCrop, or take "
+                f"RandomResizedCrop, or Resize to [height, width]; or set the recipe's `batch` to list or {{pad: 32}}"
             )
-        if max(self._shape) > MAX_SIDE:
-            height, width = self._shape
+        if self.shape is not None and max(self.shape) > MAX_SIDE:
+            height, width = self.shape
             raise ValueError(f"makes images of {height} x {width} pixels: allowed are sides of up to {MAX_SIDE}")
 
     @cached_property
@@ -112,21 +114,31 @@ class ViewPlan:
         """Whether the view only places and normalises pixels."""
         return not self.pixels and self.erasing is None
 
-    @property
-    def shape(self) -> Shape:
-        """(height, width) of the output."""
-        assert self._shape is not None
-        return self._shape
+    @cached_property
+    def shape(self) -> Shape | None:
+        """(height, width) of the output; None if that depends on the image."""
+        shape = None
+        for transform in self.placing:
+            shape = transform.output_shape(shape)
+        return shape
 
     def draw(
         self, draws: Draws, sizes: Ints, orientations: Ints | None = None, boxes: Sequence[Floats] = ()
     ) -> DrawnView:
         """Draws for images of these heights and widths, (n, 2), turned upright if their orientations are given."""
         placements = self._place(draws, sizes, orientations, boxes)
-        size = np.array([self.shape])
+        size = placements[-1].shape if self.shape is None else np.array([self.shape])
         programs = [_program(transform, self._draw(transform, draws), size) for transform in self.pixels]
         erased = None if self.erasing is None else self.erasing.draw(self._draw(self.erasing, draws), size)
-        return DrawnView(self.shape, placements, chain(programs, len(draws.ids)), erased, tuple(self.placing))
+        shape = self._shape_of_batch(size)
+        return DrawnView(shape, placements, chain(programs, len(draws.ids)), erased, tuple(self.placing))
+
+    def _shape_of_batch(self, sizes: Ints) -> Shape | None:
+        if not isinstance(self._batch, dict):
+            return self.shape if self._batch == "dense" else None
+        multiple = self._batch["pad"]
+        height, width = (-(-sizes.max(0, initial=0) // multiple) * multiple).tolist()
+        return height, width
 
     def _place(
         self, draws: Draws, sizes: Ints, orientations: Ints | None = None, boxes: Sequence[Floats] = ()
@@ -137,18 +149,11 @@ class ViewPlan:
             at, draw = placements[-1], self._draw(transform, draws)
             if isinstance(transform, BoxTransform):
                 rows = np.repeat(np.arange(len(boxes)), [len(each) for each in boxes])
-                now = boxes_after(placements, np.concatenate([np.zeros((0, 4)), *boxes]), rows)
-                placements.append(transform.place_by_boxes(at, draw, now, rows))
+                now, stay = boxes_after(self.placing, placements, np.concatenate([np.zeros((0, 4)), *boxes]), rows)
+                placements.append(transform.place_by_boxes(at, draw, now[stay], rows[stay]))
             else:
                 placements.append(transform.place(at, draw))
         return tuple(placements)
-
-    @cached_property
-    def _shape(self) -> Shape | None:
-        shape = None
-        for transform in self.placing:
-            shape = transform.output_shape(shape)
-        return shape
 
     def _draw(self, transform: Transform, draws: Draws) -> Draw:
         [occurrence] = [n for each, n in zip(self._transforms, self._occurrences) if each is transform]

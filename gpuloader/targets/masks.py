@@ -30,6 +30,9 @@ class Mask(Target):
     It moves as torchvision's `tv_tensors.Mask` does, with the nearest pixel. With `instances`, or a source
     "json:NAME", the batch has a list of B tensors (n, H, W) uint8 instead, 1 where an object is.
 
+    If the recipe's `batch` is "list", masks of classes are a list of B tensors (h, w). If it pads the images, they are
+    padded with `fill`, and those of objects with 0.
+
     Attributes:
         source: "png" for a picture with a channel, or with a palette, whose numbers are the classes; "npy" for an array
             (H, W) of integers; or "json:NAME" of COCO's annotations, objects with a "segmentation": polygons or RLE.
@@ -84,12 +87,21 @@ class Mask(Target):
     def moved(self, values: Sequence[NDArray[Any]], view: DrawnView) -> Iterator[tuple[str, Any]]:
         """Yields the masks."""
         fill = 0 if self._of_objects else self.fill
-        masks = [move_mask(mask, row, view, fill) for row, mask in enumerate(values)]
-        if self._of_objects:
-            counts = np.array([len(mask) for mask in masks], np.int64)
-            yield "", Ragged(np.concatenate([np.zeros((0, *view.shape), np.uint8), *masks]), counts)
+        masks = [_padded(move_mask(mask, row, view, fill), view.shape, fill) for row, mask in enumerate(values)]
+        if self._of_objects or view.shape is None:
+            none = np.zeros(0, np.uint8 if self._of_objects else np.int64)
+            counts = np.array([mask.size for mask in masks], np.int64)
+            yield "", Ragged(np.concatenate([none, *map(np.ravel, masks)]), counts, [mask.shape for mask in masks])
         else:
-            yield "", np.array(masks, np.int64).reshape(-1, *view.shape)
+            yield "", np.array(masks, np.int64).reshape(len(masks), *view.shape)
+
+
+def _padded(mask: NDArray[Any], shape: Shape | None, fill: int) -> NDArray[Any]:
+    """Adds rows and columns behind those of a mask, or of several, up to the shape of the batch's images."""
+    if shape is None or mask.shape[-2:] == shape:
+        return mask
+    behind = [(0, whole - side) for whole, side in zip(shape, mask.shape[-2:])]
+    return np.pad(mask, [*[(0, 0)] * (mask.ndim - 2), *behind], constant_values=fill)
 
 
 def _read_png(component: bytes, size: Shape) -> NDArray[Any]:

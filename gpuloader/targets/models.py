@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,8 +22,9 @@ def to_tv_tensors(batch: Mapping[str, Any], fields: Mapping[str, object]) -> dic
         fields: as given to the loader.
 
     Returns:
-        The batch: "image" is an `Image` (B, 3, H, W); boxes are lists of `BoundingBoxes` ("XYXY"), points of
-        `KeyPoints`; masks are a `Mask` (B, H, W), or lists of `Mask` (n, H, W). The other entries are as before.
+        The batch: "image" is an `Image` (B, 3, H, W), or a list of `Image` (3, h, w); boxes are lists of
+        `BoundingBoxes` ("XYXY"), points of `KeyPoints`; masks are a `Mask` (B, H, W), or lists of `Mask` (h, w) or
+        (n, H, W). The canvas of a padded image has the padding. The other entries are as before.
 
     Example:
         >>> import torch
@@ -33,18 +35,20 @@ def to_tv_tensors(batch: Mapping[str, Any], fields: Mapping[str, object]) -> dic
     """
     from torchvision import tv_tensors
 
-    images = batch["image"]
-    canvas = images.shape[-2], images.shape[-1]
-    made = {**batch, "image": tv_tensors.Image(images)}
+    def wrap(kind: Any, tensors: Any) -> Any:  # noqa: ANN401 - torchvision's types are not installed everywhere
+        return [*map(kind, tensors)] if isinstance(tensors, list) else kind(tensors)
+
+    canvases = [tuple(image.shape[-2:]) for image in batch["image"]]
+    made = {**batch, "image": wrap(tv_tensors.Image, batch["image"])}
     for name, field in fields.items():
         if isinstance(field, Boxes):
-            boxes = batch[name]
-            made[name] = [tv_tensors.BoundingBoxes(each, format="XYXY", canvas_size=canvas) for each in boxes]
+            boxes = partial(tv_tensors.BoundingBoxes, format="XYXY")
+            made[name] = [boxes(each, canvas_size=canvas) for each, canvas in zip(batch[name], canvases)]
         elif isinstance(field, Keypoints):
-            made[name] = [tv_tensors.KeyPoints(each, canvas_size=canvas) for each in batch[name]]
+            points = tv_tensors.KeyPoints
+            made[name] = [points(each, canvas_size=canvas) for each, canvas in zip(batch[name], canvases)]
         elif isinstance(field, Target):
-            masks = batch[name]
-            made[name] = [*map(tv_tensors.Mask, masks)] if isinstance(masks, list) else tv_tensors.Mask(masks)
+            made[name] = wrap(tv_tensors.Mask, batch[name])
     return made
 
 
@@ -62,9 +66,9 @@ def to_detection(
         ConfigError: `masks` names a mask of classes, which has no row for each box.
 
     Returns:
-        B images (3, H, W), and B dictionaries: "boxes" (n, 4) float32, "labels" (n,) int64, "image_id" (1,) int64,
-        the sample's number; with `masks` "masks" (n, H, W) uint8, with `points` "keypoints" (n, k, 3) float32; and
-        "area" and "iscrowd" if they are `keys` of the boxes.
+        B images (3, H, W), without padding, and B dictionaries: "boxes" (n, 4) float32, "labels" (n,) int64,
+        "image_id" (1,) int64, the sample's number; with `masks` "masks" (n, H, W) uint8, with `points` "keypoints"
+        (n, k, 3) float32; and "area" and "iscrowd" if they are `keys` of the boxes.
 
     Example:
         >>> import torch
@@ -75,10 +79,11 @@ def to_detection(
         >>> sorted(targets[0]), images[0].shape
         (['boxes', 'image_id', 'labels'], torch.Size([3, 32, 48]))
     """
-    if masks is not None and isinstance(batch[masks], torch.Tensor):
+    if masks is not None and any(mask.ndim == 2 for mask in batch[masks]):
         raise ConfigError(
             f'masks={masks!r} is a mask of classes: name a field with a mask for each object, Mask("json:NAME")'
         )
+    ends = batch["size"].tolist() if "pixel_mask" in batch else [(None, None)] * len(batch["image"])
     targets = []
     for row, number in enumerate(batch[f"{boxes}_number"]):
         target = {"boxes": batch[boxes][row], "image_id": batch["index"][row : row + 1]}
@@ -86,23 +91,29 @@ def to_detection(
             if f"{boxes}_{key}" in batch:
                 target[key] = batch[f"{boxes}_{key}"][row]
         if masks is not None:
-            target["masks"] = batch[masks][row][number]
+            target["masks"] = batch[masks][row][number, : ends[row][0], : ends[row][1]]
         if points is not None:
             seen = batch[f"{points}_visibility"][row][number]
             target["keypoints"] = torch.cat([batch[points][row][number], seen[..., None].float()], -1)
         targets.append(target)
-    return list(batch["image"]), targets
+    return [image[:, :height, :width] for image, (height, width) in zip(batch["image"], ends)], targets
 
 
 def to_detr(batch: Mapping[str, Any], *, boxes: str = "boxes") -> dict[str, Any]:
     """Returns what DETR and its relatives in transformers take, as keyword arguments.
 
+    Facebook's own DETR takes the opposite mask, True on the padding: `NestedTensor(pixel_values, ~pixel_mask.bool())`.
+
     Args:
-        batch: as for `to_detection`.
+        batch: as for `to_detection`; images of different sizes are padded, by the recipe's `batch: {pad: 32}`.
+
+    Raises:
+        ConfigError: the images are a list.
 
     Returns:
         "pixel_values" (B, 3, H, W); "pixel_mask" (B, H, W) int64, 1 where the image is; and "labels", B dictionaries
-        with "class_labels" (n,) int64 and "boxes" (n, 4) float32: centre and size as shares of the image.
+        with "class_labels" (n,) int64 and "boxes" (n, 4) float32: centre and size as shares of the image without its
+        padding, as DETR's authors train it.
 
     Example:
         >>> import torch
@@ -112,13 +123,17 @@ def to_detr(batch: Mapping[str, Any], *, boxes: str = "boxes") -> dict[str, Any]
         tensor([[0.5000, 0.5000, 0.5000, 0.5000]])
     """
     images = batch["image"]
-    height, width = images.shape[-2:]
+    if isinstance(images, list):
+        raise ConfigError(
+            "DETR takes a tensor of images, but the batch has a list: set the recipe's batch to {pad: 32}"
+        )
+    shape = torch.tensor(images.shape[-2:], device=images.device)
+    sizes = batch["size"] if "pixel_mask" in batch else shape.expand(len(images), 2)
     labels = []
-    for corners, classes in zip(batch[boxes], batch[f"{boxes}_labels"]):
-        start, end = corners[:, :2], corners[:, 2:]
-        scale = corners.new_tensor([width, height])
+    for corners, classes, size in zip(batch[boxes], batch[f"{boxes}_labels"], sizes):
+        start, end, scale = corners[:, :2], corners[:, 2:], size.flip(0)
         labels.append(
             {"class_labels": classes, "boxes": torch.cat([(start + end) / 2 / scale, (end - start) / scale], 1)}
         )
-    mask = torch.ones(images.shape[0], height, width, dtype=torch.int64, device=images.device)
-    return {"pixel_values": images, "pixel_mask": mask, "labels": labels}
+    ones = torch.ones_like(images[:, 0], dtype=torch.int64)
+    return {"pixel_values": images, "pixel_mask": batch.get("pixel_mask", ones), "labels": labels}

@@ -31,7 +31,15 @@ from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, 
 from gpuloader.tools.disk import open_uncached
 from gpuloader.tools.limits import Cost, Setup, Stage, cpu_shares, what_limits
 from gpuloader.tools.machine import Machine, this_machine
-from gpuloader.tools.measuring import Batches, as_yaml, count_samples, fitting_batch_size, load_epochs, measure
+from gpuloader.tools.measuring import (
+    Batches,
+    as_yaml,
+    count_samples,
+    fitting_batch_size,
+    load_epochs,
+    measure,
+    with_output,
+)
 from gpuloader.tools.outputs import check_output
 
 __all__ = ["bench"]
@@ -84,7 +92,7 @@ def bench(
         check_plotting(Path(plot))
     if report is not None:
         check_output(report)
-    arguments = {"preset": "imagenet_train", "last_batch": "pad", **arguments}
+    arguments = with_output({"preset": "imagenet_train", "last_batch": "pad", **arguments})
     machine = this_machine()
     devices: list[int | Literal["auto"] | None] = [None]
     if device_id is not None and (machine.gpus or device_id != "auto"):

@@ -14,6 +14,7 @@ from gpuloader.helpers.text import counted
 from gpuloader.loading.arguments import VALUES
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
+from gpuloader.recipe import load_preset
 from gpuloader.tools.limits import Cost
 
 LARGEST_BATCH = 128
@@ -39,6 +40,12 @@ def fitting_batch_size(batch_size: int | None, samples: int) -> int:
             f"batch_size={batch_size}: the shards have {counted(samples, 'sample')}; give at most that, or leave it out"
         )
     return batch_size
+
+
+def with_output(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arguments of `GPULoader`, with the `output` that a recipe with images of different sizes needs."""
+    recipe = load_preset(arguments.get("preset", "imagenet_train"))
+    return {**({} if recipe.batch == "dense" else {"output": "dict"}), **arguments}
 
 
 def count_samples(tar: Sources, device_id: int | Literal["auto"] | None, arguments: Mapping[str, Any]) -> int:
@@ -77,12 +84,13 @@ def load_epochs(loader: GPULoader) -> Batches:
 
 
 def images_of(batch: object) -> Iterator[torch.Tensor]:
-    """Yields the images of each view in a batch, in any form that `output` gives it."""
+    """Yields the images of a batch, and its masks, in any form that `output` gives it."""
     values: Any = batch.values() if isinstance(batch, dict) else batch
     for value in values:
-        for each in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(each, torch.Tensor) and each.ndim == 4:
-                yield each
+        if isinstance(value, (list, tuple)):
+            yield from images_of(value)
+        elif isinstance(value, torch.Tensor) and value.ndim >= 3:
+            yield value
 
 
 def as_yaml(value: Any) -> Any:  # noqa: ANN401

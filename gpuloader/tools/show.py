@@ -38,6 +38,7 @@ from gpuloader.loading.fields import Component, parse_fields
 from gpuloader.loading.world import World
 from gpuloader.plan import Draws, check_epoch, check_seed, make_order
 from gpuloader.recipe import ExplainedView, Recipe, explain
+from gpuloader.recipe.placement import MAX_SIDE
 from gpuloader.recipe.recipe import Orientation
 from gpuloader.shards import Arena, ShardSet, Tar, find_class_names, make_labels, resolve_place, resolve_shards
 from gpuloader.targets import Mask
@@ -236,7 +237,16 @@ class Gallery:
         Raises:
             BadImageError: the image cannot be decoded.
         """
-        return self._run(compose, self._image(sample)[0], sample, check_seed(seed), check_epoch(epoch))
+        run: Any = partial(compose, seed=check_seed(seed), epoch=check_epoch(epoch), sample=sample)
+        image = self._image(sample)[0]
+        try:
+            if compose.by_boxes:
+                tensors, _ = run(image, {"boxes": self._boxes(compose, sample)}, device_id=self.device_id)
+            else:
+                tensors = run(image, device_id=self.device_id)
+        except DataError as error:
+            raise BadImageError(*self._shards.locate(sample), str(error).partition(": ")[2]) from None
+        return tensors if isinstance(tensors, list) else [tensors]
 
     def versions(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[Picture]:
         """Returns `tensors` as pictures; if the recipe normalises, this is undone."""
@@ -253,14 +263,9 @@ class Gallery:
         fields = {name: each for name, each in self._targets_of(sample).items() if name not in left_out}
         _, size = self._image(sample)
         turned = self._shards.index.at("orientation", np.array([sample]))
-        drawn = compose.draw(Draws(check_seed(seed), check_epoch(epoch), np.array([sample])), np.array([size]), turned)
-        try:
-            values = parse_fields(
-                fields, partial(self._read, sample), self.size(sample, compose.orientation), _NO_DRAWS
-            )
-            return overlays(fields, values, drawn, self.class_names)
-        except Refused as refused:
-            raise BadImageError(*self._shards.locate(sample), refused.cause) from None
+        draws, boxes = Draws(check_seed(seed), check_epoch(epoch), np.array([sample])), self._boxes(compose, sample)
+        drawn = compose.draw(draws, np.array([size]), turned, [boxes])
+        return overlays(fields, self._values(compose, sample, fields), drawn, self.class_names)
 
     def targets_left_out(self, compose: Recipe, sample: int) -> dict[str, str]:
         """Says why targets of a sample cannot follow the recipe, by name; mixing is left out of it."""
@@ -271,6 +276,19 @@ class Gallery:
             except ConfigError as error:
                 left_out[name] = str(error)
         return left_out
+
+    def _boxes(self, compose: Recipe, sample: int) -> NDArray[np.float64]:
+        """Returns the boxes by which the recipe draws, (n, 4); none if it does not."""
+        fields = {name: each for name, each in self._targets_of(sample).items() if each.has_boxes and compose.by_boxes}
+        values = self._values(compose, sample, fields)
+        return np.concatenate([np.zeros((0, 4)), *(each.boxes(values[name]) for name, each in fields.items())])
+
+    def _values(self, compose: Recipe, sample: int, fields: Mapping[str, Component]) -> dict[str, Any]:
+        size = self.size(sample, compose.orientation)
+        try:
+            return parse_fields(fields, partial(self._read, sample), size, _NO_DRAWS)
+        except Refused as refused:
+            raise BadImageError(*self._shards.locate(sample), refused.cause) from None
 
     def _targets_of(self, sample: int) -> Mapping[str, Component]:
         if self._targets is not None:
@@ -293,7 +311,8 @@ class Gallery:
             BadImageError: the image's size cannot be read.
         """
         height, width = self.size(sample, preset.orientation)
-        return explain(preset, check_seed(seed), check_epoch(epoch), sample, height, width)
+        boxes = self._boxes(preset, sample)
+        return explain(preset, check_seed(seed), check_epoch(epoch), sample, height, width, boxes)
 
     def size(self, sample: int, orientation: Orientation = "off") -> tuple[int, int]:
         """Returns (height, width) of a sample's image in pixels: with "apply", of the upright picture.
@@ -315,13 +334,6 @@ class Gallery:
         (height, width), [stored] = admitted[1], self._shards.index.at("orientation", np.array([sample]))
         size = (width, height) if orientation == "apply" and stored >= FIRST_TRANSPOSED else (height, width)
         return admitted[0] if self._shards.decoded else view.tobytes(), size
-
-    def _run(self, compose: Compose, encoded: Encoded, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
-        try:
-            tensors = compose(encoded, seed=seed, epoch=epoch, sample=sample, device_id=self.device_id)
-        except DataError as error:
-            raise BadImageError(*self._shards.locate(sample), str(error).partition("decoded: ")[2]) from None
-        return tensors if isinstance(tensors, list) else [tensors]
 
 
 def show(
@@ -363,7 +375,7 @@ def show(
     ids = _choose(gallery, samples, seed)
     views = len(compose.each_view)
     in_row = (columns or min(11, 1 + versions * views)) - 1
-    sides = [side for epoch in range(versions) for shape in compose.at(epoch).shapes for side in shape]
+    sides = [side for epoch in range(versions) for shape in compose.at(epoch).shapes for side in shape or (MAX_SIDE,)]
     tile = fitting_tile(sides)
     rows = -(-versions * views // in_row)  # of each sample
     name = str(preset) if isinstance(preset, (str, Path)) else "a recipe"

@@ -23,7 +23,7 @@ from gpuloader.helpers.text import counted
 from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.selection import Sources
 from gpuloader.tools.machine import Machine, this_machine
-from gpuloader.tools.measuring import as_yaml, count_samples, fitting_batch_size, load_epochs, measure
+from gpuloader.tools.measuring import as_yaml, count_samples, fitting_batch_size, load_epochs, measure, with_output
 from gpuloader.tools.outputs import check_output
 
 __all__ = ["TuneResult", "tune", "verdict"]
@@ -129,6 +129,7 @@ def tune(
         yaml.safe_dump(as_yaml({"tar": tar, **arguments}))
     except yaml.YAMLError as error:
         raise ConfigError(f"an argument that YAML cannot hold ({error}): give a recipe as a name or a file") from None
+    arguments = with_output(arguments)
     machine = this_machine()
     samples = count_samples(tar, device_id, arguments)
     batch_size = fitting_batch_size(batch_size, samples)

@@ -7,7 +7,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 import torch
 from gpu_graph import run_gpu_graph
 from making import encoded, jpeg, picture
-from oracle import functional, transforms
+from oracle import functional, parameters_of, transforms
 from PIL import Image, ImageOps
 from reference import run_program
 from running import as_arrays, draw, run_graph, run_views
@@ -305,7 +305,7 @@ def by_torchvision(placing: Sequence[Transform], image: Image.Image) -> Image.Im
         if isinstance(each, CornerCrop):
             image = transforms.FiveCrop(each.size)(image)[("top left", "", "", "bottom right").index(each.corner)]
             continue
-        parameters = {field.name: getattr(each, field.name) for field in fields(each)}  # type: ignore[arg-type]
+        parameters = parameters_of(each)
         if "interpolation" in parameters:
             parameters["interpolation"] = transforms.InterpolationMode(parameters["interpolation"])
         if "fill" in parameters:

@@ -136,6 +136,16 @@ def test_a_window_and_its_boxes_are_drawn_as_torchvision_draws_them(
     assert seen == {(False, True), (True, True), (True, False)}
 
 
+def test_boxes_that_were_left_out_draw_no_windows() -> None:
+    boxes = [boxes_of(sample) for sample in range(SAMPLES)]
+    large = [each[(each[:, 2:] - each[:, :2] >= 20).all(1)] for each in boxes]
+    windows = [
+        drawn(*transforms, RandomIoUCrop(), boxes=each).placements[-2].output().tolist()
+        for transforms, each in (([SanitizeBoundingBoxes(20)], boxes), ([], large), ([], boxes))
+    ]
+    assert windows[0] == windows[1] != windows[2]
+
+
 def test_windows_do_not_depend_on_the_batch() -> None:
     boxes = [boxes_of(sample) for sample in range(SAMPLES)]
     together = drawn(RandomIoUCrop(), boxes=boxes).placements[1]
@@ -169,6 +179,13 @@ def test_small_boxes_are_left_out_where_sanitize_stands() -> None:
         moved = moved if not before else functional.resize(moved, list(before[0].size))
         kept = theirs(moved)
         assert len(kept) == which_boxes_stay(boxes, rows, view).sum() < len(boxes)
+
+
+def test_a_box_of_the_whole_image_stays_at_every_size() -> None:
+    rows, whole = np.arange(SAMPLES), np.concatenate([np.zeros((SAMPLES, 2)), SIZES[:, ::-1]], 1)
+    for size in ((31, 49), (98, 110), (333, 480)):
+        view = drawn(Resize(size), SanitizeBoundingBoxes())
+        assert which_boxes_stay(whole, rows, view).all()
 
 
 @pytest.mark.parametrize("size", [(40, 60), (60, 40), (50, 50), (37, 61), (1000, 30)])
@@ -207,10 +224,14 @@ def test_detrs_window_is_within_its_bounds() -> None:
         (lambda: RandomSizeCrop(9, 8, [9]), r"max_size 8: allowed is min_size, 9, or more"),
         (lambda: RandomIoUCrop(0.9, 0.3), r"min_scale 0.9, max_scale 0.3: allowed is 0 < min <= max <= 1"),
         (
+            lambda: RandomIoUCrop(min_aspect_ratio=3),
+            r"aspect ratios \[3.0, 2.0\]: allowed is \[low, high\] with 0.001 <= low <= high <= 100",
+        ),
+        (
             lambda: RandomZoomOut(side_range=(0.5, 2)),
             r"side_range \[0.5, 2.0\]: allowed is \[low, high\] with 1",
         ),
-        (lambda: Resize(9, pad=1), r"pad 1.0 needs size \[height, width\], got size 9"),
+        (lambda: Resize(9, pad=1), r"pad 1.0 with size 9: allowed is size \[height, width\]"),
         (lambda: RandomShortestSize([]), "at least 1 item"),
     ],
 )

@@ -56,6 +56,22 @@ def test_a_transform_that_has_no_choice_does_what_its_parameters_say(
     ]
 
 
+@pytest.mark.parametrize(
+    ("transform", "operation", "height", "width"),
+    [
+        (T.RandomShortestSize(30), "resize", 30, 40),
+        (T.RandomZoomOut(side_range=(2, 2), p=1), "pad", 2 * HEIGHT, 2 * WIDTH),
+        (T.SanitizeBoundingBoxes(), None, None, None),
+    ],
+    ids=repr,
+)
+def test_what_detectors_draw_is_named(
+    transform: Transform, operation: str | None, height: int | None, width: int | None
+) -> None:
+    (_, found, parameters), _ = steps(transform, T.CenterCrop(9))
+    assert (found, parameters.get("height"), parameters.get("width")) == (operation, height, width)
+
+
 @pytest.mark.parametrize(("p", "operation"), [(1.0, "flip"), (0.0, None)])
 def test_a_flip_behind_colours_is_a_flip(p: float, operation: str | None) -> None:
     assert steps(WHOLE, T.Grayscale(), T.RandomHorizontalFlip(p))[2] == ("RandomHorizontalFlip", operation, {})

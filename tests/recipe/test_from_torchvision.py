@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from inspect import signature
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from oracle import torchvision, transforms
+from oracle import parameters_of, torchvision, transforms
 from torchvision.models import ResNet50_Weights
 
 from gpuloader.errors import ConfigError, PresetError
@@ -72,10 +71,9 @@ def error_of(transform: object, **options: object) -> str:
 
 def written(theirs: ModuleType, ours: Transform) -> object:
     """torchvision's transform of the same name and parameters."""
-    parameters = {field.name: getattr(ours, field.name) for field in fields(ours)}  # type: ignore[arg-type]
+    parameters = parameters_of(ours)
     if "interpolation" in parameters:
         parameters["interpolation"] = Mode(parameters["interpolation"])
-    parameters = {name: value for name, value in parameters.items() if name not in ours.later}
     if "policy" in parameters:
         parameters["policy"] = v1.AutoAugmentPolicy(parameters["policy"])
     if "transforms" in parameters:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from oracle import functional, transforms
+from oracle import functional, parameters_of, transforms
 from PIL import Image, ImageOps
 from scipy import stats
 
@@ -65,10 +64,8 @@ def theirs(transform: PlacingTransform) -> torch.nn.Module:
     if isinstance(transform, CornerCrop):
         corner = ("top left", "top right", "bottom left", "bottom right").index(transform.corner)
         return v2.Lambda(lambda image: functional.five_crop(image, transform.size)[corner])
-    names = [field.name for field in fields(transform) if field.name not in transform.later]  # type: ignore[arg-type]
-    parameters = {name: getattr(transform, name) for name in names}
     needed = {"pad_if_needed": True} if isinstance(transform, RandomCrop) else {}
-    return getattr(v2, type(transform).__name__)(**parameters, **needed)
+    return getattr(v2, type(transform).__name__)(**parameters_of(transform), **needed)
 
 
 def rendered(at: Placement, row: int, image: torch.Tensor) -> torch.Tensor:

@@ -233,7 +233,7 @@ def test_a_transforms_name_is_its_class() -> None:
     assert all(issubclass(kind, Transform) for kind in TRANSFORMS.values())
 
 
-KEYS = "transforms, views, mix, fast_idct, dtype, layout, max_pixels, formats, orientation"
+KEYS = "transforms, views, mix, fast_idct, dtype, layout, max_pixels, formats, orientation, batch"
 NAMES = f"a transform's name or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
 
 

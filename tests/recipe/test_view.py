@@ -95,7 +95,7 @@ NOT_THERE = (
 )
 DIFFERENT = (
     "leaves images of different sizes: add CenterCrop or RandomCrop, or take RandomResizedCrop, or Resize to "
-    "[height, width]"
+    "[height, width]; or set the recipe's `batch` to list or {pad: 32}"
 )
 
 

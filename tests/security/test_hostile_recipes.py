@@ -30,6 +30,7 @@ from gpuloader.recipe.crops import (
 )
 from gpuloader.recipe.model import PixelTransform
 from gpuloader.recipe.output import Normalize
+from gpuloader.recipe.placement import PlacingTransform
 from gpuloader.recipe.policies import AugMix, RandAugment, RandomApply, RandomChoice
 from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, load_yaml
 from gpuloader.recipe.timm import TimmRandAugment
@@ -46,6 +47,10 @@ NEEDED: dict[str, dict[str, Any]] = {  # what each transform needs at least
     "RandomAffine": {"degrees": 30.0},
     "Pad": {"padding": 4},
     "CornerCrop": {"size": 32, "corner": "top left"},
+    "ScaleJitter": {"target_size": (32, 48)},
+    "RandomShortestSize": {"min_size": 32},
+    "RandomResize": {"min_size": 16, "max_size": 32},
+    "RandomSizeCrop": {"min_size": 16, "max_size": 32, "sizes": [32, 40]},
     **{name: {"transforms": [INVERT, Grayscale()]} for name in ("RandomApply", "RandomChoice")},
     **{
         name: {"size": 32}
@@ -73,8 +78,9 @@ def errors(make: Callable[[], Recipe]) -> list[str]:
 def draw(preset: Recipe) -> None:
     assert len(preset.fingerprint) == 32
     sizes = np.array([[1, 70], [64, 1], [48, 48], [3000, 40]])
+    boxes = [np.array([[0.0, 0, width, height], [0, 0, 0, 0]]) for height, width in sizes]
     try:
-        drawn = preset.draw(Draws(1, 2, np.arange(4)), sizes)
+        drawn = preset.draw(Draws(1, 2, np.arange(4)), sizes, boxes=boxes)
     except ConfigError:  # a blur that does not fit into the image
         return
     for array in all_numbers_of(drawn):
@@ -87,9 +93,8 @@ def recipe_of(name: str, parameters: dict[str, Any]) -> Recipe:
     transform = TRANSFORMS[name](**parameters)
     if isinstance(transform, PixelTransform) or name in ("Normalize", "RandomErasing"):
         return Recipe([CROP, transform])
-    if name == "Resize":
-        return Recipe([transform, CROP])
-    return Recipe([transform, *([CROP] if name == "RandomHorizontalFlip" or name == "RandomVerticalFlip" else [])])
+    sized = not isinstance(transform, PlacingTransform) or transform.output_shape(None)
+    return Recipe([transform] if sized else [transform, CROP])
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)

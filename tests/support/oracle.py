@@ -7,6 +7,8 @@ operators that are not there, and that registration is left out.
 
 import sys
 import types
+from dataclasses import fields
+from typing import Any
 
 import torch
 
@@ -23,4 +25,14 @@ except RuntimeError:
 from torchvision import transforms
 from torchvision.transforms.v2 import functional
 
-__all__ = ["functional", "torchvision", "transforms"]
+from gpuloader.recipe.model import Transform
+
+__all__ = ["functional", "parameters_of", "torchvision", "transforms"]
+
+
+def parameters_of(ours: Transform) -> dict[str, Any]:
+    """Those of torchvision's transform of the same name: it has none that were added to ours later."""
+    parameters = {field: getattr(ours, field.name) for field in fields(ours)}  # type: ignore[arg-type]
+    return {
+        each.name: value for each, value in parameters.items() if each.name not in ours.later or value != each.default
+    }

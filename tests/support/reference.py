@@ -94,16 +94,20 @@ def placed_by_torchvision(transform: PlacingTransform, image: bytes, drawn: Draw
     picture = Image.open(io.BytesIO(image)).convert("RGB")
     at = drawn.views[0].placement
     top, left, bottom, right = at.canvas()[row].tolist()
-    (height, width), (first_row, first_column) = at.resized[row].tolist(), at.corner[row].tolist()
+    height, width = at.resized[row].tolist()
+    first_row, first_column, last_row, last_column = at.shown[row].tolist()
     upside_down, mirrored = at.mirrored[row].tolist()
     rows, columns = at.shape[row].tolist()
     filter_name = getattr(transform, "interpolation", "bilinear")
     picture = image_functional.resized_crop(
         picture, top, left, bottom - top, right - left, [height, width], transforms.InterpolationMode(filter_name)
     )
+    height, width = last_row - first_row, last_column - first_column
+    picture = image_functional.crop(picture, first_row, first_column, height, width)
+    first_row, first_column = (at.corner[row] - at.shown[row, :2]).tolist()
     room = [max(0, -first_column), max(0, -first_row)]
     room += [max(0, first_column + columns - width), max(0, first_row + rows - height)]
-    fill = getattr(transform, "fill", 0.0)
+    fill = getattr(transform, "fill", getattr(transform, "pad", None)) or 0.0
     colour = tuple(map(int, fill)) if isinstance(fill, tuple) else (int(fill),) * 3
     mode = getattr(transform, "padding_mode", "constant")
     picture = image_functional.pad(picture, room, colour if mode == "constant" else 0, mode)

@@ -19,10 +19,12 @@ def as_arrays(images: Sequence[bytes]) -> list[np.ndarray]:
     return [np.frombuffer(image, np.uint8) for image in images]
 
 
-def draw(preset: Recipe, images: Sequence[bytes], epoch: int = 0) -> Drawn:
-    """What the recipe draws for the images, as samples 0, 1, ..."""
+def draw(
+    preset: Recipe, images: Sequence[bytes], epoch: int = 0, first: int = 0, boxes: Sequence[np.ndarray] = ()
+) -> Drawn:
+    """What the recipe draws for the images, as samples `first`, `first` + 1, ..., by the boxes of each."""
     sizes = np.array([admit(image)[1] for image in as_arrays(images)])
-    return preset.draw(Draws(0, epoch, np.arange(len(images))), sizes)
+    return preset.draw(Draws(0, epoch, first + np.arange(len(images))), sizes, boxes=boxes)
 
 
 def run_graph(

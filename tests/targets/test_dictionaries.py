@@ -17,6 +17,7 @@ from torchvision import tv_tensors
 from gpuloader import Boxes, Compose, ConfigError, Keypoints, Mask
 from gpuloader.recipe import load_preset
 from gpuloader.targets import to_detection
+from gpuloader.transforms import RandomIoUCrop, Resize
 
 BLACK = np.zeros((40, 60, 3), np.uint8)
 BOXES = np.array([[10.0, 10, 30, 30], [0, 0, 5, 5], [40, 20, 60, 40]])
@@ -207,3 +208,11 @@ def test_a_recipe_that_targets_cannot_follow_is_an_error() -> None:
         edge(BLACK, {"boxes": BOXES})
     with pytest.raises(ConfigError, match="AugMix blends"):
         compose_of(train(CROP, {"AugMix": {}}))(BLACK, {"boxes": BOXES})
+
+
+def test_a_recipe_that_draws_by_boxes_needs_them() -> None:
+    compose, image = Compose([RandomIoUCrop(), Resize((8, 9))]), np.zeros((20, 30, 3), np.uint8)
+    assert compose(image, {"boxes": np.zeros((0, 4))})[0].shape == (3, 8, 9)
+    for targets in ((), ({"mask": np.zeros((20, 30), np.int64)},)):
+        with pytest.raises(ConfigError, match='RandomIoUCrop draws by boxes: give each image a target with "boxes"'):
+            compose(image, *targets)

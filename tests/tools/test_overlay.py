@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from bad_images import turned
 from making import encoded, picture, write_shard
 from PIL import Image, ImageDraw, ImageOps
@@ -27,6 +28,7 @@ FIELDS = {
     "mask": Mask("mask.png", fill=255),
 }
 RANDOM = Compose([T.RandomResizedCrop(128, scale=(0.4, 1)), T.RandomHorizontalFlip(), T.RandomRotation(20)])
+BY_BOXES = Compose([T.RandomZoomOut(), T.RandomIoUCrop(), T.Resize((128, 128))])
 HEIGHT, WIDTH = 130, 200
 FLIP = Compose([T.CenterCrop((HEIGHT, WIDTH)), T.RandomHorizontalFlip(1)], dtype="uint8")
 
@@ -75,13 +77,15 @@ def by_hand(size: tuple[int, int], *corners: float, shape: str = "rectangle") ->
 # --- where they are
 
 
-def test_targets_are_those_that_the_loader_delivers_in_that_epoch(tar: Path) -> None:
+@pytest.mark.parametrize("recipe", [RANDOM, BY_BOXES], ids=["random", "by boxes"])
+def test_targets_are_those_that_the_loader_delivers_in_that_epoch(tar: Path, recipe: Compose) -> None:
     gallery = Gallery(tar, label_from=None, device_id=None, fields=FIELDS)
-    with GPULoader(tar, 3, None, preset=RANDOM, seed=5, label_from=None, output="dict", fields=FIELDS) as loader:
+    with GPULoader(tar, 3, None, preset=recipe, seed=5, label_from=None, output="dict", fields=FIELDS) as loader:
         for epoch in range(3):
             batch = next(iter(loader))
             for row, number in enumerate(batch["index"].tolist()):
-                [overlay] = gallery.targets(RANDOM, number, 5, epoch)
+                [overlay] = gallery.targets(recipe, number, 5, epoch)
+                assert torch.equal(gallery.tensors(recipe, number, 5, epoch)[0], batch["image"][row])
                 assert [list(box) for box, *_ in overlay.boxes] == batch["boxes"][row].tolist()
                 assert [label for _, label, _ in overlay.boxes] == batch["boxes_labels"][row].tolist()
                 seen = batch["points_visibility"][row] > 0

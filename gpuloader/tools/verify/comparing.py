@@ -16,7 +16,6 @@ from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.options import BadImages, Decoder
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
-from gpuloader.tools.measuring import images_of
 from gpuloader.tools.verify.result import Difference, Outcome, Subject
 
 IMAGES = 32
@@ -64,7 +63,7 @@ def load(
 ) -> tuple[Images, Bad]:
     """Loads the images of an epoch; returns them, and the bad ones."""
     common = {"shuffle": "none", "last_batch": "partial", "label_from": None, "on_error": REPLACE, "world": ALONE}
-    parts: list[tuple[list[str], torch.Tensor, list[torch.Tensor]]] = []
+    parts: list[tuple[list[str], torch.Tensor, list[list[torch.Tensor]]]] = []
     with GPULoader(tar, batch_size, device_id, output="dict", **{**common, **options}) as loader:
         on_gpu = loader.device.type == "cuda"
         work = torch.rand((_BUSY_SIDE, _BUSY_SIDE), device=loader.device) if busy and on_gpu else None
@@ -75,7 +74,9 @@ def load(
                     for _ in range(_BUSY_STEPS):
                         torch.matmul(work, work)
                 # On a busy GPU the copy is queued, so the batch is freed before it runs.
-                parts.append((batch["key"], batch["valid"], [images.clone() for images in images_of(batch)]))
+                views = batch["image"] if len(loader.preset.each_view) > 1 else [batch["image"]]
+                copies = [[image.clone() for image in images] for images in views]
+                parts.append((batch["key"], batch["valid"], copies))
                 del batch
             if on_gpu:
                 torch.cuda.synchronize(loader.device)
