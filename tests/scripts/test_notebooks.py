@@ -10,7 +10,7 @@ import pytest
 from executing import NOTEBOOKS, execute
 from nbformat import NotebookNode
 
-CONTENT = re.compile(r"(?<=;base64,)[\w+/=]+|(?<='image/png': ')[^']+")  # of a picture: encoders differ
+CONTENT = re.compile(r"(?<=;base64,)[\w+/=]+|(?<='image/jpeg': ')[^']+")  # of a picture: encoders differ
 
 
 def outputs(notebook: NotebookNode) -> list[list[str]]:
