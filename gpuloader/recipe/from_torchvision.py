@@ -21,10 +21,7 @@ from gpuloader.recipe.preset_files import TRANSFORMS
 from gpuloader.recipe.recipe import Dtype, Recipe
 
 _NESTING = {"Compose", "Sequential", "ModuleList"}
-_NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity"} | {
-    "ConvertBoundingBoxFormat",
-    "ClampBoundingBoxes",
-}
+_NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity", "ConvertBoundingBoxFormat"}
 _ATTRIBUTES = {"sampler_options": "options"}
 """Parameters that torchvision keeps under another name."""
 _CONVERTING = {"ToTensor", "ToPILImage", "ConvertImageDtype", "ConvertDtype", "ToDtype"}

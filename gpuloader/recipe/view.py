@@ -107,7 +107,7 @@ class ViewPlan:
     @property
     def by_boxes(self) -> str:
         """The names of the transforms that draw by boxes, or ""."""
-        return ", ".join(_name(each) for each in self.placing if isinstance(each, BoxTransform) and each.random)
+        return ", ".join({_name(each): None for each in self.placing if isinstance(each, BoxTransform) and each.random})
 
     @property
     def in_one_pass(self) -> bool:

@@ -101,10 +101,13 @@ def _points(view: Mapping[str, Any]) -> Iterator[tuple[float, float, int]]:
 
 
 def _areas(masks: NDArray[np.int64] | Ragged, fill: int) -> NDArray[np.int64]:
-    if not isinstance(masks, Ragged):
-        return np.where(masks[0] == fill, 0, masks[0])
-    areas = np.zeros(masks.values.shape[1:], np.int64)
-    for number, mask in enumerate(masks.values):
+    of_sample: NDArray[Any] = masks[0] if not isinstance(masks, Ragged) else masks.values
+    if isinstance(masks, Ragged) and masks.shapes is not None:
+        of_sample = of_sample.reshape(masks.shapes[0])
+    if of_sample.ndim == 2:  # of classes
+        return np.where(of_sample == fill, 0, of_sample)
+    areas = np.zeros(of_sample.shape[1:], np.int64)
+    for number, mask in enumerate(of_sample):
         areas[mask > 0] = 1 + number
     return areas
 
