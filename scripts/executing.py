@@ -49,7 +49,7 @@ def _execute(path: Path, kernel: KernelManager, folder: Path) -> NotebookNode:
         for output in cell.outputs:
             if output.output_type == "execute_result":
                 output.execution_count = number
-            if "text/html" in output.get("data", {}):
+            if {"text/html", "image/jpeg"} & set(output.get("data", {})):
                 del output.data["text/plain"]  # which nobody sees
     return notebook
 

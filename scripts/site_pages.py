@@ -90,8 +90,10 @@ def notebook(path: Path) -> Iterator[str]:
         yield f"```python\n{source}\n```" if cell["cell_type"] == "code" else source
         for output in cell.get("outputs", []):
             data = output.get("data", {"text/plain": output.get("text")})
-            text = "".join(data["text/html" if "text/html" in data else "text/plain"])
-            yield text if "text/html" in data else f"```text\n{text.rstrip()}\n```"
+            [(kind, lines)] = data.items()
+            text = "".join(lines).rstrip()
+            picture = f'<img style="max-width: 100%" alt="" src="data:{kind};base64,{text}">'
+            yield {"text/html": text, "image/jpeg": picture}.get(kind, f"```text\n{text}\n```")
 
 
 LIGHTNING = """# Lightning and Hugging Face

@@ -53,6 +53,7 @@ ONLY_SHOWN = {
     "docs/image-text.md": 1,
     "docs/index.md": 2,
     "docs/migrating.md": 3,
+    "docs/migrating-detection.md": 1,
     "docs/presets.md": 1,
     "docs/trainers.md": 8,
     "docs/versions.md": 1,

@@ -15,7 +15,7 @@ from typing import Any
 
 import facts
 from gpu import Gauges
-from peers import PLOT, SYSTEMS, NotInstalledError, System, python_of, reason
+from peers import PLOT, SYSTEMS, TARGETS, NotInstalledError, System, python_of, reason
 from processes import tree_pss_bytes
 from repacking import repack
 from report import summary, table
@@ -32,6 +32,8 @@ RECIPES = {
     "randaugment": ["randaugment", "--antialias"],
     "decoded-train": ["decoded-train"],
     "decoded-serve": ["decoded-serve"],
+    "detect": ["detect"],
+    "segment": ["segment"],
 }
 _TIMEOUT_SECONDS = 3600
 
@@ -64,7 +66,8 @@ def parse(command_line: Sequence[str] | None = None) -> Arguments:
     )
     parser.add_argument("--shards", nargs="+", type=Path, default=[], help="tars; by default 2,000 pictures are made")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="NAME")
-    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
+    without_targets = [recipe for recipe in RECIPES if recipe not in TARGETS]
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=without_targets)
     parser.add_argument("--rounds", type=int, default=5, help="processes of each system for each recipe")
     parser.add_argument("--epochs", type=int, default=3, help="in each process; the first does not count")
     parser.add_argument("--batch", type=int, default=128)

@@ -19,6 +19,9 @@ AUGMENTED = ("resnet50_v2", "randaugment")
 DECODED = ("decoded-train", "decoded-serve")
 """Those on images that were decoded once, squashed to squares before: TBL files have no other shape."""
 
+TARGETS = ("detect", "segment")
+"""Those that move boxes or masks with the images; their shards are from `make_targets`."""
+
 PRESETS = tuple(sorted(path.stem for path in Path(__file__).resolve().parents[2].glob("configs/presets/*.yaml")))
 """Those of this library."""
 
@@ -95,7 +98,7 @@ PLOT = Environment("plot", ("matplotlib==3.11.2",))
 """For drawing the plots."""
 
 _SYSTEMS = (
-    System("gpuloader", "gpuloader_", recipes=(*PLAIN, *AUGMENTED, *DECODED)),
+    System("gpuloader", "gpuloader_", recipes=(*PLAIN, *AUGMENTED, *DECODED, *TARGETS)),
     System("gpuloader, folder", "gpuloader_", folder=True),
     System("stock DALI", "stock_dali"),
     System("turboloader", "turboloader_", environment=_turboloader, note="eval: squashes instead of cropping"),
@@ -111,7 +114,7 @@ _SYSTEMS = (
         "torchvision_",
         "pil",
         _torchvision,
-        recipes=(*PLAIN, *AUGMENTED),
+        recipes=(*PLAIN, *AUGMENTED, *TARGETS),
         note="always antialiases",
     ),
     System(

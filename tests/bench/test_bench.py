@@ -243,6 +243,38 @@ def test_large_photographs_are_mosaics_of_those_that_are_large_enough(tmp_path: 
     assert min(sum(near[0]), sum(near[1])) > 0
 
 
+def test_photographs_with_boxes_and_masks_are_measured_with_and_without_this_library(
+    few_shards: list[Path], tmp_path: Path
+) -> None:
+    module("annotating").main([str(tmp_path), "--per-shard", "12", "--from", *map(str, few_shards)])
+    shards = sorted(tmp_path.glob("targets-*.tar"))
+    assert list(images(shards).values()) == list(images(few_shards).values())
+    counts = []
+    for key, jpeg in images(shards).items():
+        targets = module("annotating").targets(jpeg, int(key.removesuffix(".jpg")))
+        mask, image = (Image.open(io.BytesIO(data)) for data in (targets["mask.png"], jpeg))
+        assert mask.size == image.size
+        boxes = np.array([each["bbox"] for each in json.loads(targets["json"])["annotations"]])
+        counts.append(len(boxes))
+        assert boxes.min() >= 0
+        assert (boxes[:, :2] + boxes[:, 2:] <= np.array(image.size) + 0.02).all()  # they have two digits
+    assert 1 <= min(counts) < max(counts)
+    common = module("systems.common")
+    for recipe, side in (("detect", 300), ("segment", 480)):
+        task = common.Task(shards, recipe=recipe, batch=BATCH, threads=1, variant="pil", work=tmp_path)
+        shapes = [tuple(batch.shape) for batch in module("systems.gpuloader_").make(task).epoch(0)]
+        assert shapes == [(count, 3, side, side) for count in (8, 8, 4)]
+        beside = module("systems.torchvision_")
+        pictures = beside.WITH_TARGETS[recipe](task)
+        assert len(pictures) == IMAGES
+        image, *targets = pictures[0]
+        assert tuple(image.shape) == (3, side, side)
+        if recipe == "segment":
+            assert tuple(targets[0].shape) == (side, side)
+        else:
+            assert targets[0].shape == (len(targets[1]), 4)
+
+
 @pytest.mark.parametrize("recipe", ["train", "eval"])
 @pytest.mark.parametrize(
     ("system", "variant"),

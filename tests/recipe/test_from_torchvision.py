@@ -459,6 +459,10 @@ POLICIES: dict[str, tuple[int, list[Transform]]] = {
     "deit3": (224, [ThreeAugment(0.3)]),
 }
 """timm's, whose own transforms are in tests/integrations/test_model_recipes.py."""
+OF_TARGETS = {"ssd", "ssd_eval", "ssdlite", "ssdlite_eval", "detection", "detection_multiscale", "detection_eval"} | {
+    *("segmentation", "segmentation_eval", "detr", "detr_eval", "yolo", "yolo_eval"),
+}
+"""In test_detection_presets.py."""
 ERASING = {"deit": [RandomErasing(0.25, (0.02, 1 / 3), (0.3, 1 / 0.3), "random")]}
 MIXES = {
     "a1": Mix(1000, 0.2, 1.0, label_smoothing=0.1),
@@ -486,7 +490,11 @@ def with_ranges(ours: Transform) -> Transform:
     return translated([v1.Resize((9, 9)), written(v1, ours)]).transforms[1]
 
 
-@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_is_compared_with_its_source() -> None:
+    assert {*preset_names()} == {*PUBLISHED, *POLICIES} | OF_TARGETS
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED, *POLICIES])
 def test_a_preset_is_as_its_source_composes_it(name: str) -> None:
     preset = load_preset(name)
     views = preset.views if isinstance(preset.views, tuple) else [View(preset.transforms, preset.views)]

@@ -82,7 +82,9 @@ NUMBERS = {1: "", 2: "two of ", 8: "eight of "}
 def test_a_shipped_preset_begins_by_saying_its_output(name: str) -> None:
     preset, [title, output, *comments] = SHIPPED[name], re.findall("^# (.*)", preset_text(name), re.MULTILINE)
     counts = Counter(preset.shapes)
-    of_views = " and ".join(f"{NUMBERS[n]}(B, 3, {height}, {width})" for (height, width), n in counts.items())
+    shapes = {shape: "(B, 3, {}, {})".format(*shape or "HW") for shape in counts}  # None if sizes differ
+    shapes = dict.fromkeys(shapes, "a list of (3, h, w)") if preset.batch == "list" else shapes
+    of_views = " and ".join(f"{NUMBERS[n]}{shapes[shape]}" for shape, n in counts.items())
     labels = f"; labels (B, {preset.mix.num_classes}) float32" if preset.mix else ""
     assert re.fullmatch(
         rf"Output: {re.escape(of_views)} {preset.dtype}, (about )?(\S+ to \S+)( \([^()]*\))?{re.escape(labels)}\.",

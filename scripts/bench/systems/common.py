@@ -20,9 +20,14 @@ from typing import Any, TextIO, TypeAlias
 import numpy as np
 from processes import peak_rss_bytes, seconds_since_start, tree_cpu_seconds
 
-RECIPES = ("train", "eval", "resnet50_v2", "randaugment", "decoded-train", "decoded-serve")
+RECIPES = ("train", "eval", "resnet50_v2", "randaugment", "decoded-train", "decoded-serve", "detect", "segment")
 SIZE = 224
 RESIZE = 256
+DETECT_SIZE = (300, 300)
+SEGMENT_SIZES = (260, 1040)  # for the shorter side
+SEGMENT_CROP = 480
+SEGMENT_FILL = 255
+ZOOM_OUT_FILL = (123, 117, 104)
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
@@ -36,7 +41,7 @@ class Task:
 
     Attributes:
         shards: WebDataset tars of `key.jpg`, `key.cls`, of which one may be named several times; or one folder of
-            `CLASS/NUMBER.jpg`.
+            `CLASS/NUMBER.jpg`. The recipes `detect` and `segment` read `key.json` and `key.mask.png` beside `key.jpg`.
         recipe: one of `RECIPES`.
         antialias: whether the bilinear resizing filters what it shrinks.
         batch: images in a batch.

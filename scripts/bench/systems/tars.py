@@ -30,11 +30,14 @@ def members(shard: Path) -> list[Member]:
 
 
 class Images:
-    """The encoded images of shards as a sequence: any process may read from it, also after a fork."""
+    """The encoded images of shards as a sequence: any process may read from it, also after a fork.
 
-    def __init__(self, shards: Sequence[Path]) -> None:
+    With other `suffixes`, another component of each sample.
+    """
+
+    def __init__(self, shards: Sequence[Path], suffixes: tuple[str, ...] = _IMAGES) -> None:
         self._places = [
-            (shard, member) for shard in shards for member in members(shard) if member.name.endswith(_IMAGES)
+            (shard, member) for shard in shards for member in members(shard) if member.name.endswith(suffixes)
         ]
         self._files: dict[Path, int] = {}
 

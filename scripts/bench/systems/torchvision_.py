@@ -12,18 +12,35 @@ from __future__ import annotations
 
 import ctypes
 import io
+import json
 import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
-from peers import AUGMENTED
+from peers import AUGMENTED, TARGETS
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from systems import tars
-from systems.common import MEAN, RESIZE, SIZE, STD, Images, Loader, Task, main, normalise
+from systems.common import (
+    DETECT_SIZE,
+    MEAN,
+    RESIZE,
+    SEGMENT_CROP,
+    SEGMENT_FILL,
+    SEGMENT_SIZES,
+    SIZE,
+    STD,
+    ZOOM_OUT_FILL,
+    Images,
+    Loader,
+    Task,
+    main,
+    normalise,
+)
 
 try:
     import torchvision
@@ -35,6 +52,7 @@ except RuntimeError:  # its compiled operators need CUDA's libraries; its transf
     sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
     import torchvision
 
+from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
@@ -44,19 +62,21 @@ DECODERS = ("pil", "decode_jpeg", "torchcodec", "simplejpeg")
 def make(task: Task) -> Loader:
     """One worker process to a core, kept over the epochs."""
     prefetch = task.prefetch or 2
+    kind = FolderPictures if task.shards[0].is_dir() else WITH_TARGETS.get(task.recipe, Pictures)
     loader = DataLoader(
-        FolderPictures(task) if task.shards[0].is_dir() else Pictures(task),
+        kind(task),
         batch_size=task.batch,
         shuffle=task.train,
         num_workers=task.threads,
         prefetch_factor=prefetch,
         persistent_workers=True,
         pin_memory=task.device == "cuda",
-        collate_fn=_mixed if task.recipe == "resnet50_v2" else None,
+        collate_fn={"resnet50_v2": _mixed, "detect": _joined}.get(task.recipe),
     )
 
     def epoch(number: int) -> Iterator[Images]:
-        for images in loader:
+        for batch in loader:
+            images = _received(batch) if task.recipe in TARGETS else batch
             yield images.to(task.device) if images.is_floating_point() else normalise(images, task.device)
 
     settings = {"num_workers": task.threads, "prefetch_factor": prefetch, "hand-over": "uint8, normalised by the batch"}
@@ -87,6 +107,85 @@ class Pictures(Dataset[torch.Tensor]):
     def transform(self, encoded: bytes) -> torch.Tensor:
         """An image of encoded bytes."""
         return self._transform(self._decode(encoded)).contiguous()
+
+
+class BoxedPictures(Dataset[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]):
+    """The shards' images with their boxes, xyxy, and labels."""
+
+    def __init__(self, task: Task) -> None:
+        self._images = tars.Images(task.shards)
+        self._annotations = tars.Images(task.shards, (".json",))
+        self._transform = v2.Compose(
+            [
+                v2.RandomZoomOut(list(ZOOM_OUT_FILL)),
+                v2.RandomIoUCrop(),
+                v2.RandomHorizontalFlip(),
+                v2.Resize(DETECT_SIZE),
+                v2.SanitizeBoundingBoxes(),
+                v2.PILToTensor(),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        image = _decode_pil(self._images[number])
+        annotations = json.loads(self._annotations[number])["annotations"]
+        boxes = torch.tensor([each["bbox"] for each in annotations]).reshape(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        target = {
+            "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(image.height, image.width)),
+            "labels": torch.tensor([each["category_id"] for each in annotations]),
+        }
+        image, target = self._transform(image, target)
+        return image, target["boxes"], target["labels"]
+
+
+class MaskedPictures(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """The shards' images with their masks: both uint8."""
+
+    def __init__(self, task: Task) -> None:
+        self._images = tars.Images(task.shards)
+        self._masks = tars.Images(task.shards, (".mask.png",))
+        fill = {tv_tensors.Mask: SEGMENT_FILL, "others": 0}
+        self._transform = v2.Compose(
+            [
+                v2.RandomResize(*SEGMENT_SIZES),
+                v2.RandomHorizontalFlip(),
+                v2.RandomCrop(SEGMENT_CROP, pad_if_needed=True, fill=fill),
+                v2.PILToTensor(),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        image = _decode_pil(self._images[number])
+        mask = tv_tensors.Mask(np.array(Image.open(io.BytesIO(self._masks[number]))))
+        image, mask = self._transform(image, mask)
+        return image, mask.as_subclass(torch.Tensor)
+
+
+WITH_TARGETS = {"detect": BoxedPictures, "segment": MaskedPictures}
+
+
+def _joined(samples: list[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
+    """A batch with all boxes in one tensor, and how many each image has: so few tensors go through shared memory."""
+    images, boxes, labels = zip(*samples, strict=True)
+    return torch.stack(images), torch.cat(boxes), torch.cat(labels), torch.tensor([len(each) for each in labels])
+
+
+def _received(batch: list[torch.Tensor]) -> torch.Tensor:
+    """The images; before, boxes by image, or masks as losses take them, as the training loop has them."""
+    images, *targets = batch
+    if len(targets) == 1:
+        targets[0].long()
+    else:
+        boxes, labels, counts = targets
+        boxes.split(counts.tolist()), labels.split(counts.tolist())
+    return images
 
 
 class FolderPictures(ImageFolder):  # type: ignore[misc]
