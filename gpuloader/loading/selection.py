@@ -186,8 +186,8 @@ def assign_buckets(shards: ShardSet, ids: NDArray[np.int64], buckets: Buckets, u
         where, extension = shards.locate(sample), shards.index.extensions[shards.index.image_extensions()[sample]]
         raise ConfigError(
             f"buckets: the index does not know the size of {(~known).sum():,} of {counted(len(ids), 'image')}, such as "
-            f'{where.key!r} (.{extension}) in {where.shard}: leave them out by Buckets(unknown="skip"), or convert '
-            f"them to JPEG, PNG or WebP"
+            f"{where.key!r} (.{extension}) in {where.shard}: convert them to JPEG, PNG or WebP"
+            + (', or leave them out by Buckets(unknown="skip")' if known.any() else "")
         )
     numbers = np.full(len(ids), -1)
     numbers[known] = buckets.assign(sizes[known])

@@ -32,6 +32,7 @@ from gpuloader import (
     StateError,
     World,
 )
+from gpuloader.loading.loader import run_of
 from gpuloader.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 SHAPES = [(32, 32), (24, 48), (48, 24)]
@@ -115,6 +116,11 @@ def test_an_epoch_has_each_sample_once_in_the_shapes_that_the_loader_says(shards
                     assert each["target_size"].tolist() == [[*each["image"].shape[2:]]] * 5
                     seen.update(each["index"][each["valid"]].tolist())
             assert seen == Counter(range(40))
+
+
+def test_memory_is_estimated_for_the_largest_bucket_that_has_samples(shards: list[Path]) -> None:
+    with loader(shards, sampling={"buckets": [(32, 32), (24, 48), (900, 100)]}) as batches:
+        assert run_of(batches).largest.shapes == [(24, 48)]
 
 
 def test_without_buckets_there_are_no_shapes(shards: list[Path]) -> None:
@@ -241,12 +247,13 @@ def test_a_run_resumes_bit_for_bit_where_its_steps_divide_the_quantum(
         epoch = iter(whole)
         for _ in range(2):
             next(epoch)
-        state = whole.state_dict()
+        state, shapes = whole.state_dict(), whole.shapes or []
         rest = images_of(epoch)  # type: ignore[arg-type]
     assert state["quantum"] == 8
     worlds = [loader(shards, batch_size, world=World(rank, ranks)) for rank in range(ranks)]
     for each in worlds:
         each.load_state_dict(state)
+        assert each.shapes == [shape for shape in shapes for _ in range(8 // (ranks * batch_size))]
     steps = [[images_of([batch]) for batch in batches] for batches in zip(*worlds, strict=True)]  # type: ignore[arg-type]
     assert [row for step in steps for rank in step for row in rank] == rest
     [first, *_] = worlds
@@ -334,6 +341,9 @@ def test_an_image_of_unknown_size_is_an_error_or_skipped(with_unknown: Path) -> 
     with loader(with_unknown, preset=recipe, sampling={"buckets": {"sizes": SHAPES, "unknown": "skip"}}) as batches:
         assert batches.num_samples == 6
         assert sorted(i for batch in batches for i in batch["index"][batch["valid"]].tolist()) == list(range(6))
+    none_left = {"subset": [6, 7], "buckets": {"sizes": SHAPES, "unknown": "skip"}}
+    with pytest.raises(ConfigError, match="size of 2 of 2 images"):
+        loader(with_unknown, preset=recipe, sampling=none_left)
 
 
 # --- what is refused
