@@ -40,6 +40,8 @@ from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
 from gpuloader.plan import Cursor, LastBatch
 from gpuloader.recipe import Recipe
+from gpuloader.shards import find_class_names
+from gpuloader.shards.class_names import as_list
 
 # A loader's type has what it was given as `output` and `fields`, and `__iter__` says which batch follows from them. So
 # `__init__` needs no overloads, and for a wrong argument type checkers name this argument instead of all overloads.
@@ -193,7 +195,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes, entry i for label i; None if they are not known."""
-        return None if self._run.labels is None else self._run.labels.classes
+        labels = self._run.labels
+        return as_list(find_class_names(self._run.shards)) if labels is None else labels.classes
 
     @property
     def num_samples(self) -> int:
