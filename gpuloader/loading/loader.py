@@ -108,7 +108,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         cache: a `Cache`: where shards from URLs are kept, and how many bytes of them.
         world: a `World`: this rank and the number of ranks. None takes them from torch.distributed, otherwise from
             torchrun's environment; without either, this is rank 0 of 1. Under torch.distributed, all ranks must make
-            the loader, because they compare their arguments.
+            the loader, because they compare their arguments. If ranks need the same batches, or only some make the
+            loader: `World.from_mesh(mesh, names)`, `World.from_group(group)`, or a mesh of one dimension.
 
     Raises:
         GPULoaderError: a subclass from `gpuloader.errors`; its message says what to do.

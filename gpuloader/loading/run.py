@@ -24,6 +24,7 @@ from gpuloader.loading.arguments import (
     resolve_fields,
     resolve_label_from,
     resolve_shuffle,
+    resolve_world,
     warn_of_places,
     warn_of_turned,
 )
@@ -185,7 +186,7 @@ def resolve_run(
     """
     # Cheap checks come before opening shards.
     recipe = load_preset(preset)
-    here = World.detect() if world is None else as_value(World, "world", world)
+    here = resolve_world(world)
     device = resolve_device(as_python_integer(device_id), here)
     if device is not None:
         check_for_gpu(recipe)
@@ -228,7 +229,7 @@ def resolve_run(
     _check_mixing(recipe, plan, labels is not None or any(each.is_target for each in parsed_fields.values()))
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
-    if here.world_size > 1:
+    if here.world_size > 1 or here.members:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
     if not run.decoded:
