@@ -52,6 +52,7 @@ ONLY_SHOWN = {
     "docs/data.md": 1,
     "docs/image-text.md": 1,
     "docs/index.md": 2,
+    "docs/meshes.md": 1,
     "docs/migrating.md": 3,
     "docs/migrating-detection.md": 1,
     "docs/presets.md": 1,

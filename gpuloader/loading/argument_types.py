@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import TypedDict
 
 from gpuloader.collators import Collator
@@ -27,7 +28,7 @@ AnySampling: TypeAlias = Sampling | Mapping[str, Any] | None
 OnError: TypeAlias = Literal["raise", "replace"] | BadImages | Mapping[str, Any]
 AnyDecoder: TypeAlias = Decoder | Mapping[str, Any] | None
 AnyCache: TypeAlias = Cache | Mapping[str, Any] | None
-AnyWorld: TypeAlias = World | Mapping[str, Any] | None
+AnyWorld: TypeAlias = World | DeviceMesh | Mapping[str, Any] | None
 
 
 class LoaderOptions(TypedDict, total=False):

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from gpuloader.collators import Collator, collator_of, in_parts
 from gpuloader.errors import ConfigError, DeviceError, describe
@@ -52,6 +53,7 @@ _IN_VALUES = {
     each.name: f"{argument}={value.__name__}({each.name}=...)"
     for argument, value in VALUES.items()
     for each in fields(value)
+    if each.init
 }
 
 _NOT_NEEDED = "not needed here, leave it out: batches are made in threads of this process"
@@ -124,6 +126,17 @@ def resolve_shuffle(shuffle: Shuffle | bool | _Function) -> Shuffle | _Function:
     if isinstance(shuffle, (bool, np.bool_)):
         return "full" if shuffle else "none"
     return shuffle
+
+
+def resolve_world(world: object) -> World:
+    """Returns the world of a loader's `world`, which may also be a mesh of one dimension.
+
+    Raises:
+        ConfigError: it is not an allowed value.
+    """
+    if world is None:
+        return World.detect()
+    return World.from_mesh(world) if isinstance(world, DeviceMesh) else as_value(World, "world", world)
 
 
 def resolve_device(device_id: object, world: World) -> int | None:

@@ -40,6 +40,8 @@ from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
 from gpuloader.plan import Cursor, LastBatch
 from gpuloader.recipe import Recipe
+from gpuloader.shards import find_class_names
+from gpuloader.shards.class_names import as_list
 
 # A loader's type has what it was given as `output` and `fields`, and `__iter__` says which batch follows from them. So
 # `__init__` needs no overloads, and for a wrong argument type checkers name this argument instead of all overloads.
@@ -109,7 +111,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         cache: a `Cache`: where shards from URLs are kept, and how many bytes of them.
         world: a `World`: this rank and the number of ranks. None takes them from torch.distributed, otherwise from
             torchrun's environment; without either, this is rank 0 of 1. Under torch.distributed, all ranks must make
-            the loader, because they compare their arguments.
+            the loader, because they compare their arguments. If ranks need the same batches, or only some make the
+            loader: `World.from_mesh(mesh, names)`, `World.from_group(group)`, or a mesh of one dimension.
 
     Raises:
         GPULoaderError: a subclass from `gpuloader.errors`; its message says what to do.
@@ -196,7 +199,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes, entry i for label i; None if they are not known."""
-        return None if self._run.labels is None else self._run.labels.classes
+        labels = self._run.labels
+        return as_list(find_class_names(self._run.shards)) if labels is None else labels.classes
 
     @property
     def num_samples(self) -> int:

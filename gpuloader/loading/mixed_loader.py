@@ -16,7 +16,7 @@ from gpuloader.loading.loader import GPULoader, begin_epoch, run_of
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place, is_same
 from gpuloader.loading.torch_epochs import TorchEpochs
-from gpuloader.loading.world import agree
+from gpuloader.loading.world import World, agree
 from gpuloader.plan import EPOCHS, Draws, Stream, check_seed
 
 Strategy: TypeAlias = Literal["weighted", "round_robin", "sequential", "alternate"]
@@ -92,9 +92,8 @@ class MixedLoader(Closing, Generic[B_co]):
             name: loader if isinstance(loader, GPULoader) else TorchEpochs(loader) for name, loader in loaders.items()
         }
         self._lengths = {name: len(loader) for name, loader in self._epochs.items()}
-        world = next(iter(self._epochs.values())).world
-        if world.world_size > 1:
-            agree(world, self._identity())
+        worlds = [loader.world for loader in self._epochs.values() if isinstance(loader, GPULoader)]
+        agree(worlds[0] if worlds else World.detect(), self._identity())
         self._progress = Progress(Turn)
 
     def __len__(self) -> int:

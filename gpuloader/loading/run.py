@@ -26,6 +26,7 @@ from gpuloader.loading.arguments import (
     resolve_fields,
     resolve_label_from,
     resolve_shuffle,
+    resolve_world,
     warn_of_places,
     warn_of_small_buckets,
     warn_of_turned,
@@ -226,7 +227,7 @@ def resolve_run(
     """
     # Cheap checks come before opening shards.
     recipe = load_preset(preset)
-    here = World.detect() if world is None else as_value(World, "world", world)
+    here = resolve_world(world)
     device = resolve_device(as_python_integer(device_id), here)
     if device is not None:
         check_for_gpu(recipe)
@@ -288,7 +289,7 @@ def resolve_run(
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
     run = replace(run, quantum=chosen.buckets.quantum if isinstance(chosen.buckets, Buckets) else None)
-    if here.world_size > 1:
+    if here.world_size > 1 or here.members:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
     if not run.decoded:

@@ -8,7 +8,6 @@ from typing import Any
 from gpuloader.errors import StateError, describe
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
-from gpuloader.loading.world import World
 from gpuloader.plan import EPOCHS
 
 
@@ -18,12 +17,10 @@ class TorchEpochs:
     Attributes:
         loader: this loader. Its `set_epoch`, or that of its sampler, is called with the epoch that begins. Its
             generator is seeded by its own seed and the epoch, so that no epoch depends on earlier ones.
-        world: this rank.
     """
 
     def __init__(self, loader: Any) -> None:  # noqa: ANN401
         self.loader = loader
-        self.world = World.detect()
         self._epoch = self._delivered = 0
         self._restored = False
         self._generator = getattr(loader, "generator", None)

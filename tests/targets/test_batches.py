@@ -585,3 +585,10 @@ def test_the_forms_of_other_libraries_have_the_same_targets(tar: Path) -> None:
         center, size = label["boxes"][:, :2], label["boxes"][:, 2:]
         corners = torch.cat([center - size / 2, center + size / 2], 1) * torch.tensor([64, 48, 64, 48])
         np.testing.assert_allclose(corners, batch["boxes"][row], atol=1e-3)
+
+
+def test_a_loader_without_labels_has_the_names_of_the_classes_of_its_boxes(tmp_path: Path) -> None:
+    made = loader(shard(tmp_path))
+    assert made.classes is None
+    (tmp_path / "classes.json").write_text('["red", "green", "blue"]')
+    assert made.classes == loader(tmp_path / "a.tar").classes == ("red", "green", "blue")
