@@ -221,6 +221,10 @@ def test_views_and_mixing_have_the_buckets_size(shards: list[Path]) -> None:
         expected = batches.shapes
         found = [(tuple(batch["image"].shape[2:]), tuple(batch["label"].shape)) for batch in batches]
         assert found == [(shape, (4, 10)) for shape in expected or []]
+    with loader(shards, preset=mixed) as batches, loader(shards, preset=COVER) as plain:
+        pasted = [(batch["image"] != other["image"]).any(1) for batch, other in zip(batches, plain, strict=True)]
+    for side in (0, 1):  # of the boxes, some reach beyond the 8 x 8 pixels of the recipe's own size
+        assert max(int(places.nonzero()[:, 1 + side].max()) for places in pasted if places.any()) > 16
     with loader(shards, preset={**COVER, "views": 2}) as batches:
         for batch in batches:
             assert len(batch["image"]) == len(batch["crop"]) == len(batch["target_size"]) == 2
