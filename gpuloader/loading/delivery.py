@@ -41,6 +41,12 @@ class Batch(TypedDict):
     index: torch.Tensor
     valid: torch.Tensor
     key: list[str]
+    # Only with images whose sizes differ, or with buckets: which of them a batch has, no checker can know.
+    original_size: torch.Tensor
+    size: torch.Tensor | Any
+    pixel_mask: torch.Tensor | Any
+    crop: torch.Tensor
+    target_size: torch.Tensor
 
 
 B_co = TypeVar("B_co", covariant=True, default=Any)

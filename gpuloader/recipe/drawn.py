@@ -31,7 +31,7 @@ def _check_batching(batch: object) -> object:
     )
 
 
-Batching: TypeAlias = Annotated[Literal["dense", "list"] | dict[Literal["pad"], int], BeforeValidator(_check_batching)]
+Batching: TypeAlias = Annotated[Literal["dense", "list"] | dict[str, int], BeforeValidator(_check_batching)]
 """How a batch holds its images: in a tensor, in a list, or in a tensor in which smaller ones are padded."""
 
 

@@ -246,12 +246,12 @@ def test_large_photographs_are_mosaics_of_those_that_are_large_enough(tmp_path: 
 def test_photographs_with_boxes_and_masks_are_measured_with_and_without_this_library(
     few_shards: list[Path], tmp_path: Path
 ) -> None:
-    module("annotating").main([str(tmp_path), "--per-shard", "12", "--from", *map(str, few_shards)])
+    module("target_shards").main([str(tmp_path), "--per-shard", "12", "--from", *map(str, few_shards)])
     shards = sorted(tmp_path.glob("targets-*.tar"))
     assert list(images(shards).values()) == list(images(few_shards).values())
     counts = []
     for key, jpeg in images(shards).items():
-        targets = module("annotating").targets(jpeg, int(key.removesuffix(".jpg")))
+        targets = module("target_shards").targets(jpeg, int(key.removesuffix(".jpg")))
         mask, image = (Image.open(io.BytesIO(data)) for data in (targets["mask.png"], jpeg))
         assert mask.size == image.size
         boxes = np.array([each["bbox"] for each in json.loads(targets["json"])["annotations"]])
