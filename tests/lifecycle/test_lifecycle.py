@@ -168,6 +168,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.slow(kept=4)
 @pytest.mark.parametrize(
     ("steps", "bad", "everywhere", "every", "remote"),
     [
@@ -280,6 +281,7 @@ def test_an_interrupt_as_the_reading_thread_starts_leaves_no_thread_behind(
     assert left_behind(at_start) == {}
 
 
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize("remote", [False, True], ids=["disk", "URL"])
 def test_an_interrupt_at_any_place_of_closing_leaves_no_thread_and_no_file_behind(
     tmp_path: Path, server: Server, places: Callable[[int], Iterator[int]], remote: bool
