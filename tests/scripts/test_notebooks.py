@@ -22,12 +22,16 @@ def outputs(notebook: NotebookNode) -> list[list[str]]:
     ]
 
 
-@pytest.mark.slow(kept=3)
+@pytest.fixture(scope="module")
+def executed() -> dict[Path, NotebookNode]:
+    return dict(zip(NOTEBOOKS, execute(NOTEBOOKS), strict=True))
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_gives_what_is_written_in_it(path: Path) -> None:
-    [executed], written = execute([path]), nbformat.read(path, as_version=4)
-    assert outputs(executed) == outputs(written), "run scripts/notebooks, and look at what changed"
-    assert executed.metadata == written.metadata
+def test_a_notebook_gives_what_is_written_in_it(executed: dict[Path, NotebookNode], path: Path) -> None:
+    written = nbformat.read(path, as_version=4)
+    assert outputs(executed[path]) == outputs(written), "run scripts/notebooks, and look at what changed"
+    assert executed[path].metadata == written.metadata
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
