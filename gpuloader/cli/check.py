@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuloader.cli.options import AsJson, Cpu, LocalShardsOrLoader, chosen_device, loader_of, part_of
+from gpuloader.cli.options import AsJson, Cpu, ShardsOrLoader, chosen_device, loader_of, part_of
 from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, at_byte, print_json, say
 from gpuloader.helpers.text import counted
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def check(
     context: typer.Context,
-    shards: LocalShardsOrLoader,
+    shards: ShardsOrLoader,
     quarantine: Annotated[
         Path | None, typer.Option(help="Write the bad samples to this file, for on_error=BadImages(known=...).")
     ] = None,
@@ -54,6 +54,7 @@ def check(
         repair=repair,
         part=part_of(part),
         merge=merge,
+        cache=loader.get("cache"),
         device_id=chosen_device(cpu, loader.get("device_id")),
         progress=True,
     )

@@ -58,10 +58,6 @@ ShardsOrLoader = Annotated[
     list[str],
     typer.Argument(help="Shards, folders of them or of pictures, patterns, URLs; or a loader's arguments, FILE.yaml."),
 ]
-LocalShardsOrLoader = Annotated[
-    list[str],
-    typer.Argument(help="Shards, folders of them or of pictures, globs or braces; or a loader's arguments, FILE.yaml."),
-]
 Shards = Annotated[
     list[str], typer.Argument(help="Shards, folders of them or of pictures, globs or brace patterns; or URLs.")
 ]

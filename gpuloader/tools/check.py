@@ -24,8 +24,9 @@ from gpuloader.helpers.regular_file import open_regular
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
-from gpuloader.loading.argument_types import AnyFields, AnyPreset
+from gpuloader.loading.argument_types import AnyCache, AnyFields, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields
+from gpuloader.loading.options import Cache, as_value
 from gpuloader.loading.world import World
 from gpuloader.recipe import load_preset
 from gpuloader.shards import (
@@ -33,6 +34,7 @@ from gpuloader.shards import (
     EncodedImage,
     Folder,
     LocalShard,
+    Shard,
     ShardIndex,
     ShardSet,
     Tar,
@@ -40,11 +42,13 @@ from gpuloader.shards import (
     open_set,
     read_names,
     resolve_local,
+    resolve_shards,
     scan_to_damage,
     write_quarantine,
 )
 from gpuloader.shards.folder import is_picture
 from gpuloader.shards.index import ARRAY_EXTENSION, LEFT_OUT_KEPT
+from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, open_remote
 from gpuloader.shards.shard_set import Location
 from gpuloader.shards.tar import members
 from gpuloader.tools.check_parts import Found, describe_arguments, describe_data, read_parts
@@ -195,6 +199,7 @@ def check_shards(
     repair: str | Path | None = None,
     part: tuple[int, int] = (0, 1),
     merge: str | Path | None = None,
+    cache: AnyCache = None,
     device_id: int | Literal["auto"] | None = "auto",
     progress: bool = False,
 ) -> CheckResult:
@@ -214,14 +219,16 @@ def check_shards(
         part: (i, n) checks the i-th of n parts of the shards, i from 0 on: every n-th shard from the i-th on.
         merge: a folder with the results of all n parts as *.json, which `gpuloader check --json` prints. Then nothing
             is decoded. The result, the quarantine and the copies are those of one check of all shards.
+        cache: as GPULoader takes it; for shards on stores, which are downloaded one after the other.
         device_id: the device to decode on, as GPULoader takes it.
         progress: show a bar on stderr.
 
     Raises:
         ConfigError: the quarantine or the copies cannot be written there, or a copy exists already; a folder of
-            pictures or a part should be repaired; there is no such part; or parts to merge are missing, doubled, of
-            other data or made with other arguments.
-        DataError: there are no shards or samples, a shard changes while it is checked, or a file to merge is no result.
+            pictures, a shard on a store or a part should be repaired; there is no such part; or parts to merge are
+            missing, doubled, of other data or made with other arguments.
+        DataError: there are no shards or samples, a shard changes while it is checked, a shard on a store is damaged,
+            or a file to merge is no result.
         LoaderError: images cannot be decoded, but the images are not the cause.
     """
     number, parts = part
@@ -229,7 +236,7 @@ def check_shards(
         raise ConfigError(f"part={number}/{parts}: allowed is i/n with i from 0 to n - 1")
     if parts > 1 and (repair is not None or merge is not None):
         raise ConfigError(f"part={number}/{parts} with repair or merge: these take all shards; leave part out")
-    everything = resolve_local(tar)
+    everything = resolve_shards(tar) if repair is None else [*resolve_local(tar)]
     paths = everything[number::parts]
     copies = {} if repair is None else _copies(paths, Path(repair))
     if quarantine is not None:
@@ -238,7 +245,10 @@ def check_shards(
     arguments = describe_arguments(fields, recipe)
     names = read_names(everything) if parsed else {}
     device = None if merge is not None else resolve_device(device_id, World.detect())
-    shards = _scan(paths, progress)
+    storing = as_value(Cache, "cache", {} if cache is None else cache)
+    is_remote = any(isinstance(shard, RemoteShard) for shard in paths)
+    shard_cache = ShardCache(storing.path, storing.max_bytes) if is_remote else None
+    shards = _scan(paths, shard_cache, progress)
     indexes = [shard.index for shard in shards]
     samples = sum(map(len, indexes))
     merged = None if merge is None else read_parts(Path(merge), indexes, arguments)
@@ -246,7 +256,8 @@ def check_shards(
     wrong: dict[int, list[tuple[Problem, str]]] = {}
     located: dict[int, Location] = {}
     if samples or (parts == 1 and not any(shard.damage for shard in shards)):
-        shard_set = ShardSet(paths, open_set(indexes))
+        entries = {place: shard.entry for place, shard in enumerate(shards) if shard.entry}
+        shard_set = ShardSet(paths, open_set(indexes), entries, shard_cache)
         targets = TargetCheck(shard_set, parsed, recipe, names) if parsed else None
         bad, wrong = _find(shard_set, targets, device, progress) if merged is None else merged
         for shard in shards:
@@ -303,15 +314,19 @@ def check_shards(
 
 @dataclass(frozen=True)
 class _Shard:
-    """A shard, the index of its members before the damage, the damage, and the ids of its samples."""
+    """A shard, the index of its members before the damage, the damage, and the ids of its samples.
 
-    path: LocalShard
+    The entry is that of a shard on a store in the cache.
+    """
+
+    path: Shard
     index: ShardIndex
     damage: TarError | None
     samples: range
+    entry: Entry | None
 
 
-def _copies(shards: Sequence[LocalShard], folder: Path) -> dict[LocalShard, Path]:
+def _copies(shards: Sequence[Shard], folder: Path) -> dict[Shard, Path]:
     """Returns the path of each shard's clean copy, and makes their folder."""
     if pictures := [shard for shard in shards if isinstance(shard, Folder)]:
         raise ConfigError(
@@ -332,13 +347,21 @@ def _copies(shards: Sequence[LocalShard], folder: Path) -> dict[LocalShard, Path
     return copies
 
 
-def _scan(paths: Sequence[LocalShard], progress: bool) -> list[_Shard]:
+def _scan(paths: Sequence[Shard], cache: ShardCache | None, progress: bool) -> list[_Shard]:
+    remote = [shard for shard in paths if isinstance(shard, RemoteShard)]
+    on_stores = dict(zip(remote, open_remote(remote, cache, progress))) if cache else {}
+
+    def open_one(shard: Shard) -> tuple[ShardIndex, TarError | None, Entry | None]:
+        if isinstance(shard, RemoteShard):
+            return on_stores[shard][1], None, on_stores[shard][0]
+        return *_open(shard), None
+
     with ThreadPoolExecutor(_SCANNING_THREADS) as threads, progress_bar(progress) as bar:
-        opened = list(bar.track(threads.map(_open, paths), total=len(paths), description="opening shards"))
-    ends = accumulate(len(index) for index, _ in opened)
+        opened = list(bar.track(threads.map(open_one, paths), total=len(paths), description="opening shards"))
+    ends = accumulate(len(index) for index, *_ in opened)
     return [
-        _Shard(path, index, damage, range(end - len(index), end))
-        for path, (index, damage), end in zip(paths, opened, ends)
+        _Shard(path, index, damage, range(end - len(index), end), entry)
+        for path, (index, damage, entry), end in zip(paths, opened, ends)
     ]
 
 
