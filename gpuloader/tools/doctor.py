@@ -394,9 +394,10 @@ def _disk(shards: Sequence[LocalShard]) -> Finding:
 
 def store(shard: RemoteShard) -> Finding:
     """Says whether a store answers, and how fast it sends the beginning of a shard over one connection."""
-    begun = time.perf_counter()
     try:
-        version = shard.version(lambda: True)
+        version = shard.version(lambda: True)  # also imports what requests need, and connects
+        begun = time.perf_counter()
+        shard.read(version, 0, 1, lambda: True)
         answered = time.perf_counter()
         content = shard.read(version, 0, min(version.size_bytes, _STORE_BYTES), lambda: True)
     except DataError as error:
