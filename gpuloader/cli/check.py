@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuloader.cli.options import AsJson, Cpu, LocalShardsOrLoader, chosen_device, loader_of
+from gpuloader.cli.options import AsJson, Cpu, ShardsOrLoader, chosen_device, loader_of, part_of
 from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, at_byte, print_json, say
 from gpuloader.helpers.text import counted
 
@@ -18,11 +18,18 @@ if TYPE_CHECKING:
 
 def check(
     context: typer.Context,
-    shards: LocalShardsOrLoader,
+    shards: ShardsOrLoader,
     quarantine: Annotated[
         Path | None, typer.Option(help="Write the bad samples to this file, for on_error=BadImages(known=...).")
     ] = None,
     repair: Annotated[Path | None, typer.Option(help="Write clean copies of the bad shards into this folder.")] = None,
+    part: Annotated[
+        str, typer.Option(metavar="I/N", help="Check the I-th of N parts of the shards; I starts at 0.")
+    ] = "0/1",
+    merge: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Decode nothing: merge the results of all parts, what --json printed."),
+    ] = None,
     cpu: Cpu = False,
     as_json: AsJson = False,
 ) -> None:
@@ -33,6 +40,8 @@ def check(
     Example: gpuloader check shards/train/ --quarantine bad.jsonl
 
     Example: gpuloader check train.yaml
+
+    Example: gpuloader check shards/train/ --part 0/8 --json > checked/0.json
     """
     loader = loader_of(context, shards, preset="imagenet_train", fields=())
     from gpuloader.tools.check import check_shards
@@ -43,6 +52,9 @@ def check(
         preset=loader["preset"],
         quarantine=quarantine,
         repair=repair,
+        part=part_of(part),
+        merge=merge,
+        cache=loader.get("cache"),
         device_id=chosen_device(cpu, loader.get("device_id")),
         progress=True,
     )

@@ -12,7 +12,9 @@ from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
 
 
 def doctor(
-    shards: Annotated[list[str] | None, typer.Argument(help="Shards, to measure the disk that they are on.")] = None,
+    shards: Annotated[
+        list[str] | None, typer.Argument(help="Shards, to measure the disk or the store that they are on.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Checks the GPU, the packages, the machine's limits and the environment, and says what to do about problems.

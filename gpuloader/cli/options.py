@@ -39,6 +39,16 @@ def loader_of(context: typer.Context, shards: list[str], **options: Any) -> dict
     return {**options, **read_loader(shards), **written}
 
 
+def part_of(text: str) -> tuple[int, int]:
+    """Returns (i, n) of the option --part i/n."""
+    index, slash, parts = text.partition("/")
+    if not (slash and index.isdecimal() and parts.isdecimal()):
+        raise typer.BadParameter(
+            f"--part {text!r}: allowed is i/n, such as 0/8 for the first of eight parts and 7/8 for the last"
+        )
+    return int(index), int(parts)
+
+
 def chosen_device(cpu: bool, device_id: int | None = None) -> int | Literal["auto"] | None:
     """Returns a loader's `device_id`, from the options --cpu and --device-id."""
     return None if cpu else "auto" if device_id is None else device_id
@@ -47,10 +57,6 @@ def chosen_device(cpu: bool, device_id: int | None = None) -> int | Literal["aut
 ShardsOrLoader = Annotated[
     list[str],
     typer.Argument(help="Shards, folders of them or of pictures, patterns, URLs; or a loader's arguments, FILE.yaml."),
-]
-LocalShardsOrLoader = Annotated[
-    list[str],
-    typer.Argument(help="Shards, folders of them or of pictures, globs or braces; or a loader's arguments, FILE.yaml."),
 ]
 Shards = Annotated[
     list[str], typer.Argument(help="Shards, folders of them or of pictures, globs or brace patterns; or URLs.")

@@ -7,20 +7,11 @@ from typing import Annotated
 
 import typer
 
-from gpuloader.cli.options import AsJson
+from gpuloader.cli.options import AsJson, part_of
 from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
 from gpuloader.helpers.text import counted
 
 _STAYS = "jpegtran refused them or warned, something follows their end, or their pixels would change"
-
-
-def _part(text: str) -> tuple[int, int]:
-    index, slash, parts = text.partition("/")
-    if not (slash and index.isdecimal() and parts.isdecimal()):
-        raise typer.BadParameter(
-            f"--part {text!r}: allowed is i/n, such as 0/8 for the first of eight parts and 7/8 for the last"
-        )
-    return int(index), int(parts)
 
 
 def pack(
@@ -95,7 +86,7 @@ def pack(
         classes=classes,
         images=images,
         workers=workers,
-        part=_part(part),
+        part=part_of(part),
         ray=ray,
         progress=True,
     )

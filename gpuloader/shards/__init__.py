@@ -4,7 +4,7 @@ from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.index_files import LocalShard, index_file, keep_beside, open_index, open_indexes, open_set
-from gpuloader.shards.labels import Labels, find_class_names, make_labels, resolve_place
+from gpuloader.shards.labels import Labels, find_class_names, make_labels, read_names, resolve_place
 from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
 from gpuloader.shards.remote import Ahead, CacheStats, Wanted
@@ -32,6 +32,7 @@ __all__ = [
     "open_indexes",
     "open_set",
     "read_class_names",
+    "read_names",
     "read_quarantine",
     "resolve_local",
     "resolve_place",

@@ -341,6 +341,11 @@ def _names(shards: ShardSet, classes: tuple[str, ...] | None) -> _Names:
 
 
 def find_class_names(shards: ShardSet) -> dict[int, str]:
+    """Returns what `read_names` does, for the shards of a set."""
+    return read_names(shards.shards)
+
+
+def read_names(shards: Iterable[Shard]) -> dict[int, str]:
     """Returns label -> name from the `classes.json` of all folders of the shards.
 
     It is empty if a folder has no such file or is on a store; if a file cannot be read, it also logs a warning.
@@ -348,7 +353,7 @@ def find_class_names(shards: ShardSet) -> dict[int, str]:
     Raises:
         DataError: two files name a label differently.
     """
-    parents = [_folder_of_classes(shard) for shard in shards.shards]
+    parents = [_folder_of_classes(shard) for shard in shards]
     names: dict[int, str] = {}
     named_in: dict[int, Path] = {}
     for folder in dict.fromkeys(parents):

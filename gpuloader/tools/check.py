@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,8 +24,9 @@ from gpuloader.helpers.regular_file import open_regular
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
-from gpuloader.loading.argument_types import AnyFields, AnyPreset
+from gpuloader.loading.argument_types import AnyCache, AnyFields, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields
+from gpuloader.loading.options import Cache, as_value
 from gpuloader.loading.world import World
 from gpuloader.recipe import load_preset
 from gpuloader.shards import (
@@ -33,19 +34,24 @@ from gpuloader.shards import (
     EncodedImage,
     Folder,
     LocalShard,
+    Shard,
     ShardIndex,
     ShardSet,
     Tar,
     open_index,
     open_set,
+    read_names,
     resolve_local,
+    resolve_shards,
     scan_to_damage,
     write_quarantine,
 )
 from gpuloader.shards.folder import is_picture
 from gpuloader.shards.index import ARRAY_EXTENSION, LEFT_OUT_KEPT
+from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, open_remote
 from gpuloader.shards.shard_set import Location
 from gpuloader.shards.tar import members
+from gpuloader.tools.check_parts import Found, describe_arguments, describe_data, read_parts
 from gpuloader.tools.check_targets import Problem, TargetCheck
 from gpuloader.tools.decoder_process import Decoding, runs
 from gpuloader.tools.outputs import check_output
@@ -60,11 +66,13 @@ _MOST_LACKING = 20
 
 @dataclass(frozen=True)
 class BadSample:
-    """A sample that training would fail on: its shard, its key, the byte offset of its image, and the cause.
+    """A sample that training would fail on: its id, its shard, its key, the byte offset of its image, and the cause.
 
-    In a folder of pictures, the shard is the picture's file, and the offset 0.
+    The id is its number in the shards that were checked, from 0 on; those of a part have numbers of their own. In a
+    folder of pictures, the shard is the picture's file, and the offset 0.
     """
 
+    sample: int
     shard: str
     key: str
     offset: int
@@ -103,12 +111,13 @@ class WrongTarget:
     """A sample that training delivers with targets that cannot be right.
 
     Attributes:
-        shard, key, offset: as in `BadSample`.
+        sample, shard, key, offset: as in `BadSample`.
         problem: "boxes outside" of its image, by more than a pixel or wholly; "unknown labels", which is not in
             `classes.json`; or "another size": the `width` and `height` beside the annotations are not the image's.
         said: the first such box and the numbers, in words.
     """
 
+    sample: int
     shard: str
     key: str
     offset: int
@@ -156,6 +165,8 @@ class CheckResult:
         lacking: the components that some samples lack and others have; at most 20, those that fewest lack.
         wrong: the samples with targets that cannot be right, by sample; a sample may have several problems.
         repaired: the copies that were written.
+        part: (i, n) if the shards were the i-th of n parts; (0, 1) if they were all.
+        data, arguments: identify the samples, and how they were checked; parts with others cannot be merged.
     """
 
     shards: int
@@ -169,6 +180,9 @@ class CheckResult:
     lacking: tuple[Lacking, ...]
     wrong: tuple[WrongTarget, ...]
     repaired: tuple[Repaired, ...]
+    part: tuple[int, int]
+    data: str
+    arguments: str
 
     @property
     def all_well(self) -> bool:
@@ -183,6 +197,9 @@ def check_shards(
     preset: AnyPreset = "imagenet_train",
     quarantine: str | Path | None = None,
     repair: str | Path | None = None,
+    part: tuple[int, int] = (0, 1),
+    merge: str | Path | None = None,
+    cache: AnyCache = None,
     device_id: int | Literal["auto"] | None = "auto",
     progress: bool = False,
 ) -> CheckResult:
@@ -199,31 +216,50 @@ def check_shards(
             of broken shards, because a loader refuses such shards.
         repair: a folder for clean copies of all shards with anything wrong: without bad samples and what is left out,
             and up to the damage. Names, order and bytes of the members stay; times, owners and modes do not.
+        part: (i, n) checks the i-th of n parts of the shards, i from 0 on: every n-th shard from the i-th on.
+        merge: a folder with the results of all n parts as *.json, which `gpuloader check --json` prints. Then nothing
+            is decoded. The result, the quarantine and the copies are those of one check of all shards.
+        cache: as GPULoader takes it; for shards on stores, which are downloaded one after the other.
         device_id: the device to decode on, as GPULoader takes it.
         progress: show a bar on stderr.
 
     Raises:
-        ConfigError: the quarantine or the copies cannot be written there, or a copy exists already; or a folder of
-            pictures should be repaired.
-        DataError: there are no shards or samples, or a shard changes while it is checked.
+        ConfigError: the quarantine or the copies cannot be written there, or a copy exists already; a folder of
+            pictures, a shard on a store or a part should be repaired; there is no such part; or parts to merge are
+            missing, doubled, of other data or made with other arguments.
+        DataError: there are no shards or samples, a shard changes while it is checked, a shard on a store is damaged,
+            or a file to merge is no result.
         LoaderError: images cannot be decoded, but the images are not the cause.
     """
-    paths = resolve_local(tar)
+    number, parts = part
+    if not 0 <= number < parts:
+        raise ConfigError(f"part={number}/{parts}: allowed is i/n with i from 0 to n - 1")
+    if parts > 1 and (repair is not None or merge is not None):
+        raise ConfigError(f"part={number}/{parts} with repair or merge: these take all shards; leave part out")
+    everything = resolve_shards(tar) if repair is None else [*resolve_local(tar)]
+    paths = everything[number::parts]
     copies = {} if repair is None else _copies(paths, Path(repair))
     if quarantine is not None:
         check_output(quarantine)
-    device = resolve_device(device_id, World.detect())
     parsed, recipe = resolve_fields(fields, "dict"), load_preset(preset)
-    shards = _scan(paths, progress)
+    arguments = describe_arguments(fields, recipe)
+    names = read_names(everything) if parsed else {}
+    device = None if merge is not None else resolve_device(device_id, World.detect())
+    storing = as_value(Cache, "cache", {} if cache is None else cache)
+    is_remote = any(isinstance(shard, RemoteShard) for shard in paths)
+    shard_cache = ShardCache(storing.path, storing.max_bytes) if is_remote else None
+    shards = _scan(paths, shard_cache, progress)
+    indexes = [shard.index for shard in shards]
+    samples = sum(map(len, indexes))
+    merged = None if merge is None else read_parts(Path(merge), indexes, arguments)
     bad: dict[int, str] = {}
     wrong: dict[int, list[tuple[Problem, str]]] = {}
     located: dict[int, Location] = {}
-    if shards[-1].samples.stop or not any(shard.damage for shard in shards):
-        shard_set = ShardSet(paths, open_set([shard.index for shard in shards]))
-        with progress_bar(progress) as bar:
-            task = bar.add_task("checking images", total=len(shard_set))
-            targets = TargetCheck(shard_set, parsed, recipe) if parsed else None
-            bad, wrong = _find(shard_set, targets, device, lambda count: bar.advance(task, count))
+    if samples or (parts == 1 and not any(shard.damage for shard in shards)):
+        entries = {place: shard.entry for place, shard in enumerate(shards) if shard.entry}
+        shard_set = ShardSet(paths, open_set(indexes), entries, shard_cache)
+        targets = TargetCheck(shard_set, parsed, recipe, names) if parsed else None
+        bad, wrong = _find(shard_set, targets, device, progress) if merged is None else merged
         for shard in shards:
             if cause := _cut(shard):
                 bad.setdefault(shard.samples[-1], cause)
@@ -235,7 +271,7 @@ def check_shards(
             )
         shard_set.close()
     elif quarantine is not None:
-        Path(quarantine).write_text("")  # no shard can be read, so there is nothing to leave out
+        Path(quarantine).write_text("")  # no sample can be read, so there is nothing to leave out
     bad_rows = [[row for row, sample in enumerate(shard.samples) if sample in bad] for shard in shards]
     repaired = [
         _repair(shard, rows, copies[shard.path])
@@ -253,37 +289,44 @@ def check_shards(
         if isinstance(folder := shard.path, Folder)
         for number in folder.files_at(shard.index.column("component_offset")[_second_pictures(shard)]).tolist()
     ]
-    jpegs, seekable = map(sum, zip(*(shard.index.count_jpegs() for shard in shards)))
+    jpegs, seekable = map(sum, zip((0, 0), *(index.count_jpegs() for index in indexes)))
     return CheckResult(
         shards=len(shards),
-        samples=shards[-1].samples.stop,
+        samples=samples,
         jpegs=jpegs,
         seekable=seekable,
-        bad=tuple(BadSample(*where, bad[sample]) for sample, where in located.items() if sample in bad),
+        bad=tuple(BadSample(sample, *where, bad[sample]) for sample, where in located.items() if sample in bad),
         broken=tuple(
             BrokenShard(str(shard.path), shard.damage.offset, shard.damage.problem, len(shard.index))
             for shard in shards
             if shard.damage is not None
         ),
         stray=(*left_out, *second[:LEFT_OUT_KEPT]),
-        stray_count=sum(shard.index.left_out_count for shard in shards) + len(second),
+        stray_count=sum(index.left_out_count for index in indexes) + len(second),
         lacking=_lacking(shards),
-        wrong=tuple(WrongTarget(*located[sample], *each) for sample, found in wrong.items() for each in found),
+        wrong=tuple(WrongTarget(sample, *located[sample], *each) for sample, found in wrong.items() for each in found),
         repaired=tuple(repaired),
+        part=part,
+        data=describe_data(indexes),
+        arguments=arguments,
     )
 
 
 @dataclass(frozen=True)
 class _Shard:
-    """A shard, the index of its members before the damage, the damage, and the ids of its samples."""
+    """A shard, the index of its members before the damage, the damage, and the ids of its samples.
 
-    path: LocalShard
+    The entry is that of a shard on a store in the cache.
+    """
+
+    path: Shard
     index: ShardIndex
     damage: TarError | None
     samples: range
+    entry: Entry | None
 
 
-def _copies(shards: Sequence[LocalShard], folder: Path) -> dict[LocalShard, Path]:
+def _copies(shards: Sequence[Shard], folder: Path) -> dict[Shard, Path]:
     """Returns the path of each shard's clean copy, and makes their folder."""
     if pictures := [shard for shard in shards if isinstance(shard, Folder)]:
         raise ConfigError(
@@ -304,13 +347,21 @@ def _copies(shards: Sequence[LocalShard], folder: Path) -> dict[LocalShard, Path
     return copies
 
 
-def _scan(paths: Sequence[LocalShard], progress: bool) -> list[_Shard]:
+def _scan(paths: Sequence[Shard], cache: ShardCache | None, progress: bool) -> list[_Shard]:
+    remote = [shard for shard in paths if isinstance(shard, RemoteShard)]
+    on_stores = dict(zip(remote, open_remote(remote, cache, progress))) if cache else {}
+
+    def open_one(shard: Shard) -> tuple[ShardIndex, TarError | None, Entry | None]:
+        if isinstance(shard, RemoteShard):
+            return on_stores[shard][1], None, on_stores[shard][0]
+        return *_open(shard), None
+
     with ThreadPoolExecutor(_SCANNING_THREADS) as threads, progress_bar(progress) as bar:
-        opened = list(bar.track(threads.map(_open, paths), total=len(paths), description="opening shards"))
-    ends = accumulate(len(index) for index, _ in opened)
+        opened = list(bar.track(threads.map(open_one, paths), total=len(paths), description="opening shards"))
+    ends = accumulate(len(index) for index, *_ in opened)
     return [
-        _Shard(path, index, damage, range(end - len(index), end))
-        for path, (index, damage), end in zip(paths, opened, ends)
+        _Shard(path, index, damage, range(end - len(index), end), entry)
+        for path, (index, damage, entry), end in zip(paths, opened, ends)
     ]
 
 
@@ -321,9 +372,7 @@ def _open(shard: LocalShard) -> tuple[ShardIndex, TarError | None]:
         return scan_to_damage(Path(str(shard)))
 
 
-def _find(
-    shards: ShardSet, targets: TargetCheck | None, device_id: int | None, advance: Callable[[int], None]
-) -> tuple[dict[int, str], dict[int, list[tuple[Problem, str]]]]:
+def _find(shards: ShardSet, targets: TargetCheck | None, device_id: int | None, progress: bool) -> Found:
     """Finds the bad samples, with the cause, and what is wrong with the targets of others.
 
     Bad are those whose images the gate or the decoder refuses, or whose fields cannot be parsed.
@@ -332,7 +381,8 @@ def _find(
     batch_size = threads * _IMAGES_PER_THREAD
     bad: dict[int, str] = dict(shards.too_large)
     wrong: dict[int, list[tuple[Problem, str]]] = {}
-    with Decoding(batch_size, threads, device_id) as decoding:
+    with progress_bar(progress) as bar, Decoding(batch_size, threads, device_id) as decoding:
+        task = bar.add_task("checking images", total=len(shards))
         for samples, images in _read(shards, runs(shards.column("image_size").tolist(), batch_size, _READ_BYTES)):
             bad = {samples[row]: cause for row, cause in decoding.bad(images).items()} | bad
             for sample, image in zip(samples, images):
@@ -343,7 +393,7 @@ def _find(
                         wrong[sample] = found
                 except Refused as refused:
                     bad[sample] = refused.cause
-            advance(len(samples))
+            bar.advance(task, len(samples))
     return bad, wrong
 
 
@@ -388,7 +438,7 @@ def _lacking(shards: Sequence[_Shard]) -> tuple[Lacking, ...]:
         is_beside = _are_beside(index)
         is_beside[_second_pictures(shard)] = False
         beside.update(index.extensions[number] for number in np.unique(of_component[is_beside]))
-    samples = shards[-1].samples.stop
+    samples = sum(len(shard.index) for shard in shards)
     lacking = sorted((samples - having[each], each) for each in beside if having[each] < samples)
     return tuple(Lacking(each, count, *_first_without(each, shards)) for count, each in lacking[:_MOST_LACKING])
 

@@ -15,7 +15,7 @@ from gpuloader.images.limits import Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.fields import Component, parse_fields
 from gpuloader.recipe import Recipe, Shape
-from gpuloader.shards import ShardSet, find_class_names
+from gpuloader.shards import ShardSet
 from gpuloader.targets import Boxes
 
 Problem: TypeAlias = Literal["boxes outside", "unknown labels", "another size"]
@@ -33,14 +33,13 @@ class TargetCheck:
         shards: the samples.
         fields: of the loader, resolved.
         recipe: its recipe, which says whether targets count in the stored or in the upright picture.
-
-    Raises:
-        DataError: two classes.json name a label differently.
+        names: label -> name; if it is empty, labels are not compared.
     """
 
-    def __init__(self, shards: ShardSet, fields: Mapping[str, Component], recipe: Recipe) -> None:
-        self._shards, self._fields, self._recipe = shards, fields, recipe
-        self._names = find_class_names(shards)
+    def __init__(
+        self, shards: ShardSet, fields: Mapping[str, Component], recipe: Recipe, names: Mapping[int, str]
+    ) -> None:
+        self._shards, self._fields, self._recipe, self._names = shards, fields, recipe, names
 
     def find(self, sample: int, stored: Shape) -> list[tuple[Problem, str]]:
         """Returns what is wrong with a sample that training delivers; `stored` is the (height, width) of its image.

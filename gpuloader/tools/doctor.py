@@ -13,6 +13,7 @@ import resource
 import shutil
 import subprocess
 import tempfile
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,13 +23,14 @@ from typing import Any, Literal
 
 import platformdirs
 
-from gpuloader.errors import ConfigError, DeviceError, InstallationError
+from gpuloader.errors import ConfigError, DataError, DeviceError, InstallationError
 from gpuloader.helpers.cores import cgroup_limits, machine_memory_bytes, usable_cores
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.versions import decoder_versions
 from gpuloader.images.jpegtran import HOW_TO_INSTALL, find_version
 from gpuloader.loading.world import World
-from gpuloader.shards import Folder, LocalShard, Tar, index_file, resolve_local
+from gpuloader.shards import Folder, LocalShard, Tar, index_file, resolve_shards
+from gpuloader.shards.remote import RemoteShard
 from gpuloader.tools.disk import measure_disk
 
 _GB = 1e9
@@ -38,6 +40,7 @@ _FEW_SHARED_BYTES = 1e9
 _FEW_FILES = 1024
 _SLOW_BYTES_PER_SECOND = 100e6
 _SLOW_READS_PER_SECOND = 500.0
+_STORE_BYTES = 8 << 20
 _REPAIR_DRIVER = "restart the machine, or install its driver again: without it, loaders run on the CPU"
 _HARDWARE_BACKEND, _ARCH_MISMATCH = 3, 7  # NVJPEG_BACKEND_HARDWARE, NVJPEG_STATUS_ARCH_MISMATCH of nvjpeg.h
 _MORE_SHARED = "GPULoader needs none, but NCCL and torch's DataLoader do: start the container with --shm-size=8g"
@@ -75,12 +78,14 @@ class Nvidia:
 
 
 def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
-    """Checks everything; with shards, also the disk that they are on, which takes some seconds.
+    """Checks everything; with shards, also the disk or the store that they are on, which takes some seconds.
 
     Raises:
         DataError: no shards were found.
     """
-    shards = None if tar is None else resolve_local(tar)
+    shards = [] if tar is None else resolve_shards(tar)
+    local = [shard for shard in shards if not isinstance(shard, RemoteShard)]
+    remote = [shard for shard in shards if isinstance(shard, RemoteShard)]
     nvidia, findings = _driver()
     torch, torch_error = _import("torch")
     dali, dali_error = _import("nvidia.dali")
@@ -103,10 +108,10 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
         _writable("temporary folder", Path(tempfile.gettempdir()), "set TMPDIR to a folder that is"),
         processes(os.environ),
     ]
-    if shards is not None:
+    if local:
         advice = "make the indexes elsewhere, or they are made at each start"
-        findings += [_writable("index folder", index_file(shards[0]).parent, advice), _disk(shards)]
-    return tuple(findings)
+        findings += [_writable("index folder", index_file(local[0]).parent, advice), _disk(local)]
+    return (*findings, *map(store, remote[:1]))
 
 
 def _warning_if(wrong: bool, name: str, found: str, advice: str) -> Finding:
@@ -385,3 +390,20 @@ def _disk(shards: Sequence[LocalShard]) -> Finding:
         return Finding("disk", found, "warning", advice)
     is_slow = speed.bytes_per_second < _SLOW_BYTES_PER_SECOND
     return _warning_if(is_slow, "disk", found, "copy the shards to a local disk")
+
+
+def store(shard: RemoteShard) -> Finding:
+    """Says whether a store answers, and how fast it sends the beginning of a shard over one connection."""
+    try:
+        version = shard.version(lambda: True)  # also imports what requests need, and connects
+        begun = time.perf_counter()
+        shard.read(version, 0, 1, lambda: True)
+        answered = time.perf_counter()
+        content = shard.read(version, 0, min(version.size_bytes, _STORE_BYTES), lambda: True)
+    except DataError as error:
+        return Finding("store", str(error), "failure", "check the URL, the network, and that you may read there")
+    sent = time.perf_counter()
+    found = f"answers after {(answered - begun) * 1e3:,.0f} ms"
+    if content is None:
+        return Finding("store", found, "warning", "it sends no parts of files, so broken downloads begin again")
+    return Finding("store", f"{found}, sends {len(content) / (sent - answered) / 1e6:,.1f} MB/s over one connection")

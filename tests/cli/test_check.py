@@ -72,3 +72,26 @@ def test_it_says_what_is_wrong_and_where(tmp_path: Path) -> None:
         "seekable: 0 of 7 JPEGs",
         "7 samples in 4 shards: bad samples 1, broken shards 1, members left out 1, samples without .json 1",
     ]
+
+
+def test_parts_merged_print_what_one_check_prints(tmp_path: Path) -> None:
+    shards, checked = tmp_path / "shards", tmp_path / "checked"
+    for folder in (shards, checked):
+        folder.mkdir()
+    write_samples(shards, 4, shards=2)
+    write_shard(
+        shards / "train-0002.tar", [{"__key__": "bad", "jpg": b"no image"}, {"__key__": "a", "jpg": jpeg(8, 8)}]
+    )
+    statuses = []
+    for number in range(2):
+        part = run("check", shards, "--cpu", "--part", f"{number}/2", "--json")
+        statuses.append(part.returncode)
+        (checked / f"{number}.json").write_text(part.stdout)
+    assert statuses == [3, 0]
+    whole = run("check", shards, "--cpu", "--quarantine", tmp_path / "whole.jsonl", "--repair", tmp_path / "clean")
+    copy = (tmp_path / "clean/train-0002.tar").rename(tmp_path / "whole.tar")
+    files = "--quarantine", tmp_path / "bad.jsonl", "--repair", tmp_path / "clean"
+    merged = run("check", shards, "--merge", checked, *files)
+    assert (merged.returncode, merged.stdout) == (3, whole.stdout)
+    assert (tmp_path / "bad.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
+    assert (tmp_path / "clean/train-0002.tar").read_bytes() == copy.read_bytes()

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import sys
 import tarfile
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 from making import damaged_jpeg, encoded, jpeg, picture, saved, unpack, write_samples, write_shard, write_tree
 from packing import samples_of
+from serving import Server
 from warm import warm
 
 from gpuloader import BadImages, GPULoader
-from gpuloader.errors import ConfigError, NoSamplesError, ShardNotFoundError
+from gpuloader.errors import ConfigError, NoSamplesError, ShardNotFoundError, TarError
 from gpuloader.shards import Folder, ShardSet, read_quarantine
 from gpuloader.tools.check import LeftOutMember, check_shards
 
@@ -203,6 +206,35 @@ def test_a_link_to_nowhere_is_an_error_of_the_caller(tmp_path: Path) -> None:
     (tmp_path / "a.tar").symlink_to(tmp_path / "gone.tar")
     with pytest.raises(ShardNotFoundError, match=r"a\.tar cannot be read .No such file or directory"):
         check_shards(tmp_path)
+
+
+# --- on a store
+
+
+def test_shards_on_a_store_have_the_faults_of_local_ones(tmp_path: Path) -> None:
+    (tmp_path / "local").mkdir()
+    write_shard(tmp_path / "local/a.tar", [*samples(4, bad=[1]), {"__key__": "README", "txt": b"no image"}])
+    write_shard(tmp_path / "local/b.tar", [{"__key__": "c", "jpg": jpeg(8, 8)}, *samples(9, bad=[2])])
+    local = check_shards(tmp_path / "local", quarantine=tmp_path / "local.jsonl")
+    with Server(tmp_path / "local") as server:
+        cache = {"folder": tmp_path / "cache"}
+        stored = check_shards(f"{server.url}/{{a,b}}.tar", quarantine=tmp_path / "stored.jsonl", cache=cache)
+        assert {Path(sample.shard).name: sample.shard for sample in stored.bad} == {
+            name: f"{server.url}/{name}" for name in ("a.tar", "b.tar")
+        }
+    here = json.dumps(asdict(local)).replace(str(tmp_path / "local"), server.url)
+    assert json.dumps(asdict(stored)) == here
+    assert (tmp_path / "stored.jsonl").read_text() == (tmp_path / "local.jsonl").read_text()
+    assert [sample.sample for sample in local.bad] == [1, 7]
+
+
+def test_what_cannot_be_done_on_a_store_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"no tar\n" * 200)
+    with Server(tmp_path) as server:
+        with pytest.raises(TarError, match=r"/a\.tar: not a tar file"):
+            check_shards(f"{server.url}/a.tar", cache={"folder": tmp_path / "cache"})
+        with pytest.raises(ConfigError, match=r"/a\.tar is on a store, but only local shards can be used here"):
+            check_shards(f"{server.url}/a.tar", repair=tmp_path / "clean")
 
 
 # --- the quarantine

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from serving import ALWAYS, Server
 
 from gpuloader.errors import DeviceError, ShardNotFoundError
 from gpuloader.images import jpegtran
 from gpuloader.pipelines.probe import Found
+from gpuloader.shards.remote import RemoteShard
 from gpuloader.tools.doctor import (
     Nvidia,
     cores,
@@ -23,6 +26,7 @@ from gpuloader.tools.doctor import (
     open_files,
     parse_nvidia_smi,
     processes,
+    store,
 )
 
 GIB = 1 << 30
@@ -249,6 +253,33 @@ def test_torch_for_cuda_is_compared_with_dali_also_where_there_is_no_gpu(
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr("shutil.which", lambda command: None)  # no nvidia-smi
     assert [finding.name for finding in examine()].count("CUDA versions") == lines
+
+
+@pytest.mark.parametrize(
+    ("name", "ranges", "status", "says"),
+    [
+        ("a.tar", "yes", "ok", r"answers after [\d,]+ ms, sends [\d,]+\.\d MB/s over one connection"),
+        ("a.tar", "refused", "warning", r"answers after [\d,]+ ms"),
+        ("b.tar", "yes", "failure", r".*/b\.tar.*"),
+        ("c.tar", "yes", "failure", r".*/c\.tar.*403.*"),
+    ],
+)
+def test_a_store_is_asked_for_a_shard(tmp_path: Path, name: str, ranges: str, status: str, says: str) -> None:
+    for present in ("a.tar", "c.tar"):
+        (tmp_path / present).write_bytes(bytes(9 << 20))
+    with Server(tmp_path) as server:
+        server.ranges = ranges
+        server.faults = {(method, "c.tar"): ("403", ALWAYS) for method in ("HEAD", "GET")}
+        finding = store(RemoteShard(f"{server.url}/{name}"))
+        assert status != "ok" or server.sent_bytes["a.tar"] == 1 + (8 << 20)
+    assert (finding.name, finding.status, bool(finding.advice)) == ("store", status, status != "ok")
+    assert re.fullmatch(says, finding.found)
+
+
+def test_of_urls_the_store_is_looked_at_and_no_disk(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        names = [finding.name for finding in examine([f"{server.url}/a.tar", f"{server.url}/b.tar"])]
+    assert (names[-1], names.count("store"), names.count("disk")) == ("store", 1, 0)
 
 
 def test_shards_that_are_not_there_are_an_error(tmp_path: Path) -> None:
