@@ -22,6 +22,7 @@ from gpuloader.helpers.text import shorten
 from gpuloader.images.arrays import array_size
 from gpuloader.images.header import image_header
 from gpuloader.images.orientation import image_orientation
+from gpuloader.shards.class_names import CLASSES_FILE
 from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import (
@@ -115,7 +116,8 @@ def scan_folder(folder: Folder, progress: bool = False) -> ShardIndex:
         all_found = count_long(look_at_all(threads), len(listing), f"indexing the files of {folder}", progress)
         for number, found in enumerate(all_found):
             if isinstance(found, Member):
-                gathered.add(found)
+                if found.name != f"./{CLASSES_FILE}":  # it names the classes, and is no component
+                    gathered.add(found)
             else:
                 gathered.leave_out(f"./{listing.name(number)}", 0, found)
                 listing.unread.append(number)

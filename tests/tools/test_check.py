@@ -81,6 +81,7 @@ def test_the_bad_pictures_of_a_folder_are_named_by_their_paths(tmp_path: Path) -
     shard = write_shard(tmp_path / "a.tar", samples(6, [1, 4]))
     folder = unpack([shard], tmp_path / "photos")
     (folder / "notes.txt").write_text("no picture")
+    (folder / "classes.json").write_text('["cat"]')  # which belongs to it
     expected, result = check_shards(shard), check_shards(folder, quarantine=tmp_path / "bad.jsonl")
     assert [(bad.shard, bad.key, bad.offset) for bad in result.bad] == [
         (str(folder / f"{number:03d}.jpg"), f"./{number:03d}", 0) for number in (1, 4)
