@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
     from gpuloader.loading.stats import Stats
     from gpuloader.loading.world import World
+    from gpuloader.stage import Stage
     from gpuloader.targets.boxes import Boxes
     from gpuloader.targets.keypoints import Keypoints
     from gpuloader.targets.masks import Mask
@@ -82,6 +83,7 @@ __all__ = [
     "Sampling",
     "ShardChangedError",
     "ShardNotFoundError",
+    "Stage",
     "StateError",
     "Stats",
     "TarError",
@@ -103,6 +105,7 @@ _LATE = {
     "Compose": "gpuloader.compose",
     "GPULoader": "gpuloader.loading.loader",
     "MixedLoader": "gpuloader.loading.mixed_loader",
+    "Stage": "gpuloader.stage",
     "Stats": "gpuloader.loading.stats",
     "WaitMonitor": "gpuloader.loading.monitor",
     "World": "gpuloader.loading.world",
@@ -114,7 +117,7 @@ _LATE = {
 
 _MODULES = {
     *("collators", "compat", "compose", "data", "errors", "lightning", "metrics"),
-    *("pack", "pipelines", "pytorch_lightning", "targets", "training", "transformers", "transforms"),
+    *("pack", "pipelines", "pytorch_lightning", "stage", "targets", "training", "transformers", "transforms"),
 }
 
 

@@ -28,7 +28,7 @@ PUBLIC = {
         BadImageError BadImages Batch Boxes Cache Compose ConfigError DataError Decoder DeviceError Field GPULoader
         GPULoaderError IndexFileError InstallationError Keypoints LabelError LabelFrom LoaderError Mask MixedLoader
         NoSamplesError OneOf PackError
-        PresetError RemoteError Sampling ShardChangedError ShardNotFoundError StateError Stats TarError
+        PresetError RemoteError Sampling ShardChangedError ShardNotFoundError Stage StateError Stats TarError
         TooManyBadImagesError WaitMonitor World __version__
     """,
     "gpuloader.collators": """
@@ -69,6 +69,9 @@ PUBLIC = {
     """,
     "gpuloader.pytorch_lightning": """
         GPULoaderDataModule GPULoaderWaitMonitor UniversalDataModule
+    """,
+    "gpuloader.stage": """
+        Stage
     """,
     "gpuloader.tools.bench": """
         bench
