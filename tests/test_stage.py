@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import tarfile
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from making import damaged_jpeg, encoded, jpeg, picture
 
 from gpuloader import Compose, ConfigError, DataError, Decoder, GPULoader, LoaderError, Stage
 from gpuloader.recipe import Mix, View
-from gpuloader.transforms import Normalize, RandomHorizontalFlip, RandomIoUCrop, RandomResizedCrop, RandomResize, Resize
+from gpuloader.transforms import Normalize, RandomHorizontalFlip, RandomIoUCrop, RandomResize, RandomResizedCrop, Resize
 
 TRAIN = Compose([RandomResizedCrop(32), RandomHorizontalFlip(), Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))])
 EVALUATION = Compose([Resize((24, 32))], dtype="uint8")
@@ -132,9 +134,8 @@ def test_a_stage_can_be_used_again_after_break_and_after_an_error() -> None:
     for _ in range(2):
         for _ in stage(batches(PNGS, 4, 4, 2)):
             break
-        before = []
         with pytest.raises(ValueError, match="the source's own"):
-            before += list(stage(failing()))
+            list(stage(failing()))
         given = [images for images, *_ in stage(batches(PNGS, 4, 4, 2))]
         assert all(map(torch.equal, given, expected))
 
@@ -142,13 +143,12 @@ def test_a_stage_can_be_used_again_after_break_and_after_an_error() -> None:
 def test_batches_before_an_error_of_the_source_are_delivered() -> None:
     def failing() -> Iterator[Any]:
         yield from batches(PNGS, 4, 3)
-        raise ValueError
+        raise ValueError("the source's own")
 
-    loop, seen = Stage(EVALUATION)(failing()), 0
-    with pytest.raises(ValueError):
-        for images, *_ in loop:
-            seen += len(images)
-    assert seen == 7
+    loop = Stage(EVALUATION)(failing())
+    assert [len(next(loop)[0]) for _ in range(2)] == [4, 3]
+    with pytest.raises(ValueError, match="the source's own"):
+        next(loop)
 
 
 def test_a_later_loop_ends_an_earlier_one() -> None:
@@ -167,6 +167,20 @@ def test_a_stage_that_is_dropped_leaves_no_thread() -> None:
     del loop
     gc.collect()
     assert set(threading.enumerate()) - before == set()
+
+
+def test_a_forked_child_has_a_pipeline_of_its_own() -> None:
+    stage = Stage(EVALUATION)
+    loop = stage(batches(PNGS, 4, 4, 2))
+    images, *_ = next(loop)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child = os.fork()
+    if not child:
+        same = torch.equal(next(stage(batches(PNGS, 4, 4, 2)))[0], images)
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [len(images) for images, *_ in loop] == [4, 2]
 
 
 # --- bad images
