@@ -166,19 +166,19 @@ class Stage:
 
     def _decode(self, gate: _Gate) -> list[Any] | None:
         """Returns the images of each view of the first batch in flight; None after the last batch."""
-        failure: Exception | None
+        failure: Exception
         while True:
             try:
                 outputs = self._running.next()
                 return [outputs[view] for view in self._views]
             except StopIteration:
-                failure = self._feed.failure
+                failure = self._feed.failure or LoaderError("DALI ended before the source")
             except UndecodableError as error:
                 failure = error
             # Outside of `except`, because an error's context would hold DALI's frames, which hold the pipeline.
             if isinstance(failure, UndecodableError):
                 self._leave_out(gate, str(failure))
-            elif failure is None or isinstance(failure, _End):
+            elif isinstance(failure, _End):
                 return None
             else:
                 raise failure

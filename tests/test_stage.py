@@ -216,6 +216,13 @@ def test_skip_leaves_bad_images_out_with_their_entries(name: str, caplog: pytest
     assert sum("bad image left out" in record.message for record in caplog.records) == 3  # each once
 
 
+def test_a_source_of_bad_images_alone_gives_nothing() -> None:
+    stage = Stage(EVALUATION, on_error="skip")
+    assert list(stage([([damaged_jpeg()], [0]), ([b""], [1])])) == []
+    assert set(stage.bad) == {0, 1}
+    assert len(list(stage(batches(PNGS, 4, 4)))) == 2
+
+
 def test_skip_leaves_rows_of_arrays_and_tensors_out() -> None:
     stage = Stage(EVALUATION, on_error="skip")
     given = ([PNGS[0], b"", PNGS[2]], torch.tensor([4, 5, 6]), np.eye(3), ("a", "b", "c"))
