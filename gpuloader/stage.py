@@ -370,7 +370,7 @@ class _Ahead:
         return first.kind
 
     def take(self) -> _Batch | Exception:
-        """Returns the next batch if it is of the same kind, else `_End`; or the source's error."""
+        """Returns the next batch if it is of the same kind, `_End` if it is of another; or the source's error."""
         first = self._wait()
         if isinstance(first, Exception):
             return first
