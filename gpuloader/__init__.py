@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
     from gpuloader.loading.stats import Stats
     from gpuloader.loading.world import World
+    from gpuloader.stage import Stage
     from gpuloader.targets.boxes import Boxes
     from gpuloader.targets.keypoints import Keypoints
     from gpuloader.targets.masks import Mask
@@ -84,6 +85,7 @@ __all__ = [
     "Sampling",
     "ShardChangedError",
     "ShardNotFoundError",
+    "Stage",
     "StateError",
     "Stats",
     "TarError",
@@ -106,6 +108,7 @@ _LATE = {
     "Compose": "gpuloader.compose",
     "GPULoader": "gpuloader.loading.loader",
     "MixedLoader": "gpuloader.loading.mixed_loader",
+    "Stage": "gpuloader.stage",
     "Stats": "gpuloader.loading.stats",
     "WaitMonitor": "gpuloader.loading.monitor",
     "World": "gpuloader.loading.world",
@@ -117,7 +120,7 @@ _LATE = {
 
 _MODULES = {
     *("collators", "compat", "compose", "data", "errors", "lightning", "metrics"),
-    *("pack", "pipelines", "pytorch_lightning", "targets", "training", "transformers", "transforms"),
+    *("pack", "pipelines", "pytorch_lightning", "stage", "targets", "training", "transformers", "transforms"),
 }
 
 

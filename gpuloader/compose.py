@@ -288,6 +288,15 @@ def _check_images(preset: Recipe, images: Sequence[Any]) -> tuple[bool, list[NDA
         )
     if encoded[0]:
         return True, *admit_all(images, preset.max_pixels, preset.formats)
+    return False, *check_arrays(preset, images)
+
+
+def check_arrays(preset: Recipe, images: Sequence[Any]) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
+    """Returns arrays and PIL images as the graph takes them, and their (n, 2) heights and widths.
+
+    Raises:
+        ConfigError: one is not uint8 of (height, width, 3).
+    """
     if preset.orientation == "apply":
         images = [_turn_upright(image) for image in images]
     arrays = [np.ascontiguousarray(image) for image in images]
@@ -296,7 +305,7 @@ def _check_images(preset: Recipe, images: Sequence[Any]) -> tuple[bool, list[NDA
             raise ConfigError(
                 f"image {number} is {array.dtype} of shape {array.shape}: allowed is uint8 (height, width, 3), RGB"
             )
-    return False, arrays, np.array([array.shape[:2] for array in arrays], np.int64)
+    return arrays, np.array([array.shape[:2] for array in arrays], np.int64)
 
 
 def _turn_upright(image: object) -> object:

@@ -1,6 +1,7 @@
 """DALI graphs, and running them. No files, YAML, rank or epoch."""
 
 from gpuloader.pipelines.drawn_source import drawn_source
+from gpuloader.pipelines.feed import Feed
 from gpuloader.pipelines.graph import Source, recipe_pipeline
 from gpuloader.pipelines.inputs import LastStep
 from gpuloader.pipelines.kernels.cutting import cut_to_region
@@ -11,6 +12,7 @@ from gpuloader.pipelines.triage import find_undecodable, taken_by_engines
 from gpuloader.pipelines.whole import WholeDecoder
 
 __all__ = [
+    "Feed",
     "FilledSource",
     "LastStep",
     "Running",

@@ -40,6 +40,7 @@ class Running:
         self._as_lists = as_lists
         self._pipeline: Pipeline | None = None
         self._iterator: Any = None
+        self._ended = False  # until the source is asked again
         at_fork(self, Running._leave_to_the_parent)
 
     @property
@@ -52,17 +53,19 @@ class Running:
 
         Raises:
             UndecodableError: an image of the batch cannot be decoded.
-            StopIteration: the source has no more batches.
+            StopIteration: the source has no more batches. The next call asks it again.
         """
         # An error must not hold DALI's frames, which hold the pipeline. So it is raised outside of `except`.
         failure: Exception | None = None
         outputs: Any = None
         try:
             outputs = self._run()
+        except StopIteration:
+            self._ended, failure = True, StopIteration()
         except RuntimeError as error:
             failure = UndecodableError(str(error)) if is_decode_failure(str(error)) else error.with_traceback(None)
         finally:
-            if outputs is None:
+            if outputs is None and not self._ended:
                 self.drop()
         if failure is None:
             return outputs
@@ -72,6 +75,7 @@ class Running:
     def drop(self) -> None:
         """Drops the pipeline."""
         self._iterator = self._pipeline = None
+        self._ended = False
 
     def _run(self) -> Any:  # noqa: ANN401
         if self._pipeline is None:
@@ -87,6 +91,9 @@ class Running:
                     tags = [DALIRaggedIterator.SPARSE_LIST_TAG] * len(self._views)
                     kind = partial(DALIRaggedIterator, output_types=tags)
                 self._iterator = kind(self._pipeline, self._views, prepare_first_batch=False)
+        if self._ended:
+            (self._pipeline if self._iterator is None else self._iterator).reset()
+            self._ended = False
         return next(self._iterator)[0] if self._iterator is not None else self._pipeline.run()
 
     def _leave_to_the_parent(self) -> None:

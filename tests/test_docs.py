@@ -56,6 +56,7 @@ ONLY_SHOWN = {
     "docs/migrating.md": 3,
     "docs/migrating-detection.md": 1,
     "docs/presets.md": 1,
+    "docs/stage.md": 1,
     "docs/trainers.md": 8,
     "docs/versions.md": 1,
     "docs/watching.md": 3,

@@ -28,8 +28,8 @@ PUBLIC = {
         BadImageError BadImages Batch Boxes Buckets Cache Compose ConfigError DataError Decoder DeviceError Field
         GPULoader GPULoaderError IndexFileError InstallationError Keypoints LabelError LabelFrom LoaderError Mask
         MixedLoader NoSamplesError OneOf PackError
-        PresetError RemoteError Sampling ShardChangedError ShardNotFoundError StateError Stats TarError
-        TooManyBadImagesError WaitMonitor World __version__
+        PresetError RemoteError Sampling ShardChangedError ShardNotFoundError Stage StateError Stats
+        TarError TooManyBadImagesError WaitMonitor World __version__
     """,
     "gpuloader.collators": """
         REFUSALS Collator as_arrays as_bytes as_floats as_integers as_json as_text as_vectors padded
@@ -69,6 +69,9 @@ PUBLIC = {
     """,
     "gpuloader.pytorch_lightning": """
         GPULoaderDataModule GPULoaderWaitMonitor UniversalDataModule
+    """,
+    "gpuloader.stage": """
+        Stage
     """,
     "gpuloader.tools.bench": """
         bench

@@ -3,7 +3,7 @@
 An image that cannot be decoded does not end them: its batch is read again, with a replacement in that row. Any other
 error ends the threads and the pipeline, and the next batch begins new ones.
 
-    plan, shards -> ReadAhead -> _Feed -> FilledSource -> DALI's pipeline -> Running -> DecodedBatches
+    plan, shards -> ReadAhead -> Feed -> FilledSource -> DALI's pipeline -> Running -> DecodedBatches
                     (a thread)   (called by the pipeline, in the thread of the training loop)
 
 The pipeline holds what it calls, so nothing on that way may hold `DecodedBatches` or `Running`: in a reference cycle,
@@ -12,7 +12,6 @@ the pipeline would keep its threads and memory until garbage is collected.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -28,10 +27,10 @@ from gpuloader.loading.memory import explain_lack_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader, find_bad_rows
 from gpuloader.loading.run import Run
-from gpuloader.pipelines import FilledSource, LastStep, Running, Source, UndecodableError, recipe_pipeline
+from gpuloader.pipelines import Feed, FilledSource, LastStep, Running, Source, UndecodableError, recipe_pipeline
 from gpuloader.plan import Cursor, Draws
 from gpuloader.recipe import Drawn
-from gpuloader.shards import Arena, EncodedImage
+from gpuloader.shards import Arena
 
 MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may reserve memory of this size for each image of a batch
 _DRAWN = 1000  # windows, of which the largest counts
@@ -81,7 +80,7 @@ class DecodedBatches:
         self._run = run
         self._quarantine = quarantine
         self._reading: _Reading | None = None
-        self._feed = _Feed()
+        self._feed: Feed[EncodedBatch] = Feed()
         self._views = [str(view.number) for view in run.recipe.each_view]
         self._running = make_running(run, self._feed, views=self._views)
         self._cursor: Cursor | None = None  # of the next batch; None before the first, and within a step
@@ -145,7 +144,7 @@ class DecodedBatches:
         if self._reading is not None:
             self._reading.close()
         self._reading = _Reading(self._run, cursor, self._quarantine.suspects)
-        self._feed.restart(self._reading.batches)
+        self._feed.restart(self._reading.batches.take)
 
     def _step(self, cursor: Cursor) -> tuple[EncodedBatch, list[Any]]:
         assert self._reading is not None
@@ -216,82 +215,3 @@ class _Reading:
         self.batches.close()
         if self._ahead is not None:
             self._ahead.close()
-
-
-class _Feed:
-    """The source that the pipeline calls for its next batch.
-
-        in_flight:   unwanted | given to the pipeline | left of a pipeline that failed
-                              ^ _unwanted             ^ _with_pipeline
-
-    Attributes:
-        in_flight: the batches that were read and not delivered yet, in order; those no longer wanted come first.
-        failure: the error that ended the feed.
-    """
-
-    def __init__(self) -> None:
-        self._batches: ReadAhead | None = None
-        self.in_flight: deque[EncodedBatch] = deque()
-        self.failure: Exception | None = None
-        self._with_pipeline = 0  # how many of those in flight the pipeline has
-        self._unwanted = 0  # how many of these are no longer wanted
-
-    def __call__(self) -> tuple[Sequence[EncodedImage], Drawn]:
-        """Returns the encoded images of the next batch, and what is drawn for them.
-
-        The only exception that DALI accepts here is StopIteration, after which it still returns the earlier batches.
-        So an error is kept in `failure` until the caller has had these.
-        """
-        if self._with_pipeline == len(self.in_flight):
-            self.in_flight.append(self._next())
-        self._with_pipeline += 1
-        batch = self.in_flight[self._with_pipeline - 1]
-        return batch.images, batch.drawn
-
-    def pop(self) -> EncodedBatch:
-        """Removes and returns the first batch in flight, which the pipeline has returned."""
-        self._with_pipeline -= 1
-        return self.in_flight.popleft()
-
-    def restart(self, batches: ReadAhead) -> None:
-        """Takes the next batches from another reader; a running pipeline first returns those it has, unwanted."""
-        while len(self.in_flight) > self._with_pipeline:
-            self.in_flight.pop()
-        self._batches, self.failure, self._unwanted = batches, None, self._with_pipeline
-
-    def clear(self) -> None:
-        """Forgets all batches, when there is no pipeline any more."""
-        self._batches = self.failure = None
-        self._with_pipeline = self._unwanted = 0
-        self.in_flight.clear()
-
-    def pop_unwanted(self) -> bool:
-        """Removes the first batch in flight if it is no longer wanted; returns whether it did."""
-        if not self._unwanted:
-            return False
-        self._unwanted -= 1
-        self.pop()
-        return True
-
-    def drop_unwanted(self) -> bool:
-        """Removes all batches that are no longer wanted, with their pipeline; returns whether there were any."""
-        unwanted, self._unwanted = self._unwanted, 0
-        for _ in range(unwanted):
-            self.in_flight.popleft()
-        self._with_pipeline = 0
-        return unwanted > 0
-
-    def put_back(self, batch: EncodedBatch) -> None:
-        """Gives all batches in flight again, to another pipeline, with `batch` in place of the first."""
-        self.in_flight[0] = batch
-        self._with_pipeline = 0
-
-    def _next(self) -> EncodedBatch:
-        if self.failure is not None or self._batches is None:
-            raise StopIteration
-        outcome = self._batches.take()
-        if isinstance(outcome, Exception):
-            # Do not raise it here: its traceback would hold DALI's frames, and these the pipeline.
-            self.failure = outcome
-            raise StopIteration
-        return outcome

@@ -1,0 +1,408 @@
+"""`Stage`: runs a recipe behind any iterable of images, such as a webdataset pipeline or torch's `DataLoader`.
+
+source -> _Gate -> _Ahead -> Feed -> FilledSource -> DALI's pipeline -> Running -> Stage
+          (a thread)         (called by the pipeline, in the thread of the training loop)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.compose import check_arrays
+from gpuloader.errors import ConfigError, DataError, LoaderError, describe
+from gpuloader.helpers.cores import available_cores
+from gpuloader.helpers.fed_threads import FedThreads
+from gpuloader.images.gate import admit
+from gpuloader.images.limits import Refused
+from gpuloader.images.orientation import image_orientations
+from gpuloader.loading.delivery import channels_first, round_to_dtype
+from gpuloader.loading.options import Decoder
+from gpuloader.loading.probing import resolve_decoder
+from gpuloader.pipelines import (
+    Feed,
+    FilledSource,
+    Running,
+    UndecodableError,
+    cut_to_region,
+    find_undecodable,
+    recipe_pipeline,
+)
+from gpuloader.plan import Draws, check_epoch, check_seed
+from gpuloader.recipe import Drawn, PresetName, Recipe, load_preset
+
+__all__ = ["Stage"]
+
+_Kind: TypeAlias = tuple[bool, int]
+"""What a pipeline is built for: whether it decodes files, and the most images in a batch."""
+
+_log = logging.getLogger("gpuloader")
+
+
+class Stage:
+    """Decodes and transforms the batches of any iterable, as a `GPULoader` does those of its shards.
+
+    `for images, ids, *others in stage(source, epoch=epoch)` reads the source ahead in a thread and decodes ahead, too.
+    An image's random numbers depend only on `seed`, `epoch` and its id: the pixels are those of a `GPULoader` with this
+    seed for its sample of this number.
+
+    Args:
+        preset: a recipe, by name, as a path or as a `Compose`. It must neither mix nor draw by boxes.
+        device_id: the GPU that decodes; None for the CPU.
+        seed: an integer in [0, 2**64).
+        on_error: "raise" ends the loop at an image that cannot be decoded; "skip" leaves it out of its batch, which is
+            smaller then, and passes over a batch that has no other images. Nothing limits how many are left out,
+            because the number of all images is not known: compare `len(stage.bad)` with what you expect.
+        decoder: how images are decoded, how many threads do it, and how many batches are made ahead.
+
+    Attributes:
+        bad: the images that were left out, with the causes, by id. It is as far ahead as the source is read.
+
+    Raises:
+        PresetError: there is no such recipe, or it is invalid.
+        ConfigError: the recipe mixes or draws by boxes, or another argument is invalid.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpuloader import Stage
+        >>> stage = Stage("imagenet_eval")
+        >>> source = [([np.zeros((300, 400, 3), np.uint8)] * 2, [0, 1], ["cat", "dog"])]
+        >>> for images, ids, names in stage(source):
+        ...     print(images.shape, ids, names)
+        torch.Size([2, 3, 224, 224]) [0, 1] ['cat', 'dog']
+    """
+
+    def __init__(
+        self,
+        preset: PresetName | str | Path | Recipe,
+        device_id: int | None = None,
+        *,
+        seed: int = 0,
+        on_error: Literal["raise", "skip"] = "raise",
+        decoder: Decoder | None = None,
+    ) -> None:
+        recipe = load_preset(preset, {})
+        if recipe.mix is not None:
+            raise ConfigError("the recipe mixes images with labels, which a Stage does not know: load it with mix=None")
+        if recipe.by_boxes:
+            raise ConfigError(f"{recipe.by_boxes} draws by boxes, which a Stage does not know: leave it out")
+        if on_error not in ("raise", "skip"):
+            raise ConfigError(f'on_error={on_error!r}: allowed are "raise" and "skip"')
+        self.bad: dict[int, str] = {}
+        self._recipe = recipe
+        self._seed = check_seed(seed)
+        self._skip = on_error == "skip"
+        self._device_id = device_id
+        decoder = resolve_decoder(decoder or Decoder(), device_id)
+        self._decoder = replace(decoder, num_threads=decoder.num_threads or available_cores())
+        self._views = [str(view.number) for view in recipe.each_view]
+        self._kind: list[_Kind] = [(True, 1)]
+        self._feed: Feed[_Batch] = Feed()
+        build = partial(_build, recipe, self._feed, self._kind, self._decoder, device_id)
+        self._running = Running(build, self._views, as_lists=recipe.batch == "list")
+        self._ahead: _Ahead | None = None
+
+    def __call__(self, source: Iterable[Any], *, epoch: int = 0) -> Iterator[tuple[Any, ...]]:
+        """Iterates over the batches of a source, which a thread reads ahead; the loop's end or `break` ends the thread.
+
+        Leaving a loop waits until the source gives the batch that is being read. A later loop over the same stage ends
+        an earlier one.
+
+        Args:
+            source: gives tuples or lists `(images, ids, *others)`, which may differ in length. `images` is a list of
+                files (bytes), or of uint8 arrays (height, width, 3) or PIL images; `ids` are integers in [0, 2**63),
+                one for each image. All others also have an entry for each image: lists, tuples, arrays or tensors.
+            epoch: an integer in [0, 2**32).
+
+        Yields:
+            Tuples `(images, ids, *others)`: the images as in a `GPULoader`'s batch, of its device, dtype and shape; the
+            others as they came, without the entries of images that were left out.
+
+        Raises:
+            ConfigError: the source gives something else.
+            DataError: an image cannot be decoded; the message names its id and the cause.
+            LoaderError: a later loop over the stage has begun.
+        """
+        return self._iterate(iter(source), check_epoch(epoch))
+
+    def _iterate(self, batches: Iterator[Any], epoch: int) -> Iterator[tuple[Any, ...]]:
+        self._end_loop()
+        gate = _Gate(self._recipe, self._seed, epoch, self.bad if self._skip else None, most=self._kind[0][1])
+        self._ahead = ahead = _Ahead(gate, batches, depth=self._decoder.prefetch + 1)
+        try:
+            while (kind := ahead.next_kind()) is not None:
+                if kind != self._kind[0]:
+                    self._running.drop()
+                    self._kind[0] = kind
+                if not self._running.begun:  # also in a forked child
+                    self._feed.clear()
+                self._feed.restart(ahead.take)
+                while (views := self._decode(gate)) is not None:
+                    batch = self._feed.pop()
+                    yield self._deliver(batch, views)
+                    if self._ahead is not ahead:
+                        raise LoaderError("this loop is over, because a later one over the same Stage has begun")
+            self._ahead = None  # all was delivered, so the pipeline is kept for the next loop
+        finally:
+            ahead.close()
+            if self._ahead is ahead:
+                self._end_loop()
+
+    def _end_loop(self) -> None:
+        """Ends a loop in the middle, with its pipeline."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+            self._running.drop()
+            self._feed.clear()
+
+    def _decode(self, gate: _Gate) -> list[Any] | None:
+        """Returns the images of each view of the first batch in flight; None after the last batch."""
+        failure: Exception
+        while True:
+            try:
+                outputs = self._running.next()
+                return [outputs[view] for view in self._views]
+            except StopIteration:
+                failure = self._feed.failure or LoaderError("DALI ended before the source")
+            except UndecodableError as error:
+                failure = error
+            # Outside of `except`, because an error's context would hold DALI's frames, which hold the pipeline.
+            if isinstance(failure, UndecodableError):
+                self._leave_out(gate, str(failure))
+            elif isinstance(failure, _End):
+                return None
+            else:
+                raise failure
+
+    def _leave_out(self, gate: _Gate, message: str) -> None:
+        """Leaves the images that cannot be decoded out of the first batch in flight, and decodes the batches again."""
+        batch = self._feed.in_flight[0]
+        options = self._decoder.graph_options
+        threads = self._decoder.num_threads or 1
+        causes = find_undecodable(
+            self._recipe, batch.images, batch.drawn, self._device_id, threads, **options, message=message
+        )
+        if not causes:  # the images are not the cause
+            raise RuntimeError(message)
+        rest = gate.leave_out(batch, causes)
+        self._feed.put_back(rest)
+        if not rest.images:
+            self._feed.in_flight.popleft()
+
+    def _deliver(self, batch: _Batch, views: list[Any]) -> tuple[Any, ...]:
+        views = [view[: len(batch.images)] for view in views]
+        views = round_to_dtype(self._recipe, channels_first(self._recipe, views))
+        return (views[0] if len(views) == 1 else views, *batch.columns)
+
+
+def _build(recipe: Recipe, feed: Feed[_Batch], kind: Sequence[_Kind], decoder: Decoder, device_id: int | None) -> Any:  # noqa: ANN401
+    [(encoded, most)] = kind
+    source = FilledSource(feed, decoder.hw_load if encoded else None, most)
+    return recipe_pipeline(
+        preset=recipe,
+        source=source,
+        batch_size=source.begin(most),
+        num_threads=decoder.num_threads or 1,
+        device_id=device_id,
+        prefetch_queue_depth=decoder.prefetch,
+        decoded=not encoded,
+        **decoder.graph_options,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """A batch before decoding.
+
+    Attributes:
+        columns: the ids and all others, as the source gave them.
+        ids: (n,).
+        images: n files (bytes,), or arrays (height, width, 3).
+        drawn: what the recipe draws for them.
+        kind: that of the pipeline for it.
+    """
+
+    columns: Sequence[Any]
+    ids: NDArray[np.int64]
+    images: Sequence[NDArray[np.uint8]]
+    drawn: Drawn
+    kind: _Kind
+
+    def take(self, rows: NDArray[np.int64]) -> _Batch:
+        return _Batch(
+            [_entries(column, rows) for column in self.columns],
+            self.ids[rows],
+            [self.images[row] for row in rows.tolist()],
+            self.drawn.take(rows),
+            self.kind,
+        )
+
+
+class _Gate:
+    """Makes batches before decoding of what a source gives, in one epoch.
+
+    Args:
+        bad: images that are left out are added to it; None raises an error instead.
+        most: images in a batch, for which the pipeline is built.
+    """
+
+    def __init__(self, recipe: Recipe, seed: int, epoch: int, bad: dict[int, str] | None, most: int) -> None:
+        self._recipe = recipe
+        self._seed = seed
+        self._epoch = epoch
+        self._bad = bad
+        self._most = most
+
+    def read(self, given: object) -> _Batch:
+        """Makes a batch, which may be left without images."""
+        images, ids, columns = _check(given)
+        recipe = self._recipe
+        refused: dict[int, str] = {}
+        if encoded := bool(images) and isinstance(images[0], (bytes, bytearray)):
+            files, sizes, refused = _admit_each(images, recipe)
+        else:
+            files, sizes = check_arrays(recipe, images)
+        self._most = max(self._most, 1 << (len(images) - 1).bit_length()) if images else self._most
+        turned = image_orientations(images) if encoded and recipe.orientation == "apply" else None
+        drawn = recipe.draw(Draws(self._seed, self._epoch, ids), sizes.reshape(-1, 2), turned)
+        batch = _Batch(columns, ids, files, drawn, (encoded, self._most))
+        if causes := {**drawn.too_large(), **refused}:
+            batch = self.leave_out(batch, causes)
+        if not (encoded and batch.images):
+            return batch
+        # In copies, as the bytes are the caller's.
+        files, drawn = cut_to_region([file.copy() for file in batch.images], batch.drawn)
+        return replace(batch, images=files, drawn=drawn)
+
+    def leave_out(self, batch: _Batch, causes: Mapping[int, str]) -> _Batch:
+        """Returns a batch without some rows; raises DataError if bad images are errors."""
+        for row, cause in sorted(causes.items()):
+            sample = int(batch.ids[row])
+            if self._bad is None:
+                raise DataError(
+                    f'image {sample} cannot be decoded: {cause}. Repair it, or pass on_error="skip" to go on without it'
+                )
+            if sample not in self._bad:
+                self._bad[sample] = cause
+                _log.warning("bad image left out: %d: %s", sample, cause)
+        return batch.take(np.setdiff1d(np.arange(len(batch.ids)), list(causes)))
+
+
+def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
+    """Returns the images of what a source gave, their ids, and the columns: the ids and all others as they came."""
+    if not isinstance(given, (tuple, list)) or len(given) < 2:
+        raise ConfigError(
+            f"the source gave {describe(given)}: allowed are tuples (images, ids, *others), each with an entry for "
+            f"each image"
+        )
+    images, *columns = given
+    if isinstance(images, (bytes, bytearray, str)) or not hasattr(images, "__len__"):
+        raise ConfigError(f"images: the source gave {describe(images)}: allowed is a list of images")
+    names = ["ids", *(f"the entry {number} behind the images and ids" for number in range(len(columns) - 1))]
+    for name, column in zip(names, columns, strict=True):
+        rows = len(column) if hasattr(column, "__getitem__") and not isinstance(column, (str, bytes, Mapping)) else None
+        if rows != len(images):
+            raise ConfigError(
+                f"{name}: the source gave {describe(column)} for {len(images)} images: allowed is a list, tuple, array "
+                f"or tensor with an entry for each image"
+            )
+    ids = np.asarray(columns[0]) if len(images) else np.zeros(0, np.int64)
+    if not (ids.dtype.kind in "iu" and ids.ndim == 1 and ids.min(initial=0) >= 0 and ids.max(initial=0) < 2**63):
+        raise ConfigError(
+            f"ids: the source gave {describe(columns[0])}: allowed is an integer in [0, 2**63) for each image"
+        )
+    images = list(images)
+    if 0 < (files := sum(isinstance(image, (bytes, bytearray)) for image in images)) < len(images):
+        raise ConfigError(f"{files} of {len(images)} images are bytes: allowed are all of them, or none")
+    return images, ids.astype(np.int64), columns
+
+
+def _admit_each(
+    images: Sequence[bytes], recipe: Recipe
+) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64], dict[int, str]]:
+    """Returns the files that DALI gets, the (n, 2) heights and widths, and the causes by row where it must not."""
+    files = [np.frombuffer(image, np.uint8) for image in images]
+    sizes, refused = np.ones((len(files), 2), np.int64), {}
+    for row, file in enumerate(files):
+        try:
+            files[row], sizes[row] = admit(file, recipe.max_pixels, recipe.formats)
+        except Refused as error:
+            refused[row] = error.cause
+    return files, sizes, refused
+
+
+def _entries(column: Any, rows: NDArray[np.int64]) -> Any:  # noqa: ANN401
+    return [column[row] for row in rows.tolist()] if isinstance(column, (list, tuple)) else column[rows]
+
+
+class _End(Exception):  # noqa: N818 - an end, not an error
+    """The source has no more batches of this kind."""
+
+
+class _Ahead:
+    """The batches of a source, which a thread reads before they are asked for."""
+
+    def __init__(self, gate: _Gate, batches: Iterator[Any], depth: int) -> None:
+        self._results: SimpleQueue[_Batch | Exception] = SimpleQueue()
+        self._first: _Batch | Exception | None = None
+        self._kind: _Kind | None = None
+        self._thread: FedThreads[bool] = FedThreads(partial(_read, gate, batches, self._results), "gpuloader-stage")
+        for _ in range(depth):
+            self._thread.put(True)
+
+    def next_kind(self) -> _Kind | None:
+        """Returns the kind of the next batch, which `take` then gives; None at the end. Raises the source's error."""
+        first = self._wait()
+        if isinstance(first, _End):
+            return None
+        if isinstance(first, Exception):
+            raise first
+        self._kind = first.kind
+        return first.kind
+
+    def take(self) -> _Batch | Exception:
+        """Returns the next batch if it is of the same kind, `_End` if it is of another; or the source's error."""
+        first = self._wait()
+        if isinstance(first, Exception):
+            return first
+        if first.kind != self._kind:
+            return _End()
+        self._first = None
+        self._thread.put(True)
+        return first
+
+    def close(self) -> None:
+        self._thread.close()
+
+    def _wait(self) -> _Batch | Exception:
+        if self._first is None:
+            self._first = self._results.get()
+        return self._first
+
+
+def _read(
+    gate: _Gate,
+    batches: Iterator[Any],
+    results: SimpleQueue[_Batch | Exception],
+    _: bool,
+    wanted: Callable[[], bool],
+) -> None:
+    try:
+        while wanted():
+            if (batch := gate.read(next(batches))).images:
+                results.put(batch)
+                return
+    except StopIteration:
+        results.put(_End())
+    except Exception as error:  # noqa: BLE001 - the loop raises it when its turn comes
+        results.put(error)
+    del results  # otherwise an error that nobody takes would hold itself, because it holds this frame

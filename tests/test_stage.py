@@ -1,0 +1,286 @@
+"""`Stage`: the batches of any iterable, against the loader over the same samples."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tarfile
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from making import damaged_jpeg, encoded, jpeg, picture
+
+from gpuloader import Compose, ConfigError, DataError, Decoder, GPULoader, LoaderError, Stage
+from gpuloader.recipe import Mix, View
+from gpuloader.transforms import Normalize, RandomHorizontalFlip, RandomIoUCrop, RandomResize, RandomResizedCrop, Resize
+
+TRAIN = Compose([RandomResizedCrop(32), RandomHorizontalFlip(), Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))])
+EVALUATION = Compose([Resize((24, 32))], dtype="uint8")
+PICTURES = [picture(40 + 3 * number, 60, number) for number in range(10)]
+PNGS = [encoded(image, "PNG") for image in PICTURES]
+
+
+def files_of(shards: list[Path]) -> list[bytes]:
+    """The JPEGs of the shards, in their order, as tarfile reads them."""
+    files = []
+    for shard in shards:
+        with tarfile.open(shard) as tar:
+            files += [tar.extractfile(each).read() for each in tar if each.name.endswith(".jpg")]  # type: ignore[union-attr]
+    return files
+
+
+def batches(images: list[Any], *sizes: int) -> Iterator[tuple[list[Any], list[int], list[str]]]:
+    """These images in batches of these sizes, with their numbers and names."""
+    ids = iter(range(len(images)))
+    for size in sizes:
+        numbers = [next(ids) for _ in range(size)]
+        yield [images[number] for number in numbers], numbers, [f"name {number}" for number in numbers]
+
+
+def alone(recipe: Compose, image: Any, number: int, **draws: int) -> torch.Tensor:  # noqa: ANN401
+    return recipe(image, sample=number, **draws)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        TRAIN,
+        Compose([RandomResizedCrop(32), RandomHorizontalFlip()], views=2, layout="channels_last", dtype="bfloat16"),
+        Compose(views=(View([RandomResizedCrop(32)]), View([Resize((8, 8))], 2))),
+        Compose([RandomResize(24, 48), RandomHorizontalFlip()], batch="list"),
+        Compose([RandomResize(24, 48), RandomHorizontalFlip()], batch={"pad": 16}),
+    ],
+    ids=["train", "two views, bfloat16", "other views", "list", "padded"],
+)
+def test_the_pixels_are_those_of_a_loader(recipe: Compose, shards: list[Path]) -> None:
+    files, stage = files_of(shards), Stage(recipe, seed=7)
+    loader = GPULoader(shards, 8, None, preset=recipe, seed=7, shuffle="none", last_batch="partial", output="dict")
+    for epoch in (3, 4):
+        loader.set_epoch(epoch)
+        source = ((files[at : at + 8], torch.arange(at, at + 8)) for at in range(0, 40, 8))
+        for expected, (images, ids) in zip(loader, stage(source, epoch=epoch), strict=True):
+            torch.testing.assert_close(images, expected["image"], rtol=0, atol=0)
+            assert type(images) is type(expected["image"])
+            assert torch.equal(ids, expected["index"])
+    loader.close()
+
+
+def test_the_others_come_as_they_are() -> None:
+    arrays, tensors, names = np.arange(6).reshape(3, 2), torch.arange(3), ("a", "b", "c")
+    [(images, ids, *others)] = Stage(EVALUATION)([[PNGS[:3], np.array([5, 6, 7]), arrays, tensors, names]])
+    assert images.shape == (3, 3, 24, 32)
+    assert ids.tolist() == [5, 6, 7]
+    assert [other is given for other, given in zip(others, (arrays, tensors, names), strict=True)] == [True] * 3
+
+
+def test_batches_may_grow_and_shrink_and_change_from_files_to_arrays() -> None:
+    arrays = [np.asarray(image) for image in PICTURES]
+    stage, mixed = Stage(TRAIN, seed=1), [PNGS[0], *PNGS[1:4], *PICTURES[4:9], arrays[9]]
+    for epoch in range(2):
+        given = list(stage(batches(mixed, 1, 3, 5, 1), epoch=epoch))
+        assert [len(images) for images, *_ in given] == [1, 3, 5, 1]
+        rows = torch.cat([images for images, *_ in given])
+        for number, row in enumerate(rows):
+            assert torch.equal(row, alone(TRAIN, arrays[number], number, seed=1, epoch=epoch))
+
+
+def test_a_pipeline_is_built_once_for_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gpuloader.stage
+
+    built = []
+    build = gpuloader.stage.recipe_pipeline
+    monkeypatch.setattr(gpuloader.stage, "recipe_pipeline", lambda **given: built.append(given) or build(**given))
+    stage = Stage(EVALUATION)
+    for epoch in range(4):
+        assert len(list(stage(batches(PNGS, 4, 4, 2), epoch=epoch))) == 3
+    assert list(stage([])) == []
+    assert len(list(stage(batches(PNGS, 3)))) == 1
+    assert len(built) == 1
+
+
+def test_the_source_is_read_ahead() -> None:
+    read, enough = [], threading.Event()
+
+    def source() -> Iterator[Any]:
+        for number in range(20):
+            read.append(threading.current_thread())
+            if number == 3:  # after one that is delivered, one that is decoded, and one that is read
+                enough.set()
+            yield PNGS[:2], [0, 1]
+
+    loop = Stage(EVALUATION, decoder=Decoder(prefetch=1))(source())
+    next(loop)
+    assert enough.wait(10)  # while the loop works on its first batch
+    assert threading.main_thread() not in read
+    loop.close()  # type: ignore[attr-defined]
+    assert len(read) == 4
+    assert not any(thread.is_alive() for thread in read)
+
+
+def test_a_stage_can_be_used_again_after_break_and_after_an_error() -> None:
+    stage = Stage(EVALUATION)
+    expected = [images for images, *_ in stage(batches(PNGS, 4, 4, 2))]
+
+    def failing() -> Iterator[Any]:
+        yield from batches(PNGS, 4, 4)
+        raise ValueError("the source's own")
+
+    for _ in range(2):
+        for _ in stage(batches(PNGS, 4, 4, 2)):
+            break
+        with pytest.raises(ValueError, match="the source's own"):
+            list(stage(failing()))
+        given = [images for images, *_ in stage(batches(PNGS, 4, 4, 2))]
+        assert all(map(torch.equal, given, expected))
+
+
+def test_batches_before_an_error_of_the_source_are_delivered() -> None:
+    def failing() -> Iterator[Any]:
+        yield from batches(PNGS, 4, 3)
+        raise ValueError("the source's own")
+
+    loop = Stage(EVALUATION)(failing())
+    assert [len(next(loop)[0]) for _ in range(2)] == [4, 3]
+    with pytest.raises(ValueError, match="the source's own"):
+        next(loop)
+
+
+def test_a_later_loop_ends_an_earlier_one() -> None:
+    stage = Stage(EVALUATION)
+    earlier = stage(batches(PNGS, 4, 4, 2))
+    next(earlier)
+    assert len(list(stage(batches(PNGS, 4, 4, 2)))) == 3
+    with pytest.raises(LoaderError, match="a later one"):
+        next(earlier)
+
+
+def test_a_stage_that_is_dropped_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    loop = Stage(EVALUATION)(batches(PNGS, 2, 2, 2, 2, 2))
+    next(loop)
+    del loop
+    gc.collect()
+    assert set(threading.enumerate()) - before == set()
+
+
+def test_a_forked_child_has_a_pipeline_of_its_own() -> None:
+    stage = Stage(EVALUATION)
+    loop = stage(batches(PNGS, 4, 4, 2))
+    images, *_ = next(loop)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child = os.fork()
+    if not child:
+        same = torch.equal(next(stage(batches(PNGS, 4, 4, 2)))[0], images)
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [len(images) for images, *_ in loop] == [4, 2]
+
+
+# --- bad images
+
+BAD = {  # with a part of the cause
+    "text": (b"not an image", "no image format"),
+    "empty": (b"", "empty"),
+    "cut": (jpeg(60, 80)[:900], ""),
+    "damaged": (damaged_jpeg(), "DALI's decoder fails on it"),  # which only decoding finds
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_image_is_an_error_that_names_its_id(name: str) -> None:
+    file, cause = BAD[name]
+    with pytest.raises(DataError, match=rf"image 71 cannot be decoded: .*{cause}"):
+        list(Stage(TRAIN)([([PNGS[0], file], [70, 71])]))
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_skip_leaves_bad_images_out_with_their_entries(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    file, cause = BAD[name]
+    files = [*PNGS[:2], file, *PNGS[3:5], file, file, *PNGS[7:]]
+    stage = Stage(TRAIN, on_error="skip")
+    for epoch in range(2):
+        given = list(stage(batches(files, 5, 2, 3), epoch=epoch))  # all of the second batch are bad
+        assert [(ids, names[-1]) for _, ids, names in given] == [([0, 1, 3, 4], "name 4"), ([7, 8, 9], "name 9")]
+        for images, ids, _ in given:
+            for image, number in zip(images, ids, strict=True):
+                assert torch.equal(image, alone(TRAIN, PNGS[number], number, epoch=epoch))
+    assert list(stage.bad) == [2, 5, 6]
+    assert all(cause in each for each in stage.bad.values())
+    assert sum("bad image left out" in record.message for record in caplog.records) == 3  # each once
+
+
+def test_a_source_of_bad_images_alone_gives_nothing() -> None:
+    stage = Stage(EVALUATION, on_error="skip")
+    assert list(stage([([damaged_jpeg()], [0]), ([b""], [1])])) == []
+    assert set(stage.bad) == {0, 1}
+    assert len(list(stage(batches(PNGS, 4, 4)))) == 2
+
+
+def test_skip_leaves_rows_of_arrays_and_tensors_out() -> None:
+    stage = Stage(EVALUATION, on_error="skip")
+    given = ([PNGS[0], b"", PNGS[2]], torch.tensor([4, 5, 6]), np.eye(3), ("a", "b", "c"))
+    [(images, ids, rows, names)] = stage([given])
+    assert (len(images), ids.tolist(), rows.tolist(), names) == (2, [4, 6], np.eye(3)[[0, 2]].tolist(), ["a", "c"])
+
+
+def test_an_image_that_would_be_too_large_is_bad() -> None:
+    recipe = Compose([Resize(400)], batch="list")
+    flat = np.zeros((4, 400, 3), np.uint8)  # 400 x 40000
+    stage = Stage(recipe, on_error="skip")
+    [(images, ids)] = stage([([flat, np.zeros((40, 40, 3), np.uint8)], [0, 1])])
+    assert (len(images), ids, list(stage.bad)) == (1, [1], [0])
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (PNGS[0], "tuples"),
+        ((PNGS[:2],), "tuples"),
+        ({"images": PNGS[:2]}, "tuples"),
+        ((PNGS[0], [1]), "a list of images"),
+        ((PNGS[:2], [1]), "ids: the source gave"),
+        ((PNGS[:2], [1, -1]), r"integer in \[0, 2\*\*63\)"),
+        ((PNGS[:2], [1, 2**63]), r"integer in \[0, 2\*\*63\)"),
+        ((PNGS[:2], ["a", "b"]), r"integer in \[0, 2\*\*63\)"),
+        ((PNGS[:2], [1, 2], "ab"), "the entry 0"),
+        ((PNGS[:2], [1, 2], [1, 2], [1]), "the entry 1"),
+        (([PNGS[0], PICTURES[1]], [1, 2]), "1 of 2 images are bytes"),
+        (([np.zeros((3, 4, 4), np.uint8)], [1]), "image 0 is uint8 of shape"),
+    ],
+)
+def test_what_else_a_source_gives_is_refused(given: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        list(Stage(EVALUATION, on_error="skip")([given]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"preset": Compose([RandomResizedCrop(32)], mix=Mix(num_classes=3, mixup_alpha=0.2))}, "mix=None"),
+        ({"preset": Compose([RandomIoUCrop(), Resize((8, 8))])}, "RandomIoUCrop draws by boxes"),
+        ({"on_error": "replace"}, '"raise" and "skip"'),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_an_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Stage(**{"preset": TRAIN, **arguments})
+
+
+def test_an_epoch_is_refused_before_anything_is_read() -> None:
+    with pytest.raises(ConfigError, match="epoch=-1"):
+        Stage(TRAIN)([], epoch=-1)
+
+
+def test_an_empty_batch_is_passed_over() -> None:
+    assert [ids for _, ids in Stage(EVALUATION)([([], []), (PNGS[:1], [3]), ([], [])])] == [[3]]
