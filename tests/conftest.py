@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from itertools import count
 from pathlib import Path
@@ -67,13 +67,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marker := item.get_closest_marker("slow"):  # `of` names a sweep of several tests
             sweeps[marker.kwargs.get("of") or item.nodeid.partition("[")[0]].append(item)
     left_out: set[pytest.Item] = set()
-    for rows in sweeps.values():
-        kept = min(next(rows[0].iter_markers("slow")).kwargs["kept"], len(rows))
+    for sweep in sweeps.values():
+        rows = list(_as_rows(sweep).values())
+        kept = min(next(sweep[0].iter_markers("slow")).kwargs["kept"], len(rows))
         first = int(config.option.sample)
-        left_out |= set(rows) - {rows[(first + len(rows) * i // kept) % len(rows)] for i in range(kept)}
+        running = [rows[(first + len(rows) * i // kept) % len(rows)] for i in range(kept)]
+        left_out |= set(sweep).difference(*running)
     config.stash[_LEFT_OUT] = len(left_out)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def _as_rows(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    """The rows of a sweep; snippets of a page are one, because each needs those before it."""
+    rows: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        page, found, _ = item.nodeid.rpartition(".md-")
+        rows[page if found else item.nodeid].append(item)
+    return rows
 
 
 @pytest.fixture

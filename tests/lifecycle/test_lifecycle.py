@@ -114,6 +114,7 @@ def test_ctrl_c_does_not_wait_for_a_batch_and_the_loop_can_go_on(
     assert found["batches_before"] * settings["batch_size"] < len(whole)  # the interrupts came before the end
 
 
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize("module", ["nvidia.dali._debug_mode", "torch.utils._device"])
 def test_ctrl_c_while_the_first_step_loads_modules_lets_the_loop_go_on(shards: list[Path], module: str) -> None:
     with loader(shards) as batches:

@@ -119,6 +119,7 @@ def test_good_is_what_pillow_decodes_unless_the_row_says_why(kind: Kind) -> None
     assert agree != bool(kind.unlike_pillow and kind.shows is None)
 
 
+@pytest.mark.slow(kept=16)
 @pytest.mark.parametrize("kind", OF_GOOD)
 def test_a_good_image_comes_with_pillows_pixels(kind: Kind, delivered: Delivered) -> None:
     images = [image for key, image in delivered.images if key == kind.name]
