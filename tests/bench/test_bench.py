@@ -45,7 +45,7 @@ def module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 def test_the_orchestrator_measures_what_it_can_and_reports_what_it_cannot(
     few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,7 +308,7 @@ def test_the_batches_of_stock_dali_are_the_recipe(few_shards: list[Path], tmp_pa
     assert (ours - stock).abs().mean() < 0.1
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 def test_the_start_is_measured_with_nothing_made_before(
     few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -294,7 +294,7 @@ def test_another_epoch_is_not_resumed_in_its_middle(
 # --- devices and processes
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
 def test_two_devices_share_the_batches_of_one_and_one_takes_over(tar: list[str], tmp_path: Path, strategy: str) -> None:
     whole = fit(tar, tmp_path, max_epochs=1).steps

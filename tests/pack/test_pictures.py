@@ -57,6 +57,7 @@ def delivered(data: bytes, formats: tuple[str, ...]) -> torch.Tensor:
     return Compose([CenterCrop((height, width))], dtype="uint8", formats=formats)(data)
 
 
+@pytest.mark.slow(kept=40)
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in zoo() if kind.verdict == "good"])
 def test_decoded_pixels_are_pillows_as_stored(kind: Kind) -> None:
     if kind.name in REFUSED_BY_PILLOW_ALONE:

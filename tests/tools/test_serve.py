@@ -393,7 +393,8 @@ class Page:
 
     def picture(self, selector: str) -> np.ndarray:
         """What an image of the page shows, in its own pixels."""
-        self.wait(lambda: self.browser.execute_script("return arguments[0].complete", self.one(selector)))
+        loaded = "return arguments[0].complete && arguments[0].naturalWidth > 0"  # also "complete": none
+        self.wait(lambda: self.browser.execute_script(loaded, self.one(selector)))
         script = """const image = arguments[0], canvas = document.createElement("canvas");
             [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
             const context = canvas.getContext("2d");

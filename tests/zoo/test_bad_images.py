@@ -108,6 +108,7 @@ def raised(loaders: ProcessPoolExecutor, tmp_path_factory: pytest.TempPathFactor
 # --- each kind
 
 
+@pytest.mark.slow(kept=90)
 @pytest.mark.parametrize("kind", OF_ALL)
 def test_good_is_what_pillow_decodes_unless_the_row_says_why(kind: Kind) -> None:
     try:
@@ -130,6 +131,7 @@ def test_a_good_image_comes_with_pillows_pixels(kind: Kind, delivered: Delivered
     assert np.abs(images[0].astype(int) - expected).max() <= kind.levels
 
 
+@pytest.mark.slow(kept=50)
 @pytest.mark.parametrize("kind", OF_BAD)
 def test_a_bad_image_is_replaced_counted_and_logged_once(kind: Kind, delivered: Delivered) -> None:
     assert kind.name not in [key for key, _ in delivered.images]
@@ -137,6 +139,7 @@ def test_a_bad_image_is_replaced_counted_and_logged_once(kind: Kind, delivered: 
     assert sum(f"key '{kind.name}' at byte" in message for message in delivered.log) == 1
 
 
+@pytest.mark.slow(kept=50)
 @pytest.mark.parametrize("kind", OF_BAD)
 def test_a_bad_image_raises_an_error_that_names_it(kind: Kind, raised: dict[str, Delivered]) -> None:
     run = raised[kind.name]
