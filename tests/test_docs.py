@@ -110,7 +110,7 @@ def result_of(
     return run_up_to
 
 
-@pytest.mark.slow(kept=18)
+@pytest.mark.slow(kept=10)
 @pytest.mark.parametrize(
     "snippet",
     [each for each in SNIPPETS if each.page != README and name_of_snippet(each) not in ELSEWHERE],

@@ -185,7 +185,7 @@ def test_lightning_leaves_the_sampler_of_a_loader_alone(
 # --- resuming
 
 
-@pytest.mark.slow(kept=3)
+@pytest.mark.slow(kept=2)
 @pytest.mark.parametrize(
     ("package", "when", "kwargs"),
     [

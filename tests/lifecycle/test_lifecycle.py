@@ -169,7 +169,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.slow(kept=4)
+@pytest.mark.slow(kept=2)
 @pytest.mark.parametrize(
     ("steps", "bad", "everywhere", "every", "remote"),
     [

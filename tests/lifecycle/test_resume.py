@@ -169,7 +169,7 @@ def test_a_run_that_changes_its_world_at_every_step_delivers_the_epoch_once(
     assert received == [record for batch in whole for record in batch]
 
 
-@pytest.mark.slow(kept=24)
+@pytest.mark.slow(kept=12)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7, 8])
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 40])
 @pytest.mark.parametrize(

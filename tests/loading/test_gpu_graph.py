@@ -102,7 +102,7 @@ def without_repeated_views(preset: Recipe) -> Recipe:
 PRESETS = [name for name in preset_names() if load_preset(name).batch == "dense" and not load_preset(name).by_boxes]
 
 
-@pytest.mark.slow(kept=15)
+@pytest.mark.slow(kept=7)
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_makes_the_same_of_the_samples(shards: list[Path], name: str) -> None:
     preset = load_preset(name)

@@ -737,7 +737,7 @@ def test_on_a_gpu_numpy_computes_all_numbers(preset: Recipe, splits: int) -> Non
 # --- DALI's operators, which are the GPU's graph, on DALI's backend for the CPU
 
 
-@pytest.mark.slow(kept=38)
+@pytest.mark.slow(kept=19)
 @pytest.mark.parametrize(
     "placing",
     [

@@ -15,7 +15,7 @@ SHUFFLES: tuple[Shuffle, ...] = ("none", "full", "block")
 WINDOW = BLOCK_SAMPLES * WINDOW_BLOCKS
 
 
-@pytest.mark.slow(kept=50)
+@pytest.mark.slow(kept=25)
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize(
     "samples",

@@ -84,7 +84,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, np.ndarray 
     return results
 
 
-@pytest.mark.slow(kept=45)
+@pytest.mark.slow(kept=22)
 @pytest.mark.parametrize("name", ODD)
 def test_an_image_comes_the_same_or_is_bad_whatever_was_decoded_before(
     name: str, runs: list[dict[str, np.ndarray | None]]

@@ -90,7 +90,7 @@ def assert_same(batches: list[dict[str, Any]], expected: list[dict[str, Any]]) -
                 assert value == other[name], name
 
 
-@pytest.mark.slow(kept=3)
+@pytest.mark.slow(kept=2)
 @pytest.mark.parametrize("room", [None, 1.5], ids=["all fits", "one shard fits"])
 @pytest.mark.parametrize(
     "settings",
