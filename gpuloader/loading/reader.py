@@ -27,7 +27,6 @@ from gpuloader.images.gate import admit
 from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
-from gpuloader.loading.arguments import find_boxes
 from gpuloader.loading.blending import paste_neighbours
 from gpuloader.loading.fields import MOST_SAID, Component, parse_fields
 from gpuloader.loading.run import Run
@@ -174,7 +173,7 @@ class Reader:
         """Draws what the recipe draws for the images of these samples, with the values of their fields."""
         recipe, index = self._run.recipe, self._run.shards.index
         turned = index.at("orientation", ids) if recipe.orientation == "apply" else None
-        name = find_boxes(recipe, self._run.fields)
+        name = self._run.box_field
         boxes: Sequence[NDArray[np.float64]] = ()
         if name is not None:
             field = self._run.fields[name]

@@ -124,6 +124,11 @@ class Run:
         return torch.device("cpu") if self.device_id is None else torch.device("cuda", self.device_id)
 
     @cached_property
+    def box_field(self) -> str | None:
+        """The name of the field by whose boxes the recipe draws; None if it draws by none."""
+        return find_boxes(self.recipe, self.fields)
+
+    @cached_property
     def largest(self) -> Recipe:
         """The recipe with its largest output: that of the largest bucket that has samples."""
         buckets = self.plan.bucketed
