@@ -29,6 +29,8 @@ from gpuloader.tools.check import check_shards
 from gpuloader.tools.show import Gallery
 from gpuloader.transforms import CenterCrop
 
+pytestmark = pytest.mark.slow(kept=31, of="by pillow")
+
 PICTURE = picture(48, 64)
 GRAY = PICTURE.convert("L")
 CMYK = Image.merge("CMYK", [GRAY, *PICTURE.split()])

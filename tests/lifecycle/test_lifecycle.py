@@ -40,6 +40,8 @@ import gpuloader
 from gpuloader import BadImageError, Cache, Decoder, GPULoader, LoaderError
 from gpuloader.shards import Arena, ShardSet
 
+pytestmark = pytest.mark.slow(kept=9, of="lifecycle")
+
 OURS = str(Path(gpuloader.__file__).parent)
 SLOW = {"batch_size": 8, "read_seconds": 0.1}  # 0.8 s for a batch, 4 s for all
 SLOWER = {"batch_size": 40, "read_seconds": 1.0}  # 40 s for a batch

@@ -16,6 +16,8 @@ from making import jpeg, write_samples, write_shard
 
 from gpuloader import GPULoader, StateError, World
 
+pytestmark = pytest.mark.slow(kept=50, of="resume")
+
 EPOCH = 2
 CROPPED = {"RandomResizedCrop": {"size": 32}}
 LARGEST = {"seed": 2**64 - 1, "epoch": 2**32 - 1}

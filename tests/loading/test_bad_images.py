@@ -16,6 +16,8 @@ from gpuloader import BadImageError, BadImages, Decoder, DeviceError, StateError
 from gpuloader.images.gate import admit
 from gpuloader.plan import Draws, Stream
 
+pytestmark = pytest.mark.slow(kept=10, of="bad images")
+
 CUT_TIFF = TIFF[:-1000]  # if the gate lets it pass, only windows that need the last rows fail
 
 

@@ -22,6 +22,8 @@ from gpuloader.images.gate import admit
 from gpuloader.loading.loader import run_of
 from gpuloader.shards.shard_set import Arena
 
+pytestmark = pytest.mark.slow(kept=28, of="folders")
+
 COUNT = 24
 CLASSES = ("ant", "ant-eater", "Bee")
 

@@ -41,6 +41,8 @@ from gpuloader.transforms import (
     View,
 )
 
+pytestmark = pytest.mark.slow(kept=17, of="gpu graph")
+
 # Of an image's mean difference in levels. Levels are rounded behind the resize, and DALI repeats the border where PIL
 # and torch cut the filter off; what is done to the pixels then widens it.
 MEAN_LEVELS = 0.6

@@ -18,6 +18,8 @@ from PIL import Image
 from gpuloader import Compose, GPULoader
 from gpuloader.pack import pack
 
+pytestmark = pytest.mark.slow(kept=1, of="migration")
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "migrating.md"
 SCRIPT, CHANGED = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)[:2]
 WORKERS = "num_workers=8, pin_memory=True"

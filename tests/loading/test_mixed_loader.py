@@ -20,6 +20,8 @@ from gpuloader import ConfigError, GPULoader, LoaderError, MixedLoader, Sampling
 from gpuloader.loading.loader import run_of
 from gpuloader.plan import Weighted
 
+pytestmark = pytest.mark.slow(kept=48, of="mixed loader")
+
 OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 SUBSETS = {"a": slice(0, 12), "b": slice(12, 16), "c": slice(16, 24)}  # of 3, 1 and 2 batches of 4
 ALONE = World(0, 1)

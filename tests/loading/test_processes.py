@@ -17,6 +17,8 @@ from warm import warm
 
 from gpuloader import BadImageError, LoaderError
 
+pytestmark = pytest.mark.slow(kept=5, of="processes")
+
 
 @pytest.fixture
 def at_start(shards: list[Path]) -> Counter[str]:

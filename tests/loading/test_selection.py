@@ -32,6 +32,8 @@ from gpuloader.loading.selection import columns, resolve_sources
 from gpuloader.plan import AllSamples, Mixture, Positions, Subset, Weighted
 from gpuloader.shards import write_quarantine
 
+pytestmark = pytest.mark.slow(kept=85, of="selection")
+
 SAMPLES = 40
 TRAIN = {"RandomResizedCrop": {"size": 32}}
 EVALUATION = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}

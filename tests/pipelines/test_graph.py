@@ -62,6 +62,8 @@ from gpuloader.recipe.policies import (
 from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
+pytestmark = pytest.mark.slow(kept=177, of="graph")
+
 # PIL rounds after each of its two passes, and cuts off there what the filter overshoots.
 LEVELS = {"nearest": 0, "bilinear": 1, "bicubic": 3, "lanczos": 4}
 FLOAT = 2e-3  # of a level, what single precision leaves

@@ -11,6 +11,8 @@ from known_faults import is_known_of_regions
 from gpuloader.errors import DeviceError
 from gpuloader.pipelines.probe import Found, decide, probe
 
+pytestmark = pytest.mark.slow(kept=14, of="probe")
+
 GOOD = {"levels": 1.4}
 BLACK = {"levels": 117.0}
 FAILS = {"error": "Error in Mixed operator `fn.decoders.image_slice`,\n\nencountered:\n\nnvImageCodec failure: '#8'"}

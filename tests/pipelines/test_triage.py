@@ -18,6 +18,8 @@ from gpuloader.images.gate import admit
 from gpuloader.pipelines import cut_to_region, find_undecodable, recipe_pipeline
 from gpuloader.recipe import Recipe, load_preset
 
+pytestmark = pytest.mark.slow(kept=17, of="triage")
+
 PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})
 
 CUT_TIFF = TIFF[:-1000]  # no image passes the gate of which only some windows fail: of this, those that need the end

@@ -13,6 +13,8 @@ from running import as_arrays
 from gpuloader.errors import LoaderError
 from gpuloader.tools.decoder_process import Decoding, runs
 
+pytestmark = pytest.mark.slow(kept=8, of="decoding")
+
 GOOD = [jpeg(40, 60, seed=seed) for seed in range(20)]
 KILLER = b"KILL" + bytes(100)
 BREAKER = b"CUDA" + bytes(100)

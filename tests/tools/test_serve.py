@@ -35,6 +35,8 @@ from gpuloader.recipe import load_preset
 from gpuloader.tools.serve import MOST_CONNECTIONS, PER_PAGE, Api, make_server
 from gpuloader.tools.show import Gallery
 
+pytestmark = pytest.mark.slow(kept=35, of="page")
+
 MARKUP = "<img src=x onerror=alert(1)>"
 BAD, DAMAGED = 30, 31
 SEED = 2**60 + 1

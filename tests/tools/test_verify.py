@@ -25,6 +25,8 @@ from gpuloader.tools.verify.operations import OPERATIONS, PIXEL_OPERATIONS
 from gpuloader.tools.verify.pictures import draw
 from gpuloader.tools.verify.result import Difference
 
+pytestmark = pytest.mark.slow(kept=22, of="verify")
+
 
 @pytest.fixture(autouse=True)
 def _few_presets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ from gpuloader.plan.positions import ByShard, Subset
 from gpuloader.shards.remote import Ahead, Entry, Need, RemoteShard, ShardCache
 from gpuloader.shards.remote.store import Version
 
+pytestmark = pytest.mark.slow(kept=8, of="ahead")
+
 SHARD_SAMPLES = 100
 SHARD_BYTES = 1000
 

@@ -35,6 +35,8 @@ from gpuloader import (
 )
 from gpuloader.loading.loader import GPULoader
 
+pytestmark = pytest.mark.slow(kept=18, of="remote loading")
+
 SAMPLES = 40
 SHARDS = 5
 

@@ -17,6 +17,8 @@ from gpuloader.errors import ShardNotFoundError
 from gpuloader.shards import open_index, resolve_shards
 from gpuloader.shards.remote import requests
 
+pytestmark = pytest.mark.slow(kept=7, of="s3")
+
 SECRET = "hunter2"
 
 
