@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import tarfile
 import threading
@@ -77,6 +78,23 @@ def test_the_others_come_as_they_are() -> None:
     assert images.shape == (3, 3, 24, 32)
     assert ids.tolist() == [5, 6, 7]
     assert [other is given for other, given in zip(others, (arrays, tensors, names), strict=True)] == [True] * 3
+
+
+@pytest.mark.parametrize("key", ["n01440764/0001", "", "a\0", "käse", "\udce4"])  # the last is a tar's name in Latin-1
+def test_a_string_stands_for_its_hash(key: str) -> None:
+    [bits, *_] = np.frombuffer(hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), ">u8")
+    [(images, ids)] = Stage(TRAIN, seed=3)([([PNGS[0], PNGS[1]], [key, "b"])], epoch=2)
+    assert ids == [key, "b"]
+    assert torch.equal(images[0], alone(TRAIN, PNGS[0], int(bits) // 2, seed=3, epoch=2))
+
+
+def test_bad_images_are_known_by_their_strings() -> None:
+    given = (PNGS[0], b""), np.array(["good", "bad"])
+    with pytest.raises(DataError, match="image 'bad' cannot be decoded"):
+        list(Stage(TRAIN)([given]))
+    stage = Stage(TRAIN, on_error="skip")
+    assert [ids.tolist() for _, ids in stage([given])] == [["good"]]
+    assert list(stage.bad) == ["bad"]
 
 
 def test_batches_may_grow_and_shrink_and_change_from_files_to_arrays() -> None:
@@ -251,7 +269,8 @@ def test_an_image_that_would_be_too_large_is_bad() -> None:
         ((PNGS[:2], [1]), "ids: the source gave"),
         ((PNGS[:2], [1, -1]), r"integer in \[0, 2\*\*63\)"),
         ((PNGS[:2], [1, 2**63]), r"integer in \[0, 2\*\*63\)"),
-        ((PNGS[:2], ["a", "b"]), r"integer in \[0, 2\*\*63\)"),
+        ((PNGS[:2], ["a", 1]), "or a string for each"),
+        ((PNGS[:2], [b"a", b"b"]), "or a string for each"),
         ((PNGS[:2], [1, 2], "ab"), "the entry 0"),
         ((PNGS[:2], [1, 2], [1, 2], [1]), "the entry 1"),
         (([PNGS[0], PICTURES[1]], [1, 2]), "1 of 2 images are bytes"),
