@@ -25,6 +25,7 @@ from gpuloader.helpers.fed_threads import FedThreads
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
 from gpuloader.images.orientation import image_orientations
+from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.delivery import channels_first, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
@@ -35,7 +36,6 @@ from gpuloader.pipelines import (
     UndecodableError,
     cut_to_region,
     find_undecodable,
-    recipe_pipeline,
 )
 from gpuloader.plan import Draws, check_epoch, check_seed
 from gpuloader.recipe import Drawn, PresetName, Recipe, load_preset
@@ -209,16 +209,7 @@ class Stage:
 def _build(recipe: Recipe, feed: Feed[_Batch], kind: Sequence[_Kind], decoder: Decoder, device_id: int | None) -> Any:  # noqa: ANN401
     [(encoded, most)] = kind
     source = FilledSource(feed, decoder.hw_load if encoded else None, most)
-    return recipe_pipeline(
-        preset=recipe,
-        source=source,
-        batch_size=source.begin(most),
-        num_threads=decoder.num_threads or 1,
-        device_id=device_id,
-        prefetch_queue_depth=decoder.prefetch,
-        decoded=not encoded,
-        **decoder.graph_options,
-    )
+    return build_pipeline(recipe, source, decoder, most, device_id, decoded=not encoded)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ import torch
 from making import damaged_jpeg, encoded, jpeg, picture
 
 from gpuloader import Compose, ConfigError, DataError, Decoder, GPULoader, LoaderError, Stage
+from gpuloader.pipelines import recipe_pipeline
 from gpuloader.recipe import Mix, View
 from gpuloader.transforms import Normalize, RandomHorizontalFlip, RandomIoUCrop, RandomResize, RandomResizedCrop, Resize
 
@@ -109,11 +110,10 @@ def test_batches_may_grow_and_shrink_and_change_from_files_to_arrays() -> None:
 
 
 def test_a_pipeline_is_built_once_for_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    import gpuloader.stage
-
     built = []
-    build = gpuloader.stage.recipe_pipeline
-    monkeypatch.setattr(gpuloader.stage, "recipe_pipeline", lambda **given: built.append(given) or build(**given))
+    monkeypatch.setattr(
+        "gpuloader.loading.decoding.recipe_pipeline", lambda **given: built.append(given) or recipe_pipeline(**given)
+    )
     stage = Stage(EVALUATION)
     for epoch in range(4):
         assert len(list(stage(batches(PNGS, 4, 4, 2), epoch=epoch))) == 3
