@@ -18,17 +18,11 @@ from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.forking import at_fork
 from gpuloader.images.gate import admit_all
 from gpuloader.images.orientation import image_orientations
+from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.delivery import Images, channels_first, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
-from gpuloader.pipelines import (
-    FilledSource,
-    Running,
-    UndecodableError,
-    cut_to_region,
-    find_undecodable,
-    recipe_pipeline,
-)
+from gpuloader.pipelines import FilledSource, Running, UndecodableError, cut_to_region, find_undecodable
 from gpuloader.plan import Draws
 from gpuloader.recipe import Drawn, PresetName, Recipe, load_preset, preset_from_torchvision, preset_yaml
 from gpuloader.targets.dictionaries import boxes_of, check_targets, move_targets
@@ -237,21 +231,13 @@ class _Graph:
     def __init__(self, preset: Recipe, device_id: int | None, encoded: bool, batch_size: int) -> None:
         self._lock = Lock()
         self._batch: list[tuple[list[NDArray[np.uint8]], Drawn]] = []
-        decoder = resolve_decoder(Decoder(), device_id) if encoded else Decoder()
+        decoder = Decoder(min(batch_size, available_cores()), prefetch=1)
+        decoder = resolve_decoder(decoder, device_id) if encoded else decoder
         self.decoding = decoder.graph_options
         batch = self._batch
+        source = FilledSource(lambda: batch[0], decoder.hw_load, batch_size)
         self._running = Running(
-            partial(
-                _build,
-                FilledSource(lambda: batch[0], decoder.hw_load, batch_size),
-                preset=preset,
-                batch_size=batch_size,
-                num_threads=min(batch_size, available_cores()),
-                device_id=device_id,
-                prefetch_queue_depth=1,
-                decoded=not encoded,
-                **self.decoding,
-            )
+            partial(build_pipeline, preset, source, decoder, batch_size, device_id, decoded=not encoded)
         )
         at_fork(self, _Graph._renew_lock)
 
@@ -273,10 +259,6 @@ class _Graph:
 def _by_view(views: list[Any], one: bool) -> Any:  # noqa: ANN401
     values = [view[0] for view in views] if one else views
     return values[0] if len(values) == 1 else values
-
-
-def _build(source: FilledSource, *, batch_size: int, **options: Any) -> Any:  # noqa: ANN401
-    return recipe_pipeline(source=source, batch_size=source.begin(batch_size), **options)
 
 
 def _check_images(preset: Recipe, images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:

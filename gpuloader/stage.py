@@ -6,6 +6,7 @@ source -> _Gate -> _Ahead -> Feed -> FilledSource -> DALI's pipeline -> Running 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from gpuloader.helpers.fed_threads import FedThreads
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
 from gpuloader.images.orientation import image_orientations
+from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.delivery import channels_first, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
@@ -34,7 +36,6 @@ from gpuloader.pipelines import (
     UndecodableError,
     cut_to_region,
     find_undecodable,
-    recipe_pipeline,
 )
 from gpuloader.plan import Draws, check_epoch, check_seed
 from gpuloader.recipe import Drawn, PresetName, Recipe, load_preset
@@ -96,7 +97,7 @@ class Stage:
             raise ConfigError(f"{recipe.by_boxes} draws by boxes, which a Stage does not know: leave it out")
         if on_error not in ("raise", "skip"):
             raise ConfigError(f'on_error={on_error!r}: allowed are "raise" and "skip"')
-        self.bad: dict[int, str] = {}
+        self.bad: dict[int | str, str] = {}
         self._recipe = recipe
         self._seed = check_seed(seed)
         self._skip = on_error == "skip"
@@ -119,7 +120,8 @@ class Stage:
         Args:
             source: gives tuples or lists `(images, ids, *others)`, which may differ in length. `images` is a list of
                 files (bytes), or of uint8 arrays (height, width, 3) or PIL images; `ids` are integers in [0, 2**63),
-                one for each image. All others also have an entry for each image: lists, tuples, arrays or tensors.
+                or strings, one for each image. A string stands for the first 63 bits of its BLAKE2b hash. All others
+                also have an entry for each image: lists, tuples, arrays or tensors.
             epoch: an integer in [0, 2**32).
 
         Yields:
@@ -207,16 +209,7 @@ class Stage:
 def _build(recipe: Recipe, feed: Feed[_Batch], kind: Sequence[_Kind], decoder: Decoder, device_id: int | None) -> Any:  # noqa: ANN401
     [(encoded, most)] = kind
     source = FilledSource(feed, decoder.hw_load if encoded else None, most)
-    return recipe_pipeline(
-        preset=recipe,
-        source=source,
-        batch_size=source.begin(most),
-        num_threads=decoder.num_threads or 1,
-        device_id=device_id,
-        prefetch_queue_depth=decoder.prefetch,
-        decoded=not encoded,
-        **decoder.graph_options,
-    )
+    return build_pipeline(recipe, source, decoder, most, device_id, decoded=not encoded)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +218,7 @@ class _Batch:
 
     Attributes:
         columns: the ids and all others, as the source gave them.
-        ids: (n,).
+        ids: (n,), with numbers in place of strings.
         images: n files (bytes,), or arrays (height, width, 3).
         drawn: what the recipe draws for them.
         kind: that of the pipeline for it.
@@ -255,7 +248,7 @@ class _Gate:
         most: images in a batch, for which the pipeline is built.
     """
 
-    def __init__(self, recipe: Recipe, seed: int, epoch: int, bad: dict[int, str] | None, most: int) -> None:
+    def __init__(self, recipe: Recipe, seed: int, epoch: int, bad: dict[int | str, str] | None, most: int) -> None:
         self._recipe = recipe
         self._seed = seed
         self._epoch = epoch
@@ -286,14 +279,16 @@ class _Gate:
     def leave_out(self, batch: _Batch, causes: Mapping[int, str]) -> _Batch:
         """Returns a batch without some rows; raises DataError if bad images are errors."""
         for row, cause in sorted(causes.items()):
-            sample = int(batch.ids[row])
+            given = batch.columns[0][row]
+            sample = str(given) if isinstance(given, str) else int(given)
             if self._bad is None:
                 raise DataError(
-                    f'image {sample} cannot be decoded: {cause}. Repair it, or pass on_error="skip" to go on without it'
+                    f"image {sample!r} cannot be decoded: {cause}. "
+                    f'Repair it, or pass on_error="skip" to go on without it'
                 )
             if sample not in self._bad:
                 self._bad[sample] = cause
-                _log.warning("bad image left out: %d: %s", sample, cause)
+                _log.warning("bad image left out: %r: %s", sample, cause)
         return batch.take(np.setdiff1d(np.arange(len(batch.ids)), list(causes)))
 
 
@@ -315,15 +310,22 @@ def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
                 f"{name}: the source gave {describe(column)} for {len(images)} images: allowed is a list, tuple, array "
                 f"or tensor with an entry for each image"
             )
-    ids = np.asarray(columns[0]) if len(images) else np.zeros(0, np.int64)
+    named = all(isinstance(each, str) for each in columns[0])  # also if there are none
+    ids = np.array([_hash(each) for each in columns[0]], np.int64) if named else np.asarray(columns[0])
     if not (ids.dtype.kind in "iu" and ids.ndim == 1 and ids.min(initial=0) >= 0 and ids.max(initial=0) < 2**63):
         raise ConfigError(
-            f"ids: the source gave {describe(columns[0])}: allowed is an integer in [0, 2**63) for each image"
+            f"ids: the source gave {describe(columns[0])}: allowed is an integer in [0, 2**63) for each image, or a "
+            f"string for each"
         )
     images = list(images)
     if 0 < (files := sum(isinstance(image, (bytes, bytearray)) for image in images)) < len(images):
         raise ConfigError(f"{files} of {len(images)} images are bytes: allowed are all of them, or none")
     return images, ids.astype(np.int64), columns
+
+
+def _hash(name: str) -> int:
+    """Returns the first 63 bits of a hash."""
+    return int.from_bytes(hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest(), "big") >> 1
 
 
 def _admit_each(

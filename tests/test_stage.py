@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import tarfile
 import threading
@@ -17,6 +18,7 @@ import torch
 from making import damaged_jpeg, encoded, jpeg, picture
 
 from gpuloader import Compose, ConfigError, DataError, Decoder, GPULoader, LoaderError, Stage
+from gpuloader.pipelines import recipe_pipeline
 from gpuloader.recipe import Mix, View
 from gpuloader.transforms import Normalize, RandomHorizontalFlip, RandomIoUCrop, RandomResize, RandomResizedCrop, Resize
 
@@ -79,6 +81,23 @@ def test_the_others_come_as_they_are() -> None:
     assert [other is given for other, given in zip(others, (arrays, tensors, names), strict=True)] == [True] * 3
 
 
+@pytest.mark.parametrize("key", ["n01440764/0001", "", "a\0", "käse", "\udce4"])  # the last is a tar's name in Latin-1
+def test_a_string_stands_for_its_hash(key: str) -> None:
+    [bits, *_] = np.frombuffer(hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), ">u8")
+    [(images, ids)] = Stage(TRAIN, seed=3)([([PNGS[0], PNGS[1]], [key, "b"])], epoch=2)
+    assert ids == [key, "b"]
+    assert torch.equal(images[0], alone(TRAIN, PNGS[0], int(bits) // 2, seed=3, epoch=2))
+
+
+def test_bad_images_are_known_by_their_strings() -> None:
+    given = (PNGS[0], b""), np.array(["good", "bad"])
+    with pytest.raises(DataError, match="image 'bad' cannot be decoded"):
+        list(Stage(TRAIN)([given]))
+    stage = Stage(TRAIN, on_error="skip")
+    assert [ids.tolist() for _, ids in stage([given])] == [["good"]]
+    assert list(stage.bad) == ["bad"]
+
+
 def test_batches_may_grow_and_shrink_and_change_from_files_to_arrays() -> None:
     arrays = [np.asarray(image) for image in PICTURES]
     stage, mixed = Stage(TRAIN, seed=1), [PNGS[0], *PNGS[1:4], *PICTURES[4:9], arrays[9]]
@@ -91,11 +110,10 @@ def test_batches_may_grow_and_shrink_and_change_from_files_to_arrays() -> None:
 
 
 def test_a_pipeline_is_built_once_for_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    import gpuloader.stage
-
     built = []
-    build = gpuloader.stage.recipe_pipeline
-    monkeypatch.setattr(gpuloader.stage, "recipe_pipeline", lambda **given: built.append(given) or build(**given))
+    monkeypatch.setattr(
+        "gpuloader.loading.decoding.recipe_pipeline", lambda **given: built.append(given) or recipe_pipeline(**given)
+    )
     stage = Stage(EVALUATION)
     for epoch in range(4):
         assert len(list(stage(batches(PNGS, 4, 4, 2), epoch=epoch))) == 3
@@ -251,7 +269,8 @@ def test_an_image_that_would_be_too_large_is_bad() -> None:
         ((PNGS[:2], [1]), "ids: the source gave"),
         ((PNGS[:2], [1, -1]), r"integer in \[0, 2\*\*63\)"),
         ((PNGS[:2], [1, 2**63]), r"integer in \[0, 2\*\*63\)"),
-        ((PNGS[:2], ["a", "b"]), r"integer in \[0, 2\*\*63\)"),
+        ((PNGS[:2], ["a", 1]), "or a string for each"),
+        ((PNGS[:2], [b"a", b"b"]), "or a string for each"),
         ((PNGS[:2], [1, 2], "ab"), "the entry 0"),
         ((PNGS[:2], [1, 2], [1, 2], [1]), "the entry 1"),
         (([PNGS[0], PICTURES[1]], [1, 2]), "1 of 2 images are bytes"),

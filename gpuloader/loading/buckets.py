@@ -39,7 +39,8 @@ class Buckets:
         quantum: a multiple of the global batch: how many samples of one bucket come together. A run can resume with any
             number of ranks and batch size whose product divides it. None takes the global batch at the start, and then
             the state's.
-        unknown: "error", or "skip" to leave out images whose size the index does not know.
+        unknown: "error", or "skip" to leave out images whose size the index does not know. Known bad images are not
+            among them: they go to the bucket of the most samples, and are replaced there.
 
     Example:
         >>> from gpuloader import Buckets

@@ -24,12 +24,13 @@ from nvidia.dali.pipeline import Pipeline
 from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.memory import explain_lack_of_memory
+from gpuloader.loading.options import Decoder
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader, find_bad_rows
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import Feed, FilledSource, LastStep, Running, Source, UndecodableError, recipe_pipeline
 from gpuloader.plan import Cursor, Draws
-from gpuloader.recipe import Drawn
+from gpuloader.recipe import Drawn, Recipe
 from gpuloader.shards import Arena
 
 MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may reserve memory of this size for each image of a batch
@@ -40,21 +41,32 @@ _ROUNDED_UP_PIXELS = 256  # a cut has whole restart intervals at both sides
 def make_running(run: Run, source: Source, last_step: LastStep = "all", views: Sequence[str] = ()) -> Running:
     """Makes what runs the run's graph, up to `last_step`, over the batches of `source`; `views` as for `Running`."""
     filled = FilledSource(source, run.decoder.hw_load, min(run.plan.batch_size, run.plan.samples))
-    return Running(partial(_build_pipeline, run, filled, last_step), views, as_lists=run.recipe.batch == "list")
+
+    def build() -> Pipeline:
+        options = {"largest_image": _largest_decoded(run), "decoded": run.decoded, "last_step": last_step}
+        return build_pipeline(run.recipe, filled, run.decoder, run.plan.batch_size, run.device_id, **options)
+
+    return Running(build, views, as_lists=run.recipe.batch == "list")
 
 
-def _build_pipeline(run: Run, source: FilledSource, last_step: LastStep) -> Pipeline:
+def build_pipeline(
+    recipe: Recipe,
+    source: FilledSource,
+    decoder: Decoder,
+    batch_size: int,
+    device_id: int | None,
+    **options: Any,  # noqa: ANN401 - `largest_image`, `decoded` and `last_step` of `recipe_pipeline`
+) -> Pipeline:
+    """Builds a recipe's pipeline with these settings of its decoder; its first batch is filled."""
     return recipe_pipeline(
-        preset=run.recipe,
+        preset=recipe,
         source=source,
-        batch_size=source.begin(run.plan.batch_size),
-        num_threads=run.num_threads,
-        device_id=run.device_id,
-        prefetch_queue_depth=run.decoder.prefetch,
-        largest_image=_largest_decoded(run),
-        decoded=run.decoded,
-        last_step=last_step,
-        **run.decoder.graph_options,
+        batch_size=source.begin(batch_size),
+        num_threads=decoder.num_threads or 1,
+        device_id=device_id,
+        prefetch_queue_depth=decoder.prefetch,
+        **decoder.graph_options,
+        **options,
     )
 
 

@@ -31,7 +31,7 @@ class Component(ABC):
         source: the component's extension, or "json:NAME", see `Field`.
         required: whether a sample without it is an error.
         is_target: whether it is a place in the image, and follows the pixels.
-        has_boxes: whether it is boxes, by which a recipe may draw.
+        has_boxes: whether a sample's value has `boxes`, (n, 4) left, top, right, bottom, by which a recipe may draw.
     """
 
     source: str
@@ -77,10 +77,6 @@ class Component(ABC):
             size: (height, width) of the sample's image.
             drawn: (4,) in [0, 1), what the plan draws for the sample's fields.
         """
-
-    def boxes(self, value: Any) -> NDArray[np.float64]:  # noqa: ANN401
-        """Returns the boxes of a sample's value, (n, 4) left, top, right, bottom; only if it has boxes."""
-        raise NotImplementedError
 
     @abstractmethod
     def collated(self, values: list[Any], drawn: Drawn) -> Any:  # noqa: ANN401

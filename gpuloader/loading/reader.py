@@ -176,8 +176,7 @@ class Reader:
         name = self._run.box_field
         boxes: Sequence[NDArray[np.float64]] = ()
         if name is not None:
-            field = self._run.fields[name]
-            boxes = [field.boxes(values[name]) if values else _NO_BOXES for values in fields]  # a bad sample has none
+            boxes = [values[name].boxes if values else _NO_BOXES for values in fields]  # a bad sample has none
         return recipe.at(planned.cursor.epoch, planned.shape).draw(planned.draws, sizes, turned, boxes)
 
     def _find_too_large(

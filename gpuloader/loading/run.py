@@ -271,6 +271,7 @@ def resolve_run(
         upright=recipe.orientation == "apply",
         last_batch=last_batch,
         global_batch=here.world_size * batch_size if is_integer(batch_size, 1) else 1,  # the plan refuses others
+        known_bad=known_bad,
     )
     if isinstance(positions, Bucketed):
         _check_shapes(recipe, positions)

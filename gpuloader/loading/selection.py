@@ -116,12 +116,13 @@ def make_sampling(
     upright: bool = False,
     last_batch: LastBatch = "drop",
     global_batch: int = 1,
+    known_bad: Collection[int] = (),
 ) -> Positions:
     """Makes the samples of each epoch, and their order. Weights override `shuffle`.
 
     Args:
         upright: whether pictures are turned as their EXIF orientation says. It counts only for buckets, as do
-            `last_batch` and `global_batch`.
+            `last_batch`, `global_batch` and `known_bad`.
 
     Raises:
         ConfigError: an argument is invalid, or two of them cannot be combined.
@@ -155,7 +156,7 @@ def make_sampling(
         ids = np.delete(np.arange(len(shards)), selection.left_out) if selection.ids is None else selection.ids
         if last_batch == "partial":
             raise ConfigError('last_batch="partial" and buckets cannot be combined: use "pad" or "drop"')
-        numbers = assign_buckets(shards, ids, buckets, upright)
+        numbers = assign_buckets(shards, ids, buckets, upright, known_bad)
         counts = np.bincount(numbers + 1, minlength=len(buckets.shapes) + 1)
         _, *runs = np.split(ids[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
         return Bucketed(buckets.shapes, runs, buckets.quantum or global_batch, last_batch == "drop", shuffle)
@@ -173,24 +174,31 @@ def make_sampling(
     return Remaining(positions, left_out) if len(left_out) else positions
 
 
-def assign_buckets(shards: ShardSet, ids: NDArray[np.int64], buckets: Buckets, upright: bool) -> NDArray[np.int64]:
+def assign_buckets(
+    shards: ShardSet, ids: NDArray[np.int64], buckets: Buckets, upright: bool, known_bad: Collection[int] = ()
+) -> NDArray[np.int64]:
     """Returns the number of each sample's bucket, (n,) int64; -1 for those that are skipped.
+
+    Known bad images of unknown size go to the bucket of the most samples, where they are replaced.
 
     Raises:
         ConfigError: the index does not know the size of some images, and they must not be skipped, or are all of them.
     """
     sizes = sizes_of(shards, ids, upright)
     known = (sizes > 0).all(1)
-    if not known.all() and (buckets.unknown == "error" or not known.any()):
-        sample = int(ids[np.argmin(known)])
+    replaced = ~known & np.isin(ids, list(known_bad)) & known.any()
+    lacking = ~known & ~replaced
+    if lacking.any() and (buckets.unknown == "error" or not known.any()):
+        sample = int(ids[np.argmax(lacking)])
         where, extension = shards.locate(sample), shards.index.extensions[shards.index.image_extensions()[sample]]
         raise ConfigError(
-            f"buckets: the index does not know the size of {(~known).sum():,} of {counted(len(ids), 'image')}, such as "
+            f"buckets: the index does not know the size of {lacking.sum():,} of {counted(len(ids), 'image')}, such as "
             f"{where.key!r} (.{extension}) in {where.shard}: convert them to JPEG, PNG or WebP"
             + (', or leave them out by Buckets(unknown="skip")' if known.any() else "")
         )
     numbers = np.full(len(ids), -1)
     numbers[known] = buckets.assign(sizes[known])
+    numbers[replaced] = np.bincount(numbers[known]).argmax()
     return numbers
 
 

@@ -124,10 +124,6 @@ class Boxes(Target):
         boxes = to_pixels(parsed.boxes, *size) if self.relative else parsed.boxes
         return Annotated(boxes, {name: _typed(name, column) for name, column in columns.items()})
 
-    def boxes(self, value: Annotated) -> NDArray[np.float64]:
-        """Returns the boxes of a sample's value, in pixels of the image."""
-        return value.boxes
-
     def moved(self, values: Sequence[Annotated], view: DrawnView) -> Iterator[tuple[str, Any]]:
         """Yields the boxes and the columns."""
         counts = np.array([len(value.boxes) for value in values], np.int64)

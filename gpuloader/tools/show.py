@@ -280,8 +280,8 @@ class Gallery:
     def _boxes(self, compose: Recipe, sample: int) -> NDArray[np.float64]:
         """Returns the boxes by which the recipe draws, (n, 4); none if it does not."""
         fields = {name: each for name, each in self._targets_of(sample).items() if each.has_boxes and compose.by_boxes}
-        values = self._values(compose, sample, fields)
-        return np.concatenate([np.zeros((0, 4)), *(each.boxes(values[name]) for name, each in fields.items())])
+        values = self._values(compose, sample, fields).values()
+        return np.concatenate([np.zeros((0, 4)), *(each.boxes for each in values)])
 
     def _values(self, compose: Recipe, sample: int, fields: Mapping[str, Component]) -> dict[str, Any]:
         size = self.size(sample, compose.orientation)

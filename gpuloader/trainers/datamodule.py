@@ -18,6 +18,7 @@ from gpuloader.loading.world import World
 
 _IN_EVERY_STAGE = ("seed", "on_error", "decoder", "output", "fields", "label_from", "cache")
 _FROM_THE_TRAINER = {"tar", "device_id", "world"}
+_DATA_PARALLEL = "data_parallel"  # the dimension of `ModelParallelStrategy` that divides the data
 
 
 class TrainingOptions(LoaderOptions, total=False):
@@ -155,9 +156,14 @@ class TrainerLoaders:
 
     def _place(self) -> tuple[int | None, World]:
         """Returns the device and the place among the ranks that the Trainer gives this process."""
-        device = self.trainer.strategy.root_device
-        share = self.trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
-        return device.index if device.type == "cuda" else None, World(share["rank"], share["num_replicas"])
+        strategy = self.trainer.strategy
+        device, mesh = strategy.root_device, getattr(strategy, "device_mesh", None)
+        if mesh is not None and _DATA_PARALLEL in (mesh.mesh_dim_names or ()):
+            world = World.from_mesh(mesh, _DATA_PARALLEL)
+        else:
+            share = self.trainer.distributed_sampler_kwargs or {"rank": 0, "num_replicas": 1}
+            world = World(share["rank"], share["num_replicas"])
+        return device.index if device.type == "cuda" else None, world
 
     def _global_batch(self, loader: GPULoader) -> int:
         return self.batch_size * loader.world.world_size

@@ -294,14 +294,27 @@ def test_another_epoch_is_not_resumed_in_its_middle(
 # --- devices and processes
 
 
+def steps_on_two_devices(tar: list[str], folder: Path, strategy: str) -> list[dict[str, Any]]:
+    """The steps of each device, with four samples in each."""
+    command = [sys.executable, TESTS / "two_devices.py", Path(tar[0]).parent, folder, strategy]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, ROOT)))}
+    subprocess.run(command, env=environment, check=True, timeout=300)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.slow(kept=1, of="whole programs")
+def test_devices_of_one_data_rank_train_on_the_same_batches(tar: list[str], tmp_path: Path) -> None:
+    first, second = steps_on_two_devices(tar, tmp_path, "model_parallel")
+    assert first == second
+    with GPULoader(tar, 4, None, preset=SMALL["preset"], output="dict") as loader:
+        assert [ids for _, _, ids in first["train"]] == [batch["index"].tolist() for batch in loader]
+
+
 @pytest.mark.slow(kept=1, of="whole programs")
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
 def test_two_devices_share_the_batches_of_one_and_one_takes_over(tar: list[str], tmp_path: Path, strategy: str) -> None:
     whole = fit(tar, tmp_path, max_epochs=1).steps
-    command = [sys.executable, TESTS / "two_devices.py", Path(tar[0]).parent, tmp_path, strategy]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, ROOT)))}
-    subprocess.run(command, env=environment, check=True, timeout=300)
-    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    ranks = steps_on_two_devices(tar, tmp_path, strategy)
     for stage in ("train", "val"):
         steps = [first[2] + second[2] for first, second in zip(ranks[0][stage], ranks[1][stage], strict=True)]
         assert steps == [step.ids for step in whole[stage]]

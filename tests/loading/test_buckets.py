@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import tarfile
 from collections import Counter
@@ -348,6 +349,28 @@ def test_an_image_of_unknown_size_is_an_error_or_skipped(with_unknown: Path) -> 
     none_left = {"subset": [6, 7], "buckets": {"sizes": SHAPES, "unknown": "skip"}}
     with pytest.raises(ConfigError, match="size of 2 of 2 images"):
         loader(with_unknown, preset=recipe, sampling=none_left)
+
+
+@pytest.mark.parametrize("unknown", ["error", "skip"])
+def test_a_known_bad_image_of_unknown_size_is_replaced_once_in_the_largest_bucket(tmp_path: Path, unknown: str) -> None:
+    sizes = [(60, 80)] * 3 + [(80, 40)] * 4 + [(40, 80)] * 2
+    samples = [{"__key__": f"{i}", "jpg": jpeg(*size, seed=i), "cls": b"0"} for i, size in enumerate(sizes)]
+    samples.insert(2, {"__key__": "bad", "jpg": b"no image", "cls": b"0"})
+    tar, known = write_shard(tmp_path / "data.tar", samples), tmp_path / "bad.jsonl"
+    with tarfile.open(tar) as archive:
+        place = {"shard": "data.tar", "key": "bad", "offset": archive.getmember("bad.jpg").offset_data}
+    sampling = {"buckets": {"sizes": SHAPES, "unknown": unknown}}
+    if unknown == "error":
+        with pytest.raises(ConfigError, match=r"does not know the size of 1 of 10 images, such as 'bad'"):
+            loader(tar, 1, sampling=sampling)
+    known.write_text(json.dumps({**place, "cause": "no image"}) + "\n")
+    with loader(tar, 1, sampling=sampling, on_error=BadImages(known=known)) as batches:
+        assert len(batches) == batches.num_samples == 10
+        steps = [(*batch["image"].shape[2:], int(batch["index"]), bool(batch["valid"])) for batch in batches]
+    assert sorted(number for *_, number, valid in steps if valid) == [number for number in range(10) if number != 2]
+    [(*shape, number)] = [(height, width, number) for height, width, number, valid in steps if not valid]
+    assert tuple(shape) == (48, 24)
+    assert number in range(4, 8)
 
 
 # --- what is refused

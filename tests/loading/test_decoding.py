@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,6 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return recipe_pipeline(source=noted, **options)
 
     monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", noting)
-    monkeypatch.setattr("gpuloader.compose.recipe_pipeline", noting)
     return rows
 
 
@@ -129,7 +129,7 @@ def test_a_batch_of_one_is_filled_where_engines_decode_and_delivered_as_one(
 def test_a_recipe_run_by_itself_fills_its_batches_in_the_same_way(
     given: list[int], monkeypatch: pytest.MonkeyPatch, hw_load: float, rows: list[int]
 ) -> None:
-    monkeypatch.setattr("gpuloader.compose.resolve_decoder", lambda *_: Decoder(hw_load=hw_load))
+    monkeypatch.setattr("gpuloader.compose.resolve_decoder", lambda decoder, _: replace(decoder, hw_load=hw_load))
     files = [jpeg(40 + seed, 60, seed=seed) for seed in range(4)]
     compose = Compose.load("cifar10_eval")
     expected = compose(files)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from loaders import indices
+from ranks import outputs_of_ranks
 from trainers import SMALL
 
 from gpuloader import BadImages, ConfigError, GPULoader, LoaderError, StateError
@@ -103,6 +104,23 @@ def test_evaluation_shares_the_values_less_the_images_that_are_known_to_be_bad(
     assert (train.bad_images, train.num_threads, train.plan.steps) == (BadImages(replace=True, known=known), 2, 2)
     assert (val.bad_images, val.num_threads, val.plan.steps) == (BadImages(replace=True), 2, 5)
     data.teardown("fit")
+
+
+MESH = """
+from types import SimpleNamespace; import torch
+from trainers import SMALL; from gpuloader.trainers.datamodule import TrainerLoaders
+mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data_parallel", "tensor_parallel"))
+for seed in (0, rank):
+    data = TrainerLoaders(arguments, batch_size=4, seed=seed, **SMALL)
+    data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu"), device_mesh=mesh))
+    try: print(data.train_dataloader().loader.world.members)
+    except ConfigError as error: print(error)
+"""
+
+
+def test_the_ranks_of_a_strategys_mesh_share_batches_and_are_compared(shards: list[Path], tmp_path: Path) -> None:
+    said = "((0, 1),)\nthe loaders of the ranks differ: seed=0 on ranks [0]; seed=1 on ranks [1]\n"
+    assert outputs_of_ranks(MESH, tmp_path, 2, *shards) == [said] * 2
 
 
 class Reading:
