@@ -75,7 +75,7 @@ def _assumed(cluster: Cluster) -> list[_Row]:
     cells = {
         "pictures": f"{cluster.samples:,}",
         "nodes": f"{cluster.nodes:,} of {NODE_GPUS} GPUs, a process for each",
-        "images a second and GPU": f"{cluster.images_per_second:,.0f}",
+        "images a second and GPU": f"{cluster.images_per_second:g}",
         "batch of each GPU": f"{cluster.batch_size}",
         "pictures in a shard": f"{cluster.shard_samples:,}",
         "shards that the cache of a node holds": f"{cluster.cache_shards:,}",
@@ -220,7 +220,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def draw(result: Mapping[str, Any]) -> Figure:
     """Draws the shards that each rank and its node touch in each hour, and what the node downloads in an hour."""
     cluster, shuffles = Cluster(**result["assumed"]), result["shuffles"]
-    figure = Figure(figsize=(9, 3.6))
+    figure = Figure(figsize=(9, 3.8))
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     for number, (shuffle, found) in enumerate(shuffles.items()):
         hours, color = range(1, len(found["touched"]) + 1), f"C{number}"
@@ -228,11 +228,13 @@ def draw(result: Mapping[str, Any]) -> Figure:
         left.plot(hours, [row[:-1] for row in found["touched"]], "_", color=color, markersize=12)
         left.plot([], [], "_", color=color, markersize=12, label=f"{shuffle}: each of its {NODE_GPUS} ranks")
     left.set(title=f"Shards touched, of {cluster.shards:,}", xlabel="hour of the epoch", xticks=hours, ylim=(0, None))
-    left.legend(fontsize=7, ncols=len(shuffles), loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
+    left.legend(fontsize=7, ncols=len(shuffles), loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
+    left.yaxis.set_major_formatter("{x:,.0f}")
     rates = _rates(cluster, shuffles)
-    right.bar(
+    bars = right.bar(
         list(rates), [rate / 1e6 for rate in rates.values()], color=[f"C{number}" for number in range(len(rates))]
     )
+    right.bar_label(bars, [f"{_bytes(rate)}/s" for rate in rates.values()], fontsize=8)
     right.axhline(_read_rate(cluster) / 1e6, color="black", linestyle=":", label="what its ranks read")
     right.set(title="MB/s that a node downloads", yscale="log")
     right.legend(fontsize=7)

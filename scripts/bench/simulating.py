@@ -6,7 +6,6 @@ Nothing is read, and nothing runs on a GPU: the rate of the GPUs is assumed.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.plan import AllSamples, ByShard, Plan, Positions, Shuffle
+from gpuloader.shards.remote import Need
 
 SHUFFLES: tuple[Shuffle, ...] = ("full", "block", "shards")
 NODE_GPUS = 8
@@ -102,33 +102,26 @@ def touched(cluster: Cluster, positions: Positions, node: int = 0) -> list[list[
 def downloads(cluster: Cluster, positions: Positions) -> int:
     """Counts the shards that a node downloads in an epoch, if its cache removes the least recently used one.
 
-    The loader downloads ahead for all ranks, so all of a step's shards count, in the order of their first use. In a
-    large epoch it goes on until the cache is full, and as far again, and takes that for the rest of the epoch.
+    The loader downloads ahead what all ranks need, so this asks its `Need`, step by step. In a large epoch it goes on
+    until the cache is full, and as far again, and takes that for the rest of the epoch.
     """
     if cluster.cache_shards >= cluster.shards:
         return cluster.shards
     plan = Plan(positions, cluster.batch_size, 0, cluster.gpus)
+    need = Need(plan, lambda samples: samples // cluster.shard_samples, dict.fromkeys(range(cluster.shards)))
     held: OrderedDict[int, None] = OrderedDict()
-    count = full_at = 0
+    count = full_at = step = 0
     end = min(plan.steps, max(1, _MOST_COUNTED // plan.global_batch))
     is_whole = end == plan.steps
-    for step, shards in enumerate(_needed(plan, cluster.shard_samples)):
-        if step == end:
-            break
-        for shard in shards:
+    while step < end:
+        for shard in need.shards(plan.at(0, step), 1):
             count += shard not in held
             held[shard] = None
             held.move_to_end(shard)
             if len(held) > cluster.cache_shards:
                 held.popitem(last=False)
+        step += 1
         if len(held) == cluster.cache_shards and not full_at and not is_whole:
-            count, full_at = 0, step + 1
+            count, full_at = 0, step
             end = min(plan.steps, full_at + max(full_at, _COUNTED_STEPS))
     return round(count * plan.steps / (end - full_at))
-
-
-def _needed(plan: Plan, shard_samples: int) -> Iterator[list[int]]:
-    """Yields the shards that all ranks need, step by step, in the order of their first use."""
-    for step in range(plan.steps):
-        shards, first = np.unique(plan.coming(plan.at(0, step), 1) // shard_samples, return_index=True)
-        yield shards[np.argsort(first)].tolist()
