@@ -17,7 +17,7 @@ from gpuloader.plan.order import WINDOW_SHARDS
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs/benchmark"
 START_REQUESTS, DOWNLOAD_REQUESTS = 1, 4
-"""Over HTTP: in each process for each shard, and for each download; tests/bench/test_simulating.py counts them."""
+"""Over HTTP or to S3, for each shard: in each process, and for a download; a test counts them."""
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 _MEASURED, _COMPUTED, _ASSUMED = "measured", "computed", "assumed"
 

@@ -16,7 +16,7 @@ from serving import Server
 
 from gpuloader.plan import Plan
 from gpuloader.shards import open_index
-from gpuloader.shards.remote import RemoteShard, ShardCache, close_shard, open_remote
+from gpuloader.shards.remote import RemoteShard, ShardCache, close_shard, open_remote, requests
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts/bench"
 HOURLY_STEPS = 7
@@ -103,22 +103,32 @@ def test_the_committed_figures_are_those_of_formulas() -> None:
     assert downloads["block"] == pytest.approx(misses * blocks, rel=0.03)
 
 
-def test_the_requests_of_a_start_and_of_a_download_are_those_of_the_page(tmp_path: Path) -> None:
+@pytest.mark.parametrize("url", ["SERVER/bucket/train-0000.tar", "s3://bucket/train-0000.tar"])
+def test_the_requests_of_a_start_and_of_a_download_are_those_of_the_page(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needs = module("needs")
-    [shard] = write_samples(tmp_path / "shards", 3, shards=1)
+    [shard] = write_samples(tmp_path / "bucket", 3, shards=1)
     open_index(shard)
-    with Server(shard.parent) as server:
+    with Server(tmp_path) as server:
+        for name, value in [("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", "secret"), ("ENDPOINT_URL", server.url)]:
+            monkeypatch.setenv(f"AWS_{name}", value)
+        requests.file_system.cache_clear()
+        remote, name = RemoteShard(url.replace("SERVER", server.url)), f"bucket/{shard.name}"
         shard_cache = ShardCache(tmp_path / "cache", 10**9)
-        [(entry, index)] = open_remote([RemoteShard(f"{server.url}/{shard.name}")], shard_cache)
-        assert server.asked == {("HEAD", shard.name): needs.START_REQUESTS, ("GET", f"{shard.name}.gpuidx"): 1}
+        [(entry, index)] = open_remote([remote], shard_cache)
+        assert server.asked == {("HEAD", name): needs.START_REQUESTS, ("GET", f"{name}.gpuidx"): 1}
         assert len(index.columns["image_offset"]) == 3  # in memory
 
         server.asked.clear()
         close_shard(shard_cache.open(entry, lambda: True))
+        assert server.asked == {("HEAD", name): 2, ("GET", name): 1, ("GET", f"{name}.sha256"): 1}
         assert server.asked.total() == needs.DOWNLOAD_REQUESTS
+
         server.asked.clear()
-        open_remote([entry.shard], ShardCache(tmp_path / "cache", 10**9))  # another process: the index is there
-        assert server.asked == {("HEAD", shard.name): needs.START_REQUESTS}
+        open_remote([remote], ShardCache(tmp_path / "cache", 10**9))  # another process: the index is there
+        assert server.asked == {("HEAD", name): needs.START_REQUESTS}
+    requests.file_system.cache_clear()
 
 
 def test_the_command_computes_the_page_of_another_run(
