@@ -1,7 +1,7 @@
-"""Writes the results in docs/benchmark into the README and docs/benchmark.md: no figure there is copied by hand.
+"""Writes the results in docs/benchmark into the README and docs/: no figure there is copied by hand.
 
-The outputs of `gpuloader verify --json` in docs/verified go into docs/guarantees.md. `scripts/bench/publish` does both,
-and draws the plots again.
+The outputs of `gpuloader verify --json` in docs/verified go into docs/guarantees.md, and what `scripts/bench/simulate`
+computes into docs/scale.md. `scripts/bench/publish` does all of this, and draws the plots again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import needs
 from hosting import table as host_table
 from peers import PLOT, python_of
 from ranking import table as ranks_table
@@ -39,7 +40,7 @@ _OTHER = {
 
 
 def main() -> None:
-    """Rewrites the README's and the page's generated parts, and the plots."""
+    """Rewrites the generated parts of the README and the pages, and the plots."""
     results = load()
     for page, text in write_parts(results).items():
         path = ROOT / page
@@ -47,12 +48,22 @@ def main() -> None:
     for name in results:
         command = [python_of(PLOT, ROOT / ".bench"), Path(__file__).with_name("plot.py")]
         subprocess.run([*command, RESULTS / f"{name}.json", RESULTS / f"{name}.png"], check=True)
+    needs.draw(_simulation()).savefig(RESULTS / "simulation.png", dpi=120)
 
 
 def write_parts(results: dict[str, dict[str, Any]]) -> dict[str, str]:
     """The generated part of each page that has one."""
     verified = [json.loads(path.read_text()) for path in sorted(VERIFIED.glob("*.json"))]
-    return {"README.md": short(results), "docs/benchmark.md": full(results), "docs/guarantees.md": proven(verified)}
+    return {
+        "README.md": short(results),
+        "docs/benchmark.md": full(results),
+        "docs/guarantees.md": proven(verified),
+        "docs/scale.md": needs.page(_simulation()),
+    }
+
+
+def _simulation() -> dict[str, Any]:
+    return json.loads((RESULTS / "simulation.json").read_text())
 
 
 def load() -> dict[str, dict[str, Any]]:

@@ -22,16 +22,13 @@ def outputs(notebook: NotebookNode) -> list[list[str]]:
     ]
 
 
-@pytest.fixture(scope="module")
-def executed() -> dict[Path, NotebookNode]:
-    return dict(zip(NOTEBOOKS, execute(NOTEBOOKS), strict=True))
-
-
+@pytest.mark.slow(kept=2)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_gives_what_is_written_in_it(executed: dict[Path, NotebookNode], path: Path) -> None:
+def test_a_notebook_gives_what_is_written_in_it(path: Path) -> None:
     written = nbformat.read(path, as_version=4)
-    assert outputs(executed[path]) == outputs(written), "run scripts/notebooks, and look at what changed"
-    assert executed[path].metadata == written.metadata
+    [executed] = execute([path])
+    assert outputs(executed) == outputs(written), "run scripts/notebooks, and look at what changed"
+    assert executed.metadata == written.metadata
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
