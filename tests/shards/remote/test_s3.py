@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from lifecycles import loader, records
 from making import write_samples
-from moto.server import ThreadedMotoServer
 
 from gpuloader import Cache
 from gpuloader.errors import ShardNotFoundError
@@ -24,6 +23,8 @@ SECRET = "hunter2"
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer  # here, because it imports for seconds what no other test needs
+
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     yield "http://{}:{}".format(*server.get_host_and_port())
