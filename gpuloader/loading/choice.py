@@ -51,12 +51,17 @@ class Choice:
         )
         return labels, positions
 
-    def of_first(self, samples: int, shards: ShardSet) -> Choice:
-        """Returns the choice among the first samples of some shards: without what it says of each of the others."""
-        subset, weights = self.sampling.subset, self.sampling.weights
+    def of_first(self, samples: int, shards: ShardSet, labels: Labels | None) -> Choice:
+        """Returns the choice among the first samples of shards with these labels: it says nothing of each other sample.
+
+        Folders of classes keep the numbers that they have among all samples.
+        """
+        subset, weights, labelling = self.sampling.subset, self.sampling.weights, self.labelling
         if subset is not None and not callable(subset) and not isinstance(subset, slice):
             ids = ids_of(subset, shards)
             subset = ids[ids < samples]
         if weights is not None and not isinstance(weights, (str, Mapping)):
             weights = np.asarray(weights)[:samples]
-        return replace(self, sampling=replace(self.sampling, subset=subset, weights=weights))
+        if labels is not None and labels.place.startswith("folder"):
+            labelling = LabelFrom(labels.place, labels.classes)
+        return replace(self, sampling=replace(self.sampling, subset=subset, weights=weights), labelling=labelling)

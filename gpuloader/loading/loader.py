@@ -362,6 +362,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         started = time.perf_counter()
         if self._batches.run is not run:  # the first epoch with the shards that were appended, or the last without them
             self._batches.close()
+            self._batches.run.shards.close()
             self._batches = DecodedBatches(run, self._quarantine)
         with record_function("gpuloader: decode"):
             batch, images = self._batches.decode(cursor)

@@ -169,12 +169,13 @@ class MixedLoader(Closing, Generic[B_co]):
         self._progress.restore(turn)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles a loader that has not begun: unpickling restores its state."""
-        return {**vars(self), "_state": self.state_dict()}
+        """Pickles its state, too, if its loaders have to stay on the samples of before."""
+        return {**vars(self), "_state": self.state_dict() if self._lengths_in else None}
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
         vars(self).update(pickled)
-        self.load_state_dict(vars(self).pop("_state"))
+        if state := vars(self).pop("_state"):
+            self.load_state_dict(state)
 
     def close(self) -> None:
         """Closes the loaders."""

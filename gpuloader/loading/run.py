@@ -196,7 +196,7 @@ class Run:
         """Returns the run over the samples that a state is of, if shards were appended behind these; otherwise itself.
 
         Raises:
-            StateError: the arguments do not fit these samples alone, or new classes change the numbers of others.
+            StateError: the arguments do not fit these samples alone.
         """
         if not isinstance(state, Mapping) or not is_integer(samples := state.get("samples"), 1, len(self.shards)):
             return self
@@ -204,14 +204,13 @@ class Run:
         if self.choice is None or shards is None or not is_same(state.get("dataset"), shards.fingerprint):
             return self
         try:
-            labels, positions = self.choice.of_first(samples, self.shards).of(shards)
+            labels, positions = self.choice.of_first(samples, self.shards, self.labels).of(shards)
             plan = replace(self.plan, positions=positions)
         except GPULoaderError as error:
             raise StateError(
                 f"the state was saved with the first {samples:,} samples of this data, and the loader's arguments do "
                 f"not fit these: {error}"
             ) from None
-        _check_numbers(labels, self.labels)
         known_bad = {sample: cause for sample, cause in self.known_bad.items() if sample < samples}
         return replace(self, plan=plan, shards=shards, labels=labels, known_bad=known_bad)
 
@@ -335,19 +334,6 @@ def _default_threads(run: Run) -> int:
     """Returns this process's share of the cores; with a GPU, at most 8."""
     cores = max(1, available_cores() // run.world.local_world_size)
     return cores if run.device_id is None else min(cores, _GPU_THREADS)
-
-
-def _check_numbers(labels: Labels | None, of_all: Labels | None) -> None:
-    """Checks that the classes of the first shards have the same numbers among all."""
-    if labels is None or of_all is None:
-        return
-    moved = [name for label, name in labels.names.items() if of_all.names.get(label, name) != name]
-    if moved:
-        raise StateError(
-            f"the shards that are new since the state was saved have new classes, which change the numbers of "
-            f"{counted(len(moved), 'class', 'classes')}, such as {moved[0]!r}: name all classes, the new ones last, in "
-            f"label_from=LabelFrom({labels.place!r}, classes=[...])"
-        )
 
 
 def _check_shapes(recipe: Recipe, buckets: Bucketed) -> None:

@@ -176,9 +176,9 @@ class TrainerLoaders:
         run = whole.resumed(state)  # of fewer samples, if shards were appended since
         if len(run.shards) < len(whole.shards) and state.get("epoch") != epoch:
             raise StateError(
-                f"the checkpoint was saved at the last batch of epoch {describe(state.get('epoch'))}, and Lightning cannot "
-                f"tell that it was the last, because shards were appended since: resume from the checkpoint of another "
-                f"batch, or from one that was saved at the epoch's end"
+                f"the checkpoint was saved at the last batch of epoch {describe(state.get('epoch'))}, and Lightning "
+                f"cannot tell that it was the last, because shards were appended since: resume from the checkpoint of "
+                f"another batch, or from one that was saved at the epoch's end"
             )
         loader.load_state_dict({**state, **run.plan.place(run.plan.after(run.plan.at(epoch, 0), done))})
 

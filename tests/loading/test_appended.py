@@ -294,13 +294,28 @@ def test_a_new_class_must_not_change_the_numbers_of_others(tars: list[Path], tmp
     now = moved(tars, tmp_path)
     with (
         loader(now, label_from="folder") as new,
-        pytest.raises(StateError, match="change the numbers of 2 classes, such as 'cat': name all classes, the new on"),
+        pytest.raises(
+            StateError, match=r"other labels .* If new folders of classes changed the numbers of others, name them last"
+        ),
     ):
         new.load_state_dict(state)
     with loader(now, label_from=LabelFrom("folder", classes=["cat", "dog", "ant"])) as new:
         new.load_state_dict(state)
         assert new.classes == ("cat", "dog", "ant")
         assert received(new) == rest
+
+
+def test_a_new_class_behind_the_others_may_have_a_weight(tars: list[Path], tmp_path: Path) -> None:
+    new_class = write_shard(tmp_path / "fox.tar", [{"__key__": "fox/1", "jpg": jpeg(12, 12)}])
+    weights = {"cat": 1, "dog": 2}
+    with (
+        loader(tars[:BEFORE], label_from="folder", **subset(weights=weights)) as old,
+        loader([*tars[:BEFORE], new_class], label_from="folder", **subset(weights={**weights, "fox": 9})) as new,
+    ):
+        state, rest = stopped(old)
+        new.load_state_dict(state)
+        assert received(new) == rest
+        assert any(index == OLD for batch in received(new) for index, *_ in batch)
 
 
 def test_files_added_to_a_folder_of_pictures_are_no_appended_shards(tars: list[Path], tmp_path: Path) -> None:
