@@ -201,7 +201,7 @@ class Run:
         if not isinstance(state, Mapping) or not is_integer(samples := state.get("samples"), 1, len(self.shards)):
             return self
         shards = self.shards.first(samples)
-        if self.choice is None or shards is None or not is_same(state.get("dataset"), shards.fingerprint):
+        if self.choice is None or not is_same(state.get("dataset"), shards.fingerprint):
             return self
         try:
             labels, positions = self.choice.of_first(samples, self.shards, self.labels).of(shards)

@@ -186,11 +186,9 @@ class ShardSet:
         digest = sum(self.index.data_digests()[:shard], DataDigest())
         return digest + self.index.data_digest_of(int(self._starts[shard]), samples)
 
-    def first(self, samples: int) -> ShardSet | None:
-        """Returns the first shards, with files of their own, if they have so many samples together; otherwise None."""
+    def first(self, samples: int) -> ShardSet:
+        """Returns the first shards that have so many samples together, or some more; they open files of their own."""
         shards = int(np.searchsorted(self._starts, samples))
-        if self._starts[shards] != samples:
-            return None
         entries = {number: entry for number, entry in self._entries.items() if number < shards}
         return ShardSet(self.shards[:shards], self.index.first(shards), entries, self._cache, self._read_cached)
 

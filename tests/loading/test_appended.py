@@ -343,7 +343,7 @@ def test_files_added_to_a_folder_of_pictures_are_no_appended_shards(tars: list[P
 )
 def test_the_epoch_of_a_mixed_loader_goes_on_so_too(tars: list[Path], mode: dict[str, Any]) -> None:
     def mixed(shards: int) -> MixedLoader[Any]:
-        return MixedLoader({"a": loader(tars[:shards]), "b": loader(tars[:1], 2)}, **mode)
+        return MixedLoader({"a": loader(tars[:shards]), "b": loader(tars[1:shards], 3)}, **mode)
 
     def named(batches: Iterable[Any]) -> list[Any]:
         return [(name, received([batch])) for name, batch in batches]
