@@ -89,7 +89,7 @@ class DecodedBatches:
     """
 
     def __init__(self, run: Run, quarantine: Quarantine) -> None:
-        self._run = run
+        self.run = run
         self._quarantine = quarantine
         self._reading: _Reading | None = None
         self._feed: Feed[EncodedBatch] = Feed()
@@ -121,13 +121,13 @@ class DecodedBatches:
             # None while the step runs: if an interrupt ends it, nobody knows which batches DALI has.
             self._cursor = None
             batch, images = self._step(cursor)
-            self._quarantine.add(batch.bad)
-            self._cursor = self._run.plan.at_step(self._run.plan.after(batch.cursor))
+            self._quarantine.add(batch.bad, len(self.run.shards))
+            self._cursor = self.run.plan.at_step(self.run.plan.after(batch.cursor))
         except BaseException as error:
             # All batches under way are lost, but not the cursor: the next call starts from it again.
             self.close()
             if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
-                raise DeviceError(explain_lack_of_memory(self._run, str(error))) from None
+                raise DeviceError(explain_lack_of_memory(self.run, str(error))) from None
             raise
         return batch, images
 
@@ -155,12 +155,12 @@ class DecodedBatches:
         self._cursor = None
         if self._reading is not None:
             self._reading.close()
-        self._reading = _Reading(self._run, cursor, self._quarantine.suspects)
+        self._reading = _Reading(self.run, cursor, self._quarantine.suspects)
         self._feed.restart(self._reading.batches.take)
 
     def _step(self, cursor: Cursor) -> tuple[EncodedBatch, list[Any]]:
         assert self._reading is not None
-        first, end = self._run.plan.share(cursor)
+        first, end = self.run.plan.share(cursor)
         if first == end:  # DALI takes no batch without samples
             batch = self._reading.reader.read(cursor, Arena())
             return batch, self._make_no_images(batch.drawn)
@@ -196,7 +196,7 @@ class DecodedBatches:
         The batches after it are only decoded again.
         """
         batch, suspects = self._feed.in_flight[0], self._quarantine.suspects
-        refused = set(batch.ids[list(find_bad_rows(self._run, batch.images, batch.drawn, message))].tolist())
+        refused = set(batch.ids[list(find_bad_rows(self.run, batch.images, batch.drawn, message))].tolist())
         tried = suspects if batch is self._again else set()  # other suspects may be newer than this read
         if refused <= tried:  # the images are not the cause, or triage would never come to an end
             raise RuntimeError(message)
@@ -206,8 +206,8 @@ class DecodedBatches:
 
     def _make_no_images(self, drawn: Drawn) -> list[Any]:
         """Returns the images of a batch without samples."""
-        recipe = self._run.recipe
-        make = partial(torch.empty, dtype=getattr(torch, recipe.graph_dtype), device=self._run.device)
+        recipe = self.run.recipe
+        make = partial(torch.empty, dtype=getattr(torch, recipe.graph_dtype), device=self.run.device)
         shapes = [view.shape for view in drawn.views]
         return [
             [] if shape is None else make((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import unwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
@@ -15,6 +16,7 @@ from typing_extensions import Never, TypeVar
 
 from gpuloader.errors import LoaderError
 from gpuloader.helpers.forking import at_fork
+from gpuloader.helpers.text import counted
 from gpuloader.loading.argument_types import (
     AnyCache,
     AnyDecoder,
@@ -31,7 +33,7 @@ from gpuloader.loading.argument_types import (
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
-from gpuloader.loading.iteration import Closing, EpochSampler, Iteration, Progress
+from gpuloader.loading.iteration import AnyCursor, Closing, EpochSampler, Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.run import Dataset, Run, resolve_run
@@ -40,7 +42,7 @@ from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
 from gpuloader.plan import Cursor, LastBatch
 from gpuloader.recipe import Recipe
-from gpuloader.shards import find_class_names
+from gpuloader.shards import ShardSet, find_class_names
 from gpuloader.shards.class_names import as_list
 
 # A loader's type has what it was given as `output` and `fields`, and `__iter__` says which batch follows from them. So
@@ -49,6 +51,8 @@ Output_co = TypeVar("Output_co", covariant=True, default=AnyOutput)
 Fields_co = TypeVar("Fields_co", covariant=True, default=AnyFields)
 Output = TypeVar("Output", bound=AnyOutput, default=Literal["tuple"])
 Fields = TypeVar("Fields", bound=AnyFields, default=tuple[()])
+
+_log = logging.getLogger("gpuloader")
 
 
 class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
@@ -166,13 +170,20 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             "cache": cache,
             "world": world,
         }
-        self._run = resolve_run(**self._arguments)
-        self._quarantine = Quarantine(self._run)
-        self._batches = DecodedBatches(self._run, self._quarantine)
-        warn_of_memory(self._run)
+        self._whole = resolve_run(**self._arguments)
+        self._first: _First | None = None
+        self._quarantine = Quarantine(self._whole)
+        self._batches = DecodedBatches(self._whole, self._quarantine)
+        warn_of_memory(self._whole)
         self._progress = Progress(Cursor)
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
+
+    @property
+    def _run(self) -> Run:
+        """The run of the cursor's epoch."""
+        first = self._first
+        return self._whole if first is None or first.progress.cursor.epoch != first.epoch else first.run
 
     def __len__(self) -> int:
         """Counts the steps of an epoch, the same on every rank. A resumed epoch has only the steps that are left."""
@@ -199,8 +210,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes, entry i for label i; None if they are not known."""
-        labels = self._run.labels
-        return as_list(find_class_names(self._run.shards)) if labels is None else labels.classes
+        labels = self._whole.labels
+        return as_list(find_class_names(self._whole.shards)) if labels is None else labels.classes
 
     @property
     def num_samples(self) -> int:
@@ -224,7 +235,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     @property
     def dataset(self) -> Dataset:
         """All of the data: `len(loader.dataset)` samples, its `classes` and `class_to_idx`."""
-        return Dataset(len(self._run.shards), self.classes)
+        return Dataset(len(self._whole.shards), self.classes)
 
     @property
     def sampler(self) -> EpochSampler:
@@ -297,19 +308,14 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration resume exactly where the state was taken, with any number of ranks and batch size.
 
-        With buckets, with those whose product divides the state's quantum.
+        With buckets, with those whose product divides the state's quantum. If shards were appended at the end of the
+        data since the state was saved, the epoch that it is in goes on without them, and the next one has all.
 
         Raises:
             StateError: the state belongs to another version, dataset, recipe, seed or shuffle, or its quantum does not
                 allow this number of ranks and batch size; the message names the difference.
         """
-        self._check_open()
-        cursor, bad = self._run.check_state(state)
-        self._batches.close()
-        if (run := self._run.resumed(state)) is not self._run:
-            self._run, self._batches = run, DecodedBatches(run, self._quarantine)
-        self._progress.restore(cursor)
-        self._quarantine.restore(bad)
+        self._restore(state)
 
     def stats(self) -> Stats:
         """Returns what the loader has done since it was created."""
@@ -327,7 +333,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         """Ends threads, closes files and frees memory; the loader cannot be used again. Closing twice is fine."""
         self._unusable = self._unusable or "is closed"
         self._batches.close()
-        self._run.shards.close()
+        for shards in self._shard_sets():
+            shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles a loader that has not begun: unpickling makes it again, at the same cursor."""
@@ -348,17 +355,21 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         """Returns the next batch of the running epoch; raises StopIteration at its end."""
         self._check_open()
         self._progress.begin(epoch)
-        cursor = self._progress.cursor
-        if not self._run.plan.steps_left(cursor):
+        cursor, run = self._progress.cursor, self._run
+        if not run.plan.steps_left(cursor):
             self._progress.cursor, self._progress.running = self._progress.start, None
             raise StopIteration
         started = time.perf_counter()
+        if self._batches.run is not run:  # the first epoch with the shards that were appended, or the last without them
+            self._batches.close()
+            self._batches.run.shards.close()
+            self._batches = DecodedBatches(run, self._quarantine)
         with record_function("gpuloader: decode"):
             batch, images = self._batches.decode(cursor)
         decoded = time.perf_counter()
         with record_function("gpuloader: deliver"):
-            result = deliver(self._run, batch, images)
-        after = self._run.plan.after(cursor)
+            result = deliver(run, batch, images)
+        after = run.plan.after(cursor)
         now = time.perf_counter()
         step = Stats(
             batches=1,
@@ -380,8 +391,30 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     def _leave_to_the_parent(self) -> None:
         """Releases what belongs to the parent, in a forked child."""
         self._batches.leave_to_the_parent()
-        self._run.shards.renew_lock()
+        for shards in self._shard_sets():
+            shards.renew_lock()
         self._unusable = "belongs to the parent of this forked process"
+
+    def _restore(
+        self, state: Mapping[str, Any], progress: Progress[Any] | None = None, place: AnyCursor | None = None
+    ) -> None:
+        self._check_open()
+        whole = self._whole.with_quantum(state)
+        run = whole.resumed(state)
+        cursor, bad = run.check_state(state)
+        self._batches.close()
+        self._whole, self._first = whole, None
+        if run is not whole:
+            first = _First(run, progress or self._progress, (place or cursor).epoch)
+            stays = not first.progress.is_beginning(place or cursor)
+            self._first = first if stays else None
+            if whole.world.local_rank == 0:
+                _log.warning("%s", _describe_appended(whole.shards, run.shards, first.epoch, stays))
+        self._progress.restore(cursor)
+        self._quarantine.restore(bad)
+
+    def _shard_sets(self) -> list[ShardSet]:
+        return [self._whole.shards, *([] if self._first is None else [self._first.run.shards])]
 
 
 # Type checkers read the type variables. jsonargparse, which LightningCLI uses, reads these.
@@ -389,8 +422,30 @@ for _init in (GPULoader.__init__, unwrap(GPULoader.__init__)):
     _init.__annotations__ |= {"output": "AnyOutput", "fields": "AnyFields"}
 
 
+def _describe_appended(shards: ShardSet, first: ShardSet, epoch: int, stays: bool) -> str:
+    new = counted(len(shards.shards) - len(first.shards), "new shard")
+    what = f"epoch {epoch} goes on with the first {len(first):,} samples, epoch {epoch + 1} has all"
+    return (
+        f"the data has {new} with {len(shards) - len(first):,} samples since the state was saved: "
+        f"{what if stays else f'epoch {epoch} has all'}"
+    )
+
+
 class _Epoch(Iteration[Cursor, Any]):
     delivered_at: float | None = None  # the time of its last batch
+
+
+@dataclass(frozen=True)
+class _First:
+    """The first samples of a loader, which a state is of: the run over them, and the epoch that stays on them.
+
+    Attributes:
+        progress: whose epoch it is: the loader's, or that of its MixedLoader.
+    """
+
+    run: Run
+    progress: Progress[Any]
+    epoch: int
 
 
 def run_of(loader: GPULoader[Any, Any, Any]) -> Run:
@@ -402,6 +457,16 @@ def begin_epoch(loader: GPULoader[B_co, Any, Any], epoch: int) -> Iterator[B_co]
     """Begins an epoch from its first step, even if a state was restored in it."""
     loader._progress.start = Cursor(epoch)  # noqa: SLF001
     return iter(loader)
+
+
+def whole_run_of(loader: GPULoader[Any, Any, Any]) -> Run:
+    """Returns the run of all epochs but one that stays on the samples of its state."""
+    return loader._whole  # noqa: SLF001
+
+
+def restore_within(loader: GPULoader[Any, Any, Any], state: Any, progress: Progress[Any], place: AnyCursor) -> None:  # noqa: ANN401
+    """Does what `load_state_dict` does, in a MixedLoader of this progress, whose state is of this place."""
+    loader._restore(state, progress, place)  # noqa: SLF001
 
 
 def _make_again(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:

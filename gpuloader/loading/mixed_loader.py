@@ -12,7 +12,7 @@ import numpy as np
 from gpuloader.errors import ConfigError, LoaderError, StateError, describe
 from gpuloader.loading.delivery import B_co
 from gpuloader.loading.iteration import Closing, Iteration, Progress
-from gpuloader.loading.loader import GPULoader, begin_epoch, run_of
+from gpuloader.loading.loader import GPULoader, begin_epoch, restore_within, whole_run_of
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place, is_same
 from gpuloader.loading.torch_epochs import TorchEpochs
@@ -92,13 +92,15 @@ class MixedLoader(Closing, Generic[B_co]):
             name: loader if isinstance(loader, GPULoader) else TorchEpochs(loader) for name, loader in loaders.items()
         }
         self._lengths = {name: len(loader) for name, loader in self._epochs.items()}
+        self._lengths_in: dict[int, dict[str, int]] = {}  # of an epoch that goes on without shards that were appended
         worlds = [loader.world for loader in self._epochs.values() if isinstance(loader, GPULoader)]
-        agree(worlds[0] if worlds else World.detect(), self._identity())
+        agree(worlds[0] if worlds else World.detect(), self._identity(self._lengths))
         self._progress = Progress(Turn)
 
     def __len__(self) -> int:
         """Counts the steps of the next epoch, or of all of a resumed one. With "weighted" it differs between epochs."""
-        return self._steps(self._progress.start.epoch)
+        epoch = self._progress.start.epoch
+        return self._steps(epoch, self._lengths_of(epoch))
 
     def __iter__(self) -> Iterator[tuple[str, B_co]]:
         """Iterates over the next epoch, or over the rest of the epoch that `load_state_dict` restored.
@@ -116,46 +118,64 @@ class MixedLoader(Closing, Generic[B_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where the loader is in its run, in plain JSON types, with the states of the loaders."""
+        cursor = self._progress.cursor
         return {
-            **self._identity(),
-            "epoch": self._progress.cursor.epoch,
-            "step": self._progress.cursor.step,
+            **self._identity(self._lengths_of(cursor.epoch)),
+            "epoch": cursor.epoch,
+            "step": cursor.step,
             "loaders": {name: loader.state_dict() for name, loader in self._epochs.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration resume where the state was taken; the global batch sizes must be the same.
 
+        If shards were appended to the data of a loader, the epoch that has begun goes on without them.
+
         Raises:
             StateError: the state has other loaders or another order of them, strategy, weights, stop or seed.
         """
-        mine = self._identity()
         if not isinstance(state, Mapping):
             raise StateError(
                 f"this is not a state of a MixedLoader but {describe(state)}: pass what its state_dict() returned"
             )
-        if missing := sorted({*mine, "epoch", "step", "loaders"} - set(state)):
+        if missing := sorted({*self._identity({}), "epoch", "step", "loaders"} - set(state)):
             raise StateError(f"this is not a state of a MixedLoader: it lacks {', '.join(missing)}")
+        saved = state["loaders"]
+        states = {name: saved.get(name, {}) if isinstance(saved, Mapping) else {} for name in self._epochs}
+        lengths = {name: self._length_after(name, states[name]) for name in self._epochs}
+        mine = self._identity(lengths)
         for name, value in mine.items():
             if not is_same(state[name], value):
                 raise StateError(
                     f"the state has {name}={describe(state[name])}, this MixedLoader has {name}={value!r}: "
                     f"make it as it was when the state was saved, or start again without the state"
                 )
-        if not isinstance(state["loaders"], Mapping):
-            raise StateError(f"the state's loaders are {describe(state['loaders'])}: they must be states by name")
-        epoch, step = check_place(state, "step", self._steps)
-        states = {name: state["loaders"].get(name, {}) for name in self._epochs}
+        if not isinstance(saved, Mapping):
+            raise StateError(f"the state's loaders are {describe(saved)}: they must be states by name")
+        turn = Turn(*check_place(state, "step", lambda epoch: self._steps(epoch, lengths)))
         for name, loader in self._epochs.items():
-            check_state = loader.check_state if isinstance(loader, TorchEpochs) else run_of(loader).check_state
+            check_state = loader.check_state if isinstance(loader, TorchEpochs) else whole_run_of(loader).check_state
             try:
                 check_state(states[name])
             except StateError as error:
                 raise StateError(f"loader {name!r}: {error}") from None
         self._progress.restore(Turn(self._progress.start.epoch))  # in case a torch loader fails
         for name, loader in self._epochs.items():
-            loader.load_state_dict(states[name])
-        self._progress.restore(Turn(epoch, step))
+            if isinstance(loader, TorchEpochs):
+                loader.load_state_dict(states[name])
+            else:
+                restore_within(loader, states[name], self._progress, turn)
+        self._lengths_in = {} if self._progress.is_beginning(turn) else {turn.epoch: lengths}
+        self._progress.restore(turn)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickles its state, too, if its loaders have to stay on the samples of before."""
+        return {**vars(self), "_state": self.state_dict() if self._lengths_in else None}
+
+    def __setstate__(self, pickled: dict[str, Any]) -> None:
+        vars(self).update(pickled)
+        if state := vars(self).pop("_state"):
+            self.load_state_dict(state)
 
     def close(self) -> None:
         """Closes the loaders."""
@@ -167,13 +187,14 @@ class MixedLoader(Closing, Generic[B_co]):
         progress = self._progress
         progress.begin(epoch)
         cursor = progress.cursor
-        epoch.turns = epoch.turns or islice(self._turns(cursor.epoch), cursor.step, None)
+        lengths = self._lengths_of(cursor.epoch)
+        epoch.turns = epoch.turns or islice(self._turns(cursor.epoch, lengths), cursor.step, None)
         epoch.turn = epoch.turn or next(epoch.turns, None)  # if the turn before raised, it is still to be given
         if epoch.turn is None:
             progress.cursor, progress.running = progress.start, None
             raise StopIteration
         name, number = epoch.turn
-        passes, index = divmod(number, self._lengths[name])
+        passes, index = divmod(number, lengths[name])
         if index == 0:
             epoch.epochs[name] = self._begin(name, self._epoch_of(cursor.epoch, passes))
         elif name not in epoch.epochs:  # after a resume, which restored the loader to here
@@ -196,12 +217,25 @@ class MixedLoader(Closing, Generic[B_co]):
             return epoch // len(self.loaders)
         return (epoch * _PASSES + passes) % EPOCHS if self._stop == "cycle" else epoch
 
-    def _steps(self, epoch: int) -> int:
-        return sum(1 for _ in self._turns(epoch))
+    def _lengths_of(self, epoch: int) -> dict[str, int]:
+        """Returns the steps of each loader in an epoch."""
+        return self._lengths_in.get(epoch, self._lengths)
 
-    def _turns(self, epoch: int) -> Iterator[tuple[str, int]]:
+    def _length_after(self, name: str, state: object) -> int:
+        """Returns the steps of a loader in the epoch of a state."""
+        loader = self._epochs[name]
+        if isinstance(loader, TorchEpochs):
+            return self._lengths[name]
+        try:
+            return whole_run_of(loader).resumed(state).plan.steps
+        except StateError as error:
+            raise StateError(f"loader {name!r}: {error}") from None
+
+    def _steps(self, epoch: int, lengths: Mapping[str, int]) -> int:
+        return sum(1 for _ in self._turns(epoch, lengths))
+
+    def _turns(self, epoch: int, lengths: Mapping[str, int]) -> Iterator[tuple[str, int]]:
         """Yields for each step the name of the loader, and how many batches it gave before in this epoch."""
-        lengths = self._lengths
         names = list(lengths)
         if self._strategy == "alternate":
             names = [names[epoch % len(names)]]
@@ -228,14 +262,14 @@ class MixedLoader(Closing, Generic[B_co]):
             uniform = steps.of(Stream.SAMPLING, occurrence=1)(1)[:, 0]  # not the numbers that samples get
             yield from (names[number] for number in np.searchsorted(bounds[:-1], uniform, side="right"))
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self, lengths: Mapping[str, int]) -> dict[str, Any]:
         return {
             "version": STATE_VERSION,
             "strategy": self._strategy,
             "stop": self._stop,
             "seed": self._seed,
             "weights": self._weights,
-            "lengths": [[name, length] for name, length in self._lengths.items()],  # their order counts
+            "lengths": [[name, length] for name, length in lengths.items()],  # their order counts
         }
 
 

@@ -26,8 +26,8 @@ class Quarantine:
         self.bad: dict[int, str] = {}
         self.suspects: set[int] = set()
 
-    def add(self, bad: Mapping[int, str]) -> None:
-        """Adds the bad images of a batch, and logs each once.
+    def add(self, bad: Mapping[int, str], samples: int) -> None:
+        """Adds the bad images of a batch of a run over so many samples, and logs each once.
 
         Raises:
             TooManyBadImagesError: there are more than the run allows.
@@ -37,11 +37,11 @@ class Quarantine:
             if sample not in self.bad:
                 self.bad[sample] = cause
                 _log.warning("bad image replaced: %s, key %r at byte %d: %s", *shards.locate(sample), cause)
-        if len(self.bad) > max(1, max_share * len(shards)):
+        if len(self.bad) > max(1, max_share * samples):
             sample, cause = next(reversed(self.bad.items()))
             where = shards.locate(sample)
             raise TooManyBadImagesError(
-                f"{len(self.bad)} of {len(shards)} images are bad, more than BadImages(max_share={max_share}) allows; "
+                f"{len(self.bad)} of {samples} images are bad, more than BadImages(max_share={max_share}) allows; "
                 f"the last one is {where.key!r} in {where.shard}: {cause}. Repair the shards, or allow more"
             )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gpuloader.errors import ConfigError, PresetError, StateError
+from gpuloader.errors import ConfigError, GPULoaderError, PresetError, StateError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
@@ -32,16 +32,17 @@ from gpuloader.loading.arguments import (
     warn_of_turned,
 )
 from gpuloader.loading.buckets import Buckets
+from gpuloader.loading.choice import Choice
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
 from gpuloader.loading.probing import resolve_decoder
-from gpuloader.loading.selection import Sources, check_components, make_sampling, resolve_sources, select
+from gpuloader.loading.selection import Sources, check_components, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import check_for_gpu, read_cached
 from gpuloader.plan import AllSamples, Bucketed, Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
-from gpuloader.shards import Labels, ShardSet, make_labels, read_quarantine
+from gpuloader.shards import Labels, ShardSet, read_quarantine
 
 _GPU_THREADS = 8
 
@@ -84,6 +85,7 @@ class Run:
         device_id: a GPU's number, or None for the CPU.
         world: this rank and the number of ranks.
         quantum: of buckets, if it was given.
+        choice: what chose the samples of the plan; None if they cannot be chosen again.
 
     Example:
         >>> from gpuloader import GPULoader
@@ -106,6 +108,7 @@ class Run:
     world: World = field(default_factory=lambda: World(0, 1))
     recipe_name: str = "Recipe"
     quantum: int | None = None
+    choice: Choice | None = None
 
     def __str__(self) -> str:
         plan = self.plan
@@ -186,6 +189,32 @@ class Run:
         return cursor, check_quarantine(checked["quarantine"], len(self.shards))
 
     def resumed(self, state: object) -> Run:
+        """Returns the run of a state: itself, or the one `of_first` samples or `with_quantum` of the state."""
+        return self.of_first(state).with_quantum(state)
+
+    def of_first(self, state: object) -> Run:
+        """Returns the run over the samples that a state is of, if shards were appended behind these; otherwise itself.
+
+        Raises:
+            StateError: the arguments do not fit these samples alone.
+        """
+        if not isinstance(state, Mapping) or not is_integer(samples := state.get("samples"), 1, len(self.shards)):
+            return self
+        shards = self.shards.first(samples)
+        if self.choice is None or not is_same(state.get("dataset"), shards.fingerprint):
+            return self
+        known_bad = {sample: cause for sample, cause in self.known_bad.items() if sample < samples}
+        try:
+            labels, positions = self.choice.of_first(samples, self.shards, self.labels).of(shards, known_bad)
+            plan = replace(self.plan, positions=positions)
+        except GPULoaderError as error:
+            raise StateError(
+                f"the state was saved with the first {samples:,} samples of this data, and the loader's arguments do "
+                f"not fit these: {error}"
+            ) from None
+        return replace(self, plan=plan, shards=shards, labels=labels, known_bad=known_bad)
+
+    def with_quantum(self, state: object) -> Run:
         """Returns the run itself; with the quantum of the state, if it has another, and this one was not given.
 
         Raises:
@@ -256,23 +285,12 @@ def resolve_run(
     )
     _ = shards.decoded  # if only some shards contain arrays, this raises now and not at the first batch
     known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
-    selection = select(shards, chosen)
-    labels = make_labels(shards, labelling.place, labelling.classes, selection.of)
     batch_size = as_python_integer(batch_size)
     if last_batch is None:
         last_batch = "pad" if in_buckets else recipe.default_last_batch
-    positions = make_sampling(
-        shards,
-        selection,
-        labels,
-        order,
-        sources,
-        chosen,
-        upright=recipe.orientation == "apply",
-        last_batch=last_batch,
-        global_batch=here.world_size * batch_size if is_integer(batch_size, 1) else 1,  # the plan refuses others
-        known_bad=known_bad,
-    )
+    global_batch = here.world_size * batch_size if is_integer(batch_size, 1) else 1  # the plan refuses others
+    choice = Choice(chosen, order, sources, labelling, recipe.orientation == "apply", last_batch, global_batch)
+    labels, positions = choice.of(shards, known_bad)
     if isinstance(positions, Bucketed):
         _check_shapes(recipe, positions)
         if here.local_rank == 0:
@@ -294,7 +312,8 @@ def resolve_run(
     _check_mixing(recipe, plan, labels is not None or any(each.is_target for each in parsed_fields.values()))
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
-    run = replace(run, quantum=chosen.buckets.quantum if isinstance(chosen.buckets, Buckets) else None)
+    quantum = chosen.buckets.quantum if isinstance(chosen.buckets, Buckets) else None
+    run = replace(run, quantum=quantum, choice=choice)
     if here.world_size > 1 or here.members:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))

@@ -91,7 +91,7 @@ def select(shards: ShardSet, sampling: Sampling) -> Selection:
     Raises:
         ConfigError: one of them is invalid, or they choose no sample.
     """
-    ids = None if sampling.subset is None else _ids(sampling.subset, shards)
+    ids = None if sampling.subset is None else ids_of(sampling.subset, shards)
     lacking = [np.empty(0, np.int64)]
     for extension in sampling.require:
         _check_exists("require", extension, shards)
@@ -278,7 +278,8 @@ def _dotted(extensions: Collection[str]) -> str:
     return f"{shown}{' ...' if len(extensions) > _MOST_EXTENSIONS else ''}"
 
 
-def _ids(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
+def ids_of(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
+    """Returns the samples of a subset, (n,) ids in its order; raises ConfigError if it is invalid or empty."""
     if callable(subset):
         chosen = np.asarray(subset(columns(shards)))
         if chosen.dtype != np.bool_ or chosen.shape != (len(shards),):

@@ -74,7 +74,8 @@ def check_identity(
         if name == "labels":
             problem = (
                 f"the state was saved with other labels ({describe(state[name])}, here {value!r}): a .cls, a folder's "
-                f"name, or the order of the classes differs"
+                f"name, or the order of the classes differs. If new folders of classes changed the numbers of others, "
+                f"name them last in LabelFrom(..., classes=[...])"
             )
         raise StateError(f"{problem}. Make the loader as it was when the state was saved, or start without the state")
     return state

@@ -36,6 +36,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import astuple, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -301,7 +302,7 @@ class SetIndex(Index):
         self.left_out_count: NDArray[np.int64] = table["left_out_count"]
 
     def __len__(self) -> int:
-        return self.head.rows("samples")
+        return int(self.sample_end[-1]) if len(self.sample_end) else 0
 
     @classmethod
     def of(cls, indexes: Sequence[ShardIndex]) -> SetIndex:
@@ -327,7 +328,7 @@ class SetIndex(Index):
         return cls(Columns.map(path, read_index_head, _check_values))
 
     def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        return self._columns.use(name, start, stop)
+        return self._columns.use(name, start, self._rows(COLUMNS[name][1]) if stop is None else stop)
 
     def at(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Returns a copy of these rows of a column."""
@@ -335,7 +336,22 @@ class SetIndex(Index):
 
     def data_digests(self) -> list[DataDigest]:
         """Returns the digest of each shard's samples."""
-        return _data_digests(self.head)
+        return _data_digests(self.head)[: len(self.sample_end)]
+
+    def first(self, shards: int) -> SetIndex:
+        """Returns the index of the first shards; both share the columns."""
+        part = copy(self)
+        for name in ("sample_end", "shard_bytes", "shard_mtime_ns", "left_out_count", "names"):
+            setattr(part, name, getattr(self, name)[:shards])
+        part.left_out = tuple(item for item in self.left_out if item.shard < shards)
+        return part
+
+    def _rows(self, kind: str) -> int:
+        """Counts the rows that columns of this kind have of its shards."""
+        if len(self.sample_end) == self.head.rows("shards"):
+            return self.head.rows(kind)
+        ends = next((name for name, rows in _ENDS.items() if rows == kind), None)
+        return len(self) if ends is None or not len(self) else int(self._columns.use(ends, len(self) - 1, len(self))[0])
 
     def digest(self) -> bytes:
         """Identifies the indexed content: everything except the tars' times, the members left out and `seekable`."""

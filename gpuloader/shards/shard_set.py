@@ -186,6 +186,12 @@ class ShardSet:
         digest = sum(self.index.data_digests()[:shard], DataDigest())
         return digest + self.index.data_digest_of(int(self._starts[shard]), samples)
 
+    def first(self, samples: int) -> ShardSet:
+        """Returns the first shards that have so many samples together, or some more; they open files of their own."""
+        shards = int(np.searchsorted(self._starts, samples))
+        entries = {number: entry for number, entry in self._entries.items() if number < shards}
+        return ShardSet(self.shards[:shards], self.index.first(shards), entries, self._cache, self._read_cached)
+
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
         """Returns the digest of each run of so many shards; the last run may be shorter."""
         each = self.index.data_digests()

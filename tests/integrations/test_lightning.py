@@ -232,6 +232,15 @@ def test_a_run_on_a_folder_goes_on_in_mid_epoch_there_and_on_its_shards(
         assert fit(source, tmp_path, path).steps["train"] == whole["train"][3:]
 
 
+def test_an_epoch_goes_on_without_shards_that_were_appended_since(tar: list[str], tmp_path: Path) -> None:
+    before = fit(tar[:1], tmp_path, callbacks=[checkpoints(lightning, tmp_path, **EVERY_STEP)]).steps["train"]
+    states, all_of = dict(in_order(tmp_path)), fit(tar, tmp_path).steps["train"]
+    assert [len([step for step in steps if step.epoch == 1]) for steps in (before, all_of)] == [2, 5]
+    assert fit(tar, tmp_path, states[1]).steps["train"] == [before[1], *all_of[5:]]
+    with pytest.raises(StateError, match="saved at the last batch of epoch 0, and Lightning cannot tell"):
+        fit(tar, tmp_path, states[2])
+
+
 @pytest.mark.parametrize("hook", ["training_step", "on_train_batch_end", "validation_step"])
 def test_a_run_that_fails_goes_on_with_the_batch_that_was_not_trained(
     tar: list[str], tmp_path: Path, hook: str

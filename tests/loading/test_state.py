@@ -128,7 +128,7 @@ def test_a_state_of_other_formats_is_refused(
             [0, 2],
             "it had 3 shards, this loader has 2; missing or changed here are the saved shards 1, counted",
         ),
-        ([0, 1], [0, 1, 2], "it had 2 shards, this loader has 3; new or changed here are {2}"),
+        ([1, 2], [0, 1, 2], "it had 2 shards, this loader has 3; new or changed here are {0}"),
         ([0, 1], [0, 2], "saved shards 1, counted from 0; new or changed here are {2}"),
         ([0, 1, 2], [0, 2, 1], "the same shards in another order; moved are {2}, {1}"),
     ],
