@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -29,6 +30,8 @@ from gpuloader.loading.argument_types import (
     OnError,
 )
 from gpuloader.loading.arguments import refuse_unknown
+from gpuloader.loading.changes import change_sampling as change_sampling_of
+from gpuloader.loading.changes import history_of
 from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
 from gpuloader.loading.iteration import Closing, EpochSampler, Iteration, Progress
@@ -42,6 +45,8 @@ from gpuloader.plan import Cursor, LastBatch
 from gpuloader.recipe import Recipe
 from gpuloader.shards import find_class_names
 from gpuloader.shards.class_names import as_list
+
+_log = logging.getLogger("gpuloader")
 
 # A loader's type has what it was given as `output` and `fields`, and `__iter__` says which batch follows from them. So
 # `__init__` needs no overloads, and for a wrong argument type checkers name this argument instead of all overloads.
@@ -290,26 +295,39 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         return {
             **self._run.identity,
             **self._run.plan.place(self._progress.cursor),
+            **history_of(self._run.plan.positions),
             "quarantine": [[sample, cause] for sample, cause in sorted(self._quarantine.bad.items())],
             "described": self._run.described,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, change_sampling: bool = False) -> None:
         """Makes the next iteration resume exactly where the state was taken, with any number of ranks and batch size.
 
         With buckets, with those whose product divides the state's quantum.
 
+        Args:
+            state: what `state_dict` returned.
+            change_sampling: whether this loader's `sampling`, `shuffle` and weights of sources may differ from the
+                state's. If only the weights differ, they change at the state's place, and each source goes on in its
+                pass; otherwise the run goes on with the next epoch. A warning says what changes.
+
         Raises:
-            StateError: the state belongs to another version, dataset, recipe, seed or shuffle, or its quantum does not
+            StateError: the state belongs to another version, dataset, recipe, seed or sampling, or its quantum does not
                 allow this number of ranks and batch size; the message names the difference.
         """
         self._check_open()
-        cursor, bad = self._run.check_state(state)
+        changed: Any = state
+        words = None
+        if change_sampling:
+            changed, words = change_sampling_of(state, self._run.plan.positions)
+        cursor, bad = self._run.check_state(changed)
         self._batches.close()
-        if (run := self._run.resumed(state)) is not self._run:
+        if (run := self._run.resumed(changed)) is not self._run:
             self._run, self._batches = run, DecodedBatches(run, self._quarantine)
         self._progress.restore(cursor)
         self._quarantine.restore(bad)
+        if words and self._run.world.local_rank == 0:
+            _log.warning("%s", words)
 
     def stats(self) -> Stats:
         """Returns what the loader has done since it was created."""

@@ -32,6 +32,7 @@ from gpuloader.loading.arguments import (
     warn_of_turned,
 )
 from gpuloader.loading.buckets import Buckets
+from gpuloader.loading.changes import describe_sampling, restore_history, sampling_identity
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
 from gpuloader.loading.probing import resolve_decoder
@@ -39,7 +40,7 @@ from gpuloader.loading.selection import Sources, check_components, make_sampling
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import check_for_gpu, read_cached
-from gpuloader.plan import AllSamples, Bucketed, Cursor, Custom, LastBatch, Plan, Weighted
+from gpuloader.plan import Bucketed, Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.shards import Labels, ShardSet, make_labels, read_quarantine
 
@@ -157,7 +158,7 @@ class Run:
             "recipe": self.recipe.fingerprint,
             "seed": self.plan.seed,
             "shuffle": positions.shuffle,
-            "sampling": None if isinstance(positions, AllSamples) else positions.fingerprint,
+            "sampling": sampling_identity(positions),
             "known_bad": hashlib.blake2b(known_bad, digest_size=16).hexdigest(),
             "labels": None if self.labels is None else self.labels.digest,
         }
@@ -165,7 +166,7 @@ class Run:
     @cached_property
     def described(self) -> dict[str, Any]:
         """What is needed to say how another run differs."""
-        return describe_run(self.recipe, self.shards)
+        return {**describe_run(self.recipe, self.shards), "sampling": describe_sampling(self.plan.positions)}
 
     def check_state(self, state: object) -> tuple[Cursor, dict[int, str]]:
         """Returns the cursor and the bad images of a loader's state.
@@ -186,11 +187,17 @@ class Run:
         return cursor, check_quarantine(checked["quarantine"], len(self.shards))
 
     def resumed(self, state: object) -> Run:
-        """Returns the run itself; with the quantum of the state, if it has another, and this one was not given.
+        """Returns the run itself, or one that goes on as the state says.
+
+        It has the state's segments of a mixture; and the state's quantum, if this one was not given.
 
         Raises:
-            StateError: the global batch does not divide the state's quantum; the message says what does.
+            StateError: the state's segments are invalid, or the global batch does not divide the state's quantum; the
+                message says what does.
         """
+        positions = restore_history(self.plan.positions, state)
+        if positions is not self.plan.positions:
+            return replace(self, plan=replace(self.plan, positions=positions))
         buckets = self.plan.bucketed
         quantum = state.get("quantum") if isinstance(state, Mapping) else None
         if buckets is None or not is_integer(quantum, 1, 2**31) or quantum == buckets.quantum:
