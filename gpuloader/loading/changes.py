@@ -12,7 +12,6 @@ from gpuloader.helpers.values import is_integer
 from gpuloader.loading.state import is_same
 from gpuloader.plan import (
     EPOCHS,
-    AllSamples,
     Bucketed,
     Custom,
     Mixture,
@@ -27,6 +26,7 @@ from gpuloader.plan import (
 )
 
 _MOST_PARTS = 10**6  # a mixture has at most a tenth of it
+_MOST_SHOWN = 5
 
 
 def describe_sampling(positions: Positions) -> str:
@@ -34,7 +34,10 @@ def describe_sampling(positions: Positions) -> str:
     if isinstance(positions, Remaining):
         return f"{describe_sampling(positions.positions)} without {len(positions.left_out):,} that are left out"
     if isinstance(positions, Mixture):
-        return f"sources in the ratio {_ratio(positions.schedule[0].parts)}"
+        ratios = [_ratio(segment.parts) for segment in positions.schedule]
+        return (
+            f"sources in the ratio {', then '.join(ratios[:_MOST_SHOWN])}{' ...' if len(ratios) > _MOST_SHOWN else ''}"
+        )
     samples = counted(positions.samples if isinstance(positions, Bucketed) else positions.length, "sample")
     kinds: dict[type, str] = {
         Bucketed: f"buckets of {samples}",
@@ -69,13 +72,18 @@ def restore_history(positions: Positions, state: object) -> Positions:
     return positions if changed == mixture.changed else with_mixture(positions, replace(mixture, changed=changed))
 
 
-def change_sampling(state: object, positions: Positions) -> tuple[object, str | None]:
+def change_sampling(
+    state: Any,  # noqa: ANN401 - what the user gives
+    positions: Positions,
+    identity: Mapping[str, Any],
+    described: Mapping[str, Any],
+) -> tuple[Any, str | None]:
     """Rewrites a state of another sampling into one of these positions, and says in words what changes; else None.
 
     A mixture of the same sources changes at the state's place. For other samplings, a running epoch cannot go on: the
     place becomes the beginning of the next one.
     """
-    own = {"sampling": sampling_identity(positions), "shuffle": positions.shuffle}
+    own = {"sampling": identity["sampling"], "shuffle": identity["shuffle"]}
     if not isinstance(state, Mapping) or _is_of(positions, state, own):
         return state, None
     epoch, delivered = state.get("epoch"), state.get("delivered")
@@ -90,9 +98,12 @@ def change_sampling(state: object, positions: Positions) -> tuple[object, str | 
         words = f"stay {new}, and change later" if old == new else f"change from {old} to {new}"
         words = f"the weights of the sources {words}, at sample {delivered:,} of epoch {epoch}"
         return {**state, **own, **history_of(with_mixture(positions, changed))}, words
-    described = state.get("described")
-    earlier = described.get("sampling") if isinstance(described, Mapping) else None
-    words = f"from {describe(earlier) if isinstance(earlier, str) else 'another'} to {describe_sampling(positions)!r}"
+    saved = state.get("described")
+    saved = saved if isinstance(saved, Mapping) else {}
+    if not is_same(saved.get("selected", "unknown"), described["selected"]):
+        own["labels"] = identity["labels"]  # those of other samples
+    earlier = saved.get("sampling")
+    words = f"from {describe(earlier) if isinstance(earlier, str) else 'another'} to {described['sampling']!r}"
     if not is_same(state.get("shuffle"), positions.shuffle):
         words += f", shuffle from {describe(state.get('shuffle'))} to {positions.shuffle!r}"
     if delivered:
@@ -100,11 +111,6 @@ def change_sampling(state: object, positions: Positions) -> tuple[object, str | 
     moved = {key: value for key, value in state.items() if key not in ("quantum", "mixture")}
     words = f"the sampling changes {words}: the run goes on with epoch {epoch + bool(delivered)}"
     return {**moved, **own, "epoch": epoch + bool(delivered), "delivered": 0}, words
-
-
-def sampling_identity(positions: Positions) -> str | None:
-    """Returns what a state has as `sampling`."""
-    return None if isinstance(positions, AllSamples) else positions.fingerprint
 
 
 def _is_of(positions: Positions, state: Mapping[str, Any], own: Mapping[str, Any]) -> bool:

@@ -30,7 +30,6 @@ from gpuloader.loading.argument_types import (
     OnError,
 )
 from gpuloader.loading.arguments import refuse_unknown
-from gpuloader.loading.changes import change_sampling as change_sampling_of
 from gpuloader.loading.changes import history_of
 from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
@@ -316,13 +315,12 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
                 allow this number of ranks and batch size; the message names the difference.
         """
         self._check_open()
-        changed: Any = state
         words = None
         if change_sampling:
-            changed, words = change_sampling_of(state, self._run.plan.positions)
-        cursor, bad = self._run.check_state(changed)
+            state, words = self._run.change_sampling(state)
+        cursor, bad = self._run.check_state(state)
         self._batches.close()
-        if (run := self._run.resumed(changed)) is not self._run:
+        if (run := self._run.resumed(state)) is not self._run:
             self._run, self._batches = run, DecodedBatches(run, self._quarantine)
         self._progress.restore(cursor)
         self._quarantine.restore(bad)

@@ -32,7 +32,7 @@ from gpuloader.loading.arguments import (
     warn_of_turned,
 )
 from gpuloader.loading.buckets import Buckets
-from gpuloader.loading.changes import describe_sampling, restore_history, sampling_identity
+from gpuloader.loading.changes import change_sampling, describe_sampling, restore_history
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
 from gpuloader.loading.probing import resolve_decoder
@@ -40,7 +40,7 @@ from gpuloader.loading.selection import Sources, check_components, make_sampling
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import check_for_gpu, read_cached
-from gpuloader.plan import Bucketed, Cursor, Custom, LastBatch, Plan, Weighted
+from gpuloader.plan import AllSamples, Bucketed, Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.shards import Labels, ShardSet, make_labels, read_quarantine
 
@@ -85,6 +85,7 @@ class Run:
         device_id: a GPU's number, or None for the CPU.
         world: this rank and the number of ranks.
         quantum: of buckets, if it was given.
+        selected: the fingerprint of the `Selection`.
 
     Example:
         >>> from gpuloader import GPULoader
@@ -107,6 +108,7 @@ class Run:
     world: World = field(default_factory=lambda: World(0, 1))
     recipe_name: str = "Recipe"
     quantum: int | None = None
+    selected: str | None = None
 
     def __str__(self) -> str:
         plan = self.plan
@@ -158,7 +160,7 @@ class Run:
             "recipe": self.recipe.fingerprint,
             "seed": self.plan.seed,
             "shuffle": positions.shuffle,
-            "sampling": sampling_identity(positions),
+            "sampling": None if isinstance(positions, AllSamples) else positions.fingerprint,
             "known_bad": hashlib.blake2b(known_bad, digest_size=16).hexdigest(),
             "labels": None if self.labels is None else self.labels.digest,
         }
@@ -166,7 +168,8 @@ class Run:
     @cached_property
     def described(self) -> dict[str, Any]:
         """What is needed to say how another run differs."""
-        return {**describe_run(self.recipe, self.shards), "sampling": describe_sampling(self.plan.positions)}
+        sampling = {"sampling": describe_sampling(self.plan.positions), "selected": self.selected}
+        return {**describe_run(self.recipe, self.shards), **sampling}
 
     def check_state(self, state: object) -> tuple[Cursor, dict[int, str]]:
         """Returns the cursor and the bad images of a loader's state.
@@ -185,6 +188,10 @@ class Run:
         except ConfigError as error:
             raise StateError(f"the state cannot be resumed here: {error}") from None
         return cursor, check_quarantine(checked["quarantine"], len(self.shards))
+
+    def change_sampling(self, state: Any) -> tuple[Any, str | None]:  # noqa: ANN401
+        """Rewrites a state of another sampling into one of this run; see `gpuloader.loading.changes`."""
+        return change_sampling(state, self.plan.positions, self.identity, self.described)
 
     def resumed(self, state: object) -> Run:
         """Returns the run itself, or one that goes on as the state says.
@@ -300,7 +307,8 @@ def resolve_run(
     _check_mixing(recipe, plan, labels is not None or any(each.is_target for each in parsed_fields.values()))
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
-    run = replace(run, quantum=chosen.buckets.quantum if isinstance(chosen.buckets, Buckets) else None)
+    quantum = chosen.buckets.quantum if isinstance(chosen.buckets, Buckets) else None
+    run = replace(run, quantum=quantum, selected=selection.fingerprint)
     if here.world_size > 1 or here.members:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))

@@ -37,6 +37,7 @@ from gpuloader.plan import (
     Staged,
     Subset,
     Weighted,
+    digest_of,
     merge,
     parts_of,
 )
@@ -101,6 +102,13 @@ class Selection:
 
     ids: NDArray[np.int64] | None
     left_out: NDArray[np.int64]
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Identifies the samples; None if they are all."""
+        if self.ids is None and not len(self.left_out):
+            return None
+        return digest_of("left out", self.left_out) if self.ids is None else digest_of("selected", self.ids)
 
     def of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns those of some samples, (k,) ids, that are chosen."""

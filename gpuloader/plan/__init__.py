@@ -5,7 +5,7 @@ from gpuloader.plan.draws import EPOCHS, Draw, Draws, Stream, check_epoch, check
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
 from gpuloader.plan.mixture import Mixture, Segment, Staged, merge, mixture_of, parts_of, with_mixture
 from gpuloader.plan.order import Order, Shuffle, make_order
-from gpuloader.plan.positions import AllSamples, ByShard, Custom, Positions, Remaining, Subset, Weighted
+from gpuloader.plan.positions import AllSamples, ByShard, Custom, Positions, Remaining, Subset, Weighted, digest_of
 
 __all__ = [
     "EPOCHS",
@@ -31,6 +31,7 @@ __all__ = [
     "Weighted",
     "check_epoch",
     "check_seed",
+    "digest_of",
     "make_order",
     "merge",
     "mixture_of",
