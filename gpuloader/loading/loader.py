@@ -83,7 +83,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         tar: a shard, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of these.
             Each can be a URL: s3://, gs://, hf://, http://, https://. These shards are downloaded before they are
             needed. To mix several sources in a fixed ratio, pass a list of `{"tar": ..., "weight": 2}`; small sources
-            are repeated.
+            are repeated. A weight can be `{epoch: weight}`, such as `{0: 1, 10: 3}`.
         batch_size: samples of this rank in a step.
         device_id: a GPU's number or "cuda:0"; "cuda" for the local rank's GPU; None or "cpu" for the CPU; a
             torch.device for one of these; "auto" for the local rank's GPU if there is one, otherwise the CPU.
@@ -108,7 +108,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             field may be a mapping: `{"Mask": {"source": "png"}}`. In a batch without samples, each other field is an
             empty list. Each sample that can be delivered must have these components, unless they are not `required`;
             `Sampling(require=...)` leaves out those that lack one.
-        sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch, aspect-ratio buckets.
+        sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch, aspect-ratio buckets,
+            a curriculum.
         on_error: "raise" raises at a bad image, or at a field that cannot be parsed; "replace" puts a replacement,
             drawn by the plan, in its place. A `BadImages` also limits how many may be bad, and lists known bad images.
         decoder: a `Decoder`: threads, prefetch, and how a GPU decodes.
