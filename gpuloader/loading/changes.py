@@ -78,7 +78,7 @@ def change_sampling(
     identity: Mapping[str, Any],
     described: Mapping[str, Any],
 ) -> tuple[Any, str | None]:
-    """Rewrites a state of another sampling into one of these positions, and says in words what changes; else None.
+    """Rewrites a state of another sampling into one of these positions, and says what changes; None if nothing does.
 
     A mixture of the same sources changes at the state's place. For other samplings, a running epoch cannot go on: the
     place becomes the beginning of the next one.

@@ -471,7 +471,11 @@ def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
         ("sampling.weights", "balanced", {"weights": "balanced"}),
         ("sampling", "{buckets: {area: 65536, ratios: [1, 2]}}", {"buckets": {"area": 65536, "ratios": (1, 2)}}),
         ("sampling", "{buckets: [[64, 64], [48, 96]]}", {"buckets": [(64, 64), (48, 96)]}),
-        ("sampling", "{curriculum: {by: width, shares: {0: 0.5}}}", {"curriculum": {"by": "width", "shares": {0: 0.5}}}),
+        (
+            "sampling",
+            "{curriculum: {by: width, shares: {0: 0.5}}}",
+            {"curriculum": {"by": "width", "shares": {0: 0.5}}},
+        ),
         ("sampling", "balanced", None),
         ("on_error", "replace", "replace"),
         ("on_error", "{replace: true}", {"replace": True}),
