@@ -289,6 +289,13 @@ HALF = Sampling(subset=slice(0, 20))
             "from 'a curriculum of 40 samples' to 'a curriculum of 40 samples'; epoch 3",
         ),
         ({"sampling": {"buckets": [(16, 16)]}}, {}, 8, 4, "from 'buckets of 40 samples' to 'all 40 samples'"),
+        (
+            {"sampling": {"buckets": {"sizes": [(16, 16)], "quantum": 16}}},
+            {"sampling": {"buckets": {"sizes": [(8, 16)], "quantum": 8}}},
+            8,
+            4,
+            "from 'buckets of 40 samples' to 'buckets of 40 samples'; epoch 3",
+        ),
         ({}, {"sampling": {"buckets": [(16, 16)]}}, 8, 4, "from 'all 40 samples' to 'buckets of 40 samples'"),
         (
             {},
@@ -327,7 +334,7 @@ def test_another_sampling_begins_with_an_epoch(
         state = saved(batches) | {"epoch": 3, "delivered": delivered}
     with make(**now) as batches:
         if says:
-            with pytest.raises(StateError, match=r"load_state_dict\(state, change_sampling=True\)"):
+            with pytest.raises(StateError, match=r"load_state_dict\(state, change_sampling=True\)|quantum=8"):
                 batches.load_state_dict(state)
         expected = order(batches, 5)
         with caplog.at_level(logging.WARNING, "gpuloader"):

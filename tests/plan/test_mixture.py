@@ -140,6 +140,13 @@ def test_each_pass_over_a_share_has_another_order() -> None:
     assert staged.length == 100
 
 
+def test_a_pass_that_a_larger_share_ended_does_not_come_again() -> None:
+    sizes = ((0, 30), (15, 100), (16, 30))
+    passes = Mixture((100,), tuple(Segment(start, (1,), (size,)) for start, size in sizes), "full")
+    ids = ids_of(Staged(np.arange(100), passes))
+    assert ids[:15] != ids[16:31]
+
+
 def test_only_samples_that_some_share_has_are_included() -> None:
     staged = Staged(np.array([4, 2, 9, 0]), Mixture((4,), (Segment(0, (1,), (1,)), Segment(8, (1,), (2,))), "full"))
     assert staged.includes(np.arange(10)).nonzero()[0].tolist() == [2, 4]
