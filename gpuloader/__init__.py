@@ -37,6 +37,7 @@ from gpuloader.helpers.text import make_printable
 if TYPE_CHECKING:
     from gpuloader.compose import Compose
     from gpuloader.loading.buckets import Buckets
+    from gpuloader.loading.curriculum import Curriculum
     from gpuloader.loading.delivery import Batch
     from gpuloader.loading.fields import Field, OneOf
     from gpuloader.loading.loader import GPULoader
@@ -63,6 +64,7 @@ __all__ = [
     "Cache",
     "Compose",
     "ConfigError",
+    "Curriculum",
     "DataError",
     "Decoder",
     "DeviceError",
@@ -97,6 +99,7 @@ __all__ = [
 
 _LATE = {
     "Buckets": "gpuloader.loading.buckets",
+    "Curriculum": "gpuloader.loading.curriculum",
     "Sampling": "gpuloader.loading.options",
     "LabelFrom": "gpuloader.loading.options",
     "Decoder": "gpuloader.loading.options",

@@ -25,8 +25,8 @@ BESIDE = {"conda", "configs/presets", "configs/train", "docs", "scripts", "tests
 # A name that comes, goes or moves changes this, and the changelog.
 PUBLIC = {
     "gpuloader": """
-        BadImageError BadImages Batch Boxes Buckets Cache Compose ConfigError DataError Decoder DeviceError Field
-        GPULoader GPULoaderError IndexFileError InstallationError Keypoints LabelError LabelFrom LoaderError Mask
+        BadImageError BadImages Batch Boxes Buckets Cache Compose ConfigError Curriculum DataError Decoder DeviceError
+        Field GPULoader GPULoaderError IndexFileError InstallationError Keypoints LabelError LabelFrom LoaderError Mask
         MixedLoader NoSamplesError OneOf PackError
         PresetError RemoteError Sampling ShardChangedError ShardNotFoundError Stage StateError Stats
         TarError TooManyBadImagesError WaitMonitor World __version__

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuloader.loading.options import LabelFrom, Sampling
-from gpuloader.loading.selection import CustomOrder, ids_of, make_sampling, select
+from gpuloader.loading.selection import CustomOrder, Weight, ids_of, make_sampling, select
 from gpuloader.plan import LastBatch, Positions, Shuffle
 from gpuloader.shards import Labels, ShardSet, make_labels
 
@@ -24,14 +24,14 @@ class Choice:
 
     sampling: Sampling
     shuffle: Shuffle | CustomOrder
-    sources: Sequence[tuple[int, float]]
+    sources: Sequence[tuple[int, Weight]]
     labelling: LabelFrom
     upright: bool
     last_batch: LastBatch
     global_batch: int
 
-    def of(self, shards: ShardSet, known_bad: Collection[int]) -> tuple[Labels | None, Positions]:
-        """Returns the labels of the samples that are chosen, and the positions of an epoch.
+    def of(self, shards: ShardSet, known_bad: Collection[int]) -> tuple[Labels | None, Positions, str | None]:
+        """Returns the labels of the samples that are chosen, the positions of an epoch, and the choice's fingerprint.
 
         Args:
             known_bad: samples that are always replaced.
@@ -53,7 +53,7 @@ class Choice:
             global_batch=self.global_batch,
             known_bad=known_bad,
         )
-        return labels, positions
+        return labels, positions, selection.fingerprint
 
     def of_first(self, samples: int, shards: ShardSet, labels: Labels | None) -> Choice:
         """Returns the choice among the first samples of shards with these labels: it says nothing of each other sample.

@@ -31,6 +31,7 @@ from gpuloader.loading.argument_types import (
     OnError,
 )
 from gpuloader.loading.arguments import refuse_unknown
+from gpuloader.loading.changes import history_of
 from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
 from gpuloader.loading.iteration import AnyCursor, Closing, EpochSampler, Iteration, Progress
@@ -45,14 +46,14 @@ from gpuloader.recipe import Recipe
 from gpuloader.shards import ShardSet, find_class_names
 from gpuloader.shards.class_names import as_list
 
+_log = logging.getLogger("gpuloader")
+
 # A loader's type has what it was given as `output` and `fields`, and `__iter__` says which batch follows from them. So
 # `__init__` needs no overloads, and for a wrong argument type checkers name this argument instead of all overloads.
 Output_co = TypeVar("Output_co", covariant=True, default=AnyOutput)
 Fields_co = TypeVar("Fields_co", covariant=True, default=AnyFields)
 Output = TypeVar("Output", bound=AnyOutput, default=Literal["tuple"])
 Fields = TypeVar("Fields", bound=AnyFields, default=tuple[()])
-
-_log = logging.getLogger("gpuloader")
 
 
 class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
@@ -83,7 +84,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         tar: a shard, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of these.
             Each can be a URL: s3://, gs://, hf://, http://, https://. These shards are downloaded before they are
             needed. To mix several sources in a fixed ratio, pass a list of `{"tar": ..., "weight": 2}`; small sources
-            are repeated.
+            are repeated. A weight can be `{epoch: weight}`, such as `{0: 1, 10: 3}`.
         batch_size: samples of this rank in a step.
         device_id: a GPU's number or "cuda:0"; "cuda" for the local rank's GPU; None or "cpu" for the CPU; a
             torch.device for one of these; "auto" for the local rank's GPU if there is one, otherwise the CPU.
@@ -108,7 +109,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             field may be a mapping: `{"Mask": {"source": "png"}}`. In a batch without samples, each other field is an
             empty list. Each sample that can be delivered must have these components, unless they are not `required`;
             `Sampling(require=...)` leaves out those that lack one.
-        sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch, aspect-ratio buckets.
+        sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch, aspect-ratio buckets,
+            a curriculum.
         on_error: "raise" raises at a bad image, or at a field that cannot be parsed; "replace" puts a replacement,
             drawn by the plan, in its place. A `BadImages` also limits how many may be bad, and lists known bad images.
         decoder: a `Decoder`: threads, prefetch, and how a GPU decodes.
@@ -301,21 +303,28 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         return {
             **self._run.identity,
             **self._run.plan.place(self._progress.cursor),
+            **history_of(self._run.plan.positions),
             "quarantine": [[sample, cause] for sample, cause in sorted(self._quarantine.bad.items())],
             "described": self._run.described,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, change_sampling: bool = False) -> None:
         """Makes the next iteration resume exactly where the state was taken, with any number of ranks and batch size.
 
         With buckets, with those whose product divides the state's quantum. If shards were appended at the end of the
         data since the state was saved, the epoch that it is in goes on without them, and the next one has all.
 
+        Args:
+            state: what `state_dict` returned.
+            change_sampling: whether this loader's `sampling`, `shuffle` and weights of sources may differ from the
+                state's. If only the weights differ, they change at the state's place, and each source goes on in its
+                pass; otherwise the run goes on with the next epoch. A warning says what changes.
+
         Raises:
-            StateError: the state belongs to another version, dataset, recipe, seed or shuffle, or its quantum does not
+            StateError: the state belongs to another version, dataset, recipe, seed or sampling, or its quantum does not
                 allow this number of ranks and batch size; the message names the difference.
         """
-        self._restore(state)
+        self._restore(state, change_sampling=change_sampling)
 
     def stats(self) -> Stats:
         """Returns what the loader has done since it was created."""
@@ -396,10 +405,16 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         self._unusable = "belongs to the parent of this forked process"
 
     def _restore(
-        self, state: Mapping[str, Any], progress: Progress[Any] | None = None, place: AnyCursor | None = None
+        self,
+        state: Mapping[str, Any],
+        progress: Progress[Any] | None = None,
+        place: AnyCursor | None = None,
+        *,
+        change_sampling: bool,
     ) -> None:
         self._check_open()
-        whole = self._whole.with_quantum(state)
+        state, words = self._whole.change_sampling(state) if change_sampling else (state, None)
+        whole = self._whole.with_history(state).with_quantum(state)
         run = whole.resumed(state)
         cursor, bad = run.check_state(state)
         self._batches.close()
@@ -410,6 +425,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             self._first = first if stays else None
             if whole.world.local_rank == 0:
                 _log.warning("%s", _describe_appended(whole.shards, run.shards, first.epoch, stays))
+        if words and whole.world.local_rank == 0:
+            _log.warning("%s", words)
         self._progress.restore(cursor)
         self._quarantine.restore(bad)
 
@@ -464,9 +481,16 @@ def whole_run_of(loader: GPULoader[Any, Any, Any]) -> Run:
     return loader._whole  # noqa: SLF001
 
 
-def restore_within(loader: GPULoader[Any, Any, Any], state: Any, progress: Progress[Any], place: AnyCursor) -> None:  # noqa: ANN401
+def restore_within(
+    loader: GPULoader[Any, Any, Any],
+    state: Any,  # noqa: ANN401
+    progress: Progress[Any],
+    place: AnyCursor,
+    *,
+    change_sampling: bool,
+) -> None:
     """Does what `load_state_dict` does, in a MixedLoader of this progress, whose state is of this place."""
-    loader._restore(state, progress, place)  # noqa: SLF001
+    loader._restore(state, progress, place, change_sampling=change_sampling)  # noqa: SLF001
 
 
 def _make_again(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:

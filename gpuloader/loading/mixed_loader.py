@@ -13,6 +13,7 @@ from gpuloader.errors import ConfigError, LoaderError, StateError, describe
 from gpuloader.loading.delivery import B_co
 from gpuloader.loading.iteration import Closing, Iteration, Progress
 from gpuloader.loading.loader import GPULoader, begin_epoch, restore_within, whole_run_of
+from gpuloader.loading.run import Run
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place, is_same
 from gpuloader.loading.torch_epochs import TorchEpochs
@@ -126,10 +127,15 @@ class MixedLoader(Closing, Generic[B_co]):
             "loaders": {name: loader.state_dict() for name, loader in self._epochs.items()},
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, change_sampling: bool = False) -> None:
         """Makes the next iteration resume where the state was taken; the global batch sizes must be the same.
 
         If shards were appended to the data of a loader, the epoch that has begun goes on without them.
+
+        Args:
+            state: what `state_dict` returned.
+            change_sampling: whether the sampling of each GPULoader may differ from the state's, see
+                `GPULoader.load_state_dict`. In the middle of an epoch, only the weights of its sources may.
 
         Raises:
             StateError: the state has other loaders or another order of them, strategy, weights, stop or seed.
@@ -153,10 +159,13 @@ class MixedLoader(Closing, Generic[B_co]):
         if not isinstance(saved, Mapping):
             raise StateError(f"the state's loaders are {describe(saved)}: they must be states by name")
         turn = Turn(*check_place(state, "step", lambda epoch: self._steps(epoch, lengths)))
+        is_inside = 0 < turn.step < self._steps(turn.epoch, lengths)
         for name, loader in self._epochs.items():
-            check_state = loader.check_state if isinstance(loader, TorchEpochs) else whole_run_of(loader).check_state
             try:
-                check_state(states[name])
+                if isinstance(loader, TorchEpochs):
+                    loader.check_state(states[name])
+                else:
+                    _check_state(whole_run_of(loader), states[name], change_sampling, is_inside)
             except StateError as error:
                 raise StateError(f"loader {name!r}: {error}") from None
         self._progress.restore(Turn(self._progress.start.epoch))  # in case a torch loader fails
@@ -164,7 +173,7 @@ class MixedLoader(Closing, Generic[B_co]):
             if isinstance(loader, TorchEpochs):
                 loader.load_state_dict(states[name])
             else:
-                restore_within(loader, states[name], self._progress, turn)
+                restore_within(loader, states[name], self._progress, turn, change_sampling=change_sampling)
         self._lengths_in = {} if self._progress.is_beginning(turn) else {turn.epoch: lengths}
         self._progress.restore(turn)
 
@@ -300,6 +309,14 @@ class _Epoch(Iteration[Turn, tuple[str, B_co]]):
         self.turns: Iterator[tuple[str, int]] | None = None
         self.turn: tuple[str, int] | None = None
         self.epochs: dict[str, Iterator[B_co]] = {}
+
+
+def _check_state(run: Run, state: Any, change_sampling: bool, is_inside: bool) -> None:  # noqa: ANN401
+    """Checks a loader's state, which is inside of an epoch of the mixed loader or not."""
+    changed, words = run.change_sampling(state) if change_sampling else (state, None)
+    run.check_state(changed)
+    if words and is_inside and changed["delivered"] != state["delivered"]:
+        raise StateError(f"{words}. In the middle of a mixed epoch, only the weights of sources may change")
 
 
 def _check_weights(

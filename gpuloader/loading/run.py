@@ -32,6 +32,7 @@ from gpuloader.loading.arguments import (
     warn_of_turned,
 )
 from gpuloader.loading.buckets import Buckets
+from gpuloader.loading.changes import change_sampling, describe_sampling, restore_history
 from gpuloader.loading.choice import Choice
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
@@ -86,6 +87,7 @@ class Run:
         world: this rank and the number of ranks.
         quantum: of buckets, if it was given.
         choice: what chose the samples of the plan; None if they cannot be chosen again.
+        selected: the fingerprint of the `Selection`.
 
     Example:
         >>> from gpuloader import GPULoader
@@ -109,6 +111,7 @@ class Run:
     recipe_name: str = "Recipe"
     quantum: int | None = None
     choice: Choice | None = None
+    selected: str | None = None
 
     def __str__(self) -> str:
         plan = self.plan
@@ -168,7 +171,8 @@ class Run:
     @cached_property
     def described(self) -> dict[str, Any]:
         """What is needed to say how another run differs."""
-        return describe_run(self.recipe, self.shards)
+        sampling = {"sampling": describe_sampling(self.plan.positions), "selected": self.selected}
+        return {**describe_run(self.recipe, self.shards), **sampling}
 
     def check_state(self, state: object) -> tuple[Cursor, dict[int, str]]:
         """Returns the cursor and the bad images of a loader's state.
@@ -188,9 +192,14 @@ class Run:
             raise StateError(f"the state cannot be resumed here: {error}") from None
         return cursor, check_quarantine(checked["quarantine"], len(self.shards))
 
+    def change_sampling(self, state: Any) -> tuple[Any, str | None]:  # noqa: ANN401
+        """Rewrites a state of another sampling into one of this run; see `gpuloader.loading.changes`."""
+        run = self.of_first(state)
+        return change_sampling(state, run.plan.positions, run.identity, run.described)
+
     def resumed(self, state: object) -> Run:
-        """Returns the run of a state: itself, or the one `of_first` samples or `with_quantum` of the state."""
-        return self.of_first(state).with_quantum(state)
+        """Returns the run of a state: itself, or that of the first samples, with the state's history and quantum."""
+        return self.of_first(state).with_history(state).with_quantum(state)
 
     def of_first(self, state: object) -> Run:
         """Returns the run over the samples that a state is of, if shards were appended behind these; otherwise itself.
@@ -205,14 +214,23 @@ class Run:
             return self
         known_bad = {sample: cause for sample, cause in self.known_bad.items() if sample < samples}
         try:
-            labels, positions = self.choice.of_first(samples, self.shards, self.labels).of(shards, known_bad)
+            labels, positions, selected = self.choice.of_first(samples, self.shards, self.labels).of(shards, known_bad)
             plan = replace(self.plan, positions=positions)
         except GPULoaderError as error:
             raise StateError(
                 f"the state was saved with the first {samples:,} samples of this data, and the loader's arguments do "
                 f"not fit these: {error}"
             ) from None
-        return replace(self, plan=plan, shards=shards, labels=labels, known_bad=known_bad)
+        return replace(self, plan=plan, shards=shards, labels=labels, known_bad=known_bad, selected=selected)
+
+    def with_history(self, state: object) -> Run:
+        """Returns the run itself; with a state's segments of a mixture, if it has others of the same sources.
+
+        Raises:
+            StateError: the segments are invalid.
+        """
+        positions = restore_history(self.plan.positions, state)
+        return self if positions is self.plan.positions else replace(self, plan=replace(self.plan, positions=positions))
 
     def with_quantum(self, state: object) -> Run:
         """Returns the run itself; with the quantum of the state, if it has another, and this one was not given.
@@ -290,7 +308,7 @@ def resolve_run(
         last_batch = "pad" if in_buckets else recipe.default_last_batch
     global_batch = here.world_size * batch_size if is_integer(batch_size, 1) else 1  # the plan refuses others
     choice = Choice(chosen, order, sources, labelling, recipe.orientation == "apply", last_batch, global_batch)
-    labels, positions = choice.of(shards, known_bad)
+    labels, positions, selected = choice.of(shards, known_bad)
     if isinstance(positions, Bucketed):
         _check_shapes(recipe, positions)
         if here.local_rank == 0:
@@ -313,7 +331,7 @@ def resolve_run(
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
     quantum = chosen.buckets.quantum if isinstance(chosen.buckets, Buckets) else None
-    run = replace(run, quantum=quantum, choice=choice)
+    run = replace(run, quantum=quantum, choice=choice, selected=selected)
     if here.world_size > 1 or here.members:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))

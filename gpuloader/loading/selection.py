@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError, DataError, describe
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted, did_you_mean, similar
+from gpuloader.helpers.values import is_integer
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.buckets import Buckets
+from gpuloader.loading.curriculum import Curriculum, Scores
 from gpuloader.loading.options import Sampling, SubsetOf, Weights
+from gpuloader.loading.schedules import ByEpoch, check_by_epoch, is_number, number_at, position_of
 from gpuloader.plan import (
     AllSamples,
     Bucketed,
@@ -29,17 +32,25 @@ from gpuloader.plan import (
     Mixture,
     Positions,
     Remaining,
+    Segment,
     Shuffle,
+    Staged,
     Subset,
     Weighted,
+    digest_of,
+    merge,
+    parts_of,
 )
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, user_path
+from gpuloader.shards.index import BAD_LABEL
 
 # LightningCLI reads these at runtime. It supports no forward references and no arrays, and takes the first that fits.
 Columns: TypeAlias = dict[str, NDArray[Any]]
 CustomOrder: TypeAlias = Callable[[int], Collection[int]]
 Sources: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any] | Tar
 """Shards, or several sources as `[{"tar": ..., "weight": 2}, ...]`."""
+Weight: TypeAlias = float | ByEpoch
+"""The weight of a source; or several, by the epoch from which each counts."""
 KEY_FILE_SUFFIX = ".txt"
 """The end of a string that names a file of keys. As a pattern it matches nothing: the last part of a key has no dot."""
 _MOST_EXTENSIONS = 20  # that an error lists
@@ -47,7 +58,7 @@ _MOST_CHARACTERS = 200  # of a name in an error
 _MOST_KEY_FILE_BYTES = 1 << 32  # a hundred million keys take some 1.5 GB
 
 
-def resolve_sources(sources: Sources) -> tuple[list[Shard], list[tuple[int, float]]]:
+def resolve_sources(sources: Sources) -> tuple[list[Shard], list[tuple[int, Weight]]]:
     """Returns all shards in order and, for several sources, the number of shards and the weight of each source."""
     listed: list[Any] = list(sources) if isinstance(sources, Sequence) else [sources]
     if not any(isinstance(source, Mapping) for source in listed):
@@ -55,17 +66,29 @@ def resolve_sources(sources: Sources) -> tuple[list[Shard], list[tuple[int, floa
     for source in listed:
         if not isinstance(source, Mapping) or not {"tar"} <= set(source) <= {"tar", "weight"}:
             raise ConfigError(f'tar: found {source!r} among several sources: allowed is {{"tar": ..., "weight": 2}}')
-        if not is_weight(weight := source.get("weight", 1)):
-            raise ConfigError(f"tar: weight={weight!r} of {source['tar']}: allowed is a number above 0")
+    weights = [_weight(source["tar"], source.get("weight", 1)) for source in listed]
     shards = [resolve_shards(source["tar"]) for source in listed]
-    weights = [float(source.get("weight", 1)) for source in listed]
     return list(chain(*shards)), list(zip(map(len, shards), weights))
+
+
+def _weight(tar: object, weight: object) -> Weight:
+    """Returns the weight of a source, or its weights by epoch."""
+    if is_weight(weight):
+        return float(weight)  # type: ignore[arg-type]
+    if not isinstance(weight, Mapping):
+        raise ConfigError(
+            f"tar: weight={weight!r} of {tar}: allowed is a number above 0, or {{epoch: number}}, such as "
+            f"{{0: 1, 10: 3}}"
+        )
+    by_epoch = check_by_epoch(f"tar: weight of {tar}", weight, is_number, "numbers of at least 0")
+    if not any(by_epoch.values()):
+        raise ConfigError(f"tar: weight={weight!r} of {tar}: some of its weights must be above 0; or leave it out")
+    return by_epoch
 
 
 def is_weight(value: object) -> bool:
     """Returns whether it is a finite number above 0."""
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    return number and 0 < value < float("inf")  # type: ignore[operator]
+    return is_number(value) and value > 0  # type: ignore[operator]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +102,13 @@ class Selection:
 
     ids: NDArray[np.int64] | None
     left_out: NDArray[np.int64]
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Identifies the samples; None if they are all."""
+        if self.ids is None and not len(self.left_out):
+            return None
+        return digest_of("left out", self.left_out) if self.ids is None else digest_of("selected", self.ids)
 
     def of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns those of some samples, (k,) ids, that are chosen."""
@@ -110,7 +140,7 @@ def make_sampling(
     selection: Selection,
     labels: Labels | None,
     shuffle: Shuffle | CustomOrder,
-    sources: Sequence[tuple[int, float]],
+    sources: Sequence[tuple[int, Weight]],
     sampling: Sampling,
     *,
     upright: bool = False,
@@ -122,26 +152,30 @@ def make_sampling(
 
     Args:
         upright: whether pictures are turned as their EXIF orientation says. It counts only for buckets, as do
-            `last_batch`, `global_batch` and `known_bad`.
+            `last_batch` and `known_bad`.
+        global_batch: it counts for buckets, and for places within an epoch that ends after `steps_per_epoch`.
 
     Raises:
         ConfigError: an argument is invalid, or two of them cannot be combined.
     """
-    subset, weights, buckets = sampling.subset, sampling.weights, sampling.buckets
+    subset, weights, buckets, curriculum = sampling.subset, sampling.weights, sampling.buckets, sampling.curriculum
+    steps = sampling.steps_per_epoch
+    most = steps * global_batch if is_integer(steps, 1) else None  # the plan refuses others
     orders = {
         "buckets": buckets is not None,
+        "curriculum": curriculum is not None,
         "several sources": bool(sources),
         "weights": weights is not None,
         "a function as shuffle": callable(shuffle),
         'shuffle="shards"': shuffle == "shards",
-        'shuffle="block"': shuffle == "block" and buckets is not None,
+        'shuffle="block"': shuffle == "block" and (buckets is not None or curriculum is not None),
     }
-    of_subsets = orders["weights"] + orders["buckets"]
+    of_subsets = orders["weights"] + orders["buckets"] + orders["curriculum"]
     if sum(orders.values()) > 1 or (subset is not None and sum(orders.values()) > of_subsets):
         named = [name for name, is_given in {**orders, "subset": subset is not None}.items() if is_given]
         raise ConfigError(
-            f"{' and '.join(named)} cannot be combined: give one of them; only weights and subset can be, and buckets "
-            f"and subset"
+            f"{' and '.join(named)} cannot be combined: give one of them; only subset can be combined with weights, "
+            f"buckets or a curriculum"
         )
     if callable(shuffle):
         if sampling.require:
@@ -150,10 +184,12 @@ def make_sampling(
             )
         return Custom(shuffle, len(shards))  # type: ignore[arg-type]  # it checks what the function returns
     if weights is not None:
-        ids = np.delete(np.arange(len(shards)), selection.left_out) if selection.ids is None else selection.ids
+        ids = _chosen(shards, selection)
         return Weighted(ids, _weights(weights, ids, len(shards), labels), sampling.replacement, shuffle)
+    if isinstance(curriculum, Curriculum):
+        return _staged(shards, np.sort(_chosen(shards, selection)), curriculum, shuffle, most)
     if isinstance(buckets, Buckets):
-        ids = np.delete(np.arange(len(shards)), selection.left_out) if selection.ids is None else selection.ids
+        ids = _chosen(shards, selection)
         if last_batch == "partial":
             raise ConfigError('last_batch="partial" and buckets cannot be combined: use "pad" or "drop"')
         numbers = assign_buckets(shards, ids, buckets, upright, known_bad)
@@ -168,10 +204,15 @@ def make_sampling(
     if shuffle == "shards":
         positions: Positions = ByShard(sizes)
     elif sources:
-        positions = _mixture(shards, sizes, sources, shuffle)
+        positions = _mixture(shards, sizes, sources, shuffle, most)
     else:
         positions = AllSamples(int(sizes.sum()), shuffle)
     return Remaining(positions, left_out) if len(left_out) else positions
+
+
+def _chosen(shards: ShardSet, selection: Selection) -> NDArray[np.int64]:
+    """Returns the ids of the samples that are chosen, (n,)."""
+    return np.delete(np.arange(len(shards)), selection.left_out) if selection.ids is None else selection.ids
 
 
 def assign_buckets(
@@ -234,8 +275,8 @@ def check_components(
         raise DataError(f"fields: {'; '.join(problems)}. Leave these samples out {how}, or repair the shards")
 
 
-def columns(shards: ShardSet) -> Columns:
-    """Returns the columns of the index: (N,) arrays; asking for another column raises ConfigError.
+def columns(shards: ShardSet, argument: str = "subset") -> Columns:
+    """Returns the columns of the index: (N,) arrays; asking for another raises ConfigError, which names the argument.
 
     All are int64: label of `.cls`, below -(2**63) + 2 if there is none; height and width in pixels, 0 if unknown;
     size_bytes of the image; the shard's number.
@@ -243,25 +284,80 @@ def columns(shards: ShardSet) -> Columns:
     names = {"label": "label", "height": "height", "width": "width", "size_bytes": "image_size"}
     by_name = {name: shards.column(column).astype(np.int64) for name, column in names.items()}
     shard = np.repeat(np.arange(len(shards.shards)), np.diff(shards.index.sample_end, prepend=0))
-    return _Columns(**by_name, shard=shard)
+    found = _Columns(**by_name, shard=shard)
+    found.argument = argument
+    return found
 
 
 class _Columns(dict[str, NDArray[Any]]):
+    argument = ""
+
     def __missing__(self, name: object) -> NDArray[Any]:
         hint = did_you_mean(str(name), self)
-        raise ConfigError(f"subset: the index has no column {name!r}{hint}: allowed are {', '.join(self)}")
+        raise ConfigError(f"{self.argument}: the index has no column {name!r}{hint}: allowed are {', '.join(self)}")
 
 
 def _mixture(
-    shards: ShardSet, sizes: NDArray[np.int64], sources: Sequence[tuple[int, float]], shuffle: Shuffle
+    shards: ShardSet,
+    sizes: NDArray[np.int64],
+    sources: Sequence[tuple[int, Weight]],
+    shuffle: Shuffle,
+    most: int | None,
 ) -> Mixture:
     """Makes the mixture of sources, each the next shards, which have these numbers of samples."""
     ends = np.cumsum([0, *(count for count, _ in sources)])
-    samples = [int(sizes[first:end].sum()) for first, end in pairwise(ends)]
+    samples = tuple(int(sizes[first:end].sum()) for first, end in pairwise(ends))
     if not all(samples):
         empty = shards.shards[ends[samples.index(0)]]
         raise ConfigError(f"tar: the source that begins with {empty} has no samples: leave it out")
-    return Mixture.of(samples, [weight for _, weight in sources], shuffle)
+    schedules = [weight if isinstance(weight, Mapping) else {0.0: weight} for _, weight in sources]
+    segments = []
+    for epoch in sorted(set(chain(*schedules))):
+        weights = [number_at(schedule, epoch) for schedule in schedules]
+        if not any(weights):
+            raise ConfigError(f"tar: from epoch {epoch:g} on all sources have weight 0: give one a weight above 0")
+        segments.append(Segment(_start(epoch, sum(samples), most), parts_of(weights), samples))
+    return Mixture(samples, merge(segments), shuffle)
+
+
+def _staged(
+    shards: ShardSet, ids: NDArray[np.int64], curriculum: Curriculum, shuffle: Shuffle, most: int | None
+) -> Staged:
+    """Makes the stages of a curriculum over samples, (n,) ascending ids."""
+    ordered = ids[curriculum.sort(_numbers(shards, ids, curriculum.by))]
+    segments = [
+        Segment(_start(epoch, len(ids), most), (1,), (max(1, round(share * len(ids))),))
+        for epoch, share in curriculum.shares.items()
+    ]
+    return Staged(ordered, Mixture((len(ids),), merge(segments), shuffle))
+
+
+def _start(epoch: float, length: int, most: int | None) -> int:
+    """Returns the position of a place in the run; an epoch has at most `most` of its positions."""
+    return position_of(epoch, length, length if most is None else min(length, most))
+
+
+def _numbers(shards: ShardSet, ids: NDArray[np.int64], by: str | Scores) -> NDArray[Any]:
+    """Returns the numbers by which a curriculum sorts samples, (n,)."""
+    found = columns(shards, "curriculum")
+    if not callable(by):
+        numbers = found[by][ids]
+        known = numbers > BAD_LABEL if by == "label" else (numbers > 0) | (by == "shard")
+        if not known.all():
+            where = shards.locate(int(ids[np.argmin(known)]))
+            raise ConfigError(
+                f"curriculum: the index does not know the {by} of {(~known).sum():,} of "
+                f"{counted(len(ids), 'image')}, such as {where.key!r} in {where.shard}: leave them out by subset, or "
+                f"give a function that returns a number for each"
+            )
+        return numbers
+    numbers = _array("curriculum", by(found))
+    if numbers.shape != (len(shards),) or numbers.dtype.kind not in "biuf" or not np.isfinite(numbers).all():
+        raise ConfigError(
+            f"curriculum: the function gave {numbers.dtype} of shape {numbers.shape}: allowed are finite numbers "
+            f"({len(shards)},)"
+        )
+    return numbers[ids]
 
 
 def _check_exists(argument: str, extension: str, shards: ShardSet) -> None:

@@ -3,8 +3,9 @@
 from gpuloader.plan.buckets import Bucketed
 from gpuloader.plan.draws import EPOCHS, Draw, Draws, Stream, check_epoch, check_seed
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
+from gpuloader.plan.mixture import Mixture, Segment, Staged, merge, mixture_of, parts_of, with_mixture
 from gpuloader.plan.order import Order, Shuffle, make_order
-from gpuloader.plan.positions import AllSamples, ByShard, Custom, Mixture, Positions, Remaining, Subset, Weighted
+from gpuloader.plan.positions import AllSamples, ByShard, Custom, Positions, Remaining, Subset, Weighted, digest_of
 
 __all__ = [
     "EPOCHS",
@@ -22,11 +23,18 @@ __all__ = [
     "PlannedBatch",
     "Positions",
     "Remaining",
+    "Segment",
     "Shuffle",
+    "Staged",
     "Stream",
     "Subset",
     "Weighted",
     "check_epoch",
     "check_seed",
+    "digest_of",
     "make_order",
+    "merge",
+    "mixture_of",
+    "parts_of",
+    "with_mixture",
 ]

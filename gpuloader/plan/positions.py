@@ -1,4 +1,4 @@
-"""Which samples an epoch goes through: position -> sample id, for all of the data, a part, by weight, or mixed.
+"""Which samples an epoch goes through: position -> sample id, for all of the data, a part, or by weight.
 
 Each is a function of seed, epoch and position alone, so any rank can take any position, and a run can resume at any.
 
@@ -7,9 +7,9 @@ Each is a function of seed, epoch and position alone, so any rank can take any p
     Subset     every one of some samples once
     Remaining  the samples that are left where some are left out, by another of these
     Weighted   samples drawn by weight: with replacement, each position draws; without, heavier samples tend to be first
-    Mixture    several ranges of samples in a fixed ratio: each run of `sum(parts)` positions has it exactly. A small
-               range is repeated; a pass over a range continues across the ends of epochs
     Custom     what a function of the epoch returns
+
+`gpuloader.plan.mixture` has more: several ranges in a ratio, and the first samples of a row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError
 from gpuloader.plan.draws import Draws, Stream
 from gpuloader.plan.order import Order, Shuffle, make_order, shard_order
-
-_TOTALS = np.array([*range(1, 10_001), 100_000])
 
 
 class Positions(Protocol):
@@ -80,7 +78,7 @@ class AllSamples(_All):
     @property
     def fingerprint(self) -> str:
         """See `Positions`."""
-        return _digest(f"whole {self.length} {self.shuffle}")
+        return digest_of(f"whole {self.length} {self.shuffle}")
 
     def order(self, seed: int, epoch: int) -> Order:
         """See `Positions`."""
@@ -104,7 +102,7 @@ class ByShard(_All):
     @cached_property
     def fingerprint(self) -> str:
         """See `Positions`."""
-        return _digest("by shard", self.sizes)
+        return digest_of("by shard", self.sizes)
 
     def order(self, seed: int, epoch: int) -> Order:
         """See `Positions`."""
@@ -128,7 +126,7 @@ class Subset:
     @cached_property
     def fingerprint(self) -> str:
         """See `Positions`."""
-        return _digest(f"subset {self.shuffle}", self.ids)
+        return digest_of(f"subset {self.shuffle}", self.ids)
 
     def order(self, seed: int, epoch: int) -> Order:
         """See `Positions`."""
@@ -170,7 +168,7 @@ class Remaining:
     @cached_property
     def fingerprint(self) -> str:
         """See `Positions`."""
-        return _digest(f"remaining {self.positions.fingerprint}", self.left_out)
+        return digest_of(f"remaining {self.positions.fingerprint}", self.left_out)
 
     def order(self, seed: int, epoch: int) -> Order:
         """See `Positions`."""
@@ -223,7 +221,7 @@ class Weighted:
     @cached_property
     def fingerprint(self) -> str:
         """See `Positions`."""
-        return _digest(f"weighted {self.replacement}", self.ids, self.weights)
+        return digest_of(f"weighted {self.replacement}", self.ids, self.weights)
 
     def order(self, seed: int, epoch: int) -> Order:
         """See `Positions`. Without replacement by Efraimidis and Spirakis (2006): sorted by exponential numbers."""
@@ -250,90 +248,6 @@ class Weighted:
     @cached_property
     def _ends(self) -> NDArray[np.float64]:
         return np.cumsum(self.weights / self.weights.max())
-
-
-@dataclass(frozen=True, eq=False)
-class Mixture(_All):
-    """Ranges of samples in a fixed ratio.
-
-    Attributes:
-        sizes: how many samples each range has; the first begins at sample 0, each next one where the last ends.
-        parts: how many of `sum(parts)` neighbouring positions each range gets.
-    """
-
-    repeats: ClassVar[bool] = True
-
-    sizes: tuple[int, ...]
-    parts: tuple[int, ...]
-    shuffle: Shuffle
-
-    @classmethod
-    def of(cls, sizes: Sequence[int], weights: Sequence[float], shuffle: Shuffle) -> Mixture:
-        """Makes the mixture by weights, all above 0: integers in their ratio, or in one within 1% of it.
-
-        Raises:
-            ConfigError: no such numbers have a sum of at most 100,000.
-        """
-        shares = np.array(weights) / max(weights)
-        shares /= shares.sum()
-        exact = _TOTALS[:, None] * shares
-        parts = np.rint(exact)
-        off = np.abs(parts / exact - 1).max(axis=1).round(9)  # rounded, so that the smallest of equals is taken
-        if off.min() > 0.01:
-            raise ConfigError(
-                f"the weights {list(weights)} are too far apart for a fixed ratio: make the smallest at least 0.05% of "
-                f"their sum"
-            )
-        return cls(tuple(sizes), tuple(int(part) for part in parts[off.argmin()]), shuffle)
-
-    @property
-    def length(self) -> int:
-        """The length of all ranges together."""
-        return sum(self.sizes)
-
-    @property
-    def fingerprint(self) -> str:
-        """See `Positions`."""
-        return _digest(f"mixture {self.sizes} {self.parts} {self.shuffle}")
-
-    def order(self, seed: int, epoch: int) -> Order:
-        """See `Positions`."""
-        ranges, before = self._pattern
-        starts = np.cumsum([0, *self.sizes])
-
-        def mix(positions: NDArray[np.int64]) -> NDArray[np.int64]:
-            # A round is `sum(parts)` positions; rounds are counted across epochs. So a position tells how many samples
-            # its range has given since epoch 0, turn * parts + before: which pass over the range, and where in it.
-            turn, slot = np.divmod(epoch * self.length + positions, len(ranges))
-            ids = np.empty_like(positions)
-            for number, (size, parts) in enumerate(zip(self.sizes, self.parts)):
-                here = np.flatnonzero(ranges[slot] == number)
-                passes, index = np.divmod(turn[here] * parts + before[slot[here]], size)
-                for pass_number in np.unique(passes):
-                    rows = passes == pass_number
-                    order = _order_of_pass(self.shuffle, size, seed, number, int(pass_number))
-                    ids[here[rows]] = starts[number] + order(index[rows])
-            return ids
-
-        return mix
-
-    @cached_property
-    def _pattern(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each slot of a round, its range, and how many slots before it have the same range.
-
-        Each range's slots are spread evenly: its k-th of n is due at (k + 1/2) / n of the round.
-        """
-        due = np.concatenate([(np.arange(parts) + 0.5) / parts for parts in self.parts])
-        ranges = np.repeat(np.arange(len(self.parts)), self.parts)
-        before = np.concatenate([np.arange(parts) for parts in self.parts])
-        order = np.argsort(due, kind="stable")
-        return ranges[order], before[order]
-
-
-@lru_cache(maxsize=64)
-def _order_of_pass(shuffle: Shuffle, size: int, seed: int, number: int, pass_number: int) -> Order:
-    """Makes the order of one pass over a range: the ranges' seeds differ, and the pass number is the epoch."""
-    return make_order(shuffle, size, (seed + number * 0x9E3779B97F4A7C15) % 2**64, pass_number % 2**32)
 
 
 class Custom:
@@ -364,7 +278,7 @@ class Custom:
                 "alone; for example, seed the generator with the epoch"
             )
         self.length = len(first)
-        self.fingerprint = _digest("custom", first)
+        self.fingerprint = digest_of("custom", first)
 
     def order(self, seed: int, epoch: int) -> Order:
         """See `Positions`."""
@@ -401,7 +315,8 @@ def _uniform(seed: int, epoch: int, ids: NDArray[np.int64]) -> NDArray[np.float6
     return high + np.floor(low * 2.0**21) * 2.0**-53
 
 
-def _digest(what: str, *arrays: NDArray[np.generic]) -> str:
+def digest_of(what: str, *arrays: NDArray[np.generic]) -> str:
+    """Returns the fingerprint of a sampling, from a description and arrays."""
     digest = hashlib.blake2b(what.encode(), digest_size=16)
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)

@@ -25,6 +25,7 @@ from gpuloader.plan import (
     Subset,
     Weighted,
 )
+from gpuloader.plan.mixture import parts_of
 from gpuloader.plan.positions import _uniform
 
 SAMPLES = 60
@@ -279,7 +280,7 @@ def test_numbers_are_fine_enough_for_billions_of_samples() -> None:
     ],
 )
 def test_weights_become_the_smallest_whole_numbers_of_their_ratio(weights: list[float], parts: tuple[int, ...]) -> None:
-    assert Mixture.of([10] * len(weights), weights, "full").parts == parts
+    assert parts_of(weights) == parts
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ def test_weights_become_the_smallest_whole_numbers_of_their_ratio(weights: list[
     [[1_281_167, 14_197_122, 300_000], [np.pi, np.e, 1, 2**0.5], [1, 1999], [1, 30_000 / 17], [1] * 100 + [2**0.5]],
 )
 def test_weights_without_a_small_ratio_become_one_within_a_hundredth(weights: list[float]) -> None:
-    parts = np.array(Mixture.of([10] * len(weights), weights, "full").parts)
+    parts = np.array(parts_of(weights))
     assert parts.sum() <= 100_000 + len(weights)
     np.testing.assert_allclose(parts / parts.sum(), np.array(weights) / sum(weights), rtol=0.01)
 
@@ -311,13 +312,13 @@ MIXTURES = [
 def test_every_run_of_as_many_positions_as_the_parts_has_exactly_the_parts(
     sizes: list[int], weights: list[float]
 ) -> None:
-    mixture = Mixture.of(sizes, weights, "full")
+    mixture, parts = Mixture.of(sizes, weights, "full"), parts_of(weights)
     assert mixture.length == sum(sizes)
-    ids = epochs_of(mixture, 5 + sum(mixture.parts) // mixture.length)  # over the epochs' ends too
+    ids = epochs_of(mixture, 5 + sum(parts) // mixture.length)  # over the epochs' ends too
     source = np.searchsorted(np.cumsum(sizes), ids, side="right")
-    for number, parts in enumerate(mixture.parts):
+    for number, part in enumerate(parts):
         so_far = np.concatenate([[0], np.cumsum(source == number)])
-        assert set(so_far[sum(mixture.parts) :] - so_far[: -sum(mixture.parts)]) == {parts}
+        assert set(so_far[sum(parts) :] - so_far[: -sum(parts)]) == {part}
 
 
 @pytest.mark.parametrize(("sizes", "weights"), MIXTURES)
