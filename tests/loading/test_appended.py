@@ -371,3 +371,32 @@ def test_the_epoch_of_a_mixed_loader_goes_on_so_too(tars: list[Path], mode: dict
         assert (len(new), named(new)) == (len(following), following)
         new.load_state_dict(between)
         assert named(new) == following
+
+
+# --- with a change of the sampling
+
+
+def mixed(tars: list[Path], shards: int, weight: float) -> list[dict[str, Any]]:
+    return [{"tar": tars[0], "weight": weight}, {"tar": tars[1:shards], "weight": 1}]
+
+
+def test_weights_may_change_when_shards_were_appended(tars: list[Path]) -> None:
+    with loader(mixed(tars, BEFORE, 1)) as before, loader(mixed(tars, BEFORE, 2)) as changed:
+        state, _ = stopped(before)
+        changed.load_state_dict(state, change_sampling=True)
+        rest = received(changed)
+    with loader(mixed(tars, NOW, 2)) as now, loader(mixed(tars, NOW, 2)) as fresh:
+        with pytest.raises(StateError, match="change_sampling=True"):
+            now.load_state_dict(state)
+        now.load_state_dict(state, change_sampling=True)
+        assert received(now) == rest
+        assert received(now) == epoch_of(fresh, EPOCH + 1)
+
+
+def test_another_subset_begins_with_the_next_epoch_and_all_shards(tars: list[Path]) -> None:
+    with loader(tars[:BEFORE]) as before:
+        state, _ = stopped(before)
+    arguments = subset(subset="cat/*")
+    with loader(tars, **arguments) as now, loader(tars, **arguments) as fresh:
+        now.load_state_dict(state, change_sampling=True)
+        assert received(now) == epoch_of(fresh, EPOCH + 1)
