@@ -1,7 +1,7 @@
 """Trains under torchrun on nodes that come and go: on any number of ranks, from the last saved state.
 
 The same on each node: export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-torchrun --nnodes 1:8 --nproc-per-node 8 --max-restarts 100 --rdzv-backend c10d --rdzv-endpoint HOST:29400 \\
+torchrun --nnodes 5:8 --nproc-per-node 8 --max-restarts 100 --rdzv-backend c10d --rdzv-endpoint HOST:29400 \\
     scripts/examples/elastic_train.py --shards /shared/train/ --folder /shared/run
 """
 
