@@ -35,6 +35,7 @@ SNIPPETS = [snippet for page in PAGES for snippet in snippets_of(page)]
 # What runs elsewhere, for it needs several GPUs, a package that the other tests do without, or takes minutes.
 ELSEWHERE = {
     "README.md-3": ".ci/run",
+    "docs/clusters.md-1": "tests/scripts/test_elastic_train.py",
     "docs/ddp.md-2": "tests/scripts/test_train_imagenet.py",
     "docs/ddp.md-4": "tests/scripts/test_train_imagenet.py",
     "docs/lightning.md-1": "tests/integrations/test_lightning.py",
@@ -44,6 +45,7 @@ ELSEWHERE = {
 }
 # Blocks marked `py` or `sh`: parts of what runs elsewhere, or what needs packages and data of others.
 ONLY_SHOWN = {
+    "docs/clusters.md": 1,
     "docs/coming-from-cellmap.md": 2,
     "docs/coming-from-data-modules.md": 2,
     "docs/coming-from-loader-practices.md": 1,

@@ -1,6 +1,7 @@
-"""Trains with Ray Train. If a worker dies, Ray restarts all workers, and they resume from the last checkpoint.
+"""Trains with Ray Train. If a worker dies or a node comes, Ray restarts as many workers as there is room for, and they
+resume from the last checkpoint.
 
-python scripts/examples/ray_train.py --shards '/data/train-{0000..0147}.tar' --folder /data/runs --workers 8 --use-gpu
+python scripts/examples/ray_train.py --shards '/data/train-{0000..0147}.tar' --folder /data/runs --workers 1 8 --use-gpu
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def train(options: dict[str, Any]) -> None:
     """What each worker does."""
     torch.manual_seed(0)
     smaller = {"RandomResizedCrop": {"size": options["size"]}}
-    loader = GPULoader(options["shards"], options["batch_size"], preset={"imagenet_train": smaller}, output="dict")
+    batch_size = options["global_batch"] // dist.get_world_size()
+    loader = GPULoader(options["shards"], batch_size, preset={"imagenet_train": smaller}, output="dict")
     classifier = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(192, 10))
     model = prepare_model(classifier)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -78,9 +80,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", required=True, help="an absolute path")
     parser.add_argument("--folder", required=True, help="for the checkpoints, an absolute path")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, nargs=2, default=(2, 2), metavar=("LEAST", "MOST"))
     parser.add_argument("--use-gpu", action="store_true")
-    parser.add_argument("--batch-size", type=int, default=64, help="of one worker")
+    parser.add_argument("--global-batch", type=int, default=128, help="of all workers together")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--save-every", type=int, default=100)
@@ -90,7 +92,7 @@ def main() -> None:
     trainer = TorchTrainer(
         train,
         train_loop_config=vars(options),
-        scaling_config=ScalingConfig(num_workers=options.workers, use_gpu=options.use_gpu),
+        scaling_config=ScalingConfig(num_workers=tuple(options.workers), use_gpu=options.use_gpu),
         run_config=RunConfig(storage_path=options.folder, failure_config=FailureConfig(max_failures=3)),
     )
     last = trainer.fit().metrics

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +19,10 @@ from textwrap import indent
 
 import pytest
 import torch
+import watched
+from making import write_samples
 from torch.nn import functional
+from watched import ARGUMENTS, SAMPLES, check_that_each_sample_counts_once, wait_for
 
 from gpuloader import GPULoader
 
@@ -243,11 +247,46 @@ def test_a_distributed_checkpoint_of_two_ranks_is_gone_on_with_by_one(
 def test_ray_sees_each_sample_once_over_both_workers_and_goes_on_after_a_failure(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, losses: list[list[float]]
 ) -> None:
-    options = ("--folder", tmp_path / "runs", "--size", 32, "--epochs", 2, "--batch-size", 4, "--save-every", 2)
+    options = ("--folder", tmp_path / "runs", "--size", 32, "--epochs", 2, "--global-batch", 8, "--save-every", 2)
     with TemporaryDirectory(prefix="ray") as short:  # a socket's path has room for about 100 characters
         monkeypatch.setenv("RAY_TMPDIR", short)
         lines = run("ray_train.py", *options, "--fail-after", 3)
     check_epochs(lines, ("epoch 1: 40 samples, 40 different", losses[1]))
+
+
+@needs("ray")
+def test_ray_goes_on_with_the_workers_that_are_left_and_with_all_when_the_node_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.cluster_utils import Cluster
+
+    write_samples(tmp_path / "shards", SAMPLES, sizes=[(33, 51)])
+    watching = (sys.executable, watched.__file__, tmp_path, "ray", EXAMPLES / "ray_train.py")
+    options = ("--shards", tmp_path / "shards", "--folder", tmp_path / "runs", "--workers", 2, 4, *ARGUMENTS)
+    here = {"node_ip_address": "127.0.0.1"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with TemporaryDirectory(prefix="ray") as short, (tmp_path / "log.txt").open("w") as log:
+        monkeypatch.setenv("RAY_TMPDIR", short)
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **here})
+        _, second = cluster.add_node(num_cpus=2, **here), cluster.add_node(num_cpus=2, **here)
+        # Else Ray would not look for it at 127.0.0.1, but at the address of the network.
+        settings = {"RAY_ADDRESS": cluster.address, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+        command = list(map(str, (*watching, *options)))
+        run = subprocess.Popen(command, env={**os.environ, **settings}, stdout=log, stderr=log)
+        try:
+            wait_for(4, 5, tmp_path, run)
+            while not list(tmp_path.glob("runs/*/checkpoint_manager_snapshot.json")):  # Ray's note of a checkpoint
+                time.sleep(0.1)
+            cluster.remove_node(second, allow_graceful=False)  # ends its workers, too
+            (tmp_path / "killed").touch()
+            wait_for(2, 3, tmp_path, run)
+            cluster.add_node(num_cpus=2, **here)
+            assert run.wait(600) == 0, (tmp_path / "log.txt").read_text()
+        finally:
+            run.kill()
+            run.wait()
+            cluster.shutdown()
+    check_that_each_sample_counts_once(tmp_path, tmp_path / "shards")
 
 
 # --- the page
@@ -262,4 +301,5 @@ def test_what_the_page_shows_is_in_the_examples() -> None:
         for block in re.findall(r"^```py\n(.*?)^```$", section, re.DOTALL | re.MULTILINE):
             assert any(indent(block, " " * depth) in code for depth in (0, 4, 8, 12)), block
             shown.update(examples)
-    assert shown == {path.name for path in EXAMPLES.glob("*.py")} - {"lightning_module.py"}  # on Lightning's page
+    on_other_pages = {"lightning_module.py", "elastic_train.py"}
+    assert shown == {path.name for path in EXAMPLES.glob("*.py")} - on_other_pages

@@ -26,7 +26,7 @@ from typing import Any
 
 CLI = "from gpuloader.cli import main; main()"
 SHIM = """#!{python} -SE
-import array, json, os, socket, sys
+import array, json, os, signal, socket, sys
 told = os.environ.pop("TELL_PROCESS_TO", "")
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
@@ -36,12 +36,12 @@ with socket.socket(socket.AF_UNIX) as server:
     server.sendall(request)
     answers = server.makefile()
     process = answers.readline()
+    signal.signal(signal.SIGTERM, lambda number, _: os.kill(int(process), number))
     if told:
         os.write(int(told), process.encode())
         os.close(int(told))
     status = int(answers.read())
 if status < 0:
-    import signal
     signal.signal(-status, signal.SIG_DFL) if status != -signal.SIGKILL else None
     os.kill(os.getpid(), -status)
 sys.exit(status)
@@ -151,7 +151,8 @@ def serve(listening_fd: int, folder: str) -> None:
     """Runs what is asked for, each in a child, until it is terminated or its parent is gone."""
     from gpuloader.helpers.late_imports import import_late
 
-    for module in ("gpuloader.loading.loader", "gpuloader.pipelines.resample", "gpuloader.pipelines.augment"):
+    pipelines = ("gpuloader.pipelines.resample", "gpuloader.pipelines.augment")
+    for module in ("gpuloader.loading.loader", *pipelines, "torch._dynamo"):  # DistributedDataParallel imports the last
         import_late(module)
     gc.collect()
     gc.freeze()  # else each child's first collection would copy the memory of all these modules
