@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -33,7 +34,7 @@ from gpuloader.plan import (
     Subset,
     Weighted,
 )
-from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, user_path
+from gpuloader.shards import Labels, Shard, ShardSet, Tar, every, resolve_shards, shared, user_path
 
 # LightningCLI reads these at runtime. It supports no forward references and no arrays, and takes the first that fits.
 Columns: TypeAlias = dict[str, NDArray[Any]]
@@ -80,9 +81,14 @@ class Selection:
     ids: NDArray[np.int64] | None
     left_out: NDArray[np.int64]
 
-    def of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns those of some samples, (k,) ids, that are chosen."""
-        return samples[~np.isin(samples, self.left_out) if self.ids is None else np.isin(samples, self.ids)]
+    @cached_property
+    def of(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+        """A function that returns those of some samples, (k,) ids, that are chosen."""
+        if self.ids is not None:
+            chosen = shared(np.sort(self.ids))
+            return lambda samples: samples[is_in(samples, chosen)]
+        left_out = self.left_out
+        return (lambda samples: samples[~is_in(samples, left_out)]) if len(left_out) else every
 
 
 def select(shards: ShardSet, sampling: Sampling) -> Selection:
@@ -96,13 +102,22 @@ def select(shards: ShardSet, sampling: Sampling) -> Selection:
     for extension in sampling.require:
         _check_exists("require", extension, shards)
         lacking.append(shards.index.rows_without(extension))
-    left_out = np.unique(np.concatenate(lacking))
-    if ids is not None and len(left_out):
-        ids = ids[~np.isin(ids, left_out)]
+    left_out = shared(np.unique(np.concatenate(lacking)))
+    if ids is not None:
+        ids = shared(ids[~is_in(ids, left_out)])
     if (len(shards) - len(left_out) if ids is None else len(ids)) == 0:
         among = "" if ids is None else " of the subset"
         raise ConfigError(f"require: no sample{among} has all of {_dotted(sampling.require)}")
     return Selection(ids, left_out)
+
+
+def is_in(samples: NDArray[np.int64], some: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Returns (k,) whether each of some samples is one of (n,) others, which ascend; without memory for these."""
+    places = np.searchsorted(some, samples)
+    found = np.zeros(len(samples), np.bool_)
+    within = places < len(some)
+    found[within] = some[places[within]] == samples[within]
+    return found
 
 
 def make_sampling(
@@ -149,8 +164,11 @@ def make_sampling(
             )
         return Custom(shuffle, len(shards))  # type: ignore[arg-type]  # it checks what the function returns
     if weights is not None:
-        ids = np.delete(np.arange(len(shards)), selection.left_out) if selection.ids is None else selection.ids
-        return Weighted(ids, _weights(weights, ids, len(shards), labels), sampling.replacement, shuffle)
+        ids = selection.ids
+        if ids is None:
+            ids = shared(np.delete(np.arange(len(shards)), selection.left_out))
+        chosen = shared(_weights(weights, ids, len(shards), labels))
+        return Weighted(ids, chosen, sampling.replacement, shuffle, shared(Weighted.cumulate(chosen)))
     if isinstance(buckets, Buckets):
         ids = np.delete(np.arange(len(shards)), selection.left_out) if selection.ids is None else selection.ids
         if last_batch == "partial":
@@ -158,6 +176,7 @@ def make_sampling(
         numbers = assign_buckets(shards, ids, buckets, upright)
         counts = np.bincount(numbers + 1, minlength=len(buckets.shapes) + 1)
         _, *runs = np.split(ids[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
+        runs = list(map(shared, runs))
         return Bucketed(buckets.shapes, runs, buckets.quantum or global_batch, last_batch == "drop", shuffle)
     if selection.ids is not None:
         return Subset(selection.ids, shuffle)
@@ -324,9 +343,9 @@ def _keys_in(file: Path) -> list[str]:
 
 def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
     """Returns the ids of the samples with these keys, in the keys' order."""
-    wanted, of_all = set(keys), shards.index.all_keys()
-    samples = [sample for sample, key in enumerate(of_all) if key in wanted]
-    id_of = {of_all[sample]: sample for sample in samples}
+    wanted = set(keys)
+    samples = {sample: key for sample, key in enumerate(shards.index.each_key()) if key in wanted}
+    id_of = {key: sample for sample, key in samples.items()}
     if len(id_of) < len(wanted):
         unknown = [key for key in dict.fromkeys(keys) if key not in id_of]
         raise ConfigError(
@@ -334,8 +353,7 @@ def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
             f"{_explain_keys(shards)}"
         )
     if len(samples) > len(id_of):
-        sample = next(sample for sample in samples if id_of[of_all[sample]] != sample)
-        key = of_all[sample]
+        sample, key = next((sample, key) for sample, key in samples.items() if id_of[key] != sample)
         raise ConfigError(
             f"subset: the key {key!r} has two samples, {sample} in {shards.locate(sample).shard} and {id_of[key]} in "
             f"{shards.locate(id_of[key]).shard}: name such samples by their ids"
@@ -345,7 +363,7 @@ def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
 
 def _ids_that_match(pattern: str, shards: ShardSet) -> NDArray[np.int64]:
     matches = re.compile(fnmatch.translate(pattern)).match
-    ids = [sample for sample, key in enumerate(shards.index.all_keys()) if matches(key)]
+    ids = [sample for sample, key in enumerate(shards.index.each_key()) if matches(key)]
     if not ids:
         raise ConfigError(
             f"subset: no key matches {pattern!r}; a string is a pattern such as 'cat/*', or a file of keys if it ends "

@@ -4,7 +4,8 @@ from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.index_files import LocalShard, index_file, keep_beside, open_index, open_indexes, open_set
-from gpuloader.shards.labels import Labels, find_class_names, make_labels, read_names, resolve_place
+from gpuloader.shards.kept import shared
+from gpuloader.shards.labels import Labels, every, find_class_names, make_labels, read_names, resolve_place
 from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
 from gpuloader.shards.remote import Ahead, CacheStats, Wanted
@@ -24,6 +25,7 @@ __all__ = [
     "ShardSet",
     "Tar",
     "Wanted",
+    "every",
     "find_class_names",
     "index_file",
     "keep_beside",
@@ -38,6 +40,7 @@ __all__ = [
     "resolve_place",
     "resolve_shards",
     "scan_to_damage",
+    "shared",
     "user_path",
     "write_quarantine",
 ]

@@ -11,12 +11,10 @@ loader used it for 90 days.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
 import random
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,8 +22,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
-
-import platformdirs
 
 from gpuloader.errors import ConfigError, IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
@@ -44,6 +40,7 @@ from gpuloader.shards.index import (
     write_index,
 )
 from gpuloader.shards.index_format import Head
+from gpuloader.shards.kept import cache_folder, cache_lock, note_use, remove_unused
 from gpuloader.shards.scan import scan, scan_folder
 
 INDEX_SUFFIX = ".gpuidx"
@@ -51,7 +48,6 @@ INDEX_SUFFIX = ".gpuidx"
 _THREADS = 8
 _MOST_COPIED_BYTES = 4 << 20
 _NAMED = 3
-_KEPT_SECONDS = 90 * 24 * 3600
 _NOT_INDEXED, _NO_SIZE = -1, -2  # instead of a file's size in an index
 _log = logging.getLogger("gpuloader")
 
@@ -116,11 +112,7 @@ def _beside(shard: LocalShard) -> Path:
 
 def _in_cache(shard: LocalShard) -> Path:
     name = hashlib.blake2b(os.fsencode(os.path.realpath(str(shard))), digest_size=16).hexdigest()
-    return _cache_folder() / f"{name}{INDEX_SUFFIX}"
-
-
-def _cache_folder() -> Path:
-    return platformdirs.user_cache_path("gpuloader")
+    return cache_folder() / f"{name}{INDEX_SUFFIX}"
 
 
 def open_index(shard: LocalShard) -> ShardIndex:
@@ -157,11 +149,11 @@ def open_set(opened: Sequence[Opened]) -> SetIndex:
     if sum(sizes) <= _MOST_COPIED_BYTES:
         return SetIndex.of([_loaded(each) for each in opened])
     digest = hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
-    path = _cache_folder() / f"set-{digest}{INDEX_SUFFIX}"
+    path = cache_folder() / f"set-{digest}{INDEX_SUFFIX}"
     try:
         _write_set(path, opened)
         index = SetIndex.map(path)
-        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+        note_use(path)
     except (IndexFileError, OSError) as error:
         _log.warning("each process has the index of all shards in its own memory, because it cannot be kept: %s", error)
         with suppress(OSError):
@@ -172,14 +164,10 @@ def open_set(opened: Sequence[Opened]) -> SetIndex:
 
 def _write_set(path: Path, opened: Sequence[Opened]) -> None:
     """Writes the file if it does not exist; of processes that start together, one does so, and all map its file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (path.parent / "set.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with cache_lock():
         if path.exists():
             return
-        for old in path.parent.glob(f"set-*{INDEX_SUFFIX}"):
-            if time.time() - old.stat().st_atime > _KEPT_SECONDS:
-                old.unlink()
+        remove_unused(f"set-*{INDEX_SUFFIX}")
         with atomic_file(path) as file:
             write_index(file, opened, map(_loaded, opened))
 

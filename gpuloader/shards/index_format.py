@@ -265,6 +265,11 @@ class Columns:
             file.close()
             raise
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the file is mapped, and not in memory."""
+        return self._file is not None
+
     def __del__(self) -> None:
         if file := getattr(self, "_file", None):
             file.close()

@@ -25,7 +25,7 @@ from gpuloader.plan import Plan
 from gpuloader.shards.accepted_sizes import AcceptedSizes
 from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.folder import Folder
-from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS, SetIndex
+from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS, SetIndex, row_blocks
 from gpuloader.shards.index_files import Opened, open_indexes, open_set
 from gpuloader.shards.paths import Shard
 from gpuloader.shards.remote import (
@@ -183,13 +183,14 @@ class ShardSet:
     def digest_of_first(self, samples: int) -> DataDigest:
         """Returns the digest of the first samples, to recognise shards that were appended."""
         shard = self.shard_of(samples)  # the first that is not complete; after all of them if there is none
-        digest = sum(self.index.data_digests()[:shard], DataDigest())
+        digest = sum(self.index.data_digests(0, shard), DataDigest())
         return digest + self.index.data_digest_of(int(self._starts[shard]), samples)
 
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
         """Returns the digest of each run of so many shards; the last run may be shorter."""
-        each = self.index.data_digests()
-        return [sum(each[first : first + shards], DataDigest()) for first in range(0, len(each), shards)]
+        count = len(self.shards)
+        runs = ((first, min(first + shards, count)) for first in range(0, count, shards))
+        return [sum(self.index.data_digests(*run), DataDigest()) for run in runs]
 
     @cached_property
     def accepted(self) -> AcceptedSizes:
@@ -209,15 +210,26 @@ class ShardSet:
         """
         if ARRAY_EXTENSION not in self.index.extensions:
             return False
-        is_decoded = self.index.decoded()
-        if is_decoded.any() and not is_decoded.all():
-            one, other = [self.locate(int(np.argmax(is_decoded == kind))) for kind in (True, False)]
+        count, *first = self.index.kept("decoded", self._count_decoded).tolist()
+        if 0 < count < len(self):
+            one, other = map(self.locate, first)
             raise DataError(
-                f"{is_decoded.sum()} of {len(self)} images are decoded (.npy), such as {one.key!r} in {one.shard}, "
+                f"{count} of {len(self)} images are decoded (.npy), such as {one.key!r} in {one.shard}, "
                 f"but the others are not, such as {other.key!r} in {other.shard}: make a loader for each kind, and a "
                 f"MixedLoader of them"
             )
-        return bool(is_decoded[0])
+        return bool(count)
+
+    def _count_decoded(self) -> NDArray[np.int64]:
+        """Returns the number of images that are arrays, the first of these, and the first of the others."""
+        count, first = 0, [-1, -1]
+        for start, stop in row_blocks(len(self)):
+            is_decoded = self.index.decoded(start, stop)
+            count += int(is_decoded.sum())
+            for number, kind in enumerate((is_decoded, ~is_decoded)):
+                if first[number] < 0 and kind.any():
+                    first[number] = start + int(kind.argmax())
+        return np.array([count, *first])
 
     @cached_property
     def has_folder(self) -> bool:
@@ -227,23 +239,39 @@ class ShardSet:
     @cached_property
     def seekable(self) -> bool:
         """Whether at least 9 of 10 images are JPEGs that can be cut before they are decoded."""
-        return bool(self.column("seekable").mean() >= _SEEKABLE_SHARE)
+        count = self.index.kept("seekable", lambda: np.array(self.index.count(lambda each: each == 1, "seekable")))
+        return count.item() / len(self) >= _SEEKABLE_SHARE
+
+    def count_turned(self) -> int:
+        """Counts the images whose EXIF orientation is not the upright one."""
+        return self.index.kept(
+            "turned", lambda: np.array(self.index.count(lambda each: each > 1, "orientation"))
+        ).item()
 
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
         """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""
-        heights, widths = self.column("height"), self.column("width")
-        pixels = heights.astype(np.int64) * widths
-        row = int(np.where(pixels <= most_pixels, pixels, 0).argmax())
-        return (int(heights[row]), int(widths[row])) if 0 < pixels[row] <= most_pixels else (0, 0)
+
+        def largest() -> NDArray[np.int64]:
+            best = np.zeros(2, np.int64)
+            for block in row_blocks(len(self)):
+                sides = np.stack([self.index.column(side, *block) for side in ("height", "width")], 1, dtype=np.int64)
+                pixels = sides.prod(1)
+                row = int(np.where(pixels <= most_pixels, pixels, 0).argmax())
+                if best.prod() < pixels[row] <= most_pixels:
+                    best = sides[row]
+            return best
+
+        height, width = self.index.kept(f"largest of {most_pixels}", largest).tolist()
+        return height, width
 
     @cached_property
     def too_large(self) -> dict[int, str]:
         """Samples whose images exceed the allowed number of bytes, with the cause; they are never read."""
-        sizes = self.column("image_size")
-        causes = (
-            (sample, cause_in_bytes(sizes[sample])) for sample in np.flatnonzero(sizes > MAX_ENCODED_BYTES).tolist()
+        samples = self.index.kept(
+            f"over {MAX_ENCODED_BYTES}", lambda: self.index.find(lambda sizes: sizes > MAX_ENCODED_BYTES, "image_size")
         )
-        return {sample: cause for sample, cause in causes if cause}
+        causes = map(cause_in_bytes, self.index.at("image_size", samples).tolist())
+        return {sample: cause for sample, cause in zip(samples.tolist(), causes) if cause}
 
     def shard_of(self, sample: int) -> int:
         """Returns the number of the shard that a sample is in."""
