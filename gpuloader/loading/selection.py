@@ -48,7 +48,7 @@ _MOST_CHARACTERS = 200  # of a name in an error
 _MOST_KEY_FILE_BYTES = 1 << 32  # a hundred million keys take some 1.5 GB
 
 
-def resolve_sources(sources: Sources) -> tuple[list[Shard], list[tuple[int, float]]]:
+def resolve_sources(sources: Sources) -> tuple[Sequence[Shard], list[tuple[int, float]]]:
     """Returns all shards in order and, for several sources, the number of shards and the weight of each source."""
     listed: list[Any] = list(sources) if isinstance(sources, Sequence) else [sources]
     if not any(isinstance(source, Mapping) for source in listed):

@@ -6,6 +6,7 @@ from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.index_files import LocalShard, index_file, keep_beside, open_index, open_indexes, open_set
 from gpuloader.shards.kept import shared
 from gpuloader.shards.labels import Labels, every, find_class_names, make_labels, read_names, resolve_place
+from gpuloader.shards.merged import MERGED_FILE, has_merged, merge_indexes
 from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
 from gpuloader.shards.remote import Ahead, CacheStats, Wanted
@@ -13,6 +14,7 @@ from gpuloader.shards.scan import scan_to_damage
 from gpuloader.shards.shard_set import Arena, EncodedImage, ShardSet
 
 __all__ = [
+    "MERGED_FILE",
     "Ahead",
     "Arena",
     "CacheStats",
@@ -27,9 +29,11 @@ __all__ = [
     "Wanted",
     "every",
     "find_class_names",
+    "has_merged",
     "index_file",
     "keep_beside",
     "make_labels",
+    "merge_indexes",
     "open_index",
     "open_indexes",
     "open_set",

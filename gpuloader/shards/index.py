@@ -98,7 +98,7 @@ _NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that surrog
 _MOST_BYTES_PER_SHARD_BYTE = 8  # one byte of a name takes up to six in JSON; each member takes 512 bytes of the tar
 _MOST_BYTES_BESIDE = 1 << 20
 _LARGEST_ORIENTATION = 8
-_BLOCK_ROWS = 1 << 16
+_BLOCK_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -178,9 +178,9 @@ class Index(ABC):
         number = self.extensions.index(extension)
 
         def lacks(start: int, stop: int) -> NDArray[np.bool_]:
-            first, *ends = self._ends_of_components(start, stop)
-            is_one = self.column("component_extension", first, ends[-1]) == number
-            return ~np.logical_or.reduceat(is_one, np.array([first, *ends[:-1]]) - first)
+            ends = self._ends_of_components(start, stop)
+            is_one = self.column("component_extension", ends[0].item(), ends[-1].item()) == number
+            return ~np.logical_or.reduceat(is_one, ends[:-1] - ends[0])
 
         return self.kept(f"lacks {extension}", lambda: find_rows(len(self), lacks))
 
@@ -189,7 +189,7 @@ class Index(ABC):
         stop = len(self) if stop is None else stop
         numbers = np.full(stop - start, -1, np.int32)
         for begin, end in row_blocks(stop, start):
-            ends = np.array(self._ends_of_components(begin, end))
+            ends = self._ends_of_components(begin, end)
             part = ends[0].item(), ends[-1].item()
             rows = np.repeat(np.arange(begin, end), np.diff(ends))
             is_image = self.column("component_offset", *part) == self.column("image_offset", begin, end)[rows - begin]
@@ -243,9 +243,9 @@ class Index(ABC):
         keys = self.column("key_bytes", first, ends[-1]).tobytes()
         return (keys[a - first : b - first] for a, b in zip([first, *ends], ends))
 
-    def _ends_of_components(self, start: int, stop: int) -> list[int]:
+    def _ends_of_components(self, start: int, stop: int) -> NDArray[np.int64]:
         """Returns where the components of a block of at least one sample begin, and then where each sample's end."""
-        return [self._part("component_end", start)[0], *self.column("component_end", start, stop).tolist()]
+        return np.append(self._part("component_end", start)[0], self.column("component_end", start, stop))
 
     def _digest(self, shards: str) -> bytes:
         identity = hashlib.blake2b(f"{shards} {self.extensions}".encode(), digest_size=32)

@@ -15,13 +15,13 @@ import hashlib
 import logging
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 from gpuloader.errors import ConfigError, IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
@@ -45,8 +45,10 @@ from gpuloader.shards.scan import scan, scan_folder
 
 INDEX_SUFFIX = ".gpuidx"
 
+MOST_COPIED_BYTES = 4 << 20
+"""The most bytes that an index of many shards has in the memory of each process; a larger one is mapped."""
+
 _THREADS = 8
-_MOST_COPIED_BYTES = 4 << 20
 _NAMED = 3
 _NOT_INDEXED, _NO_SIZE = -1, -2  # instead of a file's size in an index
 _log = logging.getLogger("gpuloader")
@@ -117,7 +119,7 @@ def _in_cache(shard: LocalShard) -> Path:
 
 def open_index(shard: LocalShard) -> ShardIndex:
     """Opens the index of a shard: from its file if that is valid, otherwise from a new scan, which is then kept."""
-    return _loaded(_open(shard))
+    return loaded(_open(shard))
 
 
 def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[Opened]:
@@ -146,30 +148,43 @@ def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[O
 def open_set(opened: Sequence[Opened]) -> SetIndex:
     """Makes one index of those of many shards, in their order: in memory if it is small, otherwise a mapped file."""
     sizes, digests = zip(*map(_size_and_digest, opened))
-    if sum(sizes) <= _MOST_COPIED_BYTES:
-        return SetIndex.of([_loaded(each) for each in opened])
+    if sum(sizes) <= MOST_COPIED_BYTES:
+        return SetIndex.of([loaded(each) for each in opened])
     digest = hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
-    path = cache_folder() / f"set-{digest}{INDEX_SUFFIX}"
     try:
-        _write_set(path, opened)
-        index = SetIndex.map(path)
-        note_use(path)
-    except (IndexFileError, OSError) as error:
+        return map_set(digest, lambda file: write_index(file, opened, map(loaded, opened)))
+    except OSError as error:
         _log.warning("each process has the index of all shards in its own memory, because it cannot be kept: %s", error)
-        with suppress(OSError):
+        return SetIndex.of([loaded(each) for each in opened])
+
+
+def map_set(digest: str, write: Callable[[IO[bytes]], None]) -> SetIndex:
+    """Maps the index of many shards in the cache folder, which is named by a digest; writes it if it is not there.
+
+    Of processes that start together, one writes it, and all map its file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = cache_folder() / f"set-{digest}{INDEX_SUFFIX}"
+    with suppress(FileNotFoundError):
+        try:
+            return _map_set(path)
+        except IndexFileError as error:
+            _log.info("%s; it is made again", error)
             path.unlink()
-        return SetIndex.of([_loaded(each) for each in opened])
-    return index
-
-
-def _write_set(path: Path, opened: Sequence[Opened]) -> None:
-    """Writes the file if it does not exist; of processes that start together, one does so, and all map its file."""
     with cache_lock():
-        if path.exists():
-            return
-        remove_unused(f"set-*{INDEX_SUFFIX}")
-        with atomic_file(path) as file:
-            write_index(file, opened, map(_loaded, opened))
+        if not path.exists():
+            remove_unused(f"set-*{INDEX_SUFFIX}")
+            with atomic_file(path) as file:
+                write(file)
+    return _map_set(path)
+
+
+def _map_set(path: Path) -> SetIndex:
+    index = SetIndex.map(path)
+    note_use(path)
+    return index
 
 
 def _size_and_digest(opened: Opened) -> tuple[int, bytes]:
@@ -178,7 +193,8 @@ def _size_and_digest(opened: Opened) -> tuple[int, bytes]:
     return head.file_bytes, head.digest
 
 
-def _loaded(opened: Opened) -> ShardIndex:
+def loaded(opened: Opened) -> ShardIndex:
+    """Returns the index of a shard in memory."""
     return opened if isinstance(opened, ShardIndex) else opened.load()
 
 

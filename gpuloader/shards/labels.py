@@ -22,6 +22,7 @@ from gpuloader.helpers.values import innermost, is_integer
 from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL, find_rows, row_blocks
+from gpuloader.shards.merged import MergedShards
 from gpuloader.shards.paths import Shard
 from gpuloader.shards.remote import Wanted
 from gpuloader.shards.shard_set import ShardSet
@@ -81,7 +82,7 @@ def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
     refuses samples without a label.
     """
     if label_from == "default":
-        label_from = "auto" if all(isinstance(shard, Folder) for shard in shards.shards) else "cls"
+        label_from = "auto" if len(shards.folders) == len(shards.shards) else "cls"
     if label_from != "auto":
         return label_from
     if _range_of_labels(shards)[1] != NO_LABEL:
@@ -327,9 +328,7 @@ def _find_folders(shards: ShardSet, place: str) -> tuple[list[str], NDArray[np.u
 
 def _check_class_folders(shards: ShardSet, place: str, occurring: Sequence[str]) -> None:
     """Refuses a folder of pictures whose folders are not its classes, or have no pictures."""
-    for number, folder in enumerate(shards.shards):
-        if not isinstance(folder, Folder):
-            continue
+    for number, folder in shards.folders.items():
         of_it = shards.samples_of(number)
         keys = shards.index.each_key(of_it.start, of_it.stop) if place == "folder" else ()
         if deep := next((key for key in keys if key.count("/") > _SLASHES_OF_CLASS_AND_PICTURE), None):
@@ -387,7 +386,7 @@ def read_names(shards: Iterable[Shard]) -> dict[int, str]:
     Raises:
         DataError: two files name a label differently.
     """
-    parents = [_folder_of_classes(shard) for shard in shards]
+    parents = shards.folders if isinstance(shards, MergedShards) else map(_folder_of_classes, shards)
     names: dict[int, str] = {}
     named_in: dict[int, Path] = {}
     for folder in dict.fromkeys(parents):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
@@ -27,6 +28,7 @@ from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS, SetIndex, row_blocks
 from gpuloader.shards.index_files import Opened, open_indexes, open_set
+from gpuloader.shards.merged import MergedShards
 from gpuloader.shards.paths import Shard
 from gpuloader.shards.remote import (
     Ahead,
@@ -107,7 +109,14 @@ class ShardSet:
         cache: ShardCache | None = None,
         read_cached: ReadCached = ask_for,
     ) -> None:
-        self.shards = tuple(shards)
+        self.shards: Sequence[Shard] = shards if isinstance(shards, MergedShards) else tuple(shards)
+        self.folders: Mapping[int, Folder] = {}
+        """Those of the shards that are folders of pictures, by number."""
+        self._changed = _CHANGED
+        if isinstance(shards, MergedShards):
+            self._changed = f"it changed since {shards.path} was made: run `gpuloader index --merge` again"
+        else:
+            self.folders = {number: shard for number, shard in enumerate(shards) if isinstance(shard, Folder)}
         self.index = index
         self._entries = dict(entries or {})  # for the shards on stores
         self._cache = cache
@@ -140,6 +149,8 @@ class ShardSet:
             cache: the folder for shards on stores; `cache_bytes` is the most that they may take. See `ShardCache`.
             read_cached: as for `ShardSet`.
         """
+        if isinstance(shards, MergedShards):
+            return cls(shards, shards.set_index, read_cached=read_cached)
         local = {number: shard for number, shard in enumerate(shards) if not isinstance(shard, RemoteShard)}
         remote = {number: shard for number, shard in enumerate(shards) if isinstance(shard, RemoteShard)}
         indexes: dict[int, Opened] = {}
@@ -178,7 +189,7 @@ class ShardSet:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the data, wherever and however they are stored: the `DataDigest` of all samples, 32 hex digits."""
-        return str(self.digest_of_first(len(self)))
+        return str(self.digests_of_runs(len(self.shards))[0])
 
     def digest_of_first(self, samples: int) -> DataDigest:
         """Returns the digest of the first samples, to recognise shards that were appended."""
@@ -188,9 +199,15 @@ class ShardSet:
 
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
         """Returns the digest of each run of so many shards; the last run may be shorter."""
-        count = len(self.shards)
-        runs = ((first, min(first + shards, count)) for first in range(0, count, shards))
-        return [sum(self.index.data_digests(*run), DataDigest()) for run in runs]
+        ends = [*range(shards, len(self.shards), shards), len(self.shards)]
+
+        def make() -> NDArray[np.void]:
+            each = (sum(self.index.data_digests(first, end), DataDigest()) for first, end in pairwise([0, *ends]))
+            return np.array([digest.to_bytes() for digest in each], "|V16")
+
+        samples = np.diff(self._starts[ends], prepend=0).tolist()
+        values = self.index.kept(f"digests of {shards} shards each", make)
+        return [DataDigest.from_bytes(count, value.tobytes()) for count, value in zip(samples, values)]
 
     @cached_property
     def accepted(self) -> AcceptedSizes:
@@ -234,7 +251,7 @@ class ShardSet:
     @cached_property
     def has_folder(self) -> bool:
         """Whether any of the images are files of a folder."""
-        return any(isinstance(shard, Folder) for shard in self.shards)
+        return bool(self.folders)
 
     @cached_property
     def seekable(self) -> bool:
@@ -292,8 +309,8 @@ class ShardSet:
         Raises:
             DataError: some are neither, by the rule of keys; the message names them.
         """
-        for number, folder in enumerate(self.shards):
-            if isinstance(folder, Folder) and (unseen := self._unseen_pictures(number, folder, extensions)):
+        for number, folder in self.folders.items():
+            if unseen := self._unseen_pictures(number, folder, extensions):
                 names = ", ".join(folder.listing.name(each) for each in unseen[:_NAMED])
                 command = f"gpuloader pack {shlex.quote(str(folder))} shards"
                 raise DataError(
@@ -334,7 +351,7 @@ class ShardSet:
         rows[rows[:, 2] > MAX_ENCODED_BYTES, 2] = 0
         views = arena.views(rows[:, 2].tolist())
         rows[:, 3] = arena.address + np.cumsum(rows[:, 2]) - rows[:, 2]
-        folders = {shard: each for shard in set(shards) if isinstance(each := self.shards[shard], Folder)}
+        folders = {shard: self.folders[shard] for shard in set(shards) if shard in self.folders}
         local = [shard for shard in dict.fromkeys(shards) if shard not in self._entries and shard not in folders]
         with self._lock:
             for shard in sorted(self._entries.keys() & shards):  # one after the other: the cache may not hold two
@@ -481,7 +498,7 @@ class ShardSet:
 
     def _read_into(self, view: EncodedImage, shard: int, fd: int, offset: int, size: int) -> None:
         if size and os.preadv(fd, [view], offset) != size:
-            raise ShardChangedError(f"{self.shards[shard]} ends before byte {offset + size}: {_CHANGED}")
+            raise ShardChangedError(f"{self.shards[shard]} ends before byte {offset + size}: {self._changed}")
 
     def _check_local(self, shard: int, fd: int) -> None:
         """Checks that what was read of a file is what was indexed, and whether it is what was accepted.
@@ -504,7 +521,7 @@ class ShardSet:
         indexed = self.index.shard_bytes.item(shard), self.index.shard_mtime_ns.item(shard)
         if now != indexed:
             raise ShardChangedError(
-                f"{self.shards[shard]} has (size, mtime_ns) {now}, but it was indexed with {indexed}: {_CHANGED}"
+                f"{self.shards[shard]} has (size, mtime_ns) {now}, but it was indexed with {indexed}: {self._changed}"
             )
         return stat
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ def with_columns(index: ShardIndex, **columns: NDArray[Any]) -> ShardIndex:
     return replace(index, columns={**index.columns, **columns})
 
 
-def synthetic_index(keys: Sequence[bytes], shards: int) -> bytes:
+def synthetic_index(keys: Sequence[bytes], shards: int, names: Sequence[str] = ()) -> bytes:
     """An index file of samples with these keys, of 7 bytes each, in shards of the same number of samples.
 
     Sample i is an image of 4 x 5 pixels and one byte at byte i of its shard, with the label i.
@@ -54,5 +55,44 @@ def synthetic_index(keys: Sequence[bytes], shards: int) -> bytes:
         },
     )
     file = io.BytesIO()
-    write_index(file, facts, [all_of_them])
+    write_index(file, facts, [all_of_them], names)
     return file.getvalue()
+
+
+def write_large_set(path: Path, samples: int, shards: int, names: Sequence[str] = ()) -> None:
+    """An index of any number of samples, written shard by shard, with an image and a label 0 to 9 each.
+
+    The digests of the samples are made up.
+    """
+    each = samples // shards
+    assert each * shards == samples
+    rows, components = np.arange(each), np.arange(2 * each)
+    counts = {"samples": each, "components": 2 * each, "key_bytes": 9 * each}
+    facts = [
+        ShardFacts(1024 * each, 0, ("jpg", "cls"), (), 0, DataDigest(each, shard), counts) for shard in range(shards)
+    ]
+
+    def indexes() -> Iterator[ShardIndex]:
+        for shard in range(shards):
+            digits = (rows[:, None] + shard * each) // 10 ** np.arange(8, -1, -1) % 10 + ord("0")
+            yield ShardIndex(
+                **vars(facts[shard]),
+                columns={
+                    "image_offset": 1024 * rows,
+                    "image_size": np.full(each, 500),
+                    "height": np.full(each, 16, np.int32),
+                    "width": np.full(each, 16, np.int32),
+                    "orientation": np.ones(each, np.uint8),
+                    "seekable": np.zeros(each, np.uint8),
+                    "label": (rows + shard * each) % 10,
+                    "key_end": 9 * (rows + 1),
+                    "component_end": 2 * (rows + 1),
+                    "component_extension": (components % 2).astype(np.int32),
+                    "component_offset": 512 * components,
+                    "component_size": np.where(components % 2, 1, 500),
+                    "key_bytes": digits.astype(np.uint8).reshape(-1),
+                },
+            )
+
+    with path.open("w+b") as file:
+        write_index(file, facts, indexes(), names)
