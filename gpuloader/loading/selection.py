@@ -246,21 +246,27 @@ def check_components(
 
 
 def columns(shards: ShardSet) -> Columns:
-    """Returns the columns of the index: (N,) arrays; asking for another column raises ConfigError.
+    """Returns the columns of the index: (N,) arrays, read-only; asking for another column raises ConfigError.
 
-    All are int64: label of `.cls`, below -(2**63) + 2 if there is none; height and width in pixels, 0 if unknown;
-    size_bytes of the image; the shard's number.
+    These are label of `.cls`, int64, below -(2**63) + 2 if there is none; height and width in pixels, int32, 0 if
+    unknown; size_bytes of the image, int64; and shard, its number, int64, which is made when it is asked for.
     """
-    names = {"label": "label", "height": "height", "width": "width", "size_bytes": "image_size"}
-    by_name = {name: shards.column(column).astype(np.int64) for name, column in names.items()}
-    shard = np.repeat(np.arange(len(shards.shards)), np.diff(shards.index.sample_end, prepend=0))
-    return _Columns(**by_name, shard=shard)
+    return _Columns(shards)
 
 
 class _Columns(dict[str, NDArray[Any]]):
+    def __init__(self, shards: ShardSet) -> None:
+        names = {"label": "label", "height": "height", "width": "width", "size_bytes": "image_size"}
+        super().__init__({name: shards.column(column) for name, column in names.items()})
+        self._shards = shards
+
     def __missing__(self, name: object) -> NDArray[Any]:
-        hint = did_you_mean(str(name), self)
-        raise ConfigError(f"subset: the index has no column {name!r}{hint}: allowed are {', '.join(self)}")
+        if name == "shard":
+            counts = np.diff(self._shards.index.sample_end, prepend=0)
+            return shared(np.repeat(np.arange(len(counts)), counts))
+        allowed = [*self, "shard"]
+        hint = did_you_mean(str(name), allowed)
+        raise ConfigError(f"subset: the index has no column {name!r}{hint}: allowed are {', '.join(allowed)}")
 
 
 def _mixture(
