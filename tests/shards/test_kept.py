@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from making import jpeg, write_shard
 from numpy.typing import NDArray
 from synthetic import synthetic_index
 from warm import Program
 
-from gpuloader.shards import ShardSet
+from gpuloader.shards import ShardSet, make_labels
 from gpuloader.shards.index import SetIndex
 from gpuloader.shards.kept import kept, shared
 
@@ -142,3 +143,26 @@ def test_what_a_mapped_index_says_of_all_samples_is_found_once(
     assert facts(SetIndex.map(path)) == expected
     monkeypatch.setattr(SetIndex, "column", never)
     assert facts(SetIndex.map(path)) == expected
+
+
+@pytest.mark.parametrize("place", ["folder", "folder:top", "cls"])
+def test_labels_of_a_mapped_index_are_those_in_memory(
+    place: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [
+        {"__key__": f"{top}/{name}/{i}", "jpg": jpeg(8, 8), "cls": b"%d" % i}
+        for i, (top, name) in enumerate(["az", "bz", "bä", "ay", "bä"])
+    ]
+    shard = write_shard(tmp_path / "a.tar", samples)
+
+    def labels() -> tuple[list[int], object, str | None]:
+        found = make_labels(ShardSet.open([shard]), place)
+        assert found is not None
+        return found.of(np.arange(5)).tolist(), found.classes, found.digest
+
+    in_memory = labels()
+    assert in_memory[0] == {"folder": [1, 1, 2, 0, 2], "folder:top": [0, 1, 1, 0, 1], "cls": [0, 1, 2, 3, 4]}[place]
+    assert list(cache.glob("kept-*.npy")) == []
+    monkeypatch.setattr("gpuloader.shards.index_files.MOST_COPIED_BYTES", 0)
+    assert labels() == labels() == in_memory
+    assert len(list(cache.glob("kept-*.npy"))) >= 3
