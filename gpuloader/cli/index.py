@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
+import glob
 from collections import defaultdict
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from gpuloader.cli.options import AsJson, Shards
 from gpuloader.cli.printing import at_byte, print_json, say
 from gpuloader.helpers.text import counted
 
 
-def index(shards: Shards, as_json: AsJson = False) -> None:
+def index(
+    shards: Shards,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Also write one index of all shards, which loaders open instead of theirs.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Its file, *.gpuset; by default, all.gpuset in the folder of shards. It implies --merge."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Makes the index of each shard that lacks one, and says what is in the shards. It names the first 1,000
     members that are in no sample. The index of a folder of pictures is FOLDER.gpuidx beside it.
 
     Example: gpuloader index shards/train/
     """
-    from gpuloader.shards import Folder, ShardSet, keep_beside, resolve_shards
+    from gpuloader.errors import ConfigError
+    from gpuloader.shards import (
+        MERGED_FILE,
+        Folder,
+        ShardSet,
+        has_merged,
+        keep_beside,
+        merge_indexes,
+        resolve_local,
+        resolve_shards,
+    )
 
+    merge = merge or output is not None
+    if output is None and merge:
+        if len(shards) != 1 or not Path(shards[0]).is_dir():
+            raise ConfigError("index --merge: of anything but one folder, name the file: --output FOLDER/NAME.gpuset")
+        output = Path(shards[0]) / MERGED_FILE
+    # The tars of a folder, also if it has a merged index.
+    shards = [f"{glob.escape(each)}/*.tar" if has_merged(Path(each)) else each for each in shards]
+    if merge and output is not None:
+        merge_indexes(resolve_local(shards), output)
     shard_set = ShardSet.open(resolve_shards(shards), progress=True)
     for shard in shard_set.shards:
         if isinstance(shard, Folder):
@@ -44,4 +77,5 @@ def index(shards: Shards, as_json: AsJson = False) -> None:
             say(f"  left out: {item['name']!r}{at_byte(item['offset'])}: {item['why']}")
         if more := each["left_out_count"] - len(each["left_out"]):
             say(f"  left out: {more:,} more")
-    say(f"{counted(len(shard_set), 'sample')} in {counted(len(found), 'shard')}")
+    merged = f", merged into {output}" if merge else ""
+    say(f"{counted(len(shard_set), 'sample')} in {counted(len(found), 'shard')}{merged}")

@@ -314,7 +314,7 @@ def resolve_run(
         if here.local_rank == 0:
             warn_of_small_buckets(positions)
     if any(each.is_target for each in parsed_fields.values()) and here.local_rank == 0:
-        warn_of_turned(recipe, int((shards.column("orientation") > 1).sum()))
+        warn_of_turned(recipe, shards.count_turned())
     shards.check_pictures([each.extension for each in parsed_fields.values()])
     required = dict.fromkeys(each.extension for each in parsed_fields.values() if each.required)
     check_components(shards, required, positions, known_bad)

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -41,7 +42,7 @@ from gpuloader.plan import (
     merge,
     parts_of,
 )
-from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, user_path
+from gpuloader.shards import Labels, Shard, ShardSet, Tar, every, resolve_shards, shared, user_path
 from gpuloader.shards.index import BAD_LABEL
 
 # LightningCLI reads these at runtime. It supports no forward references and no arrays, and takes the first that fits.
@@ -58,7 +59,7 @@ _MOST_CHARACTERS = 200  # of a name in an error
 _MOST_KEY_FILE_BYTES = 1 << 32  # a hundred million keys take some 1.5 GB
 
 
-def resolve_sources(sources: Sources) -> tuple[list[Shard], list[tuple[int, Weight]]]:
+def resolve_sources(sources: Sources) -> tuple[Sequence[Shard], list[tuple[int, Weight]]]:
     """Returns all shards in order and, for several sources, the number of shards and the weight of each source."""
     listed: list[Any] = list(sources) if isinstance(sources, Sequence) else [sources]
     if not any(isinstance(source, Mapping) for source in listed):
@@ -110,9 +111,14 @@ class Selection:
             return None
         return digest_of("left out", self.left_out) if self.ids is None else digest_of("selected", self.ids)
 
-    def of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns those of some samples, (k,) ids, that are chosen."""
-        return samples[~np.isin(samples, self.left_out) if self.ids is None else np.isin(samples, self.ids)]
+    @cached_property
+    def of(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+        """A function that returns those of some samples, (k,) ids, that are chosen."""
+        if self.ids is not None:
+            chosen = shared(np.sort(self.ids))
+            return lambda samples: samples[is_in(samples, chosen)]
+        left_out = self.left_out
+        return (lambda samples: samples[~is_in(samples, left_out)]) if len(left_out) else every
 
 
 def select(shards: ShardSet, sampling: Sampling) -> Selection:
@@ -126,13 +132,22 @@ def select(shards: ShardSet, sampling: Sampling) -> Selection:
     for extension in sampling.require:
         _check_exists("require", extension, shards)
         lacking.append(shards.index.rows_without(extension))
-    left_out = np.unique(np.concatenate(lacking))
-    if ids is not None and len(left_out):
-        ids = ids[~np.isin(ids, left_out)]
+    left_out = shared(np.unique(np.concatenate(lacking)))
+    if ids is not None:
+        ids = shared(ids[~is_in(ids, left_out)])
     if (len(shards) - len(left_out) if ids is None else len(ids)) == 0:
         among = "" if ids is None else " of the subset"
         raise ConfigError(f"require: no sample{among} has all of {_dotted(sampling.require)}")
     return Selection(ids, left_out)
+
+
+def is_in(samples: NDArray[np.int64], some: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Returns (k,) whether each of some samples is one of (n,) others, which ascend; without memory for these."""
+    places = np.searchsorted(some, samples)
+    found = np.zeros(len(samples), np.bool_)
+    within = places < len(some)
+    found[within] = some[places[within]] == samples[within]
+    return found
 
 
 def make_sampling(
@@ -184,8 +199,9 @@ def make_sampling(
             )
         return Custom(shuffle, len(shards))  # type: ignore[arg-type]  # it checks what the function returns
     if weights is not None:
-        ids = _chosen(shards, selection)
-        return Weighted(ids, _weights(weights, ids, len(shards), labels), sampling.replacement, shuffle)
+        ids = shared(_chosen(shards, selection))
+        chosen = shared(_weights(weights, ids, len(shards), labels))
+        return Weighted(ids, chosen, sampling.replacement, shuffle, shared(Weighted.cumulate(chosen)))
     if isinstance(curriculum, Curriculum):
         return _staged(shards, np.sort(_chosen(shards, selection)), curriculum, shuffle, most)
     if isinstance(buckets, Buckets):
@@ -195,6 +211,7 @@ def make_sampling(
         numbers = assign_buckets(shards, ids, buckets, upright, known_bad)
         counts = np.bincount(numbers + 1, minlength=len(buckets.shapes) + 1)
         _, *runs = np.split(ids[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
+        runs = list(map(shared, runs))
         return Bucketed(buckets.shapes, runs, buckets.quantum or global_batch, last_batch == "drop", shuffle)
     if selection.ids is not None:
         return Subset(selection.ids, shuffle)
@@ -276,25 +293,27 @@ def check_components(
 
 
 def columns(shards: ShardSet, argument: str = "subset") -> Columns:
-    """Returns the columns of the index: (N,) arrays; asking for another raises ConfigError, which names the argument.
+    """Returns the columns of the index: (N,) arrays, read-only; another raises ConfigError, which names the argument.
 
-    All are int64: label of `.cls`, below -(2**63) + 2 if there is none; height and width in pixels, 0 if unknown;
-    size_bytes of the image; the shard's number.
+    These are label of `.cls`, int64, below -(2**63) + 2 if there is none; height and width in pixels, int32, 0 if
+    unknown; size_bytes of the image, int64; and shard, its number, int64, which is made when it is asked for.
     """
-    names = {"label": "label", "height": "height", "width": "width", "size_bytes": "image_size"}
-    by_name = {name: shards.column(column).astype(np.int64) for name, column in names.items()}
-    shard = np.repeat(np.arange(len(shards.shards)), np.diff(shards.index.sample_end, prepend=0))
-    found = _Columns(**by_name, shard=shard)
-    found.argument = argument
-    return found
+    return _Columns(shards, argument)
 
 
 class _Columns(dict[str, NDArray[Any]]):
-    argument = ""
+    def __init__(self, shards: ShardSet, argument: str) -> None:
+        names = {"label": "label", "height": "height", "width": "width", "size_bytes": "image_size"}
+        super().__init__({name: shards.column(column) for name, column in names.items()})
+        self._shards, self._argument = shards, argument
 
     def __missing__(self, name: object) -> NDArray[Any]:
-        hint = did_you_mean(str(name), self)
-        raise ConfigError(f"{self.argument}: the index has no column {name!r}{hint}: allowed are {', '.join(self)}")
+        if name == "shard":
+            counts = np.diff(self._shards.index.sample_end, prepend=0)
+            return shared(np.repeat(np.arange(len(counts)), counts))
+        allowed = [*self, "shard"]
+        hint = did_you_mean(str(name), allowed)
+        raise ConfigError(f"{self._argument}: the index has no column {name!r}{hint}: allowed are {', '.join(allowed)}")
 
 
 def _mixture(
@@ -329,7 +348,7 @@ def _staged(
         Segment(_start(epoch, len(ids), most), (1,), (max(1, round(share * len(ids))),))
         for epoch, share in curriculum.shares.items()
     ]
-    return Staged(ordered, Mixture((len(ids),), merge(segments), shuffle))
+    return Staged(shared(ordered), Mixture((len(ids),), merge(segments), shuffle))
 
 
 def _start(epoch: float, length: int, most: int | None) -> int:
@@ -429,9 +448,9 @@ def _keys_in(file: Path) -> list[str]:
 
 def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
     """Returns the ids of the samples with these keys, in the keys' order."""
-    wanted, of_all = set(keys), shards.index.all_keys()
-    samples = [sample for sample, key in enumerate(of_all) if key in wanted]
-    id_of = {of_all[sample]: sample for sample in samples}
+    wanted = set(keys)
+    samples = {sample: key for sample, key in enumerate(shards.index.each_key()) if key in wanted}
+    id_of = {key: sample for sample, key in samples.items()}
     if len(id_of) < len(wanted):
         unknown = [key for key in dict.fromkeys(keys) if key not in id_of]
         raise ConfigError(
@@ -439,8 +458,7 @@ def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
             f"{_explain_keys(shards)}"
         )
     if len(samples) > len(id_of):
-        sample = next(sample for sample in samples if id_of[of_all[sample]] != sample)
-        key = of_all[sample]
+        sample, key = next((sample, key) for sample, key in samples.items() if id_of[key] != sample)
         raise ConfigError(
             f"subset: the key {key!r} has two samples, {sample} in {shards.locate(sample).shard} and {id_of[key]} in "
             f"{shards.locate(id_of[key]).shard}: name such samples by their ids"
@@ -450,7 +468,7 @@ def _ids_of_keys(keys: Sequence[str], shards: ShardSet) -> NDArray[np.int64]:
 
 def _ids_that_match(pattern: str, shards: ShardSet) -> NDArray[np.int64]:
     matches = re.compile(fnmatch.translate(pattern)).match
-    ids = [sample for sample, key in enumerate(shards.index.all_keys()) if matches(key)]
+    ids = [sample for sample, key in enumerate(shards.index.each_key()) if matches(key)]
     if not ids:
         raise ConfigError(
             f"subset: no key matches {pattern!r}; a string is a pattern such as 'cat/*', or a file of keys if it ends "

@@ -172,24 +172,25 @@ class Remaining:
 
     def order(self, seed: int, epoch: int) -> Order:
         """See `Positions`."""
-        order, left_before = self.positions.order(seed, epoch), self._left_before
+        order = self.positions.order(seed, epoch)
 
         def remaining(positions: NDArray[np.int64]) -> NDArray[np.int64]:
-            # Sample `left_out[i]` comes after `left_before[i]` samples that are left. So number n of these comes after
-            # each i with left_before[i] <= n, and its id is n plus the number of such i.
+            # Sample `left_out[i]` comes after `left_out[i] - i` samples that are left, which ascends with i. So number
+            # n of these comes after each i with left_out[i] - i <= n, and its id is n plus the number of such i. It is
+            # found by halving, in as many turns for all positions, because an array of `left_out[i] - i` takes memory.
             numbers = order(positions)
-            return numbers + np.searchsorted(left_before, numbers, side="right")
+            before, end = np.zeros_like(numbers), np.full_like(numbers, len(self.left_out))
+            while (open_ := before < end).any():
+                middle = np.minimum((before + end) // 2, len(self.left_out) - 1)
+                comes_after = open_ & (self.left_out[middle] - middle <= numbers)
+                before, end = np.where(comes_after, middle + 1, before), np.where(open_ & ~comes_after, middle, end)
+            return numbers + before
 
         return remaining
 
     def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """See `Positions`."""
         return ~np.isin(ids, self.left_out)
-
-    @cached_property
-    def _left_before(self) -> NDArray[np.int64]:
-        """(m,) how many samples are left before each that is left out."""
-        return self.left_out - np.arange(len(self.left_out))
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,12 +202,14 @@ class Weighted:
         weights: (n,) float64, not negative.
         replacement: whether a sample can occur twice in an epoch.
         shuffle: see `Positions`.
+        ends: what `cumulate` makes of the weights, if it was made before.
     """
 
     ids: NDArray[np.int64]
     weights: NDArray[np.float64]
     replacement: bool
     shuffle: Shuffle = "full"
+    ends: NDArray[np.float64] | None = None
 
     @property
     def repeats(self) -> bool:
@@ -247,7 +250,12 @@ class Weighted:
 
     @cached_property
     def _ends(self) -> NDArray[np.float64]:
-        return np.cumsum(self.weights / self.weights.max())
+        return self.cumulate(self.weights) if self.ends is None else self.ends
+
+    @staticmethod
+    def cumulate(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns (n,) the sums of the weights up to each, of which the largest counts 1."""
+        return np.cumsum(weights / weights.max())
 
 
 class Custom:

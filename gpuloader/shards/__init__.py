@@ -4,7 +4,9 @@ from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.index_files import LocalShard, index_file, keep_beside, open_index, open_indexes, open_set
-from gpuloader.shards.labels import Labels, find_class_names, make_labels, read_names, resolve_place
+from gpuloader.shards.kept import shared
+from gpuloader.shards.labels import Labels, every, find_class_names, make_labels, read_names, resolve_place
+from gpuloader.shards.merged import MERGED_FILE, has_merged, merge_indexes
 from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
 from gpuloader.shards.remote import Ahead, CacheStats, Wanted
@@ -12,6 +14,7 @@ from gpuloader.shards.scan import scan_to_damage
 from gpuloader.shards.shard_set import Arena, EncodedImage, ShardSet
 
 __all__ = [
+    "MERGED_FILE",
     "Ahead",
     "Arena",
     "CacheStats",
@@ -24,10 +27,13 @@ __all__ = [
     "ShardSet",
     "Tar",
     "Wanted",
+    "every",
     "find_class_names",
+    "has_merged",
     "index_file",
     "keep_beside",
     "make_labels",
+    "merge_indexes",
     "open_index",
     "open_indexes",
     "open_set",
@@ -38,6 +44,7 @@ __all__ = [
     "resolve_place",
     "resolve_shards",
     "scan_to_damage",
+    "shared",
     "user_path",
     "write_quarantine",
 ]

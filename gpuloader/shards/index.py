@@ -35,7 +35,7 @@ import io
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import astuple, dataclass, replace
 from itertools import islice
@@ -51,6 +51,7 @@ from gpuloader.helpers.regular_file import Read, read_regular
 from gpuloader.helpers.values import is_integer
 from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.index_format import Arrays, Columns, Head, read_head, write
+from gpuloader.shards.kept import kept
 
 if TYPE_CHECKING:
     from gpuloader.shards.folder import Folder, FolderStat
@@ -98,6 +99,7 @@ _NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that surrog
 _MOST_BYTES_PER_SHARD_BYTE = 8  # one byte of a name takes up to six in JSON; each member takes 512 bytes of the tar
 _MOST_BYTES_BESIDE = 1 << 20
 _LARGEST_ORIENTATION = 8
+_BLOCK_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -146,13 +148,17 @@ class Index(ABC):
 
     def key(self, row: int) -> str:
         """Returns the key of one sample."""
-        key = self.column("key_bytes", *self._part("key_end", row))
-        return key.tobytes().decode("utf-8", "surrogateescape")
+        return next(self.each_key(row, row + 1))
+
+    def each_key(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
+        """Yields the keys of samples [start, stop)."""
+        for block in row_blocks(len(self) if stop is None else stop, start):
+            for key in self._encoded_keys(*block):
+                yield key.decode("utf-8", "surrogateescape")
 
     def all_keys(self) -> list[str]:
         """Returns the keys of all samples."""
-        data, ends = self.column("key_bytes").tobytes(), self.column("key_end").tolist()
-        return [data[start:end].decode("utf-8", "surrogateescape") for start, end in zip([0, *ends], ends)]
+        return list(self.each_key())
 
     def components(self, row: int) -> list[tuple[str, int, int]]:
         """Returns (extension, offset, size) of a sample's components, in bytes."""
@@ -168,40 +174,79 @@ class Index(ABC):
 
     def rows_without(self, extension: str) -> NDArray[np.int64]:
         """Returns the samples without a component of that extension."""
-        if extension not in self.extensions or len(self) == 0:
+        if extension not in self.extensions:
             return np.arange(len(self))
-        is_one = self.column("component_extension") == self.extensions.index(extension)
-        return np.flatnonzero(~np.logical_or.reduceat(is_one, np.append(0, self.column("component_end")[:-1])))
+        number = self.extensions.index(extension)
 
-    def image_extensions(self) -> NDArray[np.int32]:
-        """Returns (n,) the number of the extension of each sample's image."""
-        offsets = self.column("component_offset")
-        rows = np.repeat(np.arange(len(self)), np.diff(self.column("component_end"), prepend=0))
-        is_image = offsets == self.column("image_offset")[rows]
-        numbers = np.full(len(self), -1, np.int32)
-        numbers[rows[is_image]] = self.column("component_extension")[is_image]
+        def lacks(start: int, stop: int) -> NDArray[np.bool_]:
+            ends = self._ends_of_components(start, stop)
+            is_one = self.column("component_extension", ends[0].item(), ends[-1].item()) == number
+            return ~np.logical_or.reduceat(is_one, ends[:-1] - ends[0])
+
+        return self.kept(f"lacks {extension}", lambda: find_rows(len(self), lacks))
+
+    def image_extensions(self, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:
+        """Returns (n,) the number of the extension of the image of each sample in [start, stop)."""
+        stop = len(self) if stop is None else stop
+        numbers = np.full(stop - start, -1, np.int32)
+        for begin, end in row_blocks(stop, start):
+            ends = self._ends_of_components(begin, end)
+            part = ends[0].item(), ends[-1].item()
+            rows = np.repeat(np.arange(begin, end), np.diff(ends))
+            is_image = self.column("component_offset", *part) == self.column("image_offset", begin, end)[rows - begin]
+            numbers[rows[is_image] - start] = self.column("component_extension", *part)[is_image]
         return numbers
 
-    def decoded(self) -> NDArray[np.bool_]:
-        """Returns (n,) whether the image is an array, which needs no decoding."""
+    def decoded(self, start: int = 0, stop: int | None = None) -> NDArray[np.bool_]:
+        """Returns (n,) whether the image is an array, which needs no decoding, for samples [start, stop)."""
         if ARRAY_EXTENSION not in self.extensions:
-            return np.zeros(len(self), np.bool_)
-        return np.asarray(self.image_extensions() == self.extensions.index(ARRAY_EXTENSION))
+            return np.zeros((len(self) if stop is None else stop) - start, np.bool_)
+        return np.asarray(self.image_extensions(start, stop) == self.extensions.index(ARRAY_EXTENSION))
 
     def count_jpegs(self) -> tuple[int, int]:
         """Counts the images that are JPEGs, by their extensions and headers; and those of them that are seekable."""
-        seekable = self.column("seekable") == 1
         named = [number for number, extension in enumerate(self.extensions) if extension in JPEG_EXTENSIONS]
-        return int((seekable | np.isin(self.image_extensions(), named)).sum()), int(seekable.sum())
+
+        def is_jpeg(start: int, stop: int) -> NDArray[np.bool_]:
+            is_named: NDArray[np.bool_] = np.isin(self.image_extensions(start, stop), named)
+            return is_named | (self.column("seekable", start, stop) == 1)
+
+        return count_rows(len(self), is_jpeg), self.count(lambda seekable: seekable == 1, "seekable")
+
+    def find(self, test: Callable[..., NDArray[np.bool_]], *columns: str) -> NDArray[np.int64]:
+        """Returns the samples whose values pass a test: it gets parts of the columns, (k,), and returns (k,) bools."""
+        return find_rows(len(self), self._tested(test, columns))
+
+    def count(self, test: Callable[..., NDArray[np.bool_]], *columns: str) -> int:
+        """Counts what `find` finds."""
+        return count_rows(len(self), self._tested(test, columns))
+
+    def kept(self, what: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """Returns what `make` makes of all samples; a mapped index keeps it for the next processes."""
+        return make()
 
     def data_digest_of(self, start: int, stop: int) -> DataDigest:
         """Returns the `DataDigest` of samples [start, stop), from their keys and sizes."""
-        ends = self.column("key_end", start, stop).tolist()
-        first = self._part("key_end", start)[0] if ends else 0
-        keys = self.column("key_bytes", first, ends[-1] if ends else 0).tobytes()
-        parts = (keys[a - first : b - first] for a, b in zip([first, *ends], ends))
-        sides = (self.column(side, start, stop).tolist() for side in ("height", "width"))
-        return DataDigest.of(zip(parts, *sides))
+        digest = DataDigest()
+        for block in row_blocks(stop, start):
+            sides = (self.column(side, *block).tolist() for side in ("height", "width"))
+            digest += DataDigest.of(zip(self._encoded_keys(*block), *sides))
+        return digest
+
+    def _tested(
+        self, test: Callable[..., NDArray[np.bool_]], columns: Sequence[str]
+    ) -> Callable[[int, int], NDArray[np.bool_]]:
+        return lambda start, stop: test(*(self.column(name, start, stop) for name in columns))
+
+    def _encoded_keys(self, start: int, stop: int) -> Iterator[bytes]:
+        """Yields the bytes of the keys of a block of at least one sample."""
+        first, ends = self._part("key_end", start)[0], self.column("key_end", start, stop).tolist()
+        keys = self.column("key_bytes", first, ends[-1]).tobytes()
+        return (keys[a - first : b - first] for a, b in zip([first, *ends], ends))
+
+    def _ends_of_components(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Returns where the components of a block of at least one sample begin, and then where each sample's end."""
+        return np.append(self._part("component_end", start)[0], self.column("component_end", start, stop))
 
     def _digest(self, shards: str) -> bytes:
         identity = hashlib.blake2b(f"{shards} {self.extensions}".encode(), digest_size=32)
@@ -334,9 +379,13 @@ class SetIndex(Index):
         """Returns a copy of these rows of a column."""
         return self._columns.at(name, rows)
 
-    def data_digests(self) -> list[DataDigest]:
-        """Returns the digest of each shard's samples."""
-        return _data_digests(self.head)[: len(self.sample_end)]
+    def kept(self, what: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        of = f"{self.head.digest.hex()} {len(self.sample_end)}"
+        return kept(f"{of} {what}", make) if self._columns.is_mapped else make()
+
+    def data_digests(self, first: int = 0, end: int | None = None) -> Iterator[DataDigest]:
+        """Yields the digest of the samples of each of the shards [first, end)."""
+        return _data_digests(self.head, first, len(self.sample_end) if end is None else end)
 
     def first(self, shards: int) -> SetIndex:
         """Returns the index of the first shards; both share the columns."""
@@ -432,7 +481,7 @@ def facts_of_one(head: Head, path: str) -> ShardFacts:
         **numbers,
         extensions=tuple(head.facts["extensions"]),
         left_out=tuple(LeftOut(*item) for item in head.facts["left_out"]),
-        data_digest=_data_digests(head)[0],
+        data_digest=next(_data_digests(head, 0, 1)),
         counts={rows: head.rows(rows) for _, rows in COLUMNS.values()},
     )
 
@@ -449,9 +498,28 @@ def most_bytes(shard_bytes: int) -> int:
     return _MOST_BYTES_PER_SHARD_BYTE * shard_bytes + _MOST_BYTES_BESIDE
 
 
-def _data_digests(head: Head) -> list[DataDigest]:
-    samples = np.diff(head.table["sample_end"], prepend=0).tolist()
-    return list(map(DataDigest.from_bytes, samples, head.table["data_digest"].tolist()))
+def row_blocks(stop: int, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Yields the parts of rows [start, stop) that are used at once, so that no memory is needed for all of them."""
+    for first in range(start, stop, _BLOCK_ROWS):
+        yield first, min(first + _BLOCK_ROWS, stop)
+
+
+def find_rows(rows: int, test: Callable[[int, int], NDArray[np.bool_]]) -> NDArray[np.int64]:
+    """Returns the rows that pass a test: it gets the first row and the end of a block, and returns (k,) bools."""
+    found = (start + np.flatnonzero(test(start, stop)) for start, stop in row_blocks(rows))
+    return np.concatenate([np.empty(0, np.int64), *found])
+
+
+def count_rows(rows: int, test: Callable[[int, int], NDArray[np.bool_]]) -> int:
+    """Counts what `find_rows` finds."""
+    return sum(int(np.count_nonzero(test(*block))) for block in row_blocks(rows))
+
+
+def _data_digests(head: Head, first: int, end: int) -> Iterator[DataDigest]:
+    ends, digests = head.table["sample_end"], head.table["data_digest"]
+    for shard in range(first, end):
+        samples = ends.item(shard) - (ends.item(shard - 1) if shard else 0)
+        yield DataDigest.from_bytes(samples, digests[shard].tobytes())
 
 
 def _check_head(head: Head) -> None:

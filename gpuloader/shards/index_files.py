@@ -11,21 +11,17 @@ loader used it for 90 days.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
 import random
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
-
-import platformdirs
+from typing import IO, TypeAlias
 
 from gpuloader.errors import ConfigError, IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
@@ -44,14 +40,16 @@ from gpuloader.shards.index import (
     write_index,
 )
 from gpuloader.shards.index_format import Head
+from gpuloader.shards.kept import cache_folder, cache_lock, note_use, remove_unused
 from gpuloader.shards.scan import scan, scan_folder
 
 INDEX_SUFFIX = ".gpuidx"
 
+MOST_COPIED_BYTES = 4 << 20
+"""The most bytes that an index of many shards has in the memory of each process; a larger one is mapped."""
+
 _THREADS = 8
-_MOST_COPIED_BYTES = 4 << 20
 _NAMED = 3
-_KEPT_SECONDS = 90 * 24 * 3600
 _NOT_INDEXED, _NO_SIZE = -1, -2  # instead of a file's size in an index
 _log = logging.getLogger("gpuloader")
 
@@ -116,16 +114,12 @@ def _beside(shard: LocalShard) -> Path:
 
 def _in_cache(shard: LocalShard) -> Path:
     name = hashlib.blake2b(os.fsencode(os.path.realpath(str(shard))), digest_size=16).hexdigest()
-    return _cache_folder() / f"{name}{INDEX_SUFFIX}"
-
-
-def _cache_folder() -> Path:
-    return platformdirs.user_cache_path("gpuloader")
+    return cache_folder() / f"{name}{INDEX_SUFFIX}"
 
 
 def open_index(shard: LocalShard) -> ShardIndex:
     """Opens the index of a shard: from its file if that is valid, otherwise from a new scan, which is then kept."""
-    return _loaded(_open(shard))
+    return loaded(_open(shard))
 
 
 def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[Opened]:
@@ -154,34 +148,43 @@ def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[O
 def open_set(opened: Sequence[Opened]) -> SetIndex:
     """Makes one index of those of many shards, in their order: in memory if it is small, otherwise a mapped file."""
     sizes, digests = zip(*map(_size_and_digest, opened))
-    if sum(sizes) <= _MOST_COPIED_BYTES:
-        return SetIndex.of([_loaded(each) for each in opened])
+    if sum(sizes) <= MOST_COPIED_BYTES:
+        return SetIndex.of([loaded(each) for each in opened])
     digest = hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
-    path = _cache_folder() / f"set-{digest}{INDEX_SUFFIX}"
     try:
-        _write_set(path, opened)
-        index = SetIndex.map(path)
-        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-    except (IndexFileError, OSError) as error:
+        return map_set(digest, lambda file: write_index(file, opened, map(loaded, opened)))
+    except OSError as error:
         _log.warning("each process has the index of all shards in its own memory, because it cannot be kept: %s", error)
-        with suppress(OSError):
+        return SetIndex.of([loaded(each) for each in opened])
+
+
+def map_set(digest: str, write: Callable[[IO[bytes]], None]) -> SetIndex:
+    """Maps the index of many shards in the cache folder, which is named by a digest; writes it if it is not there.
+
+    Of processes that start together, one writes it, and all map its file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = cache_folder() / f"set-{digest}{INDEX_SUFFIX}"
+    with suppress(FileNotFoundError):
+        try:
+            return _map_set(path)
+        except IndexFileError as error:
+            _log.info("%s; it is made again", error)
             path.unlink()
-        return SetIndex.of([_loaded(each) for each in opened])
+    with cache_lock():
+        if not path.exists():
+            remove_unused(f"set-*{INDEX_SUFFIX}")
+            with atomic_file(path) as file:
+                write(file)
+    return _map_set(path)
+
+
+def _map_set(path: Path) -> SetIndex:
+    index = SetIndex.map(path)
+    note_use(path)
     return index
-
-
-def _write_set(path: Path, opened: Sequence[Opened]) -> None:
-    """Writes the file if it does not exist; of processes that start together, one does so, and all map its file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (path.parent / "set.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if path.exists():
-            return
-        for old in path.parent.glob(f"set-*{INDEX_SUFFIX}"):
-            if time.time() - old.stat().st_atime > _KEPT_SECONDS:
-                old.unlink()
-        with atomic_file(path) as file:
-            write_index(file, opened, map(_loaded, opened))
 
 
 def _size_and_digest(opened: Opened) -> tuple[int, bytes]:
@@ -190,7 +193,8 @@ def _size_and_digest(opened: Opened) -> tuple[int, bytes]:
     return head.file_bytes, head.digest
 
 
-def _loaded(opened: Opened) -> ShardIndex:
+def loaded(opened: Opened) -> ShardIndex:
+    """Returns the index of a shard in memory."""
     return opened if isinstance(opened, ShardIndex) else opened.load()
 
 

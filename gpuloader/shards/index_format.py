@@ -36,7 +36,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from io import FileIO
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -104,6 +103,10 @@ class Head:
     def rows(self, name: str) -> int:
         """Returns the number of rows that columns of this kind have."""
         return int(self.facts["counts"][name])
+
+    def has_block(self, block: int, content: bytes | memoryview) -> bool:
+        """Says whether this is the content of a block, by its digest."""
+        return _digest(content) == self.block_digests[block * DIGEST_BYTES : (block + 1) * DIGEST_BYTES]
 
 
 def read_head(read: Read, file_bytes: int, path: str, table: Kinds, columns: Kinds) -> Head:
@@ -225,16 +228,42 @@ def write(
     file.write(b"".join(head))
 
 
+def head_digest(read: Read, path: str) -> str:
+    """Returns the digest of the head that a file begins with, in hex; it stands for all of the file.
+
+    Raises:
+        IndexFileError: it is not such a file.
+    """
+    start = read(_HEAD_AT, 0)
+    if start[: len(_MAGIC)] != _MAGIC or len(start) < _HEAD_AT:
+        raise IndexFileError(f"{path} is not an index file of gpuloader")
+    return start[_START.size :].hex()
+
+
+def copy(read: Read, head: Head, path: str, file: IO[bytes]) -> None:
+    """Writes a copy of a file of this head; each block is compared with its digest.
+
+    Raises:
+        IndexFileError: a block is damaged.
+    """
+    file.write(read(head.blocks_at, 0))
+    for block in range(len(head.block_digests) // DIGEST_BYTES):
+        content = read(BLOCK_BYTES, head.blocks_at + block * BLOCK_BYTES)
+        if not head.has_block(block, content):
+            raise IndexFileError(f"{path} is damaged: the digest of block {block} is wrong")
+        file.write(content)
+
+
 class Columns:
     """The columns of a file in memory or mapped. What is used of them is checked first, once in each process.
 
     Args:
         data: all of the file.
-        file: the same, open, if `data` is mapped.
+        file: its descriptor, which is closed with this object, if `data` is mapped.
     """
 
     def __init__(
-        self, head: Head, data: bytes | mmap.mmap, path: str, check_values: CheckValues, file: FileIO | None = None
+        self, head: Head, data: bytes | mmap.mmap, path: str, check_values: CheckValues, file: int | None = None
     ) -> None:
         self.head = head
         self._path = path
@@ -255,19 +284,23 @@ class Columns:
             OSError: it cannot be opened.
         """
         check_regular(path)
-        file = FileIO(path)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            read = partial(os.pread, file.fileno())
-            head = read_its_head(read, os.fstat(file.fileno()).st_size, str(path))
-            data = mmap.mmap(file.fileno(), head.file_bytes, access=mmap.ACCESS_READ)
+            head = read_its_head(partial(os.pread, file), os.fstat(file).st_size, str(path))
+            data = mmap.mmap(file, head.file_bytes, access=mmap.ACCESS_READ)
             return cls(head, data, str(path), check_values, file)
         except BaseException:
-            file.close()
+            os.close(file)
             raise
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the file is mapped, and not in memory."""
+        return self._file is not None
+
     def __del__(self) -> None:
-        if file := getattr(self, "_file", None):
-            file.close()
+        if (file := getattr(self, "_file", None)) is not None:
+            os.close(file)
 
     def use(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Returns rows [start, stop) of a column, read-only. If the file is mapped, do not keep them: ask again.
@@ -305,7 +338,7 @@ class Columns:
     def _check_block(self, block: int) -> None:
         start = block * BLOCK_BYTES
         content = self._blocks[start : start + BLOCK_BYTES]
-        if _digest(content) != self.head.block_digests[block * DIGEST_BYTES : (block + 1) * DIGEST_BYTES]:
+        if not self.head.has_block(block, content):
             raise self._refuse(f"is damaged: the digest of block {block} is wrong")
         for name, column in self.head.columns.items():
             before, size = self.head.blocks_at + start - column.offset, column.dtype.itemsize
@@ -324,8 +357,8 @@ class Columns:
         return IndexFileError(f"{self._path} {problem}. It was removed: make the loader again, and it is made again")
 
 
-def _state(file: FileIO) -> tuple[int, int]:
-    stat = os.fstat(file.fileno())
+def _state(file: int) -> tuple[int, int]:
+    stat = os.fstat(file)
     return stat.st_size, stat.st_mtime_ns
 
 

@@ -21,7 +21,8 @@ from gpuloader.helpers.text import similar
 from gpuloader.helpers.values import innermost, is_integer
 from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
 from gpuloader.shards.folder import Folder
-from gpuloader.shards.index import BAD_LABEL, NO_LABEL
+from gpuloader.shards.index import BAD_LABEL, NO_LABEL, find_rows, row_blocks
+from gpuloader.shards.merged import MergedShards
 from gpuloader.shards.paths import Shard
 from gpuloader.shards.remote import Wanted
 from gpuloader.shards.shard_set import ShardSet
@@ -41,8 +42,12 @@ _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
 
 _LabelOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
-_DIGESTED = 1 << 20
 _log = logging.getLogger("gpuloader")
+
+
+def every(samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the samples: all of them are used."""
+    return samples
 
 
 class Labels(ABC):
@@ -77,19 +82,19 @@ def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
     refuses samples without a label.
     """
     if label_from == "default":
-        label_from = "auto" if all(isinstance(shard, Folder) for shard in shards.shards) else "cls"
+        label_from = "auto" if len(shards.folders) == len(shards.shards) else "cls"
     if label_from != "auto":
         return label_from
-    if (shards.column("label") != NO_LABEL).any():
+    if _range_of_labels(shards)[1] != NO_LABEL:
         return "cls"
-    return "folder" if any(map(_folder, shards.index.all_keys())) else None
+    return "folder" if any(map(_folder, shards.index.each_key())) else None
 
 
 def make_labels(
     shards: ShardSet,
     label_from: str | None,
     classes: Sequence[str] | None = None,
-    used: Callable[[NDArray[np.int64]], NDArray[np.int64]] = lambda samples: samples,
+    used: Callable[[NDArray[np.int64]], NDArray[np.int64]] = every,
 ) -> Labels | None:
     """Makes the labels that `label_from` asks for.
 
@@ -158,13 +163,12 @@ class _Used:
             more = ", and more" if len(samples) > 3 else ""
             raise LabelError(f"{len(samples)} of {len(self.shards)} samples {problem}: {shown}{more}. {advice}")
 
-    def digest(self, label_of: _LabelOf) -> str:
+    def digest(self, label_of: _LabelOf) -> NDArray[np.uint8]:
         """Returns a digest of their labels, as this function returns them."""
         digest = hashlib.blake2b(digest_size=16)
-        for first in range(0, len(self.shards), _DIGESTED):
-            some = self.of(np.arange(first, min(first + _DIGESTED, len(self.shards))))
-            digest.update(label_of(some).astype("<i8", copy=False).tobytes())
-        return digest.hexdigest()
+        for block in row_blocks(len(self.shards)):
+            digest.update(label_of(self.of(np.arange(*block))).astype("<i8", copy=False).tobytes())
+        return np.frombuffer(digest.digest(), np.uint8)
 
 
 class _Known(Labels):
@@ -181,7 +185,11 @@ class _Known(Labels):
 
     @cached_property
     def digest(self) -> str:
-        return self._used.digest(self._label_of)
+        def make() -> NDArray[np.uint8]:
+            return self._used.digest(self._label_of)
+
+        what = f"labels of {self.place} {sorted(self.names.items())}"
+        return (self._used.shards.index.kept(what, make) if self._used.of is every else make()).tobytes().hex()
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         return self._label_of(samples)
@@ -257,50 +265,75 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
 
 
 def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
-    table = shards.column("label")
-    missing = np.flatnonzero(table == NO_LABEL)
-    in_folders = len(missing) > 0 and all(map(_folder, shards.index.all_keys()))
+    index = shards.index
+    missing = index.kept("no label", lambda: index.find(lambda labels: labels == NO_LABEL, "label"))
+    in_folders = len(missing) > 0 and all(map(_folder, index.each_key()))
     advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
     used.refuse(missing, _LACKING.format("cls"), f"{advice}{_LEAVE_OUT.format('cls')}; {_LABEL_FROM}")
-    texts = np.flatnonzero(table == BAD_LABEL)
+    texts = index.kept("bad label", lambda: index.find(lambda labels: labels == BAD_LABEL, "label"))
     if len(texts) and names.numbers:
         return _ReadLabels(shards, "cls", _in_cls, names)
     advice = f"{_GIVE_CLASSES}; {_LABEL_FROM}"
     used.refuse(texts, "have a .cls component that is not an integer in ASCII", advice)
-    if names.limit is not None:
-        outside = np.flatnonzero((table < 0) | (table >= names.limit))
+    smallest, largest = _range_of_labels(shards)
+    if names.limit is not None and not 0 <= smallest <= largest < names.limit:
+        outside = index.find(lambda labels: (labels < 0) | (labels >= names.limit), "label")
         used.refuse(outside, "have a label that is not one of the classes", _explain_outside(names.limit))
-    return _Known("cls", partial(shards.index.at, "label"), names.names, used)
+    return _Known("cls", partial(index.at, "label"), names.names, used)
+
+
+def _range_of_labels(shards: ShardSet) -> tuple[int, int]:
+    """Returns the smallest and the largest label, as the index has them."""
+
+    def make() -> NDArray[np.int64]:
+        blocks = (shards.index.column("label", *block) for block in row_blocks(len(shards)))
+        smallest, largest = zip(*((block.min(), block.max()) for block in blocks))
+        return np.array([min(smallest), max(largest)], np.int64)
+
+    smallest, largest = shards.index.kept("range of labels", make).tolist()
+    return smallest, largest
 
 
 def _from_folders(shards: ShardSet, place: str, names: tuple[str, ...] | None, used: _Used) -> Labels:
-    keys = shards.index.all_keys()
-    folder_of = _folder if place == "folder" else _top_folder
-    folders = [folder_of(key) for key in keys]  # no array: its texts are all as long as the longest
-    occurring = sorted(set(folders) - {""})
-    _check_class_folders(shards, place, keys, occurring)
+    occurring, table = _find_folders(shards, place)
+    _check_class_folders(shards, place, occurring)
     classes = tuple(occurring) if names is None else names
     numbers = {name: number for number, name in enumerate(classes)}
-    smallest = np.min_scalar_type(-len(numbers) - 1)  # a process keeps these: a byte for 127 classes, two for 32,767
-    table = np.array([numbers.get(folder, -1) for folder in folders], smallest)
-    in_none = np.array([not folder for folder in folders], bool)
-    used.refuse(np.flatnonzero(in_none), "are not in a folder")
+    label_of = np.array([-1, *(numbers.get(name, -1) for name in occurring)])
+    used.refuse(find_rows(len(table), lambda *block: table[slice(*block)] == 0), "are not in a folder")
     if unknown := [name for name in occurring if name not in numbers]:
-        others = np.flatnonzero((table < 0) & ~in_none)
+        is_unknown = np.append(False, label_of[1:] < 0)
+        others = find_rows(len(table), lambda *block: is_unknown[table[slice(*block)]])
         used.refuse(others, "are in folders of unknown classes", _explain_unknown(unknown, classes))
-    return _Known(place, lambda samples: table[samples].astype(np.int64), dict(enumerate(classes)), used)
+    return _Known(place, lambda samples: label_of[table[samples]], dict(enumerate(classes)), used)
 
 
-def _check_class_folders(shards: ShardSet, place: str, keys: Sequence[str], occurring: Sequence[str]) -> None:
+def _find_folders(shards: ShardSet, place: str) -> tuple[list[str], NDArray[np.unsignedinteger]]:
+    """Returns the names of the folders, sorted; and (n,) for each sample its folder, counted from 1, or 0 for none."""
+    index, folder_of = shards.index, _folder if place == "folder" else _top_folder
+
+    def names() -> NDArray[np.uint8]:
+        found = sorted(set(map(folder_of, index.each_key())) - {""})
+        return np.frombuffer(json.dumps(found).encode(), np.uint8)
+
+    occurring = json.loads(index.kept(f"names of {place}", names).tobytes())
+    numbers = {name: number for number, name in enumerate(["", *occurring])}
+    smallest = np.min_scalar_type(len(occurring))  # a byte for 255 classes, two for 65,535
+
+    def table() -> NDArray[np.unsignedinteger]:
+        return np.fromiter((numbers[folder_of(key)] for key in index.each_key()), smallest, len(index))
+
+    return occurring, index.kept(f"folders of {place}", table)
+
+
+def _check_class_folders(shards: ShardSet, place: str, occurring: Sequence[str]) -> None:
     """Refuses a folder of pictures whose folders are not its classes, or have no pictures."""
-    for number, folder in enumerate(shards.shards):
-        if not isinstance(folder, Folder):
-            continue
+    for number, folder in shards.folders.items():
         of_it = shards.samples_of(number)
-        deep = [key for key in keys[of_it.start : of_it.stop] if key.count("/") > _SLASHES_OF_CLASS_AND_PICTURE]
-        if place == "folder" and deep:
+        keys = shards.index.each_key(of_it.start, of_it.stop) if place == "folder" else ()
+        if deep := next((key for key in keys if key.count("/") > _SLASHES_OF_CLASS_AND_PICTURE), None):
             raise LabelError(
-                f"{folder} has pictures that lie deeper than CLASS/PICTURE, such as {describe(deep[0], _KEY_SHOWN)}: "
+                f"{folder} has pictures that lie deeper than CLASS/PICTURE, such as {describe(deep, _KEY_SHOWN)}: "
                 f'LabelFrom("folder:top") takes the folder below {folder} as the class'
             )
         if empty := sorted(set(folder.listing.top_folders) - set(occurring)):
@@ -353,7 +386,7 @@ def read_names(shards: Iterable[Shard]) -> dict[int, str]:
     Raises:
         DataError: two files name a label differently.
     """
-    parents = [_folder_of_classes(shard) for shard in shards]
+    parents = shards.folders if isinstance(shards, MergedShards) else map(_folder_of_classes, shards)
     names: dict[int, str] = {}
     named_in: dict[int, Path] = {}
     for folder in dict.fromkeys(parents):

@@ -8,6 +8,7 @@ import shlex
 import stat
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +17,7 @@ from gpuloader.helpers.text import similar
 from gpuloader.shards.braces import expand_braces
 from gpuloader.shards.folder import Folder, is_picture
 from gpuloader.shards.index_files import INDEX_SUFFIX, LocalShard
+from gpuloader.shards.merged import MERGED_FILE, MERGED_SUFFIX, MergedShards, has_merged, open_merged
 from gpuloader.shards.remote.store import RemoteShard, list_shards
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
 
@@ -29,14 +31,17 @@ SPLITS = frozenset(("train", "val", "valid", "validation", "test"))
 Shard: TypeAlias = Path | Folder | RemoteShard
 
 
-def resolve_shards(tar: Tar) -> list[Shard]:
+def resolve_shards(tar: Tar) -> Sequence[Shard]:
     """Returns the shards in order: as listed, as the braces count, and by name within a folder or glob.
+
+    A folder with a merged index, or the file of one, is its shards; alone, they are `MergedShards`.
 
     Raises:
         ShardNotFoundError: there is no such shard; the message says what to do.
         ConfigError: a URL or a pattern is invalid, or a shard is named twice.
         RemoteError: a store cannot list what matches.
         DataError: a folder may not be read, or the system refuses a path.
+        IndexFileError: a merged index is damaged, or names other shards than there are.
     """
     advice = _advice_on_dataset(tar)  # before it is iterated, which may read all of its images
     alone = advice or isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable)
@@ -46,7 +51,10 @@ def resolve_shards(tar: Tar) -> list[Shard]:
             f"tar={describe(tar)}: allowed is a path, a URL, a folder, a pattern, or a list of these"
             f"{advice or _advice_on_dataset(wrong[0])}"
         )
-    shards = [shard for source in sources for shard in _find(os.fspath(source))]
+    found = [_find(os.fspath(source)) for source in sources]
+    if len(found) == 1 and isinstance(found[0], MergedShards):
+        return found[0]
+    shards = list(chain(*found))
     if not shards:
         raise ShardNotFoundError(f"tar={tar!r} names no shard")
     seen: set[object] = set()
@@ -91,7 +99,7 @@ def user_path(path: str | os.PathLike[str]) -> Path:
         ) from None
 
 
-def _find(source: str) -> list[Shard]:
+def _find(source: str) -> Sequence[Shard]:
     try:
         return _expand(source)
     except GPULoaderError:
@@ -104,7 +112,7 @@ def _find(source: str) -> list[Shard]:
         ) from None
 
 
-def _expand(source: str, braces: bool = True) -> list[Shard]:
+def _expand(source: str, braces: bool = True) -> Sequence[Shard]:
     """Returns the shards of a path, URL or pattern; in what braces stood for, further ones are part of the name."""
     if (protocol := remote_protocol(source)) is not None:
         return _expand_url(source, protocol, braces)
@@ -122,7 +130,7 @@ def _expand(source: str, braces: bool = True) -> list[Shard]:
     if stat.S_ISDIR(mode):
         return _expand_folder(path)
     if mode:
-        return [path]
+        return open_merged(path) if path.suffix == MERGED_SUFFIX else [path]
     if "{" in source and braces:
         return [shard for part in expand_braces(source) for shard in _expand(part, braces=False)]
     if glob.has_magic(source):
@@ -134,8 +142,10 @@ def _expand(source: str, braces: bool = True) -> list[Shard]:
     raise ShardNotFoundError(f"no such file: {source}{_hint(path)}")
 
 
-def _expand_folder(path: Path) -> list[Shard]:
-    """Returns the tars in a folder; or the folder, if pictures are in it."""
+def _expand_folder(path: Path) -> Sequence[Shard]:
+    """Returns the tars in a folder, or those of its merged index; or the folder, if pictures are in it."""
+    if has_merged(path):
+        return open_merged(path / MERGED_FILE)
     # If the folder may not be read, this raises, while `glob` would find nothing.
     found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
     if found:
@@ -177,7 +187,7 @@ def _expand_url(source: str, protocol: str, braces: bool) -> list[Shard]:
 
 
 def _is_index(name: str) -> bool:
-    return name.endswith(INDEX_SUFFIX)
+    return name.endswith((INDEX_SUFFIX, MERGED_SUFFIX))
 
 
 def _check_any(shards: Sequence[Shard], problem: str, what: str | None = None) -> list[Shard]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
@@ -25,8 +26,9 @@ from gpuloader.plan import Plan
 from gpuloader.shards.accepted_sizes import AcceptedSizes
 from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.folder import Folder
-from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS, SetIndex
+from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS, SetIndex, row_blocks
 from gpuloader.shards.index_files import Opened, open_indexes, open_set
+from gpuloader.shards.merged import MergedShards
 from gpuloader.shards.paths import Shard
 from gpuloader.shards.remote import (
     Ahead,
@@ -107,7 +109,14 @@ class ShardSet:
         cache: ShardCache | None = None,
         read_cached: ReadCached = ask_for,
     ) -> None:
-        self.shards = tuple(shards)
+        self.shards: Sequence[Shard] = shards if isinstance(shards, MergedShards) else tuple(shards)
+        self.folders: Mapping[int, Folder] = {}
+        """Those of the shards that are folders of pictures, by number."""
+        self._changed = _CHANGED
+        if isinstance(shards, MergedShards):
+            self._changed = f"it changed since {shards.path} was made: run `gpuloader index --merge` again"
+        else:
+            self.folders = {number: shard for number, shard in enumerate(shards) if isinstance(shard, Folder)}
         self.index = index
         self._entries = dict(entries or {})  # for the shards on stores
         self._cache = cache
@@ -140,6 +149,8 @@ class ShardSet:
             cache: the folder for shards on stores; `cache_bytes` is the most that they may take. See `ShardCache`.
             read_cached: as for `ShardSet`.
         """
+        if isinstance(shards, MergedShards):
+            return cls(shards, shards.set_index, read_cached=read_cached)
         local = {number: shard for number, shard in enumerate(shards) if not isinstance(shard, RemoteShard)}
         remote = {number: shard for number, shard in enumerate(shards) if isinstance(shard, RemoteShard)}
         indexes: dict[int, Opened] = {}
@@ -178,12 +189,12 @@ class ShardSet:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the data, wherever and however they are stored: the `DataDigest` of all samples, 32 hex digits."""
-        return str(self.digest_of_first(len(self)))
+        return str(self.digests_of_runs(len(self.shards))[0])
 
     def digest_of_first(self, samples: int) -> DataDigest:
         """Returns the digest of the first samples, to recognise shards that were appended."""
         shard = self.shard_of(samples)  # the first that is not complete; after all of them if there is none
-        digest = sum(self.index.data_digests()[:shard], DataDigest())
+        digest = sum(self.index.data_digests(0, shard), DataDigest())
         return digest + self.index.data_digest_of(int(self._starts[shard]), samples)
 
     def first(self, samples: int) -> ShardSet:
@@ -194,8 +205,15 @@ class ShardSet:
 
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
         """Returns the digest of each run of so many shards; the last run may be shorter."""
-        each = self.index.data_digests()
-        return [sum(each[first : first + shards], DataDigest()) for first in range(0, len(each), shards)]
+        ends = [*range(shards, len(self.shards), shards), len(self.shards)]
+
+        def make() -> NDArray[np.void]:
+            each = (sum(self.index.data_digests(first, end), DataDigest()) for first, end in pairwise([0, *ends]))
+            return np.array([digest.to_bytes() for digest in each], "|V16")
+
+        samples = np.diff(self._starts[ends], prepend=0).tolist()
+        values = self.index.kept(f"digests of {shards} shards each", make)
+        return [DataDigest.from_bytes(count, value.tobytes()) for count, value in zip(samples, values)]
 
     @cached_property
     def accepted(self) -> AcceptedSizes:
@@ -215,41 +233,68 @@ class ShardSet:
         """
         if ARRAY_EXTENSION not in self.index.extensions:
             return False
-        is_decoded = self.index.decoded()
-        if is_decoded.any() and not is_decoded.all():
-            one, other = [self.locate(int(np.argmax(is_decoded == kind))) for kind in (True, False)]
+        count, *first = self.index.kept("decoded", self._count_decoded).tolist()
+        if 0 < count < len(self):
+            one, other = map(self.locate, first)
             raise DataError(
-                f"{is_decoded.sum()} of {len(self)} images are decoded (.npy), such as {one.key!r} in {one.shard}, "
+                f"{count} of {len(self)} images are decoded (.npy), such as {one.key!r} in {one.shard}, "
                 f"but the others are not, such as {other.key!r} in {other.shard}: make a loader for each kind, and a "
                 f"MixedLoader of them"
             )
-        return bool(is_decoded[0])
+        return bool(count)
+
+    def _count_decoded(self) -> NDArray[np.int64]:
+        """Returns the number of images that are arrays, the first of these, and the first of the others."""
+        count, first = 0, [-1, -1]
+        for start, stop in row_blocks(len(self)):
+            is_decoded = self.index.decoded(start, stop)
+            count += int(is_decoded.sum())
+            for number, kind in enumerate((is_decoded, ~is_decoded)):
+                if first[number] < 0 and kind.any():
+                    first[number] = start + int(kind.argmax())
+        return np.array([count, *first])
 
     @cached_property
     def has_folder(self) -> bool:
         """Whether any of the images are files of a folder."""
-        return any(isinstance(shard, Folder) for shard in self.shards)
+        return bool(self.folders)
 
     @cached_property
     def seekable(self) -> bool:
         """Whether at least 9 of 10 images are JPEGs that can be cut before they are decoded."""
-        return bool(self.column("seekable").mean() >= _SEEKABLE_SHARE)
+        count = self.index.kept("seekable", lambda: np.array(self.index.count(lambda each: each == 1, "seekable")))
+        return count.item() / len(self) >= _SEEKABLE_SHARE
+
+    def count_turned(self) -> int:
+        """Counts the images whose EXIF orientation is not the upright one."""
+        return self.index.kept(
+            "turned", lambda: np.array(self.index.count(lambda each: each > 1, "orientation"))
+        ).item()
 
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
         """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""
-        heights, widths = self.column("height"), self.column("width")
-        pixels = heights.astype(np.int64) * widths
-        row = int(np.where(pixels <= most_pixels, pixels, 0).argmax())
-        return (int(heights[row]), int(widths[row])) if 0 < pixels[row] <= most_pixels else (0, 0)
+
+        def largest() -> NDArray[np.int64]:
+            best = np.zeros(2, np.int64)
+            for block in row_blocks(len(self)):
+                sides = np.stack([self.index.column(side, *block) for side in ("height", "width")], 1, dtype=np.int64)
+                pixels = sides.prod(1)
+                row = int(np.where(pixels <= most_pixels, pixels, 0).argmax())
+                if best.prod() < pixels[row] <= most_pixels:
+                    best = sides[row]
+            return best
+
+        height, width = self.index.kept(f"largest of {most_pixels}", largest).tolist()
+        return height, width
 
     @cached_property
     def too_large(self) -> dict[int, str]:
         """Samples whose images exceed the allowed number of bytes, with the cause; they are never read."""
-        sizes = self.column("image_size")
-        causes = (
-            (sample, cause_in_bytes(sizes[sample])) for sample in np.flatnonzero(sizes > MAX_ENCODED_BYTES).tolist()
+        samples = self.index.kept(
+            f"over {MAX_ENCODED_BYTES}", lambda: self.index.find(lambda sizes: sizes > MAX_ENCODED_BYTES, "image_size")
         )
-        return {sample: cause for sample, cause in causes if cause}
+        causes = map(cause_in_bytes, self.index.at("image_size", samples).tolist())
+        return {sample: cause for sample, cause in zip(samples.tolist(), causes) if cause}
 
     def shard_of(self, sample: int) -> int:
         """Returns the number of the shard that a sample is in."""
@@ -270,8 +315,8 @@ class ShardSet:
         Raises:
             DataError: some are neither, by the rule of keys; the message names them.
         """
-        for number, folder in enumerate(self.shards):
-            if isinstance(folder, Folder) and (unseen := self._unseen_pictures(number, folder, extensions)):
+        for number, folder in self.folders.items():
+            if unseen := self._unseen_pictures(number, folder, extensions):
                 names = ", ".join(folder.listing.name(each) for each in unseen[:_NAMED])
                 command = f"gpuloader pack {shlex.quote(str(folder))} shards"
                 raise DataError(
@@ -312,7 +357,7 @@ class ShardSet:
         rows[rows[:, 2] > MAX_ENCODED_BYTES, 2] = 0
         views = arena.views(rows[:, 2].tolist())
         rows[:, 3] = arena.address + np.cumsum(rows[:, 2]) - rows[:, 2]
-        folders = {shard: each for shard in set(shards) if isinstance(each := self.shards[shard], Folder)}
+        folders = {shard: self.folders[shard] for shard in set(shards) if shard in self.folders}
         local = [shard for shard in dict.fromkeys(shards) if shard not in self._entries and shard not in folders]
         with self._lock:
             for shard in sorted(self._entries.keys() & shards):  # one after the other: the cache may not hold two
@@ -459,7 +504,7 @@ class ShardSet:
 
     def _read_into(self, view: EncodedImage, shard: int, fd: int, offset: int, size: int) -> None:
         if size and os.preadv(fd, [view], offset) != size:
-            raise ShardChangedError(f"{self.shards[shard]} ends before byte {offset + size}: {_CHANGED}")
+            raise ShardChangedError(f"{self.shards[shard]} ends before byte {offset + size}: {self._changed}")
 
     def _check_local(self, shard: int, fd: int) -> None:
         """Checks that what was read of a file is what was indexed, and whether it is what was accepted.
@@ -482,7 +527,7 @@ class ShardSet:
         indexed = self.index.shard_bytes.item(shard), self.index.shard_mtime_ns.item(shard)
         if now != indexed:
             raise ShardChangedError(
-                f"{self.shards[shard]} has (size, mtime_ns) {now}, but it was indexed with {indexed}: {_CHANGED}"
+                f"{self.shards[shard]} has (size, mtime_ns) {now}, but it was indexed with {indexed}: {self._changed}"
             )
         return stat
 

@@ -149,7 +149,7 @@ def describe_shards(
         formats=_by_name(index.image_extensions(), index.extensions),
         jpegs=jpegs,
         seekable=seekable,
-        turned=int((shards.column("orientation") > 1).sum()),
+        turned=shards.count_turned(),
         components=_by_name(index.column("component_extension"), index.extensions),
         height=_spread(heights),
         width=_spread(widths),

@@ -1,8 +1,8 @@
 """Measures what the number of samples costs: indexes, opening them, the first batch, the order, the memory.
 
 The shards are real tars of tiny JPEGs in a temporary folder; with `--files`, folders of 1,000 single files.
-Larger numbers measure only the plan, which is arithmetic: an order has no table, so 10^12 samples need no more memory
-than ten.
+With `--sets`, there are only names of shards and one merged index of them, so that it may be large. Larger numbers
+measure only the plan, which is arithmetic: an order has no table, so 10^12 samples need no more memory than ten.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from typing import Any
 import numpy as np
 from facts import machine
 from PIL import Image
-from processes import anonymous_bytes, peak_rss_bytes
+from processes import anonymous_bytes, peak_rss_bytes, tree_cpu_seconds
 
 from gpuloader.plan import AllSamples, Draws, Plan, Stream
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/support"))
 
 _PER_SHARD, _PER_FOLDER = 10_000, 1000
 _BATCH = 128
@@ -38,6 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench/scale", description=__doc__)
     parser.add_argument("--samples", type=int, nargs="+", default=[10**4, 10**5, 10**6], help="in real shards")
     parser.add_argument("--files", type=int, nargs="+", default=[], help="one file each, instead of shards")
+    parser.add_argument("--sets", nargs="+", default=[], help="SAMPLES/SHARDS of merged indexes, instead of shards")
     parser.add_argument("--planned", type=int, nargs="+", default=[10**9, 10**12], help="in the plan alone")
     parser.add_argument("--output", type=Path, help="a JSON file")
     parser.add_argument("--step", choices=_STEPS, help=argparse.SUPPRESS)
@@ -46,7 +49,9 @@ def main() -> None:
     if arguments.step:
         sys.stdout.write(json.dumps(_STEPS[arguments.step](arguments.folder)) + "\n")
         return
-    if arguments.files:
+    if arguments.sets:
+        rows = [_measure_set(*map(int, each.split("/"))) for each in arguments.sets]
+    elif arguments.files:
         rows = [_measure(files, write_files) for files in arguments.files]
     else:
         rows = [_measure(samples, write_shards) | planning(samples) for samples in arguments.samples]
@@ -61,12 +66,30 @@ def _measure(samples: int, write: Callable[[Path, int], None]) -> dict[str, Any]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
         write(Path(folder), samples)
         steps: dict[str, Any] = {"samples": samples}
-        for step in _STEPS:
-            command = [sys.executable, __file__, "--step", step, "--folder", folder]
-            environment = {**os.environ, "XDG_CACHE_HOME": cache}
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-            steps |= json.loads(done.stdout)
+        for step in ("build", "load", "first-batch"):
+            steps |= _run(step, folder, cache)
     return steps
+
+
+def _measure_set(samples: int, shards: int) -> dict[str, Any]:
+    """One merged index: a machine's first process, and one that comes later."""
+    from synthetic import write_large_set
+
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
+        names = [f"{number:07d}.tar" for number in range(shards)]
+        for name in names:
+            os.close(os.open(f"{folder}/{name}", os.O_CREAT))  # nobody reads it
+        write_large_set(file := Path(folder, "all.gpuset"), samples, shards, names)
+        first, later = _run("set", folder, cache), _run("set", folder, cache)
+        row = {"samples": samples, "shards": shards, "index_file_bytes": file.stat().st_size}
+    return row | {f"first_{key}": value for key, value in first.items()} | later
+
+
+def _run(step: str, folder: str, cache: str) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--step", step, "--folder", folder]
+    environment = {**os.environ, "XDG_CACHE_HOME": cache}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    return dict(json.loads(done.stdout))
 
 
 def planning(samples: int) -> dict[str, float]:
@@ -149,7 +172,33 @@ def _first_batch(folder: str) -> dict[str, float]:
     return {"first_batch_seconds": time.perf_counter() - started, "loader_rss_bytes": peak_rss_bytes()}
 
 
-_STEPS: dict[str, Callable[[str], dict[str, float]]] = {"build": _build, "load": _load, "first-batch": _first_batch}
+def _open_set(folder: str) -> dict[str, float]:
+    """Makes a loader, and asks what its first batch and its state ask of all samples."""
+    from gpuloader import GPULoader
+    from gpuloader.loading.loader import run_of
+
+    private_bytes, cpu_seconds, started = anonymous_bytes(), tree_cpu_seconds(), time.perf_counter()
+    run = run_of(GPULoader(folder, _BATCH, None, preset="imagenet_train"))
+    loader_seconds, loader_cpu_seconds = time.perf_counter() - started, tree_cpu_seconds() - cpu_seconds
+    run.shards.largest_image(run.recipe.max_pixels)
+    assert not run.shards.too_large
+    run.shards.accepted.note(0, (16, 16))
+    ids = run.plan.batch(run.plan.at(0, 0)).ids
+    run.identity, run.described, run.labels.of(ids) if run.labels else None
+    return {
+        "set_open_seconds": loader_seconds,
+        "set_open_cpu_seconds": loader_cpu_seconds,
+        "set_used_cpu_seconds": tree_cpu_seconds() - cpu_seconds,
+        "set_private_bytes": anonymous_bytes() - private_bytes,
+    }
+
+
+_STEPS: dict[str, Callable[[str], dict[str, float]]] = {
+    "build": _build,
+    "load": _load,
+    "first-batch": _first_batch,
+    "set": _open_set,
+}
 
 
 def _cpu(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -168,12 +217,20 @@ def _cpu_and_wall(work: Callable[[], Any]) -> tuple[tuple[float, float], Any]:
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown, with the columns that a row has; cells that belong to real data are empty for the plan's numbers."""
     columns = {
+        "shards": ("shards", 1, "", 0),
         "index_build_seconds": ("indexing", 1, " s", 2),
         "index_build_rss_bytes": ("its memory", 1e-6, " MB", 0),
         "index_load_seconds": ("opening", 1, " s", 3),
         "index_load_rss_bytes": ("its memory", 1e-6, " MB", 0),
         "index_private_bytes": ("of which private", 1e-6, " MB", 0),
         "index_file_bytes": ("index files", 1e-6, " MB", 1),
+        "first_set_open_seconds": ("a loader, first on the machine", 1, " s", 2),
+        "first_set_open_cpu_seconds": ("its CPU time", 1, " s", 2),
+        "first_set_private_bytes": ("its private memory", 1e-6, " MB", 1),
+        "set_open_seconds": ("a loader, later", 1, " s", 2),
+        "set_open_cpu_seconds": ("its CPU time", 1, " s", 2),
+        "set_used_cpu_seconds": ("with its state", 1, " s", 2),
+        "set_private_bytes": ("private memory", 1e-6, " MB", 1),
         "first_batch_seconds": ("first batch", 1, " s", 2),
         "loader_rss_bytes": ("memory in all", 1e-6, " MB", 0),
         "order_seconds_per_sample": ("order, a sample", 1e6, " us", 2),

@@ -28,7 +28,7 @@ KEYS = [b"%07d" % number for number in range(60_000)]
 def mapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Indexes of any size are mapped; the cache folder is empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("gpuloader.shards.index_files._MOST_COPIED_BYTES", 0)
+    monkeypatch.setattr("gpuloader.shards.index_files.MOST_COPIED_BYTES", 0)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_it_has_the_samples_of_the_shards_in_order(mixed: list[Path]) -> None:
     assert merged.shard_mtime_ns.tolist() == [shard.stat().st_mtime_ns for shard in mixed]
     assert merged.left_out_count.tolist() == [0, 0, 0, 1]
     assert [(item.name, item.shard) for item in merged.left_out] == [("d.txt", 3)]
-    assert merged.data_digests() == [index.data_digest for index in indexes]
+    assert list(merged.data_digests()) == [index.data_digest for index in indexes]
     rows = [(index, row) for index in indexes for row in range(len(index))]
     assert len(merged) == len(rows) == 5
     for sample, (index, row) in enumerate(rows):
@@ -113,7 +113,7 @@ def test_a_loader_delivers_the_same_with_a_mapped_index(shards: list[Path]) -> N
     mapped = batches()
     set_files()[-1].unlink()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpuloader.shards.index_files._MOST_COPIED_BYTES", 1 << 30)
+        patch.setattr("gpuloader.shards.index_files.MOST_COPIED_BYTES", 1 << 30)
         assert batches() == mapped
         assert set_files() == []
 
@@ -156,10 +156,10 @@ def test_processes_that_start_at_once_map_the_same_file(tmp_path: Path) -> None:
     shards = write_samples(tmp_path / "shards", 60, shards=20)
     work = (
         "import os, sys; from pathlib import Path; from gpuloader.shards import index_files, open_indexes, open_set\n"
-        "index_files._MOST_COPIED_BYTES = 0\n"
+        "index_files.MOST_COPIED_BYTES = 0\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "index = open_set(open_indexes([Path(name) for name in sys.argv[1:]]))\n"
-        "print(os.fstat(index._columns._file.fileno()).st_ino, len(index))"
+        "print(os.fstat(index._columns._file).st_ino, len(index))"
     )
     processes = [Program(work, *shards, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
     for process in processes:

@@ -1,0 +1,122 @@
+"""Arrays that all processes of a machine share: files in the user's cache folder, written once and then mapped.
+
+A file is named by what its array comes from, so it is never out of date. It is a NumPy file behind 64 bytes: the
+BLAKE2b of it, which is compared when it is opened. It is removed once no loader used it for 90 days.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import logging
+import math
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import platformdirs
+from numpy.typing import NDArray
+
+from gpuloader.helpers.atomic_files import atomic_file
+
+MOST_PRIVATE = 1_000_000
+"""The most numbers that an array has in the memory of each process; larger ones are shared."""
+
+_DIGEST_BYTES = 64  # so that the numbers begin at a multiple of 64 bytes, as in a NumPy file
+_KEPT_SECONDS = 90 * 24 * 3600
+_log = logging.getLogger("gpuloader")
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+def kept(what: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    """Returns the array that `make` makes, read-only, from its file if there is one. Of processes that start together,
+    one makes it.
+
+    Args:
+        what: says what it comes from; it must change if the array does.
+        make: must not call `kept`.
+    """
+    path = (
+        cache_folder()
+        / f"kept-{hashlib.blake2b(what.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}.npy"
+    )
+    with suppress(OSError, ValueError):
+        return _map(path)
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(cache_lock())
+        with suppress(OSError, ValueError):  # another process made it
+            return _map(path)
+        array = make()
+        try:
+            remove_unused("kept-*.npy")
+            _write(path, array)
+            return _map(path)
+        except (OSError, ValueError) as error:
+            _log.warning("what was found in the index is found again at each start, as it cannot be kept: %s", error)
+            return array
+
+
+def shared(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    """Returns the array; if it has more than a million numbers, an equal one, read-only, that processes share."""
+    if array.size <= MOST_PRIVATE:
+        return array
+    digest = hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=32).hexdigest()
+    return kept(f"{array.dtype.str} {array.shape} {digest}", lambda: array)
+
+
+def cache_folder() -> Path:
+    """Returns the folder of the user's cache that has what this library writes."""
+    return platformdirs.user_cache_path("gpuloader")
+
+
+@contextmanager
+def cache_lock() -> Iterator[None]:
+    """Makes the cache folder and holds its lock, under which files are added and removed; raises OSError."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / "set.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def remove_unused(pattern: str) -> None:
+    """Removes files of the cache folder that no loader used for 90 days."""
+    for old in cache_folder().glob(pattern):
+        if time.time() - old.stat().st_atime > _KEPT_SECONDS:
+            old.unlink()
+
+
+def note_use(path: Path) -> None:
+    """Notes that a file of the cache folder is used now."""
+    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+
+
+def _write(path: Path, array: NDArray[Any]) -> None:
+    head, array = io.BytesIO(), np.asarray(array, order="C")
+    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
+    parts = (head.getvalue(), array.reshape(-1).view(np.uint8).data)
+    digest = hashlib.blake2b(parts[0], digest_size=_DIGEST_BYTES)
+    digest.update(parts[1])
+    with atomic_file(path) as file:
+        for part in (digest.digest(), *parts):
+            file.write(part)
+
+
+def _map(path: Path) -> NDArray[Any]:
+    """Maps a file; raises OSError or ValueError if it is not there or damaged."""
+    with io.FileIO(path) as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if hashlib.blake2b(memoryview(data)[_DIGEST_BYTES:], digest_size=_DIGEST_BYTES).digest() != data[:_DIGEST_BYTES]:
+        raise ValueError(f"{path} is damaged")
+    data.seek(_DIGEST_BYTES)
+    np.lib.format.read_magic(data)
+    shape, _, dtype = np.lib.format.read_array_header_1_0(data)
+    note_use(path)
+    return np.frombuffer(data, dtype, math.prod(shape), data.tell()).reshape(shape)

@@ -1,0 +1,268 @@
+"""One index of many shards: `gpuloader index --merge`, and what is noticed when it does not fit its shards."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import run
+from forging import parts_of, sealed
+from hostile import mutated_bytes
+from making import write_samples
+from synthetic import synthetic_index
+
+from gpuloader import GPULoader
+from gpuloader.cli.index import index
+from gpuloader.errors import ConfigError, DataError, IndexFileError, ShardChangedError
+from gpuloader.shards import Arena, ShardSet, merge_indexes, resolve_local, resolve_shards
+from gpuloader.shards.index import SetIndex
+from gpuloader.shards.merged import MergedShards
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "gpuloader"
+
+
+@pytest.fixture(params=["in memory", "mapped"])
+def merged(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of 4 shards with 12 samples and their merged index."""
+    if request.param == "mapped":
+        for module in ("index_files", "merged"):
+            monkeypatch.setattr(f"gpuloader.shards.{module}.MOST_COPIED_BYTES", 0)
+    folder = tmp_path / "shards"
+    merge_indexes(resolve_local(write_samples(folder, 12, shards=4)), folder / "all.gpuset")
+    return folder
+
+
+def samples_of(tar: Path | str) -> list[list[int]]:
+    with GPULoader(tar, 5, None, preset="imagenet_eval", output="dict", last_batch="partial") as loader:
+        return [[*batch["index"].tolist(), *batch["label"].tolist(), int(batch["image"].sum())] for batch in loader]
+
+
+def test_a_loader_delivers_the_same_with_it(merged: Path) -> None:
+    of_folder, of_file = samples_of(merged), samples_of(merged / "all.gpuset")
+    listed = samples_of(str(merged / "*.tar"))
+    (merged / "all.gpuset").unlink()
+    assert of_folder == of_file == listed == samples_of(merged)
+
+
+def test_its_shards_are_paths_as_they_would_be_listed(merged: Path) -> None:
+    shards = resolve_shards(merged)
+    assert isinstance(shards, MergedShards)
+    assert list(shards) == shards[:] == sorted(merged.glob("*.tar"))
+    assert shards[1:3] == [merged / "train-0001.tar", merged / "train-0002.tar"]
+    assert resolve_shards([merged / "all.gpuset"])[3] == merged / "train-0003.tar"
+    assert resolve_shards([str(merged / "train-000[01].tar"), *shards[2:]]) == list(shards)
+
+
+def test_nothing_of_a_shard_is_looked_at_before_it_is_read(merged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def note(function: Callable[..., object]) -> Callable[..., object]:
+        def noting(path: object, *values: object, **options: object) -> object:
+            looked.extend([str(path)] if ".tar" in str(path) else [])
+            return function(path, *values, **options)
+
+        return noting
+
+    for module, name in ((os, "stat"), (os, "open"), (os, "access"), (builtins, "open")):
+        monkeypatch.setattr(module, name, note(getattr(module, name)))
+    opened = ShardSet.open(resolve_shards(merged))
+    assert (len(opened), looked) == (12, [])
+    opened.read_images(np.array([7]), Arena())
+    assert set(looked) == {str(merged / "train-0002.tar")}
+
+
+def test_thousands_of_shards_are_names(tmp_path: Path) -> None:
+    """Of 2,000 empty files, which are no tars: nobody reads them."""
+    names = [f"{number:04d}.tar" for number in range(2000)]
+    for name in names:
+        (tmp_path / name).touch()
+
+    keys = [b"%07d" % number for number in range(4000)]
+    (tmp_path / "all.gpuset").write_bytes(synthetic_index(keys, 2000, names))
+    opened = ShardSet.open(resolve_shards(tmp_path))
+    assert (len(opened), opened.locate(3999).shard) == (4000, str(tmp_path / "1999.tar"))
+    (tmp_path / "1500.tar").unlink()
+    with pytest.raises(IndexFileError, match=r"it names 1 shard that its folder lacks, such as 1500\.tar\. Run"):
+        resolve_shards(tmp_path)
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda folder: (folder / "train-0001.tar").unlink(),
+            "it names 1 shard that its folder lacks, such as train",
+        ),
+        (
+            lambda folder: (folder / "train-0001.tar").rename(folder / "z.tar"),
+            "its folder lacks, such as train-0001.tar; it lacks 1 shard of its folder, such as z.tar",
+        ),
+        (
+            lambda folder: [shutil.copy(folder / "train-0001.tar", folder / name) for name in ("a.tar", "b.tar")],
+            "it lacks 2 shards of its folder, such as a.tar, b.tar. Run `gpuloader index --merge` again, or remove",
+        ),
+    ],
+)
+def test_other_names_than_its_own_are_an_error(merged: Path, change: Callable[[Path], object], says: str) -> None:
+    change(merged)
+    for tar in (merged, merged / "all.gpuset"):
+        with pytest.raises(IndexFileError, match=says):
+            GPULoader(tar, 4, None)
+    merge_indexes(resolve_local(str(merged / "*.tar")), merged / "all.gpuset")
+    assert len(resolve_shards(merged)) == len(list(merged.glob("*.tar")))
+
+
+def test_what_is_no_tar_does_not_count(merged: Path) -> None:
+    (merged / "folder.tar").mkdir()
+    (merged / "classes.txt").touch()
+    (merged / ".tar").touch()
+    assert len(resolve_shards(merged)) == 4
+
+
+def test_a_file_of_another_name_may_name_some(merged: Path) -> None:
+    for name in ("some.gpuset", "all.gpuset"):
+        shards = resolve_local(str(merged / "train-000[02].tar"))
+        if name == "all.gpuset":
+            with pytest.raises(IndexFileError, match=r"it lacks 2 shards .*such as train-0001\.tar, train-0003"):
+                merge_indexes(shards, merged / name)
+        else:
+            merge_indexes(shards, merged / name)
+    assert len(samples_of(merged / "some.gpuset")) == 2
+    (merged / "train-0002.tar").unlink()
+    with pytest.raises(IndexFileError, match=r"such as train-0002\.tar"):
+        resolve_shards(merged / "some.gpuset")
+
+
+def test_shards_in_folders_below_move_with_the_file(tmp_path: Path) -> None:
+    for name in "ab":
+        write_samples(tmp_path / "x" / name, 4, shards=2)
+    merge_indexes(resolve_local(str(tmp_path / "x/*/*.tar")), tmp_path / "x" / "all.gpuset")
+    (tmp_path / "x").rename(tmp_path / "y")
+    assert [str(each.relative_to(tmp_path)) for each in resolve_shards(tmp_path / "y")] == [
+        "y/a/train-0000.tar",
+        "y/a/train-0001.tar",
+        "y/b/train-0000.tar",
+        "y/b/train-0001.tar",
+    ]
+    assert len(samples_of(tmp_path / "y")) == 2
+    shutil.rmtree(tmp_path / "y" / "b")
+    with pytest.raises(DataError, match=r"y/b cannot be read \(No such file or directory\)"):
+        resolve_shards(tmp_path / "y")
+
+
+def test_what_cannot_be_merged_is_refused(tmp_path: Path) -> None:
+    shards = resolve_local(write_samples(tmp_path / "shards", 4, shards=2))
+    for output, says in (
+        (tmp_path / "shards/all.gpuidx", r"all\.gpuidx: name it \*\.gpuset"),
+        (tmp_path / "other/all.gpuset", r"\.\./shards/train-0000\.tar is not below .*other: write"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            merge_indexes(shards, output)
+
+
+# What is in the file.
+
+
+def touch(shard: Path) -> None:
+    os.utime(shard)
+
+
+def cut(shard: Path) -> None:
+    os.truncate(shard, 4096)
+
+
+@pytest.mark.parametrize("change", [touch, cut])
+def test_a_shard_that_changed_is_named_when_it_is_read(merged: Path, change: Callable[[Path], None]) -> None:
+    change(merged / "train-0002.tar")
+    opened = ShardSet.open(resolve_shards(merged))
+    opened.read_images(np.array([0]), Arena())
+    with pytest.raises(ShardChangedError, match=r"train-0002\.tar .*all\.gpuset was made: run `gpuloader index"):
+        opened.read_images(np.array([0, 7]), Arena())
+
+
+def test_a_damaged_file_is_never_used(merged: Path, cache: Path) -> None:
+    whole = (merged / "all.gpuset").read_bytes()
+    for data in (b"", b"x", whole[:50], whole[:-1], whole + b"x", b"y" + whole[1:], *mutated_bytes(whole, 30)):
+        if data == whole:
+            continue
+        (merged / "all.gpuset").write_bytes(data)
+        with pytest.raises(IndexFileError, match=r"all\.gpuset "):
+            ShardSet.open(resolve_shards(merged)).index.all_keys()
+        assert list(cache.glob("set-*.gpuidx")) == []
+    (merged / "all.gpuset").write_bytes(whole)
+    assert len(samples_of(merged)) == 3
+
+
+def test_forged_names_do_not_leave_the_folder(merged: Path) -> None:
+    shutil.copy(merged / "train-0000.tar", merged.parent / "outside.tar")
+    parts = parts_of((merged / "all.gpuset").read_bytes())
+    absolute = str(merged.parent / "outside.tar").encode()
+    for name in (b"../outside.tar", absolute, b"a/../../outside.tar", b"train-0001.tar"):
+        forged = parts.header.replace(b"train-0000.tar", name, 1)
+        (merged / "all.gpuset").write_bytes(sealed(parts._replace(header=forged)))
+        with pytest.raises(IndexFileError, match=r"it names (shards that are not below its folder|a shard twice)"):
+            resolve_shards(merged)
+    index = (merged / "train-0000.tar.gpuidx").read_bytes()
+    (merged / "all.gpuset").write_bytes(index)
+    with pytest.raises(IndexFileError, match="it names a shard twice, or none"):
+        resolve_shards(merged)
+
+
+def test_forged_values_are_an_error_or_no_harm(merged: Path) -> None:
+    parts = parts_of((merged / "all.gpuset").read_bytes())
+    wrong = 0
+    for area in ("header", "table", "columns"):
+        for changed in mutated_bytes(getattr(parts, area), 60):
+            (merged / "all.gpuset").write_bytes(sealed(parts._replace(**{area: changed})))
+            try:
+                opened = ShardSet.open(resolve_shards(merged))
+                opened.read_images(np.arange(len(opened)), Arena())
+                opened.index.all_keys()
+            except (IndexFileError, ShardChangedError):
+                wrong += 1
+    assert wrong > 50
+
+
+def test_a_copy_in_the_cache_that_is_damaged_is_made_again(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("index_files", "merged"):
+        monkeypatch.setattr(f"gpuloader.shards.{module}.MOST_COPIED_BYTES", 0)
+    merge_indexes(resolve_local(write_samples(tmp_path / "a", 12, shards=4)), tmp_path / "a/all.gpuset")
+    assert len(resolve_shards(tmp_path / "a")) == 4
+    [copy] = cache.glob("set-*.gpuidx")
+    assert copy.read_bytes() == (tmp_path / "a/all.gpuset").read_bytes()
+    copy.write_bytes(b"x" + copy.read_bytes()[1:])
+    assert len(resolve_shards(tmp_path / "a")) == 4
+    assert SetIndex.map(copy).names[3] == "train-0003.tar"
+
+
+# The command.
+
+
+def test_the_command_merges_a_folder_and_merges_it_again(tmp_path: Path) -> None:
+    write_samples(tmp_path / "s[1]", 8, shards=2)
+    result = run("index", "--merge", tmp_path / "s[1]")
+    assert result.stdout.endswith(f"8 samples in 2 shards, merged into {tmp_path}/s[1]/all.gpuset\n"), result.stderr
+    assert isinstance(resolve_shards(tmp_path / "s[1]"), MergedShards)
+    (tmp_path / "s[1]" / "train-0001.tar").unlink()
+    result = run("index", "--merge", tmp_path / "s[1]")
+    assert result.stdout.endswith(f"4 samples in 1 shard, merged into {tmp_path}/s[1]/all.gpuset\n"), result.stderr
+    assert len(resolve_shards(tmp_path / "s[1]")) == 1
+    with pytest.raises(ConfigError, match=r"of anything but one folder, name the file: --output FOLDER/NAME\.gpuset"):
+        index([str(tmp_path / "s[1]" / "train-0000.tar")], merge=True)
+    index([str(tmp_path / "s[1]" / "train-0000.tar")], output=tmp_path / "s[1]" / "x.gpuset")
+    assert len(resolve_shards(tmp_path / "s[1]" / "x.gpuset")) == 1
