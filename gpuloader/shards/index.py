@@ -100,6 +100,7 @@ _MOST_BYTES_PER_SHARD_BYTE = 8  # one byte of a name takes up to six in JSON; ea
 _MOST_BYTES_BESIDE = 1 << 20
 _LARGEST_ORIENTATION = 8
 _BLOCK_ROWS = 1 << 14
+_ANSWERS = 1  # to be raised when the answer to a question about all samples changes
 
 
 @dataclass(frozen=True)
@@ -380,7 +381,7 @@ class SetIndex(Index):
         return self._columns.at(name, rows)
 
     def kept(self, what: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        of = f"{self.head.digest.hex()} {len(self.sample_end)}"
+        of = f"{_ANSWERS} {self.head.digest.hex()} {len(self.sample_end)}"
         return kept(f"{of} {what}", make) if self._columns.is_mapped else make()
 
     def data_digests(self, first: int = 0, end: int | None = None) -> Iterator[DataDigest]:
