@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
+from threading import Timer
 from typing import TYPE_CHECKING, TypeVar
 
 from gpuloader.helpers.text import printable
@@ -40,6 +41,18 @@ class LongWork:
         if time.monotonic() > self._says:
             _log.warning(self._text, *values)
             self._says = time.monotonic() + _SAID_AGAIN_SECONDS
+
+
+@contextmanager
+def say_if_long(text: str, *values: object) -> Iterator[None]:
+    """Logs this text with its %s, if what is done within takes more than 2 seconds."""
+    timer = Timer(_SILENT_SECONDS, _log.warning, (text, *values))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def count_long(items: Iterable[Item], total: int, title: str, shown: bool) -> Iterator[Item]:

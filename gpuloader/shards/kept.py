@@ -24,6 +24,7 @@ import platformdirs
 from numpy.typing import NDArray
 
 from gpuloader.helpers.atomic_files import atomic_file
+from gpuloader.helpers.progress import say_if_long
 
 MOST_PRIVATE = 1_000_000
 """The most numbers that an array has in the memory of each process; larger ones are shared."""
@@ -81,7 +82,8 @@ def cache_folder() -> Path:
 def cache_lock() -> Iterator[None]:
     """Makes the cache folder and holds its lock, under which files are added and removed; raises OSError."""
     cache_folder().mkdir(parents=True, exist_ok=True)
-    with (cache_folder() / "set.lock").open("w") as lock:
+    said = say_if_long("the index of these shards is prepared in %s, once on this machine", cache_folder())
+    with said, (cache_folder() / "set.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

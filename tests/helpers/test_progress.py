@@ -1,11 +1,12 @@
 import builtins
 import sys
+import time
 from concurrent.futures import Future
 
 import pytest
 
 from gpuloader.helpers import progress
-from gpuloader.helpers.progress import count_long, follow, progress_bar, say
+from gpuloader.helpers.progress import count_long, follow, progress_bar, say, say_if_long
 
 
 def test_work_that_is_quick_shows_no_bar(capfd: pytest.CaptureFixture[str]) -> None:
@@ -31,6 +32,16 @@ def test_work_that_is_not_done_after_a_while_shows_a_bar_on_stderr(
     printed = capfd.readouterr()
     assert printed.out == ""
     assert ("working" in printed.err and "2/2" in printed.err) == shown
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_what_takes_long_is_said(long: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0 if long else 60)
+    with say_if_long("preparing %s", "this"):
+        stop = time.monotonic() + 10
+        while long and not caplog.messages and time.monotonic() < stop:
+            time.sleep(0.001)
+    assert caplog.messages == (["preparing this"] if long else [])
 
 
 @pytest.mark.parametrize(
