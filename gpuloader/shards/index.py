@@ -149,7 +149,8 @@ class Index(ABC):
 
     def key(self, row: int) -> str:
         """Returns the key of one sample."""
-        return next(self.each_key(row, row + 1))
+        key = self.column("key_bytes", *self._part("key_end", row))
+        return key.tobytes().decode("utf-8", "surrogateescape")
 
     def each_key(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
         """Yields the keys of samples [start, stop)."""

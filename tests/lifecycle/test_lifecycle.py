@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from inspect import CO_GENERATOR
 from itertools import count
 from pathlib import Path
 from threading import Thread
@@ -141,6 +142,8 @@ class InterruptAt:
         if getattr(argument, "__name__", "") == "__enter__":  # Python 3.14 alone handles signals here (gh-148874)
             return
         if not self.everywhere and not code.co_filename.startswith(OURS):
+            return
+        if event == "call" and code.co_flags & CO_GENERATOR:  # a generator that is closed keeps the interrupt to itself
             return
         self.seen += 1
         if self.seen > self.place:
