@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import IO, TypeAlias
 
 from gpuloader.errors import ConfigError, IndexFileError
-from gpuloader.helpers.atomic_files import atomic_file
-from gpuloader.helpers.progress import follow
+from gpuloader.helpers.progress import count_long, follow
 from gpuloader.helpers.regular_file import open_regular
 from gpuloader.helpers.text import counted
 from gpuloader.shards.folder import Folder
@@ -39,8 +38,7 @@ from gpuloader.shards.index import (
     read_index_head,
     write_index,
 )
-from gpuloader.shards.index_format import Head
-from gpuloader.shards.kept import cache_folder, cache_lock, note_use, remove_unused
+from gpuloader.shards.kept import cache_file, cache_folder, cache_lock, note_use
 from gpuloader.shards.scan import scan, scan_folder
 
 INDEX_SUFFIX = ".gpuidx"
@@ -58,11 +56,12 @@ LocalShard: TypeAlias = Path | Folder
 
 @dataclass(frozen=True, eq=False)
 class IndexFile(ShardFacts):
-    """The index file of a shard, of which only the head was read: it fits the shard."""
+    """The index file of a shard, of which only the head was read: it fits the shard, and `digest` identifies it."""
 
     path: Path
     shard: LocalShard
-    head: Head
+    file_bytes: int
+    digest: bytes
 
     def load(self) -> ShardIndex:
         """Reads all of it; if it is damaged, the shard is scanned again."""
@@ -128,7 +127,8 @@ def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[O
     Only those that cannot be saved are in memory.
     """
     with ThreadPoolExecutor(min(_THREADS, len(shards))) as threads:
-        opened: list[Opened | None] = list(threads.map(_find, shards))
+        found = threads.map(_find, shards)
+        opened: list[Opened | None] = list(count_long(found, len(shards), "opening indexes", progress))
         for number, shard in enumerate(shards):
             if isinstance(shard, Folder) and opened[number] is None:
                 opened[number] = _open(shard, progress)  # in threads of its own
@@ -175,8 +175,7 @@ def map_set(digest: str, write: Callable[[IO[bytes]], None]) -> SetIndex:
             path.unlink()
     with cache_lock():
         if not path.exists():
-            remove_unused(f"set-*{INDEX_SUFFIX}")
-            with atomic_file(path) as file:
+            with cache_file(path) as file:
                 write(file)
     return _map_set(path)
 
@@ -189,8 +188,8 @@ def _map_set(path: Path) -> SetIndex:
 
 def _size_and_digest(opened: Opened) -> tuple[int, bytes]:
     """Returns the size in bytes and the digest of an index file, or of that which an index in memory would have."""
-    head = opened.head if isinstance(opened, IndexFile) else SetIndex.parse(opened.to_bytes(), "an index").head
-    return head.file_bytes, head.digest
+    of = opened if isinstance(opened, IndexFile) else SetIndex.parse(opened.to_bytes(), "an index").head
+    return of.file_bytes, of.digest
 
 
 def loaded(opened: Opened) -> ShardIndex:
@@ -230,7 +229,7 @@ def _open_file(path: Path, shard: LocalShard) -> IndexFile:
         os.close(fd)
     facts = facts_of_one(head, str(path))
     check_fresh(facts, path, shard, stat)
-    return IndexFile(**vars(facts), path=path, shard=shard, head=head)
+    return IndexFile(**vars(facts), path=path, shard=shard, file_bytes=file_bytes, digest=head.digest)
 
 
 def _make(shard: LocalShard, progress: bool = False) -> ShardIndex:

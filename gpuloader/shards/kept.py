@@ -2,6 +2,10 @@
 
 A file is named by what its array comes from, so it is never out of date. It is a NumPy file behind 64 bytes: the
 BLAKE2b of it, which is compared when it is opened. It is removed once no loader used it for 90 days.
+
+Unlike an index, a mapped array is not compared with its file before each use, because NumPy uses it directly. Who cuts
+the file makes the kernel end each process that reads beyond its new end. This library never does: it writes files under
+another name first, and removes whole files, which those who mapped them keep.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import platformdirs
@@ -25,12 +29,14 @@ from numpy.typing import NDArray
 
 from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.progress import say_if_long
+from gpuloader.helpers.regular_file import open_regular
 
 MOST_PRIVATE = 1_000_000
 """The most numbers that an array has in the memory of each process; larger ones are shared."""
 
 _DIGEST_BYTES = 64  # so that the numbers begin at a multiple of 64 bytes, as in a NumPy file
-_KEPT_SECONDS = 90 * 24 * 3600
+_DAY_SECONDS = 24 * 3600
+_DAYS_KEPT = 90
 _log = logging.getLogger("gpuloader")
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -44,20 +50,15 @@ def kept(what: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         what: says what it comes from; it must change if the array does.
         make: must not call `kept`.
     """
-    path = (
-        cache_folder()
-        / f"kept-{hashlib.blake2b(what.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}.npy"
-    )
+    digest = hashlib.blake2b(what.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    path = cache_folder() / f"kept-{digest}.npy"
     with suppress(OSError, ValueError):
         return _map(path)
-    with ExitStack() as stack:
-        with suppress(OSError):
-            stack.enter_context(cache_lock())
+    with cache_lock():
         with suppress(OSError, ValueError):  # another process made it
             return _map(path)
         array = make()
         try:
-            remove_unused("kept-*.npy")
             _write(path, array)
             return _map(path)
         except (OSError, ValueError) as error:
@@ -80,24 +81,38 @@ def cache_folder() -> Path:
 
 @contextmanager
 def cache_lock() -> Iterator[None]:
-    """Makes the cache folder and holds its lock, under which files are added and removed; raises OSError."""
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    said = say_if_long("the index of these shards is prepared in %s, once on this machine", cache_folder())
-    with said, (cache_folder() / "set.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Makes the cache folder and holds its lock, under which files are added, so that one process makes each.
+
+    Where this is impossible, such as on a file system without locks, several processes may make the same file.
+    """
+    with ExitStack() as stack:
+        said = say_if_long("the index of these shards is prepared in %s, once on this machine", cache_folder())
+        stack.enter_context(said)
+        with suppress(OSError):
+            cache_folder().mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((cache_folder() / "set.lock").open("a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            stack.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open, too
         yield
 
 
-def remove_unused(pattern: str) -> None:
-    """Removes files of the cache folder that no loader used for 90 days."""
-    for old in cache_folder().glob(pattern):
-        if time.time() - old.stat().st_atime > _KEPT_SECONDS:
-            old.unlink()
+@contextmanager
+def cache_file(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a new file of the cache folder, KIND-NAME, as `atomic_file` does; removes those that nobody needs."""
+    kind = path.name.partition("-")[0]
+    for pattern, days in ((f"{kind}-*", _DAYS_KEPT), (f".{kind}-*.tmp", 1)):  # hidden: of writers that were killed
+        for old in path.parent.glob(pattern):
+            with suppress(OSError):  # another process removed it, or it is another user's
+                if time.time() - old.stat().st_atime > days * _DAY_SECONDS:
+                    old.unlink()
+    with atomic_file(path) as file:
+        yield file
 
 
 def note_use(path: Path) -> None:
-    """Notes that a file of the cache folder is used now."""
-    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+    """Notes that a file of the cache folder is used now, if this user may."""
+    with suppress(OSError):
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
 
 
 def _write(path: Path, array: NDArray[Any]) -> None:
@@ -106,14 +121,14 @@ def _write(path: Path, array: NDArray[Any]) -> None:
     parts = (head.getvalue(), array.reshape(-1).view(np.uint8).data)
     digest = hashlib.blake2b(parts[0], digest_size=_DIGEST_BYTES)
     digest.update(parts[1])
-    with atomic_file(path) as file:
+    with cache_file(path) as file:
         for part in (digest.digest(), *parts):
             file.write(part)
 
 
 def _map(path: Path) -> NDArray[Any]:
     """Maps a file; raises OSError or ValueError if it is not there or damaged."""
-    with io.FileIO(path) as file:
+    with io.FileIO(open_regular(path)) as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     if hashlib.blake2b(memoryview(data)[_DIGEST_BYTES:], digest_size=_DIGEST_BYTES).digest() != data[:_DIGEST_BYTES]:
         raise ValueError(f"{path} is damaged")
