@@ -99,6 +99,7 @@ def cache_lock() -> Iterator[None]:
 @contextmanager
 def cache_file(path: Path) -> Iterator[IO[bytes]]:
     """Opens a new file of the cache folder, KIND-NAME, as `atomic_file` does; removes those that nobody needs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     kind = path.name.partition("-")[0]
     for pattern, days in ((f"{kind}-*", _DAYS_KEPT), (f".{kind}-*.tmp", 1)):  # hidden: of writers that were killed
         for old in path.parent.glob(pattern):
