@@ -48,8 +48,8 @@ def index(
         output = Path(shards[0]) / MERGED_FILE
     # A folder's tars instead of those in its merged index, which may not fit any more.
     listed: list[str | Path] = []
-    for each in shards:
-        listed += (tars_in(Path(each)) if has_merged(Path(each)) else ()) or [each]
+    for name in shards:
+        listed += (tars_in(Path(name)) if has_merged(Path(name)) else ()) or [name]
     if output is None:
         shard_set = ShardSet.open([*resolve_shards(listed)], progress=True)
     else:
