@@ -13,6 +13,7 @@ copied to the user's cache folder once, block by block with its digest, and mapp
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from typing import IO, overload
 
 from gpuloader.errors import ConfigError, IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
-from gpuloader.helpers.progress import count_long
+from gpuloader.helpers.progress import count_long, say_if_long
 from gpuloader.helpers.regular_file import open_regular
 from gpuloader.helpers.text import counted
 from gpuloader.shards.folder import Folder
@@ -78,11 +79,12 @@ def open_merged(path: Path) -> MergedShards:
         IndexFileError: it is damaged, or names other shards than there are.
         OSError: it or a folder cannot be read.
     """
-    try:
-        index = _open_index(path)
-    except IndexFileError as error:
-        raise IndexFileError(f"{error}. {_ADVICE}") from None
-    return MergedShards(path, index, _check_names(path, index.names))
+    with say_if_long("opening %s", path):
+        try:
+            index = _open_index(path)
+        except IndexFileError as error:
+            raise IndexFileError(f"{error}. {_ADVICE}") from None
+        return MergedShards(path, index, _check_names(path, index.names))
 
 
 def merge_indexes(shards: Sequence[LocalShard], output: Path) -> None:
@@ -112,22 +114,18 @@ def merge_indexes(shards: Sequence[LocalShard], output: Path) -> None:
 
 
 def _open_index(path: Path) -> SetIndex:
-    fd = open_regular(path)
-    try:
-        file_bytes, read = os.fstat(fd).st_size, partial(os.pread, fd)
+    with io.FileIO(open_regular(path)) as file:
+        file_bytes, read = os.fstat(file.fileno()).st_size, partial(os.pread, file.fileno())
+
+        def write(to: IO[bytes]) -> None:
+            copy(read, read_index_head(read, file_bytes, str(path)), str(path), to)
+
         if file_bytes > MOST_COPIED_BYTES:
-
-            def write(file: IO[bytes]) -> None:
-                copy(read, read_index_head(read, file_bytes, str(path)), str(path), file)
-
             try:
                 return map_set(head_digest(read, str(path)), write)
             except OSError as error:
                 _log.warning("each process has the index %s in its own memory, as it cannot be kept: %s", path, error)
-        with os.fdopen(os.dup(fd), "rb") as file:
-            return SetIndex.parse(file.read(), str(path))
-    finally:
-        os.close(fd)
+        return SetIndex.parse(file.readall(), str(path))
 
 
 def _check_names(path: Path, names: Sequence[str]) -> list[Path]:
