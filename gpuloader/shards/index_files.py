@@ -17,7 +17,6 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +37,7 @@ from gpuloader.shards.index import (
     read_index_head,
     write_index,
 )
-from gpuloader.shards.kept import cache_file, cache_folder, cache_lock, note_use
+from gpuloader.shards.kept import cache_folder, open_kept
 from gpuloader.shards.scan import scan, scan_folder
 
 INDEX_SUFFIX = ".gpuidx"
@@ -166,24 +165,7 @@ def map_set(digest: str, write: Callable[[IO[bytes]], None]) -> SetIndex:
     Raises:
         OSError: it cannot be written.
     """
-    path = cache_folder() / f"set-{digest}{INDEX_SUFFIX}"
-    with suppress(FileNotFoundError):
-        try:
-            return _map_set(path)
-        except IndexFileError as error:
-            _log.info("%s; it is made again", error)
-            path.unlink()
-    with cache_lock():
-        if not path.exists():
-            with cache_file(path) as file:
-                write(file)
-    return _map_set(path)
-
-
-def _map_set(path: Path) -> SetIndex:
-    index = SetIndex.map(path)
-    note_use(path)
-    return index
+    return open_kept(cache_folder() / f"set-{digest}{INDEX_SUFFIX}", SetIndex.map, write)
 
 
 def _size_and_digest(opened: Opened) -> tuple[int, bytes]:

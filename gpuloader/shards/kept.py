@@ -27,6 +27,7 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
+from gpuloader.errors import IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.progress import say_if_long
 from gpuloader.helpers.regular_file import open_regular
@@ -40,6 +41,7 @@ _DAYS_KEPT = 90
 _log = logging.getLogger("gpuloader")
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
+_Opened = TypeVar("_Opened")
 
 
 def kept(what: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
@@ -51,19 +53,17 @@ def kept(what: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         make: must not call `kept`.
     """
     digest = hashlib.blake2b(what.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    path = cache_folder() / f"kept-{digest}.npy"
-    with suppress(OSError, ValueError):
-        return _map(path)
-    with cache_lock():
-        with suppress(OSError, ValueError):  # another process made it
-            return _map(path)
-        array = make()
-        try:
-            _write(path, array)
-            return _map(path)
-        except (OSError, ValueError) as error:
-            _log.warning("what was found in the index is found again at each start, as it cannot be kept: %s", error)
-            return array
+    made: list[NDArray[Any]] = []
+
+    def write(file: IO[bytes]) -> None:
+        made.append(make())
+        _write(file, made[0])
+
+    try:
+        return open_kept(cache_folder() / f"kept-{digest}.npy", _map, write)
+    except OSError as error:
+        _log.warning("what was found in the index is found again at each start, as it cannot be kept: %s", error)
+        return made[0] if made else make()
 
 
 def shared(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
@@ -79,15 +79,36 @@ def cache_folder() -> Path:
     return platformdirs.user_cache_path("gpuloader")
 
 
-@contextmanager
-def cache_lock() -> Iterator[None]:
-    """Makes the cache folder and holds its lock, under which files are added, so that one process makes each.
+def open_kept(path: Path, opened: Callable[[Path], _Opened], write: Callable[[IO[bytes]], None]) -> _Opened:
+    """Opens a file of the cache folder, KIND-NAME; writes it if it is not there or damaged, one process at a time.
 
-    Where this is impossible, such as on a file system without locks, several processes may make the same file.
+    Raises:
+        OSError: it cannot be read or written.
     """
-    with ExitStack() as stack:
-        said = say_if_long("the index of these shards is prepared in %s, once on this machine", cache_folder())
-        stack.enter_context(said)
+    with suppress(FileNotFoundError, ValueError, IndexFileError):
+        return _use(path, opened)
+    with _cache_lock():
+        with suppress(FileNotFoundError, ValueError, IndexFileError):  # another process wrote it
+            return _use(path, opened)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_unused(path)
+        with atomic_file(path) as file:
+            write(file)
+        return _use(path, opened)
+
+
+def _use(path: Path, opened: Callable[[Path], _Opened]) -> _Opened:
+    found = opened(path)
+    with suppress(OSError):  # the folder is read-only, or the file another user's
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+    return found
+
+
+@contextmanager
+def _cache_lock() -> Iterator[None]:
+    """Holds the lock of the cache folder; where there are no locks, several processes may write the same file."""
+    said = say_if_long("the index of these shards is prepared in %s, once on this machine", cache_folder())
+    with said, ExitStack() as stack:
         with suppress(OSError):
             cache_folder().mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context((cache_folder() / "set.lock").open("a"))
@@ -96,35 +117,24 @@ def cache_lock() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def cache_file(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a new file of the cache folder, KIND-NAME, as `atomic_file` does; removes those that nobody needs."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _remove_unused(path: Path) -> None:
+    """Removes files of its kind that no loader used for 90 days, and after a day what killed processes left behind."""
     kind = path.name.partition("-")[0]
-    for pattern, days in ((f"{kind}-*", _DAYS_KEPT), (f".{kind}-*.tmp", 1)):  # hidden: of writers that were killed
+    for pattern, days in ((f"{kind}-*", _DAYS_KEPT), (f".{kind}-*.tmp", 1)):
         for old in path.parent.glob(pattern):
             with suppress(OSError):  # another process removed it, or it is another user's
                 if time.time() - old.stat().st_atime > days * _DAY_SECONDS:
                     old.unlink()
-    with atomic_file(path) as file:
-        yield file
 
 
-def note_use(path: Path) -> None:
-    """Notes that a file of the cache folder is used now, if this user may."""
-    with suppress(OSError):
-        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-
-
-def _write(path: Path, array: NDArray[Any]) -> None:
+def _write(file: IO[bytes], array: NDArray[Any]) -> None:
     head, array = io.BytesIO(), np.asarray(array, order="C")
     np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
     parts = (head.getvalue(), array.reshape(-1).view(np.uint8).data)
     digest = hashlib.blake2b(parts[0], digest_size=_DIGEST_BYTES)
     digest.update(parts[1])
-    with cache_file(path) as file:
-        for part in (digest.digest(), *parts):
-            file.write(part)
+    for part in (digest.digest(), *parts):
+        file.write(part)
 
 
 def _map(path: Path) -> NDArray[Any]:
@@ -136,5 +146,4 @@ def _map(path: Path) -> NDArray[Any]:
     data.seek(_DIGEST_BYTES)
     np.lib.format.read_magic(data)
     shape, _, dtype = np.lib.format.read_array_header_1_0(data)
-    note_use(path)
     return np.frombuffer(data, dtype, math.prod(shape), data.tell()).reshape(shape)
