@@ -158,13 +158,7 @@ def open_set(opened: Sequence[Opened]) -> SetIndex:
 
 
 def map_set(digest: str, write: Callable[[IO[bytes]], None]) -> SetIndex:
-    """Maps the index of many shards in the cache folder, which is named by a digest; writes it if it is not there.
-
-    Of processes that start together, one writes it, and all map its file.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Maps the index of many shards in the cache folder, which is named by a digest; as `open_kept`."""
     return open_kept(cache_folder() / f"set-{digest}{INDEX_SUFFIX}", SetIndex.map, write)
 
 

@@ -1,7 +1,7 @@
-"""Arrays that all processes of a machine share: files in the user's cache folder, written once and then mapped.
+"""What all processes of a machine share: files in the user's cache folder, written once and then mapped.
 
-A file is named by what its array comes from, so it is never out of date. It is a NumPy file behind 64 bytes: the
-BLAKE2b of it, which is compared when it is opened. It is removed once no loader used it for 90 days.
+A file is named by what it comes from, so it is never out of date. It is removed once no loader used it for 90 days. An
+array is a NumPy file behind 64 bytes: the BLAKE2b of it, which is compared when it is opened.
 
 Unlike an index, a mapped array is not compared with its file before each use, because NumPy uses it directly. Who cuts
 the file makes the kernel end each process that reads beyond its new end. This library never does: it writes files under
@@ -61,7 +61,7 @@ def kept(what: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
 
     try:
         return open_kept(cache_folder() / f"kept-{digest}.npy", _map, write)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         _log.warning("what was found in the index is found again at each start, as it cannot be kept: %s", error)
         return made[0] if made else make()
 
