@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections import defaultdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,18 +39,22 @@ def index(
         merge_indexes,
         resolve_local,
         resolve_shards,
+        tars_in,
     )
 
-    merge = merge or output is not None
     if output is None and merge:
         if len(shards) != 1 or not Path(shards[0]).is_dir():
             raise ConfigError("index --merge: of anything but one folder, name the file: --output FOLDER/NAME.gpuset")
         output = Path(shards[0]) / MERGED_FILE
-    # The tars of a folder, also if it has a merged index.
-    shards = [f"{glob.escape(each)}/*.tar" if has_merged(Path(each)) else each for each in shards]
-    if merge and output is not None:
-        merge_indexes(resolve_local(shards), output)
-    shard_set = ShardSet.open(resolve_shards(shards), progress=True)
+    # A folder's tars instead of those in its merged index, which may not fit any more.
+    listed: list[str | Path] = []
+    for name in shards:
+        listed += (tars_in(Path(name)) if has_merged(Path(name)) else ()) or [name]
+    if output is None:
+        shard_set = ShardSet.open([*resolve_shards(listed)], progress=True)
+    else:
+        merge_indexes(resolve_local(listed), output)
+        shard_set = ShardSet.open(resolve_shards(output))
     for shard in shard_set.shards:
         if isinstance(shard, Folder):
             keep_beside(shard)
@@ -77,5 +80,5 @@ def index(
             say(f"  left out: {item['name']!r}{at_byte(item['offset'])}: {item['why']}")
         if more := each["left_out_count"] - len(each["left_out"]):
             say(f"  left out: {more:,} more")
-    merged = f", merged into {output}" if merge else ""
+    merged = "" if output is None else f", merged into {output}"
     say(f"{counted(len(shard_set), 'sample')} in {counted(len(found), 'shard')}{merged}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpuloader.helpers.progress import say_if_long
 from gpuloader.loading.options import LabelFrom, Sampling
 from gpuloader.loading.selection import CustomOrder, Weight, ids_of, make_sampling, select
 from gpuloader.plan import LastBatch, Positions, Shuffle
@@ -30,6 +31,7 @@ class Choice:
     last_batch: LastBatch
     global_batch: int
 
+    @say_if_long("the samples, their labels and their order are prepared")
     def of(self, shards: ShardSet, known_bad: Collection[int]) -> tuple[Labels | None, Positions, str | None]:
         """Returns the labels of the samples that are chosen, the positions of an epoch, and the choice's fingerprint.
 

@@ -7,7 +7,7 @@ from gpuloader.shards.index_files import LocalShard, index_file, keep_beside, op
 from gpuloader.shards.kept import shared
 from gpuloader.shards.labels import Labels, every, find_class_names, make_labels, read_names, resolve_place
 from gpuloader.shards.merged import MERGED_FILE, has_merged, merge_indexes
-from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, user_path
+from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, tars_in, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
 from gpuloader.shards.remote import Ahead, CacheStats, Wanted
 from gpuloader.shards.scan import scan_to_damage
@@ -45,6 +45,7 @@ __all__ = [
     "resolve_shards",
     "scan_to_damage",
     "shared",
+    "tars_in",
     "user_path",
     "write_quarantine",
 ]

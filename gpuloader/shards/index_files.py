@@ -17,15 +17,13 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, TypeAlias
 
 from gpuloader.errors import ConfigError, IndexFileError
-from gpuloader.helpers.atomic_files import atomic_file
-from gpuloader.helpers.progress import follow
+from gpuloader.helpers.progress import count_long, follow
 from gpuloader.helpers.regular_file import open_regular
 from gpuloader.helpers.text import counted
 from gpuloader.shards.folder import Folder
@@ -39,8 +37,7 @@ from gpuloader.shards.index import (
     read_index_head,
     write_index,
 )
-from gpuloader.shards.index_format import Head
-from gpuloader.shards.kept import cache_folder, cache_lock, note_use, remove_unused
+from gpuloader.shards.kept import cache_folder, open_kept
 from gpuloader.shards.scan import scan, scan_folder
 
 INDEX_SUFFIX = ".gpuidx"
@@ -58,11 +55,12 @@ LocalShard: TypeAlias = Path | Folder
 
 @dataclass(frozen=True, eq=False)
 class IndexFile(ShardFacts):
-    """The index file of a shard, of which only the head was read: it fits the shard."""
+    """The index file of a shard, of which only the head was read: it fits the shard, and `digest` identifies it."""
 
     path: Path
     shard: LocalShard
-    head: Head
+    file_bytes: int
+    digest: bytes
 
     def load(self) -> ShardIndex:
         """Reads all of it; if it is damaged, the shard is scanned again."""
@@ -128,7 +126,8 @@ def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[O
     Only those that cannot be saved are in memory.
     """
     with ThreadPoolExecutor(min(_THREADS, len(shards))) as threads:
-        opened: list[Opened | None] = list(threads.map(_find, shards))
+        found = threads.map(_find, shards)
+        opened: list[Opened | None] = list(count_long(found, len(shards), "opening indexes", progress))
         for number, shard in enumerate(shards):
             if isinstance(shard, Folder) and opened[number] is None:
                 opened[number] = _open(shard, progress)  # in threads of its own
@@ -159,38 +158,14 @@ def open_set(opened: Sequence[Opened]) -> SetIndex:
 
 
 def map_set(digest: str, write: Callable[[IO[bytes]], None]) -> SetIndex:
-    """Maps the index of many shards in the cache folder, which is named by a digest; writes it if it is not there.
-
-    Of processes that start together, one writes it, and all map its file.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    path = cache_folder() / f"set-{digest}{INDEX_SUFFIX}"
-    with suppress(FileNotFoundError):
-        try:
-            return _map_set(path)
-        except IndexFileError as error:
-            _log.info("%s; it is made again", error)
-            path.unlink()
-    with cache_lock():
-        if not path.exists():
-            remove_unused(f"set-*{INDEX_SUFFIX}")
-            with atomic_file(path) as file:
-                write(file)
-    return _map_set(path)
-
-
-def _map_set(path: Path) -> SetIndex:
-    index = SetIndex.map(path)
-    note_use(path)
-    return index
+    """Maps the index of many shards in the cache folder, which is named by a digest; as `open_kept`."""
+    return open_kept(cache_folder() / f"set-{digest}{INDEX_SUFFIX}", SetIndex.map, write)
 
 
 def _size_and_digest(opened: Opened) -> tuple[int, bytes]:
     """Returns the size in bytes and the digest of an index file, or of that which an index in memory would have."""
-    head = opened.head if isinstance(opened, IndexFile) else SetIndex.parse(opened.to_bytes(), "an index").head
-    return head.file_bytes, head.digest
+    of = opened if isinstance(opened, IndexFile) else SetIndex.parse(opened.to_bytes(), "an index").head
+    return of.file_bytes, of.digest
 
 
 def loaded(opened: Opened) -> ShardIndex:
@@ -230,7 +205,7 @@ def _open_file(path: Path, shard: LocalShard) -> IndexFile:
         os.close(fd)
     facts = facts_of_one(head, str(path))
     check_fresh(facts, path, shard, stat)
-    return IndexFile(**vars(facts), path=path, shard=shard, head=head)
+    return IndexFile(**vars(facts), path=path, shard=shard, file_bytes=file_bytes, digest=head.digest)
 
 
 def _make(shard: LocalShard, progress: bool = False) -> ShardIndex:

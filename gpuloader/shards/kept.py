@@ -1,7 +1,11 @@
-"""Arrays that all processes of a machine share: files in the user's cache folder, written once and then mapped.
+"""What all processes of a machine share: files in the user's cache folder, written once and then mapped.
 
-A file is named by what its array comes from, so it is never out of date. It is a NumPy file behind 64 bytes: the
-BLAKE2b of it, which is compared when it is opened. It is removed once no loader used it for 90 days.
+A file is named by what it comes from, so it is never out of date. It is removed once no loader used it for 90 days. An
+array is a NumPy file behind 64 bytes: the BLAKE2b of it, which is compared when it is opened.
+
+Unlike an index, a mapped array is not compared with its file before each use, because NumPy uses it directly. Who cuts
+the file makes the kernel end each process that reads beyond its new end. This library never does: it writes files under
+another name first, and removes whole files, which those who mapped them keep.
 """
 
 from __future__ import annotations
@@ -17,23 +21,27 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
+from gpuloader.errors import IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.progress import say_if_long
+from gpuloader.helpers.regular_file import open_regular
 
 MOST_PRIVATE = 1_000_000
 """The most numbers that an array has in the memory of each process; larger ones are shared."""
 
 _DIGEST_BYTES = 64  # so that the numbers begin at a multiple of 64 bytes, as in a NumPy file
-_KEPT_SECONDS = 90 * 24 * 3600
+_DAY_SECONDS = 24 * 3600
+_DAYS_KEPT = 90
 _log = logging.getLogger("gpuloader")
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
+_Opened = TypeVar("_Opened")
 
 
 def kept(what: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
@@ -44,25 +52,18 @@ def kept(what: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         what: says what it comes from; it must change if the array does.
         make: must not call `kept`.
     """
-    path = (
-        cache_folder()
-        / f"kept-{hashlib.blake2b(what.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}.npy"
-    )
-    with suppress(OSError, ValueError):
-        return _map(path)
-    with ExitStack() as stack:
-        with suppress(OSError):
-            stack.enter_context(cache_lock())
-        with suppress(OSError, ValueError):  # another process made it
-            return _map(path)
-        array = make()
-        try:
-            remove_unused("kept-*.npy")
-            _write(path, array)
-            return _map(path)
-        except (OSError, ValueError) as error:
-            _log.warning("what was found in the index is found again at each start, as it cannot be kept: %s", error)
-            return array
+    digest = hashlib.blake2b(what.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    made: list[NDArray[Any]] = []
+
+    def write(file: IO[bytes]) -> None:
+        made.append(make())
+        _write(file, made[0])
+
+    try:
+        return open_kept(cache_folder() / f"kept-{digest}.npy", _map, write)
+    except (OSError, ValueError) as error:
+        _log.warning("what was found in the index is found again at each start, as it cannot be kept: %s", error)
+        return made[0] if made else make()
 
 
 def shared(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
@@ -78,47 +79,71 @@ def cache_folder() -> Path:
     return platformdirs.user_cache_path("gpuloader")
 
 
+def open_kept(path: Path, opened: Callable[[Path], _Opened], write: Callable[[IO[bytes]], None]) -> _Opened:
+    """Opens a file of the cache folder, KIND-NAME; writes it if it is not there or damaged, one process at a time.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    with suppress(FileNotFoundError, ValueError, IndexFileError):
+        return _use(path, opened)
+    with _cache_lock():
+        with suppress(FileNotFoundError, ValueError, IndexFileError):  # another process wrote it
+            return _use(path, opened)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_unused(path)
+        with atomic_file(path) as file:
+            write(file)
+        return _use(path, opened)
+
+
+def _use(path: Path, opened: Callable[[Path], _Opened]) -> _Opened:
+    found = opened(path)
+    with suppress(OSError):  # the folder is read-only, or the file another user's
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+    return found
+
+
 @contextmanager
-def cache_lock() -> Iterator[None]:
-    """Makes the cache folder and holds its lock, under which files are added and removed; raises OSError."""
-    cache_folder().mkdir(parents=True, exist_ok=True)
+def _cache_lock() -> Iterator[None]:
+    """Holds the lock of the cache folder; where there are no locks, several processes may write the same file."""
     said = say_if_long("the index of these shards is prepared in %s, once on this machine", cache_folder())
-    with said, (cache_folder() / "set.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with said, ExitStack() as stack:
+        with suppress(OSError):
+            cache_folder().mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((cache_folder() / "set.lock").open("a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            stack.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open, too
         yield
 
 
-def remove_unused(pattern: str) -> None:
-    """Removes files of the cache folder that no loader used for 90 days."""
-    for old in cache_folder().glob(pattern):
-        if time.time() - old.stat().st_atime > _KEPT_SECONDS:
-            old.unlink()
+def _remove_unused(path: Path) -> None:
+    """Removes files of its kind that no loader used for 90 days, and after a day what killed processes left behind."""
+    kind = path.name.partition("-")[0]
+    for pattern, days in ((f"{kind}-*", _DAYS_KEPT), (f".{kind}-*.tmp", 1)):
+        for old in path.parent.glob(pattern):
+            with suppress(OSError):  # another process removed it, or it is another user's
+                if time.time() - old.stat().st_atime > days * _DAY_SECONDS:
+                    old.unlink()
 
 
-def note_use(path: Path) -> None:
-    """Notes that a file of the cache folder is used now."""
-    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-
-
-def _write(path: Path, array: NDArray[Any]) -> None:
+def _write(file: IO[bytes], array: NDArray[Any]) -> None:
     head, array = io.BytesIO(), np.asarray(array, order="C")
     np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
     parts = (head.getvalue(), array.reshape(-1).view(np.uint8).data)
     digest = hashlib.blake2b(parts[0], digest_size=_DIGEST_BYTES)
     digest.update(parts[1])
-    with atomic_file(path) as file:
-        for part in (digest.digest(), *parts):
-            file.write(part)
+    for part in (digest.digest(), *parts):
+        file.write(part)
 
 
 def _map(path: Path) -> NDArray[Any]:
     """Maps a file; raises OSError or ValueError if it is not there or damaged."""
-    with io.FileIO(path) as file:
+    with io.FileIO(open_regular(path)) as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     if hashlib.blake2b(memoryview(data)[_DIGEST_BYTES:], digest_size=_DIGEST_BYTES).digest() != data[:_DIGEST_BYTES]:
         raise ValueError(f"{path} is damaged")
     data.seek(_DIGEST_BYTES)
     np.lib.format.read_magic(data)
     shape, _, dtype = np.lib.format.read_array_header_1_0(data)
-    note_use(path)
     return np.frombuffer(data, dtype, math.prod(shape), data.tell()).reshape(shape)

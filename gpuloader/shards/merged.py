@@ -13,6 +13,7 @@ copied to the user's cache folder once, block by block with its digest, and mapp
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from typing import IO, overload
 
 from gpuloader.errors import ConfigError, IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
+from gpuloader.helpers.progress import count_long, say_if_long
 from gpuloader.helpers.regular_file import open_regular
 from gpuloader.helpers.text import counted
 from gpuloader.shards.folder import Folder
@@ -32,6 +34,7 @@ from gpuloader.shards.index_format import copy, head_digest
 MERGED_SUFFIX = ".gpuset"
 MERGED_FILE = f"all{MERGED_SUFFIX}"
 _NAMED = 3
+_ADVICE = "Run `gpuloader index --merge` again, or remove the file"
 _log = logging.getLogger("gpuloader")
 
 
@@ -76,8 +79,12 @@ def open_merged(path: Path) -> MergedShards:
         IndexFileError: it is damaged, or names other shards than there are.
         OSError: it or a folder cannot be read.
     """
-    index = _open_index(path)
-    return MergedShards(path, index, _check_names(path, index.names))
+    with say_if_long("opening %s", path):
+        try:
+            index = _open_index(path)
+        except IndexFileError as error:
+            raise IndexFileError(f"{error}. {_ADVICE}") from None
+        return MergedShards(path, index, _check_names(path, index.names))
 
 
 def merge_indexes(shards: Sequence[LocalShard], output: Path) -> None:
@@ -100,28 +107,25 @@ def merge_indexes(shards: Sequence[LocalShard], output: Path) -> None:
     opened = open_indexes(shards, progress=True)
     try:
         with atomic_file(output) as file:
-            write_index(file, opened, map(loaded, opened), names)
+            indexes = count_long(map(loaded, opened), len(opened), "merging indexes", shown=True)
+            write_index(file, opened, indexes, names)
     except OSError as error:
         raise ConfigError(f"{output} cannot be written ({error.strerror}): name another file by --output") from None
 
 
 def _open_index(path: Path) -> SetIndex:
-    fd = open_regular(path)
-    try:
-        file_bytes, read = os.fstat(fd).st_size, partial(os.pread, fd)
+    with io.FileIO(open_regular(path)) as file:
+        file_bytes, read = os.fstat(file.fileno()).st_size, partial(os.pread, file.fileno())
+
+        def write(to: IO[bytes]) -> None:
+            copy(read, read_index_head(read, file_bytes, str(path)), str(path), to)
+
         if file_bytes > MOST_COPIED_BYTES:
-
-            def write(file: IO[bytes]) -> None:
-                copy(read, read_index_head(read, file_bytes, str(path)), str(path), file)
-
             try:
                 return map_set(head_digest(read, str(path)), write)
             except OSError as error:
                 _log.warning("each process has the index %s in its own memory, as it cannot be kept: %s", path, error)
-        with os.fdopen(os.dup(fd), "rb") as file:
-            return SetIndex.parse(file.read(), str(path))
-    finally:
-        os.close(fd)
+        return SetIndex.parse(file.readall(), str(path))
 
 
 def _check_names(path: Path, names: Sequence[str]) -> list[Path]:
@@ -131,11 +135,11 @@ def _check_names(path: Path, names: Sequence[str]) -> list[Path]:
         folder, _, file = name.rpartition("/")
         named.setdefault(folder, set()).add(file)
     if sum(map(len, named.values())) < len(names) or not names:
-        raise IndexFileError(f"{path} is damaged: it names a shard twice, or none")
+        raise IndexFileError(f"{path} is damaged: it names a shard twice, or none. {_ADVICE}")
+    if any(name.startswith("/") for name in names) or not all(map(_is_below, named)):
+        raise IndexFileError(f"{path} is damaged: it names shards that are not below its folder. {_ADVICE}")
     gone, lacking = [], []
     for folder, files in named.items():
-        if folder.startswith("/") or ".." in PurePath(folder).parts:
-            raise IndexFileError(f"{path} is damaged: it names shards that are not below its folder")
         there = set(os.listdir(path.parent / folder))  # noqa: PTH208 - the names alone
         gone += [os.path.join(folder, file) for file in files - there]  # noqa: PTH118
         others = (PurePath(folder, file) for file in there - files if file.endswith(".tar"))
@@ -144,10 +148,14 @@ def _check_names(path: Path, names: Sequence[str]) -> list[Path]:
     if lacking and path.name == MERGED_FILE:
         problems.append(f"it lacks {counted(len(lacking), 'shard')} of its folder, such as {_some(lacking)}")
     if problems:
-        raise IndexFileError(
-            f"{path} does not fit: {'; '.join(problems)}. Run `gpuloader index --merge` again, or remove the file"
-        )
+        raise IndexFileError(f"{path} does not fit: {'; '.join(problems)}. {_ADVICE}")
     return [path.parent / folder for folder in named]
+
+
+def _is_below(folder: str) -> bool:
+    """Says whether this is how `os.path.relpath` names a folder that is or is below another one, "" for the same."""
+    parts = PurePath(folder).parts
+    return "/".join(parts) == folder and ".." not in parts and "\0" not in folder
 
 
 def _some(names: Sequence[str]) -> str:

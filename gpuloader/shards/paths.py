@@ -146,16 +146,14 @@ def _expand_folder(path: Path) -> Sequence[Shard]:
     """Returns the tars in a folder, or those of its merged index; or the folder, if pictures are in it."""
     if has_merged(path):
         return open_merged(path / MERGED_FILE)
-    # If the folder may not be read, this raises, while `glob` would find nothing.
-    found = sorted(file for file in path.iterdir() if file.suffix == ".tar" and not file.is_dir())
-    if found:
+    if found := tars_in(path):
         beside = (file for file in path.glob("[!.]*/*") if is_picture(file.name) and file.is_file())
         if picture := next((file for file in beside if file.suffix.lower() != ".npy"), None):
             raise ConfigError(
                 f"{path} has tars, such as {found[0].name}, and folders of pictures, such as {picture.parent.name}: "
                 f"give {path}/*.tar, or move the tars elsewhere"
             )
-        return [*found]
+        return found
     folder = Folder(path)
     listing, folders = folder.listing, folder.listing.top_folders
     if not len(listing.pictures):
@@ -166,6 +164,11 @@ def _expand_folder(path: Path) -> Sequence[Shard]:
             f"{path / folders[0]}"
         )
     return [folder]
+
+
+def tars_in(folder: Path) -> list[Path]:
+    """Returns the tars in a folder, by name; raises OSError if it may not be read, where `glob` would find nothing."""
+    return sorted(file for file in folder.iterdir() if file.suffix == ".tar" and not file.is_dir())
 
 
 def _expand_url(source: str, protocol: str, braces: bool) -> list[Shard]:

@@ -7,6 +7,7 @@ import itertools
 import json
 import pickle
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,19 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
 def test_a_subset_that_cannot_be_meant_is_refused(shards: list[Path], subset: Any, message: str) -> None:  # noqa: ANN401
     with pytest.raises(ConfigError, match=message):
         loader(shards, 1, sampling=Sampling(subset=subset))
+
+
+def test_choosing_for_long_says_so(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gpuloader.helpers.progress._SILENT_SECONDS", 0.05)
+
+    def choose(columns: dict[str, np.ndarray]) -> np.ndarray:
+        time.sleep(0.2)
+        return odd_labels(columns)
+
+    assert sampling(shards, sampling=Sampling(subset=choose)).length == SAMPLES // 2
+    assert "the samples, their labels and their order are prepared" in caplog.messages
 
 
 def test_an_error_of_a_function_of_yours_is_yours(shards: list[Path]) -> None:

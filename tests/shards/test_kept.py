@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
-import subprocess
+import re
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +17,11 @@ import pytest
 from making import jpeg, write_shard
 from numpy.typing import NDArray
 from synthetic import synthetic_index
-from warm import Program
 
 from gpuloader.shards import ShardSet, make_labels
 from gpuloader.shards.index import SetIndex
-from gpuloader.shards.kept import kept, shared
+from gpuloader.shards.index_files import map_set
+from gpuloader.shards.kept import _cache_lock, kept, shared
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +55,9 @@ def test_what_is_kept_is_mapped_read_only_and_made_once(array: NDArray[np.generi
         assert not found.flags.writeable
     [file] = cache.glob("kept-*.npy")
     assert (file.stat().st_size - 64) >= array.nbytes
+    os.utime(file, (0, file.stat().st_mtime))
+    kept("a question", never)
+    assert file.stat().st_atime > time.time() - 3600
     assert kept("another question", lambda: np.array([8])).tolist() == [8]
 
 
@@ -84,47 +91,79 @@ def test_a_file_that_is_damaged_or_gone_is_made_again(damage: Callable[[Path], N
     assert kept("a", never).tolist() == list(range(6))
 
 
-def test_without_a_cache_folder_each_process_has_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("refused", "number", "is_kept"),
+    [
+        ("fcntl.flock", errno.ENOLCK, True),  # a file system without locks
+        ("os.utime", errno.EROFS, True),
+        ("mmap.mmap", errno.ENODEV, False),
+        ("os.fsync", errno.ENOSPC, False),
+        ("pathlib.Path.mkdir", errno.EACCES, False),
+    ],
+)
+def test_what_the_cache_folder_refuses(
+    refused: str, number: int, is_kept: bool, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert shared(np.arange(5)).tolist() == list(range(5))
-    assert "it cannot be kept" in caplog.text
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(refused, refuse)
+    index = synthetic_index([b"1234567"], 1)
+    for make in (lambda: np.arange(5), never if is_kept else lambda: np.arange(5)):
+        assert kept("a", make).tolist() == list(range(5))
+        with nullcontext() if is_kept else pytest.raises(OSError, match=re.escape(os.strerror(number))):
+            assert len(map_set("a", lambda file: file.write(index))) == 1
+    assert list(cache.glob(".*")) == []
 
 
-def test_a_file_that_was_not_used_for_long_is_removed(cache: Path) -> None:
-    for name, days in (("old", 91), ("young", 89)):
-        kept(name, lambda: np.arange(5))
-        [file] = (file for file in cache.glob("kept-*.npy") if file.stat().st_atime > time.time() - 3600)
-        os.utime(file, (time.time() - days * 24 * 3600, file.stat().st_mtime))
-    kept("young", never)  # it is used now
-    kept("new", lambda: np.arange(5))
-    kept("new", never)
-    kept("young", never)
-    assert len(list(cache.glob("kept-*.npy"))) == 2
+def test_only_a_regular_file_is_opened(cache: Path) -> None:
+    kept("a", lambda: np.arange(5))
+    [file] = cache.glob("kept-*.npy")
+    file.unlink()
+    os.mkfifo(file)
+    assert kept("a", lambda: np.arange(6)).tolist() == list(range(6))
 
 
-def test_of_processes_that_start_at_once_one_makes_it(tmp_path: Path) -> None:
-    work = (
-        "import os, sys, time; import numpy as np; from gpuloader.shards.kept import kept\n"
-        "def make():\n"
-        "    open(sys.argv[1], 'a').write('made '); time.sleep(0.3); return np.arange(9)\n"
-        "print('ready', flush=True); sys.stdin.readline()\n"
-        "print(kept('a question', make).tolist())"
-    )
-    processes = [
-        Program(work, tmp_path / "made", text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in "abc"
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    assert {process.communicate(timeout=300)[0] for process in processes} == {f"{list(range(9))}\n"}
-    assert (tmp_path / "made").read_text() == "made "
+@pytest.mark.parametrize("kind", ["kept", "set"])
+def test_what_was_not_used_for_long_is_removed(kind: str, cache: Path) -> None:
+    cache.mkdir(parents=True)
+    for name, days, stays in (
+        (f"{kind}-a", 89, True),
+        (f"{kind}-b", 91, False),
+        (f".{kind}-c.npy.x.tmp", 0.9, True),
+        (f".{kind}-d.npy.x.tmp", 1.1, False),  # of a process that was killed
+        ("0123.gpuidx", 91, True),
+    ):
+        (cache / name).touch()
+        os.utime(cache / name, (time.time() - days * 24 * 3600, time.time()))
+        if kind == "kept":
+            kept(name, lambda: np.arange(5))
+        else:
+            map_set(name, lambda file: file.write(synthetic_index([b"1234567"], 1)))
+        assert (cache / name).exists() == stays
+
+
+def test_of_those_that_begin_at_once_one_makes_it() -> None:
+    """Threads wait for each other as processes do."""
+    made = []
+
+    def make() -> NDArray[np.int64]:
+        made.append(time.sleep(0.1))
+        return np.arange(9)
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: kept("a question", make).tolist(), range(4)))
+    assert (found, len(made)) == ([list(range(9))] * 4, 1)
+
+
+def test_a_fork_does_not_hold_the_lock(cache: Path) -> None:
+    with _cache_lock():
+        fds = [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if fd.resolve() == cache / "set.lock"]
+        child = list(map(os.dup, fds))
+    with (cache / "set.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert len(child) == 1
+    os.close(child[0])
 
 
 def test_what_a_mapped_index_says_of_all_samples_is_found_once(

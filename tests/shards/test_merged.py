@@ -202,6 +202,9 @@ def test_a_damaged_file_is_never_used(merged: Path, cache: Path) -> None:
         with pytest.raises(IndexFileError, match=r"all\.gpuset "):
             ShardSet.open(resolve_shards(merged)).index.all_keys()
         assert list(cache.glob("set-*.gpuidx")) == []
+    (merged / "all.gpuset").write_bytes(b"x" + whole)
+    with pytest.raises(IndexFileError, match=r"is not an index file of gpuloader\. Run `gpuloader index"):
+        resolve_shards(merged)
     (merged / "all.gpuset").write_bytes(whole)
     assert len(samples_of(merged)) == 3
 
@@ -210,10 +213,11 @@ def test_forged_names_do_not_leave_the_folder(merged: Path) -> None:
     shutil.copy(merged / "train-0000.tar", merged.parent / "outside.tar")
     parts = parts_of((merged / "all.gpuset").read_bytes())
     absolute = str(merged.parent / "outside.tar").encode()
-    for name in (b"../outside.tar", absolute, b"a/../../outside.tar", b"train-0001.tar"):
+    beside = b"/train-0000.tar", b"./train-0000.tar", b"a//train-0000.tar", b"a\\u0000/train-0000.tar"
+    for name in (b"../outside.tar", absolute, b"a/../../outside.tar", b"train-0001.tar", *beside):
         forged = parts.header.replace(b"train-0000.tar", name, 1)
         (merged / "all.gpuset").write_bytes(sealed(parts._replace(header=forged)))
-        with pytest.raises(IndexFileError, match=r"it names (shards that are not below its folder|a shard twice)"):
+        with pytest.raises(IndexFileError, match=r"names (shards that are not below its folder|a shard twice).*\. Run"):
             resolve_shards(merged)
     index = (merged / "train-0000.tar.gpuidx").read_bytes()
     (merged / "all.gpuset").write_bytes(index)
@@ -258,11 +262,29 @@ def test_the_command_merges_a_folder_and_merges_it_again(tmp_path: Path) -> None
     result = run("index", "--merge", tmp_path / "s[1]")
     assert result.stdout.endswith(f"8 samples in 2 shards, merged into {tmp_path}/s[1]/all.gpuset\n"), result.stderr
     assert isinstance(resolve_shards(tmp_path / "s[1]"), MergedShards)
-    (tmp_path / "s[1]" / "train-0001.tar").unlink()
+    (tmp_path / "s[1]" / "train-0001.tar").rename(tmp_path / "s[1]" / ".hidden.tar")
+    (tmp_path / "s[1]" / "train-0000.tar").unlink()
     result = run("index", "--merge", tmp_path / "s[1]")
     assert result.stdout.endswith(f"4 samples in 1 shard, merged into {tmp_path}/s[1]/all.gpuset\n"), result.stderr
     assert len(resolve_shards(tmp_path / "s[1]")) == 1
     with pytest.raises(ConfigError, match=r"of anything but one folder, name the file: --output FOLDER/NAME\.gpuset"):
-        index([str(tmp_path / "s[1]" / "train-0000.tar")], merge=True)
-    index([str(tmp_path / "s[1]" / "train-0000.tar")], output=tmp_path / "s[1]" / "x.gpuset")
+        index([str(tmp_path / "s[1]" / ".hidden.tar")], merge=True)
+    index([str(tmp_path / "s[1]" / ".hidden.tar")], output=tmp_path / "s[1]" / "x.gpuset")
     assert len(resolve_shards(tmp_path / "s[1]" / "x.gpuset")) == 1
+
+
+def test_a_folder_of_folders_is_indexed_by_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shards = write_samples(tmp_path / "a", 4, shards=2)
+    index([str(tmp_path / "a")], output=tmp_path / "all.gpuset")
+    shards[0].with_name("train-0000.tar.gpuidx").unlink()
+    index([str(tmp_path)])
+    assert capsys.readouterr().out.endswith("4 samples in 2 shards\n")
+    assert shards[0].with_name("train-0000.tar.gpuidx").exists()
+
+
+def test_long_merging_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gpuloader.helpers.progress._SILENT_SECONDS", -1)
+    merge_indexes(resolve_local(write_samples(tmp_path, 4, shards=2)), tmp_path / "all.gpuset")
+    assert caplog.messages == ["opening indexes: 0 of 2", "merging indexes: 0 of 2"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,20 +123,6 @@ def test_other_shards_have_another_file(tmp_path: Path) -> None:
     assert len(ShardSet.open([shard])) == 3
     write_samples(tmp_path, 4, shards=1)  # in its place
     assert len(ShardSet.open([shard])) == 4
-    assert len(set_files()) == 2
-
-
-@pytest.mark.usefixtures("mapped")
-def test_a_file_that_was_not_used_for_long_is_removed(tmp_path: Path) -> None:
-    for number, days in enumerate((89, 91)):
-        ShardSet.open(write_samples(tmp_path / str(number), 3 + number, shards=1))
-        (file,) = (file for file in set_files() if file.stat().st_atime > time.time() - 3600)
-        used = time.time() - days * 24 * 3600
-        os.utime(file, (used, file.stat().st_mtime))
-    left = [file for file in set_files() if file.stat().st_atime > time.time() - 90 * 24 * 3600]
-    ShardSet.open(write_samples(tmp_path / "new", 9, shards=1))
-    assert len(left) == 1
-    assert set(left) < set(set_files())
     assert len(set_files()) == 2
 
 
