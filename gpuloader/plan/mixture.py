@@ -38,7 +38,7 @@ def parts_of(weights: Sequence[float]) -> tuple[int, ...]:
     exact = _TOTALS[:, None] * shares
     parts = np.rint(exact)
     off = np.abs(parts / exact - 1).max(axis=1).round(9)  # rounded, so that the smallest of equals is taken
-    if off.min() > 0.01:
+    if not off.min() <= 0.01:  # or it is not a number
         raise ConfigError(
             f"the weights {list(weights)} are too far apart for a fixed ratio: make the smallest at least 0.05% of "
             f"their sum"
@@ -69,9 +69,11 @@ class Segment:
 
 
 def merge(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """Leaves out each segment that changes nothing."""
+    """Leaves out each segment without a position, and each that changes nothing."""
     kept: list[Segment] = []
     for segment in segments:
+        if kept and kept[-1].start == segment.start:
+            kept.pop()
         if not kept or segment != replace(kept[-1], start=segment.start):
             kept.append(segment)
     return tuple(kept)

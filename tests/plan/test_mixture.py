@@ -195,6 +195,14 @@ def test_orders_and_fingerprints_are_golden(schedule: Any, fingerprint: str, ids
     assert (mixture.fingerprint, ids_of(mixture, 7)[:16]) == (fingerprint, ids)
 
 
+def test_a_ratio_without_a_position_is_no_segment() -> None:
+    parts = [(0, (1, 2)), (4, (3, 1)), (4, (1, 2)), (5, (1, 1)), (5, (1, 3))]
+    assert merge(Segment(start, each, SIZES) for start, each in parts) == (
+        Segment(0, (1, 2), SIZES),
+        Segment(5, (1, 3), SIZES),
+    )
+
+
 def test_equal_ratios_in_a_row_are_one_segment() -> None:
     assert segments(SIZES, {0: (1, 2), 4: (2, 4), 6: (1, 1), 9: (3, 3)}) == (
         Segment(0, (1, 2), SIZES),
