@@ -323,7 +323,6 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             StateError: the state belongs to another version, dataset, recipe, seed or sampling, or its quantum does not
                 allow this number of ranks and batch size; the message names the difference.
         """
-        self._check_open()
         self._go_on(self._fresh.resume(state, change_sampling=change_sampling), self._progress)
 
     def stats(self) -> Stats:
@@ -408,6 +407,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
 
     def _go_on(self, resumed: Resumed, progress: Progress[Any], place: AnyCursor | None = None) -> None:
         """Takes a state; `progress` and `place` say whose epoch goes on with the state's samples, and where it is."""
+        self._check_open()
         place = place or resumed.cursor
         stays = not progress.is_beginning(place)
         runs = _Runs(resumed.run if stays else resumed.whole, resumed.whole, progress, place.epoch)
