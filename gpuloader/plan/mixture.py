@@ -27,6 +27,7 @@ from gpuloader.plan.positions import Positions, Remaining, digest_of
 _TOTALS = np.array([*range(1, 10_001), 100_000])
 
 
+@np.errstate(invalid="ignore")
 def parts_of(weights: Sequence[float]) -> tuple[int, ...]:
     """Returns whole numbers in the ratio of weights, some above 0, or in one within 1% of it.
 
