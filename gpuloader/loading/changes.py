@@ -34,10 +34,8 @@ def describe_sampling(positions: Positions) -> str:
     if isinstance(positions, Remaining):
         return f"{describe_sampling(positions.positions)} without {len(positions.left_out):,} that are left out"
     if isinstance(positions, Mixture):
-        ratios = [_ratio(segment.parts) for segment in positions.schedule]
-        return (
-            f"sources in the ratio {', then '.join(ratios[:_MOST_SHOWN])}{' ...' if len(ratios) > _MOST_SHOWN else ''}"
-        )
+        ratios = ", then ".join(_ratio(segment.parts) for segment in positions.schedule[:_MOST_SHOWN])
+        return f"sources in the ratio {ratios}{' ...' if len(positions.schedule) > _MOST_SHOWN else ''}"
     samples = counted(positions.samples if isinstance(positions, Bucketed) else positions.length, "sample")
     kinds: dict[type, str] = {
         Bucketed: f"buckets of {samples}",
@@ -68,11 +66,12 @@ def restore_history(positions: Positions, state: object) -> Positions:
     if mixture is None:
         return positions
     segments = _segments_in(state, positions, mixture)
-    changed = None if segments == mixture.schedule else segments
-    return positions if changed == mixture.changed else with_mixture(positions, replace(mixture, changed=changed))
+    if segments in (None, mixture.schedule):
+        return positions
+    return with_mixture(positions, replace(mixture, changed=segments))
 
 
-def change_sampling(
+def rewrite(
     state: Any,  # noqa: ANN401 - what the user gives
     positions: Positions,
     identity: Mapping[str, Any],
@@ -90,8 +89,7 @@ def change_sampling(
     if not is_integer(epoch, 0, EPOCHS) or not is_integer(delivered, 0, 2**62):
         return {**state, **own}, None
     mixture = mixture_of(positions)
-    before = None if mixture is None else _segments_in(state, positions, mixture)
-    if mixture is not None and before is not None:
+    if mixture is not None and (before := _segments_in(state, positions, mixture)) is not None:
         position = epoch * mixture.length + delivered
         changed = mixture.change(before, position)
         old, new = (_ratio(each.at(position).parts) for each in (replace(mixture, changed=before), changed))

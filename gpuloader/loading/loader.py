@@ -37,7 +37,7 @@ from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
 from gpuloader.loading.iteration import AnyCursor, Closing, EpochSampler, Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
-from gpuloader.loading.run import Dataset, Run, resolve_run
+from gpuloader.loading.run import Dataset, Resumed, Run, resolve_run
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
@@ -172,20 +172,19 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             "cache": cache,
             "world": world,
         }
-        self._whole = resolve_run(**self._arguments)
-        self._first: _First | None = None
-        self._quarantine = Quarantine(self._whole)
-        self._batches = DecodedBatches(self._whole, self._quarantine)
-        warn_of_memory(self._whole)
+        self._fresh = resolve_run(**self._arguments)
         self._progress = Progress(Cursor)
+        self._runs = _Runs(self._fresh, self._fresh, self._progress, 0)
+        self._quarantine = Quarantine(self._fresh)
+        self._batches = DecodedBatches(self._fresh, self._quarantine)
+        warn_of_memory(self._fresh)
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
 
     @property
     def _run(self) -> Run:
         """The run of the cursor's epoch."""
-        first = self._first
-        return self._whole if first is None or first.progress.cursor.epoch != first.epoch else first.run
+        return self._runs.of(self._runs.progress.cursor.epoch)
 
     def __len__(self) -> int:
         """Counts the steps of an epoch, the same on every rank. A resumed epoch has only the steps that are left."""
@@ -212,8 +211,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes, entry i for label i; None if they are not known."""
-        labels = self._whole.labels
-        return as_list(find_class_names(self._whole.shards)) if labels is None else labels.classes
+        labels = self._fresh.labels
+        return as_list(find_class_names(self._fresh.shards)) if labels is None else labels.classes
 
     @property
     def num_samples(self) -> int:
@@ -237,7 +236,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     @property
     def dataset(self) -> Dataset:
         """All of the data: `len(loader.dataset)` samples, its `classes` and `class_to_idx`."""
-        return Dataset(len(self._whole.shards), self.classes)
+        return Dataset(len(self._fresh.shards), self.classes)
 
     @property
     def sampler(self) -> EpochSampler:
@@ -324,7 +323,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             StateError: the state belongs to another version, dataset, recipe, seed or sampling, or its quantum does not
                 allow this number of ranks and batch size; the message names the difference.
         """
-        self._restore(state, change_sampling=change_sampling)
+        self._go_on(self._fresh.resume(state, change_sampling=change_sampling), self._progress)
 
     def stats(self) -> Stats:
         """Returns what the loader has done since it was created."""
@@ -369,7 +368,9 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             self._progress.cursor, self._progress.running = self._progress.start, None
             raise StopIteration
         started = time.perf_counter()
-        if self._batches.run is not run:  # the first epoch with the shards that were appended, or the last without them
+        if run is not self._runs.first:  # another epoch than the state's has begun
+            self._runs = self._runs.leave()
+        if self._batches.run is not run:
             self._batches.close()
             self._batches.run.shards.close()
             self._batches = DecodedBatches(run, self._quarantine)
@@ -404,34 +405,27 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             shards.renew_lock()
         self._unusable = "belongs to the parent of this forked process"
 
-    def _restore(
-        self,
-        state: Mapping[str, Any],
-        progress: Progress[Any] | None = None,
-        place: AnyCursor | None = None,
-        *,
-        change_sampling: bool,
-    ) -> None:
+    def _go_on(self, resumed: Resumed, progress: Progress[Any], place: AnyCursor | None = None) -> None:
+        """Takes a state; `progress` and `place` say whose epoch goes on with the state's samples, and where it is."""
         self._check_open()
-        state, words = self._whole.change_sampling(state) if change_sampling else (state, None)
-        whole = self._whole.with_history(state).with_quantum(state)
-        run = whole.resumed(state)
-        cursor, bad = run.check_state(state)
+        place = place or resumed.cursor
+        stays = not progress.is_beginning(place)
+        runs = _Runs(resumed.run if stays else resumed.whole, resumed.whole, progress, place.epoch)
+        own = self._progress
         self._batches.close()
-        self._whole, self._first = whole, None
-        if run is not whole:
-            first = _First(run, progress or self._progress, (place or cursor).epoch)
-            stays = not first.progress.is_beginning(place or cursor)
-            self._first = first if stays else None
-            if whole.world.local_rank == 0:
-                _log.warning("%s", _describe_appended(whole.shards, run.shards, first.epoch, stays))
-        if words and whole.world.local_rank == 0:
-            _log.warning("%s", words)
-        self._progress.restore(cursor)
-        self._quarantine.restore(bad)
+        self._quarantine.suspects.update(resumed.bad)
+        # Without a call, so that an interrupt comes before all of this or after it.
+        own.running = None
+        own.cursor = own.start = resumed.cursor
+        self._runs = runs
+        self._quarantine.bad = resumed.bad
+        if self.world.local_rank == 0:
+            appended = None if resumed.run is resumed.whole else _describe_appended(resumed, place.epoch, stays)
+            for words in filter(None, (appended, resumed.changes)):
+                _log.warning("%s", words)
 
-    def _shard_sets(self) -> list[ShardSet]:
-        return [self._whole.shards, *([] if self._first is None else [self._first.run.shards])]
+    def _shard_sets(self) -> tuple[ShardSet, ShardSet]:
+        return self._fresh.shards, self._batches.run.shards
 
 
 # Type checkers read the type variables. jsonargparse, which LightningCLI uses, reads these.
@@ -439,7 +433,8 @@ for _init in (GPULoader.__init__, unwrap(GPULoader.__init__)):
     _init.__annotations__ |= {"output": "AnyOutput", "fields": "AnyFields"}
 
 
-def _describe_appended(shards: ShardSet, first: ShardSet, epoch: int, stays: bool) -> str:
+def _describe_appended(resumed: Resumed, epoch: int, stays: bool) -> str:
+    first, shards = resumed.run.shards, resumed.whole.shards
     new = counted(len(shards.shards) - len(first.shards), "new shard")
     what = f"epoch {epoch} goes on with the first {len(first):,} samples, epoch {epoch + 1} has all"
     return (
@@ -453,16 +448,26 @@ class _Epoch(Iteration[Cursor, Any]):
 
 
 @dataclass(frozen=True)
-class _First:
-    """The first samples of a loader, which a state is of: the run over them, and the epoch that stays on them.
+class _Runs:
+    """The runs of a loader's epochs. They differ only if shards were appended since a state was saved.
 
     Attributes:
+        first: the run of one epoch, that of the state.
+        whole: the run of all others.
         progress: whose epoch it is: the loader's, or that of its MixedLoader.
     """
 
-    run: Run
+    first: Run
+    whole: Run
     progress: Progress[Any]
     epoch: int
+
+    def of(self, epoch: int) -> Run:
+        return self.first if epoch == self.epoch else self.whole
+
+    def leave(self) -> _Runs:
+        """Returns them without the run of the state's epoch."""
+        return replace(self, first=self.whole)
 
 
 def run_of(loader: GPULoader[Any, Any, Any]) -> Run:
@@ -470,27 +475,28 @@ def run_of(loader: GPULoader[Any, Any, Any]) -> Run:
     return loader._run  # noqa: SLF001 - this module is its class's
 
 
+def fresh_run_of(loader: GPULoader[Any, Any, Any]) -> Run:
+    """Returns what the arguments alone decided, without a state."""
+    return loader._fresh  # noqa: SLF001
+
+
+def steps_in(loader: GPULoader[Any, Any, Any], epoch: int, progress: Progress[Any]) -> int:
+    """Counts the steps of a loader in an epoch of the MixedLoader of this progress."""
+    runs = loader._runs  # noqa: SLF001
+    return (runs.of(epoch) if runs.progress is progress else runs.whole).plan.steps
+
+
 def begin_epoch(loader: GPULoader[B_co, Any, Any], epoch: int) -> Iterator[B_co]:
     """Begins an epoch from its first step, even if a state was restored in it."""
+    if loader._runs.progress is loader._progress:  # noqa: SLF001 - the state was not the MixedLoader's
+        loader._runs = loader._runs.leave()  # noqa: SLF001
     loader._progress.start = Cursor(epoch)  # noqa: SLF001
     return iter(loader)
 
 
-def whole_run_of(loader: GPULoader[Any, Any, Any]) -> Run:
-    """Returns the run of all epochs but one that stays on the samples of its state."""
-    return loader._whole  # noqa: SLF001
-
-
-def restore_within(
-    loader: GPULoader[Any, Any, Any],
-    state: Any,  # noqa: ANN401
-    progress: Progress[Any],
-    place: AnyCursor,
-    *,
-    change_sampling: bool,
-) -> None:
-    """Does what `load_state_dict` does, in a MixedLoader of this progress, whose state is of this place."""
-    loader._restore(state, progress, place, change_sampling=change_sampling)  # noqa: SLF001
+def go_on(loader: GPULoader[Any, Any, Any], resumed: Resumed, progress: Progress[Any], place: AnyCursor) -> None:
+    """Makes a loader go on in the MixedLoader of this progress, whose state is of this place."""
+    loader._go_on(resumed, progress, place)  # noqa: SLF001
 
 
 def _make_again(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:

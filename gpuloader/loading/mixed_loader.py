@@ -12,8 +12,8 @@ import numpy as np
 from gpuloader.errors import ConfigError, LoaderError, StateError, describe
 from gpuloader.loading.delivery import B_co
 from gpuloader.loading.iteration import Closing, Iteration, Progress
-from gpuloader.loading.loader import GPULoader, begin_epoch, restore_within, whole_run_of
-from gpuloader.loading.run import Run
+from gpuloader.loading.loader import GPULoader, begin_epoch, fresh_run_of, go_on, steps_in
+from gpuloader.loading.run import Resumed
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place, is_same
 from gpuloader.loading.torch_epochs import TorchEpochs
@@ -92,11 +92,9 @@ class MixedLoader(Closing, Generic[B_co]):
         self._epochs = {
             name: loader if isinstance(loader, GPULoader) else TorchEpochs(loader) for name, loader in loaders.items()
         }
-        self._lengths = {name: len(loader) for name, loader in self._epochs.items()}
-        self._lengths_in: dict[int, dict[str, int]] = {}  # of an epoch that goes on without shards that were appended
-        worlds = [loader.world for loader in self._epochs.values() if isinstance(loader, GPULoader)]
-        agree(worlds[0] if worlds else World.detect(), self._identity(self._lengths))
         self._progress = Progress(Turn)
+        worlds = [loader.world for loader in self._epochs.values() if isinstance(loader, GPULoader)]
+        agree(worlds[0] if worlds else World.detect(), self._identity(self._lengths_of(0)))
 
     def __len__(self) -> int:
         """Counts the steps of the next epoch, or of all of a resumed one. With "weighted" it differs between epochs."""
@@ -147,39 +145,41 @@ class MixedLoader(Closing, Generic[B_co]):
         if missing := sorted({*self._identity({}), "epoch", "step", "loaders"} - set(state)):
             raise StateError(f"this is not a state of a MixedLoader: it lacks {', '.join(missing)}")
         saved = state["loaders"]
-        states = {name: saved.get(name, {}) if isinstance(saved, Mapping) else {} for name in self._epochs}
-        lengths = {name: self._length_after(name, states[name]) for name in self._epochs}
-        mine = self._identity(lengths)
-        for name, value in mine.items():
-            if not is_same(state[name], value):
-                raise StateError(
-                    f"the state has {name}={describe(state[name])}, this MixedLoader has {name}={value!r}: "
-                    f"make it as it was when the state was saved, or start again without the state"
-                )
-        if not isinstance(saved, Mapping):
-            raise StateError(f"the state's loaders are {describe(saved)}: they must be states by name")
-        turn = Turn(*check_place(state, "step", lambda epoch: self._steps(epoch, lengths)))
-        is_inside = 0 < turn.step < self._steps(turn.epoch, lengths)
+        if not isinstance(saved, Mapping) or set(saved) != set(self._epochs):
+            raise _other("loaders", list(saved) if isinstance(saved, Mapping) else saved, list(self._epochs))
+        resumed: dict[str, Resumed] = {}
         for name, loader in self._epochs.items():
             try:
                 if isinstance(loader, TorchEpochs):
-                    loader.check_state(states[name])
+                    loader.check_state(saved[name])
                 else:
-                    _check_state(whole_run_of(loader), states[name], change_sampling, is_inside)
+                    resumed[name] = fresh_run_of(loader).resume(saved[name], change_sampling=change_sampling)
             except StateError as error:
                 raise StateError(f"loader {name!r}: {error}") from None
+        lengths = self._lengths_of(0) | {name: each.run.plan.steps for name, each in resumed.items()}
+        for name, value in self._identity(lengths).items():
+            if not is_same(state[name], value):
+                raise _other(name, state[name], value)
+        turn = Turn(*check_place(state, "step", lambda epoch: self._steps(epoch, lengths)))
+        for name, each in resumed.items():
+            moved = each.cursor.delivered != saved[name]["delivered"]
+            if moved and 0 < turn.step < self._steps(turn.epoch, lengths):
+                raise StateError(
+                    f"loader {name!r}: {each.changes}. In the middle of a mixed epoch, only the weights of sources may "
+                    f"change"
+                )
         self._progress.restore(Turn(self._progress.start.epoch))  # in case a torch loader fails
         for name, loader in self._epochs.items():
             if isinstance(loader, TorchEpochs):
-                loader.load_state_dict(states[name])
+                loader.load_state_dict(saved[name])
             else:
-                restore_within(loader, states[name], self._progress, turn, change_sampling=change_sampling)
-        self._lengths_in = {} if self._progress.is_beginning(turn) else {turn.epoch: lengths}
+                go_on(loader, resumed[name], self._progress, turn)
         self._progress.restore(turn)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles its state, too, if its loaders have to stay on the samples of before."""
-        return {**vars(self), "_state": self.state_dict() if self._lengths_in else None}
+        """Pickles its state, too, in the middle of an epoch, which may stay on the first samples of its loaders."""
+        is_inside = not self._progress.is_beginning(self._progress.cursor)
+        return {**vars(self), "_state": self.state_dict() if is_inside else None}
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
         vars(self).update(pickled)
@@ -228,17 +228,10 @@ class MixedLoader(Closing, Generic[B_co]):
 
     def _lengths_of(self, epoch: int) -> dict[str, int]:
         """Returns the steps of each loader in an epoch."""
-        return self._lengths_in.get(epoch, self._lengths)
-
-    def _length_after(self, name: str, state: object) -> int:
-        """Returns the steps of a loader in the epoch of a state."""
-        loader = self._epochs[name]
-        if isinstance(loader, TorchEpochs):
-            return self._lengths[name]
-        try:
-            return whole_run_of(loader).resumed(state).plan.steps
-        except StateError as error:
-            raise StateError(f"loader {name!r}: {error}") from None
+        return {
+            name: len(loader) if isinstance(loader, TorchEpochs) else steps_in(loader, epoch, self._progress)
+            for name, loader in self._epochs.items()
+        }
 
     def _steps(self, epoch: int, lengths: Mapping[str, int]) -> int:
         return sum(1 for _ in self._turns(epoch, lengths))
@@ -311,12 +304,11 @@ class _Epoch(Iteration[Turn, tuple[str, B_co]]):
         self.epochs: dict[str, Iterator[B_co]] = {}
 
 
-def _check_state(run: Run, state: Any, change_sampling: bool, is_inside: bool) -> None:  # noqa: ANN401
-    """Checks a loader's state, which is inside of an epoch of the mixed loader or not."""
-    changed, words = run.change_sampling(state) if change_sampling else (state, None)
-    run.check_state(changed)
-    if words and is_inside and changed["delivered"] != state["delivered"]:
-        raise StateError(f"{words}. In the middle of a mixed epoch, only the weights of sources may change")
+def _other(name: str, saved: object, mine: object) -> StateError:
+    return StateError(
+        f"the state has {name}={describe(saved)}, this MixedLoader has {name}={mine!r}: make it as it was when the "
+        f"state was saved, or start again without the state"
+    )
 
 
 def _check_weights(

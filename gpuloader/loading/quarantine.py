@@ -45,11 +45,6 @@ class Quarantine:
                 f"the last one is {where.key!r} in {where.shard}: {cause}. Repair the shards, or allow more"
             )
 
-    def restore(self, bad: dict[int, str]) -> None:
-        """Replaces its bad images by those of a state."""
-        self.bad = bad
-        self.suspects |= set(bad)
-
     def write(self, path: Path) -> None:
         """Writes all bad images, met and known before, as JSON Lines; see `write_quarantine`."""
         write_quarantine(path, self._run.shards, {**self._run.known_bad, **self.bad})

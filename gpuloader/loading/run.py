@@ -32,7 +32,7 @@ from gpuloader.loading.arguments import (
     warn_of_turned,
 )
 from gpuloader.loading.buckets import Buckets
-from gpuloader.loading.changes import change_sampling, describe_sampling, restore_history
+from gpuloader.loading.changes import describe_sampling, restore_history, rewrite
 from gpuloader.loading.choice import Choice
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
@@ -174,34 +174,28 @@ class Run:
         sampling = {"sampling": describe_sampling(self.plan.positions), "selected": self.selected}
         return {**describe_run(self.recipe, self.shards), **sampling}
 
-    def check_state(self, state: object) -> tuple[Cursor, dict[int, str]]:
-        """Returns the cursor and the bad images of a loader's state.
+    def resume(self, state: Any, *, change_sampling: bool = False) -> Resumed:  # noqa: ANN401 - what the user gives
+        """Returns how the run goes on from a loader's state; see `GPULoader.load_state_dict`.
 
         Raises:
             StateError: it is not a state, or it is of another run; the message names the difference.
         """
-        if (other := self.resumed(state)) is not self:
-            return other.check_state(state)
-        if isinstance(state, Mapping) and is_same(state.get("recipe"), self.recipe.earlier_fingerprint):
-            state = {**state, "recipe": self.recipe.fingerprint}
-        checked = check_identity(state, self.identity, self.described, self.shards)
-        epoch, delivered = check_place(checked, "delivered", lambda _: self.plan.samples)
+        first, changes = self._of_first(state), None
+        if change_sampling:
+            state, changes = rewrite(state, first.plan.positions, first.identity, first.described)
+        run = _go_on(first, state)
+        whole = run if first is self else _go_on(self, state)
+        if isinstance(state, Mapping) and is_same(state.get("recipe"), run.recipe.earlier_fingerprint):
+            state = {**state, "recipe": run.recipe.fingerprint}
+        checked = check_identity(state, run.identity, run.described, run.shards)
+        place = check_place(checked, "delivered", lambda _: run.plan.samples)
         try:
-            cursor = self.plan.cursor(epoch, delivered)
+            cursor = run.plan.cursor(*place)
         except ConfigError as error:
             raise StateError(f"the state cannot be resumed here: {error}") from None
-        return cursor, check_quarantine(checked["quarantine"], len(self.shards))
+        return Resumed(run, whole, cursor, check_quarantine(checked["quarantine"], len(run.shards)), changes)
 
-    def change_sampling(self, state: Any) -> tuple[Any, str | None]:  # noqa: ANN401
-        """Rewrites a state of another sampling into one of this run; see `gpuloader.loading.changes`."""
-        run = self.of_first(state)
-        return change_sampling(state, run.plan.positions, run.identity, run.described)
-
-    def resumed(self, state: object) -> Run:
-        """Returns the run of a state: itself, or that of the first samples, with the state's history and quantum."""
-        return self.of_first(state).with_history(state).with_quantum(state)
-
-    def of_first(self, state: object) -> Run:
+    def _of_first(self, state: object) -> Run:
         """Returns the run over the samples that a state is of, if shards were appended behind these; otherwise itself.
 
         Raises:
@@ -223,35 +217,47 @@ class Run:
             ) from None
         return replace(self, plan=plan, shards=shards, labels=labels, known_bad=known_bad, selected=selected)
 
-    def with_history(self, state: object) -> Run:
-        """Returns the run itself; with a state's segments of a mixture, if it has others of the same sources.
 
-        Raises:
-            StateError: the segments are invalid.
-        """
-        positions = restore_history(self.plan.positions, state)
-        return self if positions is self.plan.positions else replace(self, plan=replace(self.plan, positions=positions))
+@dataclass(frozen=True)
+class Resumed:
+    """How a run goes on from a state.
 
-    def with_quantum(self, state: object) -> Run:
-        """Returns the run itself; with the quantum of the state, if it has another, and this one was not given.
+    Attributes:
+        run: the run of the state's epoch.
+        whole: the run of other epochs; it differs only if shards were appended since the state was saved.
+        cursor: where it goes on.
+        bad: the state's bad images, with the causes.
+        changes: what changes of the sampling, in words; None if nothing does.
+    """
 
-        Raises:
-            StateError: the global batch does not divide the state's quantum; the message says what does.
-        """
-        buckets = self.plan.bucketed
-        quantum = state.get("quantum") if isinstance(state, Mapping) else None
-        if buckets is None or not is_integer(quantum, 1, 2**31) or quantum == buckets.quantum:
-            return self
-        if self.quantum is not None:
+    run: Run
+    whole: Run
+    cursor: Cursor
+    bad: dict[int, str]
+    changes: str | None
+
+
+def _go_on(run: Run, state: object) -> Run:
+    """Returns the run; if a state has other segments of its mixture, or another quantum, the run with these.
+
+    Raises:
+        StateError: the segments are invalid, another quantum was given, or the global batch does not divide it.
+    """
+    positions, buckets = restore_history(run.plan.positions, state), run.plan.bucketed
+    quantum = state.get("quantum") if isinstance(state, Mapping) else None
+    if buckets is not None and is_integer(quantum, 1, 2**31) and quantum != buckets.quantum:
+        if run.quantum is not None:
             raise StateError(
-                f"the state has buckets with a quantum of {quantum}, this loader has Buckets(quantum={self.quantum}): "
-                f"leave quantum out, or give {quantum}"
+                f"the state has buckets with a quantum of {quantum}, this loader has "
+                f"Buckets(quantum={run.quantum}): leave quantum out, or give {quantum}"
             )
-        try:
-            plan = replace(self.plan, positions=replace(buckets, quantum=quantum))
-        except ConfigError as error:
-            raise StateError(f"the state cannot be resumed here: {error}") from None
-        return replace(self, plan=plan)
+        positions = replace(buckets, quantum=quantum)
+    if positions is run.plan.positions:
+        return run
+    try:
+        return replace(run, plan=replace(run.plan, positions=positions))
+    except ConfigError as error:
+        raise StateError(f"the state cannot be resumed here: {error}") from None
 
 
 def resolve_run(

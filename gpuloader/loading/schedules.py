@@ -15,10 +15,10 @@ ByEpoch: TypeAlias = Mapping[float, float]
 _MOST = 1000
 
 
-def is_number(value: object, least: float = 0) -> bool:
-    """Returns whether it is a finite number of at least `least`."""
+def is_number(value: object) -> bool:
+    """Returns whether it is a finite number of at least 0."""
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    return number and least <= value < float("inf")  # type: ignore[operator]
+    return number and 0 <= value < float("inf")  # type: ignore[operator]
 
 
 def check_by_epoch(
@@ -45,14 +45,3 @@ def check_by_epoch(
 def number_at(numbers: ByEpoch, epoch: float) -> float:
     """Returns the number at a place: the one that began last."""
     return numbers[max(start for start in numbers if start <= epoch)]
-
-
-def position_of(epoch: float, length: int, part: int) -> int:
-    """Returns the position of a place, counted from the beginning of the run.
-
-    Args:
-        epoch: 2.5 is in the middle of epoch 2.
-        length: the positions of an epoch.
-        part: how many of them are used.
-    """
-    return int(epoch) * length + round(epoch % 1 * part)

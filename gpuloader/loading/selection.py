@@ -23,7 +23,7 @@ from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.curriculum import Curriculum, Scores
 from gpuloader.loading.options import Sampling, SubsetOf, Weights
-from gpuloader.loading.schedules import ByEpoch, check_by_epoch, is_number, number_at, position_of
+from gpuloader.loading.schedules import ByEpoch, check_by_epoch, is_number, number_at
 from gpuloader.plan import (
     AllSamples,
     Bucketed,
@@ -352,8 +352,8 @@ def _staged(
 
 
 def _start(epoch: float, length: int, most: int | None) -> int:
-    """Returns the position of a place in the run; an epoch has at most `most` of its positions."""
-    return position_of(epoch, length, length if most is None else min(length, most))
+    """Returns the position of a place in the run, such as 2.5; an epoch uses at most `most` of its positions."""
+    return int(epoch) * length + round(epoch % 1 * min(length, most or length))
 
 
 def _numbers(shards: ShardSet, ids: NDArray[np.int64], by: str | Scores) -> NDArray[Any]:

@@ -21,13 +21,14 @@ class TorchEpochs:
 
     def __init__(self, loader: Any) -> None:  # noqa: ANN401
         self.loader = loader
+        self._length = len(loader)
         self._epoch = self._delivered = 0
         self._restored = False
         self._generator = getattr(loader, "generator", None)
         self._seed = 0 if self._generator is None else self._generator.initial_seed()
 
     def __len__(self) -> int:
-        return len(self.loader)
+        return self._length
 
     def __iter__(self) -> Iterator[Any]:
         """Iterates over the rest of a restored epoch."""

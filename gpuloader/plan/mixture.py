@@ -27,6 +27,7 @@ from gpuloader.plan.positions import Positions, Remaining, digest_of
 _TOTALS = np.array([*range(1, 10_001), 100_000])
 
 
+@np.errstate(invalid="ignore")
 def parts_of(weights: Sequence[float]) -> tuple[int, ...]:
     """Returns whole numbers in the ratio of weights, some above 0, or in one within 1% of it.
 
@@ -38,7 +39,7 @@ def parts_of(weights: Sequence[float]) -> tuple[int, ...]:
     exact = _TOTALS[:, None] * shares
     parts = np.rint(exact)
     off = np.abs(parts / exact - 1).max(axis=1).round(9)  # rounded, so that the smallest of equals is taken
-    if off.min() > 0.01:
+    if not off.min() <= 0.01:  # or it is not a number
         raise ConfigError(
             f"the weights {list(weights)} are too far apart for a fixed ratio: make the smallest at least 0.05% of "
             f"their sum"
@@ -69,9 +70,11 @@ class Segment:
 
 
 def merge(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """Leaves out each segment that changes nothing."""
+    """Leaves out each segment without a position, and each that changes nothing."""
     kept: list[Segment] = []
     for segment in segments:
+        if kept and kept[-1].start == segment.start:
+            kept.pop()
         if not kept or segment != replace(kept[-1], start=segment.start):
             kept.append(segment)
     return tuple(kept)

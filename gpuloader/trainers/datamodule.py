@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.loading.argument_types import AnyDevice, AnyFields, AnyOutput, AnyPreset, LoaderOptions
 from gpuloader.loading.arguments import resolve_bad_images
-from gpuloader.loading.loader import GPULoader, whole_run_of
+from gpuloader.loading.loader import GPULoader, fresh_run_of
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
 
@@ -178,9 +178,9 @@ class TrainerLoaders:
                 f"now it is {global_batch}: resume with {describe(saved)}, or from a checkpoint at an epoch's end"
             )
         state = self._state or loader.state_dict()  # a checkpoint of another data module has no state
-        whole = whole_run_of(loader)
-        run = whole.resumed(state)  # of fewer samples, if shards were appended since
-        if len(run.shards) < len(whole.shards) and state.get("epoch") != epoch:
+        resumed = fresh_run_of(loader).resume(state)
+        run = resumed.run
+        if run is not resumed.whole and state.get("epoch") != epoch:
             raise StateError(
                 f"the checkpoint was saved at the last batch of epoch {describe(state.get('epoch'))}, and Lightning "
                 f"cannot tell that it was the last, because shards were appended since: resume from the checkpoint of "

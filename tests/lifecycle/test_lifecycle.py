@@ -39,6 +39,8 @@ from serving import Server
 
 import gpuloader
 from gpuloader import BadImageError, Cache, Decoder, GPULoader, LoaderError
+from gpuloader.loading.loader import run_of
+from gpuloader.loading.run import Run
 from gpuloader.shards import Arena, ShardSet
 
 pytestmark = pytest.mark.slow(kept=9, of="lifecycle")
@@ -337,6 +339,42 @@ def test_an_interrupt_at_any_place_of_reading_leaves_no_file_behind_and_reading_
         if interrupt.where is None:
             break
     assert place > 5
+
+
+def test_an_interrupt_at_any_place_of_loading_a_state_leaves_it_or_the_one_before(
+    tmp_path: Path, places: Callable[[int], Iterator[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [{"__key__": f"{i}", "jpg": jpeg(40, 50), "cls": b"1"} for i in range(12)]
+    tars = [write_shard(tmp_path / f"train-{part}.tar", samples[part::3]) for part in range(3)]
+
+    def make(weight: int, shards: int) -> GPULoader:
+        sources = [{"tar": tars[0], "weight": weight}, {"tar": tars[1:shards]}]
+        return loader(sources, 2, decoder=Decoder(num_threads=1), shuffle="none")
+
+    with make(1, 2) as earlier:  # with other weights, and before a shard was appended
+        next(iter(earlier))
+        state = {**earlier.state_dict(), "quarantine": [[1, "torn"]]}
+    with make(3, 3) as batches:
+        fresh, whole = batches.state_dict(), list(map(records, batches))
+        batches.load_state_dict(state, change_sampling=True)
+        after, rest = batches.state_dict(), list(map(records, batches))
+        resume, resumed = Run.resume, run_of(batches).resume(state, change_sampling=True)  # which only computes
+        monkeypatch.setattr(Run, "resume", lambda run, of, **_: resumed if of is state else resume(run, of))
+        for place in places(5):
+            batches.load_state_dict(fresh)
+            epoch = iter(batches)
+            next(epoch)
+            before = batches.state_dict()
+            interrupt = InterruptAt(place, everywhere=False)
+            interrupt.run(partial(batches.load_state_dict, state, change_sampling=True))
+            said = batches.state_dict()
+            assert said in (before, after), interrupt.where
+            goes_on = list(map(records, epoch if said == before else batches))
+            assert goes_on == (whole[1:] if said == before else rest), interrupt.where
+            if interrupt.where is None:
+                break
+        assert said == after
+        assert place > 5
 
 
 # --- ends

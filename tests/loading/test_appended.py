@@ -105,8 +105,7 @@ def known(tars: list[Path], shards: int) -> dict[str, Any]:
 # The arguments of the loader over so many of the shards.
 KINDS: dict[str, Callable[[list[Path], int], dict[str, Any]]] = {
     "all": same(),
-    "by shard": same(shuffle="shards"),
-    "block": same(shuffle="block", last_batch="pad"),
+    "by shard": same(shuffle="shards", last_batch="pad"),
     "in order": same(shuffle="none", last_batch="drop"),
     "fewer steps": same(**subset(steps_per_epoch=3)),
     "a pattern": same(**subset(subset="cat/*")),
@@ -334,7 +333,6 @@ def test_files_added_to_a_folder_of_pictures_are_no_appended_shards(tars: list[P
 @pytest.mark.parametrize(
     "mode",
     [
-        {"strategy": "round_robin"},
         {"strategy": "round_robin", "stop": "cycle"},
         {"strategy": "weighted", "weights": {"a": 1, "b": 2}, "stop": "longest"},
         {"strategy": "sequential"},

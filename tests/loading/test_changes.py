@@ -107,6 +107,12 @@ def test_a_state_from_before_mixtures_could_change_is_loaded(three: list[Path]) 
         assert ids(batches) == order(batches, 1)[4:]
 
 
+def test_weights_that_begin_at_the_same_sample_are_the_last_of_them(three: list[Path]) -> None:
+    with mixed(three, {0: 5, 0.01: 3}, 1, 2) as batches, mixed(three, 3, 1, 2) as constant:
+        batches.load_state_dict(saved(batches))
+        assert order(batches, 2) == order(constant, 2)
+
+
 def test_with_steps_per_epoch_a_fraction_counts_its_steps(three: list[Path]) -> None:
     schedules: list[dict[float, float]] = [{0: 1, 1.5: 0}, {0: 1}, {0: 0, 2: 1}]
     with mixed(three, *schedules, shuffle="none", batch_size=2, sampling={"steps_per_epoch": 4}) as batches:
@@ -437,6 +443,42 @@ def test_loaders_of_a_mixed_loader_change_their_weights_within_an_epoch_and_the_
             batches.load_state_dict(inside, change_sampling=True)
         batches.load_state_dict(between, change_sampling=True)
         assert [int(batch["index"]) for name, batch in batches if name == "b"] == list(range(15))
+
+
+def in_buckets(shards: list[Path], batch_size: int, quantum: int | None = None) -> GPULoader:
+    buckets = {"sizes": [(16, 16), (16, 24)], "quantum": quantum}
+    return loader(shards, batch_size, sampling={"buckets": buckets}, last_batch="drop")
+
+
+def test_nothing_of_an_earlier_state_stays(shards: list[Path]) -> None:
+    with in_buckets(shards, 4, 8) as before, loader(shards) as of_all, in_buckets(shards, 4) as batches:
+        fresh = saved(batches)
+        batches.load_state_dict(saved(before))
+        assert saved(batches)["quantum"] == 8
+        batches.load_state_dict(saved(of_all), change_sampling=True)
+        assert saved(batches) == fresh
+
+
+def test_a_mixed_loader_counts_the_steps_of_a_states_quantum_in_each_epoch(shards: list[Path]) -> None:
+    def make(quantum: int | None) -> MixedLoader[Any]:
+        return MixedLoader({"a": in_buckets(shards, 4, quantum), "b": loader(shards, 8)}, "sequential")
+
+    with make(16) as before, make(None) as batches:
+        steps = iter(before)
+        next(steps)
+        batches.load_state_dict(before.state_dict())
+        rest = [[name for name, _ in each] for each in (steps, before)]
+        assert len(rest[1]) == len(before)
+        assert [[name for name, _ in batches] for _ in range(2)] == rest
+
+
+def test_a_loader_that_was_restored_before_it_is_mixed_begins_with_all_samples(three: list[Path]) -> None:
+    with loader(three[:2]) as before, loader(three) as now:
+        next(iter(before))
+        now.load_state_dict(saved(before))
+        assert len(now) == 12
+        batches = MixedLoader({"now": now}, stop="cycle")
+        assert len(batches) == sum(int(batch["valid"].sum()) for _, batch in batches) == 15
 
 
 # --- a curriculum

@@ -376,9 +376,9 @@ def test_a_state_is_small_and_names_what_differs_among_any_number_of_shards(
 ) -> None:
     run, state = run_over(count), saved(run_over(count, changed))
     assert len(json.dumps(state)) < 4096  # with the recipe that has the longest description
-    run.check_state(saved(run))
+    run.resume(saved(run))
     with pytest.raises(StateError, match="the state was saved with other data") as caught:
-        run.check_state(state)
+        run.resume(state)
     assert says in str(caught.value)
 
 
@@ -393,7 +393,7 @@ def test_a_state_is_small_and_names_what_differs_among_any_number_of_shards(
 )
 def test_shards_at_the_end_are_named(before: int, now: int, says: str) -> None:
     with pytest.raises(StateError, match="the state was saved with other data") as caught:
-        run_over(now).check_state(saved(run_over(before)))
+        run_over(now).resume(saved(run_over(before)))
     assert says in str(caught.value)
 
 

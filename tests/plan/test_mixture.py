@@ -12,6 +12,7 @@ from counting import Counted, at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuloader import ConfigError
 from gpuloader.plan import Mixture, Remaining, Segment, Shuffle, Staged, merge, mixture_of, parts_of, with_mixture
 
 EPOCHS = 4
@@ -195,6 +196,14 @@ def test_orders_and_fingerprints_are_golden(schedule: Any, fingerprint: str, ids
     assert (mixture.fingerprint, ids_of(mixture, 7)[:16]) == (fingerprint, ids)
 
 
+def test_a_ratio_without_a_position_is_no_segment() -> None:
+    parts = [(0, (1, 2)), (4, (3, 1)), (4, (1, 2)), (5, (1, 1)), (5, (1, 3))]
+    assert merge(Segment(start, each, SIZES) for start, each in parts) == (
+        Segment(0, (1, 2), SIZES),
+        Segment(5, (1, 3), SIZES),
+    )
+
+
 def test_equal_ratios_in_a_row_are_one_segment() -> None:
     assert segments(SIZES, {0: (1, 2), 4: (2, 4), 6: (1, 1), 9: (3, 3)}) == (
         Segment(0, (1, 2), SIZES),
@@ -215,6 +224,11 @@ def test_samples_are_left_out_of_a_mixture_that_changes() -> None:
 @pytest.mark.parametrize(("weights", "parts"), [([0, 2], (0, 1)), ([0.5, 0, 1.5], (1, 0, 3)), ([7, 0], (1, 0))])
 def test_a_source_of_weight_0_has_no_part(weights: list[float], parts: tuple[int, ...]) -> None:
     assert parts_of(weights) == parts
+
+
+def test_a_weight_too_small_to_divide_is_refused() -> None:
+    with pytest.raises(ConfigError, match="too far apart for a fixed ratio"):
+        parts_of([5e-324, 1, 1])
 
 
 def test_a_place_in_a_schedule_is_that_of_the_number_that_began_last() -> None:
