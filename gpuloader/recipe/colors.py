@@ -25,13 +25,19 @@ _GREATEST_FACTOR = 101.0  # of a strength of 100
 
 
 class _Sometimes(PixelTransform):
-    """Treats each chosen image in the same way; chooses with probability p."""
+    """Does one operation, with probability p; its parameters are the fields before p."""
 
+    op: ClassVar[Op]
     p: Probability
 
     @property
     def random(self) -> bool:
         return 0 < self.p < 1
+
+    def program(self, draw: Draw, sizes: Ints) -> Program:
+        """Draws one step."""
+        parameters = [value for name, value in vars(self).items() if name != "p"]
+        return sometimes(step(self.op, draw.samples, *parameters), draw(1)[:, 0], self.p)
 
 
 @part
@@ -39,8 +45,6 @@ class ColorJitter(PixelTransform):
     """torchvision's `ColorJitter`: its operations one after the other, in an order drawn for each sample.
 
     A strength of 0 leaves an operation out.
-
-    On the CPU its levels equal torchvision's.
 
     Attributes:
         brightness: the factor is drawn from [max(0, 1 - strength), 1 + strength], or from the given [low, high].
@@ -115,8 +119,6 @@ class ColorJitter(PixelTransform):
 class Grayscale(PixelTransform):
     """torchvision's `Grayscale(num_output_channels=3)`: R = G = B.
 
-    On the CPU its levels equal torchvision's.
-
     Example:
         >>> from gpuloader.transforms import Grayscale
         >>> Grayscale()
@@ -138,8 +140,6 @@ class Grayscale(PixelTransform):
 class RandomGrayscale(_Sometimes):
     """torchvision's `RandomGrayscale`.
 
-    On the CPU its levels equal torchvision's.
-
     Example:
         >>> from gpuloader.transforms import RandomGrayscale
         >>> RandomGrayscale(0.2)
@@ -147,19 +147,14 @@ class RandomGrayscale(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.GRAYSCALE
+    op: ClassVar[Op] = Op.GRAYSCALE
 
     p: Probability = 0.1
-
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.GRAYSCALE, draw.samples), draw(1)[:, 0], self.p)
 
 
 @part
 class GaussianBlur(PixelTransform):
     """torchvision's `GaussianBlur`.
-
-    On the CPU its levels differ from torchvision's by at most 1.
 
     Attributes:
         kernel_size: pixels of the kernel's side, odd; half of it must fit into the image. On a GPU at most 171.
@@ -218,8 +213,6 @@ class GaussianBlur(PixelTransform):
 class RandomSolarize(_Sometimes):
     """torchvision's `RandomSolarize`: inverts each level of at least `threshold`, which is from 0 to 255.
 
-    On the CPU its levels equal torchvision's.
-
     Example:
         >>> from gpuloader.transforms import RandomSolarize
         >>> RandomSolarize(128, p=0.2)
@@ -227,6 +220,7 @@ class RandomSolarize(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.SOLARIZE
+    op: ClassVar[Op] = Op.SOLARIZE
 
     threshold: Annotated[float, Field(ge=0, le=255)]
     p: Probability = 0.5
@@ -240,16 +234,10 @@ class RandomSolarize(_Sometimes):
             )
         return self
 
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.SOLARIZE, draw.samples, self.threshold), draw(1)[:, 0], self.p)
-
 
 @part
 class RandomPosterize(_Sometimes):
     """torchvision's `RandomPosterize`: keeps the highest `bits` of a level's 8 bits.
-
-    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomPosterize
@@ -258,20 +246,15 @@ class RandomPosterize(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.POSTERIZE
+    op: ClassVar[Op] = Op.POSTERIZE
 
     bits: Annotated[int, Field(ge=0, le=8)]
     p: Probability = 0.5
-
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.POSTERIZE, draw.samples, self.bits), draw(1)[:, 0], self.p)
 
 
 @part
 class RandomEqualize(_Sometimes):
     """torchvision's `RandomEqualize`.
-
-    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomEqualize
@@ -280,19 +263,14 @@ class RandomEqualize(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.EQUALIZE
+    op: ClassVar[Op] = Op.EQUALIZE
 
     p: Probability = 0.5
-
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.EQUALIZE, draw.samples), draw(1)[:, 0], self.p)
 
 
 @part
 class RandomAutocontrast(_Sometimes):
     """torchvision's `RandomAutocontrast`.
-
-    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomAutocontrast
@@ -301,19 +279,14 @@ class RandomAutocontrast(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.AUTOCONTRAST
+    op: ClassVar[Op] = Op.AUTOCONTRAST
 
     p: Probability = 0.5
-
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.AUTOCONTRAST, draw.samples), draw(1)[:, 0], self.p)
 
 
 @part
 class RandomAdjustSharpness(_Sometimes):
     """torchvision's `RandomAdjustSharpness`: a factor of 0 blurs, 1 changes nothing, 2 sharpens.
-
-    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomAdjustSharpness
@@ -322,20 +295,15 @@ class RandomAdjustSharpness(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.SHARPNESS
+    op: ClassVar[Op] = Op.SHARPNESS
 
     sharpness_factor: Factor
     p: Probability = 0.5
-
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.SHARPNESS, draw.samples, self.sharpness_factor), draw(1)[:, 0], self.p)
 
 
 @part
 class RandomInvert(_Sometimes):
     """torchvision's `RandomInvert`.
-
-    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomInvert
@@ -344,9 +312,6 @@ class RandomInvert(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.INVERT
+    op: ClassVar[Op] = Op.INVERT
 
     p: Probability = 0.5
-
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.INVERT, draw.samples), draw(1)[:, 0], self.p)

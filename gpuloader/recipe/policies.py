@@ -26,13 +26,10 @@ from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation, middle, rotati
 
 Floats: TypeAlias = NDArray[np.float64]
 
+_WARPS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 OPERATIONS = {
     "Identity": Op.IDENTITY,
-    "ShearX": Op.WARP,
-    "ShearY": Op.WARP,
-    "TranslateX": Op.WARP,
-    "TranslateY": Op.WARP,
-    "Rotate": Op.WARP,
+    **dict.fromkeys(_WARPS, Op.WARP),
     "Brightness": Op.BRIGHTNESS,
     "Color": Op.SATURATION,
     "Contrast": Op.CONTRAST,
@@ -127,7 +124,6 @@ def _paper_move(size: int) -> float:
     return 150.0 / 331.0 * size
 
 
-_WARPS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 _FACTORS = ("Brightness", "Color", "Contrast", "Sharpness")
 _TABLES = ("Posterize", "Solarize", "AutoContrast", "Equalize")
 
