@@ -190,8 +190,7 @@ class AutoAugment(PixelTransform):
 
     Attributes:
         policy: the data set for which the pairs were found.
-        interpolation: of the operations that move pixels; see `RandomAffine`.
-        fill: of the same operations.
+        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import AutoAugment
@@ -234,8 +233,7 @@ class RandAugment(PixelTransform):
         num_ops: how many operations.
         magnitude: from 0 to `num_magnitude_bins` - 1.
         num_magnitude_bins: how many magnitudes there are, at least 2.
-        interpolation: of the operations that move pixels; see `RandomAffine`.
-        fill: of the same operations.
+        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import RandAugment
@@ -278,8 +276,7 @@ class TrivialAugmentWide(PixelTransform):
 
     Attributes:
         num_magnitude_bins: how many magnitudes there are, at least 2.
-        interpolation: of the operations that move pixels; see `RandomAffine`.
-        fill: of the same operations.
+        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import TrivialAugmentWide
@@ -312,8 +309,7 @@ class AugMix(PixelTransform):
         chain_depth: operations in each; 0 or less draws 1, 2 or 3.
         alpha: of the Dirichlet distribution of the chains' weights, and of the Beta distribution of the image's weight.
         all_ops: whether brightness, colour, contrast and sharpness are used, too.
-        interpolation: of the operations that move pixels; see `RandomAffine`.
-        fill: of the same operations.
+        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import AugMix
