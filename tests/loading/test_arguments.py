@@ -199,7 +199,7 @@ class InWorkers(IterableDataset[int]):
 def test_a_loader_in_torchs_workers_gives_each_sample_once(
     shards: list[Path], workers: int, shared: bool, samples: list[int]
 ) -> None:
-    batches = DataLoader(InWorkers(shards, shared), None, num_workers=workers, multiprocessing_context="spawn")
+    batches = DataLoader(InWorkers(shards, shared), None, num_workers=workers, multiprocessing_context="fork")
     assert sorted(int(index) for index in batches) == samples
 
 
