@@ -190,6 +190,7 @@ class InWorkers(IterableDataset[int]):
             yield from (index for batch in batches for index in batch["index"].tolist())
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # Python's, of forks beside threads
 @pytest.mark.slow(kept=1)
 @pytest.mark.parametrize(
     ("workers", "shared", "samples"),
