@@ -124,18 +124,10 @@ class GPULoaderState(TrainerCallback, ExportableState):
         self._loader: GPULoader[Any] | None = None
 
     def state(self) -> dict[str, Any]:
-        """Returns what `ExportableState` saves."""
         saved = None if self._loader is None else self._loader.state_dict()
         return {"args": {}, "attributes": {"saved": saved}}
 
-    def on_train_begin(
-        self,
-        args: Any,  # noqa: ANN401
-        state: Any,  # noqa: ANN401
-        control: Any,  # noqa: ANN401
-        train_dataloader: Any = None,  # noqa: ANN401
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:  # noqa: ANN401
         """Compares the checkpoint's state, if training resumes from one."""
         steps = getattr(train_dataloader, "dataset", None)
         if not isinstance(steps, _Steps):

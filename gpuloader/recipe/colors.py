@@ -35,7 +35,6 @@ class _Sometimes(PixelTransform):
         return 0 < self.p < 1
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
         parameters = [value for name, value in vars(self).items() if name != "p"]
         return sometimes(step(self.op, draw.samples, *parameters), draw(1)[:, 0], self.p)
 
@@ -132,7 +131,6 @@ class Grayscale(PixelTransform):
         return False
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
         return step(Op.GRAYSCALE, draw.samples)
 
 

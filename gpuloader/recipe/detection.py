@@ -330,7 +330,6 @@ class SanitizeBoundingBoxes(BoxTransform):
 
 
 def _one_of(sizes: int | Sequence[int], uniform: Floats) -> Ints:
-    """Draws one of the sizes for each sample."""
     listed = np.array([sizes] if isinstance(sizes, int) else sizes, np.int64)
     return listed[(uniform * len(listed)).astype(np.int64)]
 

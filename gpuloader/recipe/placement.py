@@ -216,7 +216,6 @@ class Placement:
 
 
 def _halves(boxes: Values) -> tuple[Values, Values]:
-    """Splits boxes into starts and ends."""
     return boxes[:, :2], boxes[:, 2:]
 
 

@@ -373,8 +373,17 @@ PixelTransforms: TypeAlias = Annotated[
 Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
 
 
+class _Nesting(PixelTransform):
+    transforms: PixelTransforms
+
+    @model_validator(mode="after")
+    def _check_nesting(self) -> _Nesting:
+        check_transforms([self])
+        return self
+
+
 @part
-class RandomApply(PixelTransform):
+class RandomApply(_Nesting):
     """torchvision's `RandomApply`: all of the transforms, or none.
 
     Attributes:
@@ -392,11 +401,6 @@ class RandomApply(PixelTransform):
     transforms: PixelTransforms
     p: Probability = 0.5
 
-    @model_validator(mode="after")
-    def _check(self) -> RandomApply:
-        check_transforms([self])
-        return self
-
     @property
     def steps(self) -> int:
         return sum(each.steps for each in self.transforms)
@@ -406,14 +410,13 @@ class RandomApply(PixelTransform):
         return 0 < self.p < 1 or (self.p == 1 and any(each.random for each in self.transforms))
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws the steps of the transforms."""
         own, *draws = draw.split(1 + len(self.transforms))
         parts = [transform.program(part, sizes) for transform, part in zip(self.transforms, draws)]
         return sometimes(chain(parts, draw.samples), own(1)[:, 0], self.p)
 
 
 @part
-class RandomChoice(PixelTransform):
+class RandomChoice(_Nesting):
     """torchvision's `RandomChoice`: one of the transforms.
 
     Attributes:
@@ -433,7 +436,6 @@ class RandomChoice(PixelTransform):
 
     @model_validator(mode="after")
     def _check(self) -> RandomChoice:
-        check_transforms([self])
         if self.p is not None and (len(self.p) != len(self.transforms) or sum(self.p) <= 0):
             raise ValueError(
                 f"p {list(self.p)}: allowed is a weight for each of {counted(len(self.transforms), 'transform')}, "
@@ -455,7 +457,6 @@ class RandomChoice(PixelTransform):
         return self.p or (1.0,) * len(self.transforms)
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws as many steps as the longest transform has."""
         weights = np.array(self._weights)
         own, *draws = draw.split(1 + len(self.transforms))
         programs = [

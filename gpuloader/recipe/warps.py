@@ -175,7 +175,6 @@ class RandomRotation(PixelTransform):
         return low < high
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
         low, high = _spread(self.degrees)
         degrees = _between(draw(1)[:, 0], low, high)
         return warp(rotation(degrees, self.center or middle(sizes)), INTERPOLATIONS[self.interpolation], self.fill)
