@@ -8,6 +8,7 @@ split them again. In evaluation, it learns from them how many of the last batch'
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -212,15 +213,10 @@ class _TrainingBatches(DataLoader[Any]):
         self._steps = steps
         numbers: Any = _StepNumbers(steps)
         # With a generator of its own, it does not draw from torch's: dropout would change.
-        super().__init__(steps, batch_sampler=numbers, collate_fn=_only, generator=torch.Generator())
+        super().__init__(steps, batch_sampler=numbers, collate_fn=itemgetter(0), generator=torch.Generator())
 
     def set_epoch(self, epoch: int) -> None:
         self._steps.set_epoch(epoch)
-
-
-def _only(items: Sequence[Any]) -> Any:  # noqa: ANN401
-    [item] = items
-    return item
 
 
 class _EvaluationBatches(DataLoaderStateMixin):
