@@ -1,7 +1,4 @@
-"""What a `Compose` is made of, by torchvision's names.
-
-`docs/operations.md` shows each of them, and says how far its levels are from torchvision's on the CPU and on a GPU.
-"""
+"""What a `Compose` is made of, by torchvision's names; `docs/operations.md` shows each of them."""
 
 from gpuloader.recipe.colors import (
     ColorJitter,

@@ -45,6 +45,8 @@ class ColorJitter(PixelTransform):
 
     A strength of 0 leaves an operation out.
 
+    On the CPU its levels equal torchvision's.
+
     Attributes:
         brightness: the factor is drawn from [max(0, 1 - strength), 1 + strength], or from the given [low, high].
         contrast: its factor is drawn in the same way.
@@ -118,6 +120,8 @@ class ColorJitter(PixelTransform):
 class Grayscale(PixelTransform):
     """torchvision's `Grayscale(num_output_channels=3)`: R = G = B.
 
+    On the CPU its levels equal torchvision's.
+
     Example:
         >>> from gpuloader.transforms import Grayscale
         >>> Grayscale()
@@ -138,6 +142,8 @@ class Grayscale(PixelTransform):
 class RandomGrayscale(_Sometimes):
     """torchvision's `RandomGrayscale`.
 
+    On the CPU its levels equal torchvision's.
+
     Example:
         >>> from gpuloader.transforms import RandomGrayscale
         >>> RandomGrayscale(0.2)
@@ -153,6 +159,8 @@ class RandomGrayscale(_Sometimes):
 @part
 class GaussianBlur(PixelTransform):
     """torchvision's `GaussianBlur`.
+
+    On the CPU its levels differ from torchvision's by at most 1.
 
     Attributes:
         kernel_size: pixels of the kernel's side, odd; half of it must fit into the image. On a GPU at most 171.
@@ -211,6 +219,8 @@ class GaussianBlur(PixelTransform):
 class RandomSolarize(_Sometimes):
     """torchvision's `RandomSolarize`: inverts each level of at least `threshold`, which is from 0 to 255.
 
+    On the CPU its levels equal torchvision's.
+
     Example:
         >>> from gpuloader.transforms import RandomSolarize
         >>> RandomSolarize(128, p=0.2)
@@ -237,6 +247,8 @@ class RandomSolarize(_Sometimes):
 class RandomPosterize(_Sometimes):
     """torchvision's `RandomPosterize`: keeps the highest `bits` of a level's 8 bits.
 
+    On the CPU its levels equal torchvision's.
+
     Example:
         >>> from gpuloader.transforms import RandomPosterize
         >>> RandomPosterize(4)
@@ -254,6 +266,8 @@ class RandomPosterize(_Sometimes):
 class RandomEqualize(_Sometimes):
     """torchvision's `RandomEqualize`.
 
+    On the CPU its levels equal torchvision's.
+
     Example:
         >>> from gpuloader.transforms import RandomEqualize
         >>> RandomEqualize()
@@ -269,6 +283,8 @@ class RandomEqualize(_Sometimes):
 @part
 class RandomAutocontrast(_Sometimes):
     """torchvision's `RandomAutocontrast`.
+
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomAutocontrast
@@ -286,6 +302,8 @@ class RandomAutocontrast(_Sometimes):
 class RandomAdjustSharpness(_Sometimes):
     """torchvision's `RandomAdjustSharpness`: a factor of 0 blurs, 1 changes nothing, 2 sharpens.
 
+    On the CPU its levels equal torchvision's.
+
     Example:
         >>> from gpuloader.transforms import RandomAdjustSharpness
         >>> RandomAdjustSharpness(2)
@@ -302,6 +320,8 @@ class RandomAdjustSharpness(_Sometimes):
 @part
 class RandomInvert(_Sometimes):
     """torchvision's `RandomInvert`.
+
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import RandomInvert

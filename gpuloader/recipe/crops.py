@@ -72,8 +72,12 @@ class Resize(Resampling):
     With `pad`, the image keeps its ratio: it is resized to fit into (height, width), and padded on both sides to that
     (a letterbox, as YOLO's). Both sides are rounded, and half the padding is rounded down.
 
-    The filters are PIL's; `docs/presets.md` says how far the levels are from PIL's. With `antialias=False` they are
-    torch's, which use only the neighbouring pixels.
+    The filters are PIL's. With `antialias=False` they are torch's, which use only the neighbouring pixels.
+
+    On the CPU its levels differ from PIL's by at most 1 with `bilinear`. With the other filters a few differ by more,
+    because PIL rounds and clips to 8 bits between its two passes: on drawn pictures and noise by at most 13 with
+    `bicubic` and 26 with `lanczos`, on 660 photographs resized to 256 by 10 and 17. On these photographs, 64 and 215 of
+    a million values differed by more than 1.
 
     Attributes:
         size: the shorter side, (height, width), sides by epoch, or "cover".
@@ -138,6 +142,8 @@ class Resize(Resampling):
 class RandomResizedCrop(Resampling):
     """Cuts out a window of random area and aspect ratio, and resizes it.
 
+    On the CPU its levels are as close to PIL's as those of `Resize`.
+
     Attributes:
         size: of the output.
         scale: bounds of the window's share of the image's area.
@@ -186,6 +192,8 @@ class _Crop(PlacingTransform):
 class CenterCrop(_Crop):
     """Cuts out the middle of the image; if the image is smaller than the crop, it is padded with black.
 
+    On the CPU its levels equal torchvision's.
+
     Example:
         >>> from gpuloader.transforms import CenterCrop
         >>> CenterCrop(224)
@@ -207,6 +215,8 @@ class RandomCrop(_Crop):
 
     An image smaller than the crop is padded on each side by the missing pixels, as with torchvision's
     `pad_if_needed=True`; without that, torchvision raises an error.
+
+    On the CPU its levels equal torchvision's.
 
     Attributes:
         padding: pixels around the image: on all sides, (left and right, top and bottom), or (left, top, right, bottom).
@@ -257,6 +267,8 @@ class Pad(PlacingTransform):
 
     In front of resizing, it is resized with the picture.
 
+    On the CPU its levels equal torchvision's.
+
     Attributes:
         padding: on all sides, (left and right, top and bottom), or (left, top, right, bottom).
         fill: its colour in levels of 0 to 255.
@@ -283,6 +295,8 @@ class Pad(PlacingTransform):
 class RandomHorizontalFlip(PlacingTransform):
     """Flips the image left to right, with probability p.
 
+    On the CPU its levels equal torchvision's.
+
     Example:
         >>> from gpuloader.transforms import RandomHorizontalFlip
         >>> RandomHorizontalFlip(p=1)
@@ -305,6 +319,8 @@ class RandomHorizontalFlip(PlacingTransform):
 class RandomVerticalFlip(RandomHorizontalFlip):
     """Flips the image upside down, with probability p.
 
+    On the CPU its levels equal torchvision's.
+
     Example:
         >>> from gpuloader.transforms import RandomVerticalFlip
         >>> RandomVerticalFlip()
@@ -321,6 +337,8 @@ Corner: TypeAlias = Literal["top left", "top right", "bottom left", "bottom righ
 @part
 class CornerCrop(_Crop):
     """Cuts out a corner of the image.
+
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import CornerCrop
@@ -341,6 +359,8 @@ class CornerCrop(_Crop):
 class FiveCrop(Transform):
     """Makes five views: the four corners and the middle.
 
+    On the CPU its levels equal torchvision's.
+
     Example:
         >>> from gpuloader.transforms import FiveCrop
         >>> FiveCrop(224)
@@ -358,6 +378,8 @@ class FiveCrop(Transform):
 @part
 class TenCrop(Transform):
     """Makes ten views: those of `FiveCrop`, for the image and for the flipped image.
+
+    On the CPU its levels equal torchvision's.
 
     Example:
         >>> from gpuloader.transforms import TenCrop

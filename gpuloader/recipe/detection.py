@@ -38,6 +38,8 @@ class ScaleJitter(Scaling):
     The scale is that of torchvision: the smaller of target width / height and target height / width of the image, times
     a number drawn evenly from `scale_range`. Both sides are rounded down.
 
+    On the CPU its levels are as close to PIL's as those of `Resize`.
+
     Attributes:
         target_size: (height, width).
 
@@ -66,6 +68,8 @@ class ScaleJitter(Scaling):
 @part
 class RandomShortestSize(Scaling):
     """Resizes the shorter side to one of several sizes; both sides are rounded down.
+
+    On the CPU its levels are as close to PIL's as those of `Resize`.
 
     Attributes:
         min_size: the sizes, drawn evenly, or one.
@@ -97,6 +101,8 @@ class RandomShortestSize(Scaling):
 class RandomResize(Scaling):
     """Resizes the shorter side to a drawn size; the longer side is rounded down.
 
+    On the CPU its levels are as close to PIL's as those of `Resize`.
+
     Attributes:
         min_size, max_size: the bounds; `max_size` itself is not drawn, as in torchvision.
 
@@ -127,6 +133,8 @@ class RandomSizeCrop(Resampling):
     """Resizes the shorter side to one of several sizes and cuts out a window of random sides, with probability p.
 
     DETR's recipe does so in half of the images. With a resize behind it, both are one resampling.
+
+    On the CPU its levels are as close to PIL's as those of `Resize`.
 
     Attributes:
         min_size, max_size: bounds of the window's sides, both drawn, within the image.
@@ -165,6 +173,8 @@ class RandomSizeCrop(Resampling):
 @part
 class RandomZoomOut(PlacingTransform):
     """Puts the image at a random place in a larger one, with probability p.
+
+    On the CPU its levels equal torchvision's.
 
     Attributes:
         fill: the colour around it, in levels of 0 to 255.
@@ -205,6 +215,8 @@ class RandomIoUCrop(BoxTransform):
     window and a box whose centre it holds reaches the option. After `trials` windows another option is drawn. From 1
     on, an option leaves the image as it is; so do 32 options without a window, and samples without boxes. Boxes whose
     centre the window does not hold are left out.
+
+    On the CPU its levels equal torchvision's.
 
     Attributes:
         min_scale, max_scale: bounds of the window's sides, as shares of the image's.
