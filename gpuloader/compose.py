@@ -19,7 +19,7 @@ from gpuloader.helpers.forking import at_fork
 from gpuloader.images.gate import admit_all
 from gpuloader.images.orientation import image_orientations
 from gpuloader.loading.decoding import build_pipeline
-from gpuloader.loading.delivery import Images, channels_first, round_to_dtype
+from gpuloader.loading.delivery import Images, by_view, channels_first, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.pipelines import FilledSource, Running, UndecodableError, cut_to_region, find_undecodable
@@ -205,10 +205,11 @@ class Compose(Recipe):
             bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
             raise DataError("; ".join(bad) or f"the images cannot be decoded: {error}") from None
         views = round_to_dtype(self, channels_first(self, views))
+        made = by_view([view[0] for view in views] if one else views)
         if listed is None:
-            return _by_view(views, one)
+            return made
         moved = [move_targets(listed, view, views[0][0].device) for view in drawn.views]
-        return _by_view(views, one), _by_view(moved, one)
+        return made, by_view([view[0] for view in moved] if one else moved)
 
     def __str__(self) -> str:
         return preset_yaml(self)
@@ -254,11 +255,6 @@ class _Graph:
 
     def _renew_lock(self) -> None:
         self._lock = Lock()  # another thread may have held it in the parent
-
-
-def _by_view(views: list[Any], one: bool) -> Any:  # noqa: ANN401
-    values = [view[0] for view in views] if one else views
-    return values[0] if len(values) == 1 else values
 
 
 def _check_images(preset: Recipe, images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:

@@ -22,11 +22,10 @@ from gpuloader.compose import check_arrays
 from gpuloader.errors import ConfigError, DataError, LoaderError, describe
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.fed_threads import FedThreads
-from gpuloader.images.gate import admit
-from gpuloader.images.limits import Refused
+from gpuloader.images.gate import admit_each
 from gpuloader.images.orientation import image_orientations
 from gpuloader.loading.decoding import build_pipeline
-from gpuloader.loading.delivery import channels_first, round_to_dtype
+from gpuloader.loading.delivery import by_view, channels_first, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.pipelines import (
@@ -202,8 +201,7 @@ class Stage:
 
     def _deliver(self, batch: _Batch, views: list[Any]) -> tuple[Any, ...]:
         views = [view[: len(batch.images)] for view in views]
-        views = round_to_dtype(self._recipe, channels_first(self._recipe, views))
-        return (views[0] if len(views) == 1 else views, *batch.columns)
+        return (by_view(round_to_dtype(self._recipe, channels_first(self._recipe, views))), *batch.columns)
 
 
 def _build(recipe: Recipe, feed: Feed[_Batch], kind: Sequence[_Kind], decoder: Decoder, device_id: int | None) -> Any:  # noqa: ANN401
@@ -261,7 +259,7 @@ class _Gate:
         recipe = self._recipe
         refused: dict[int, str] = {}
         if encoded := bool(images) and isinstance(images[0], (bytes, bytearray)):
-            files, sizes, refused = _admit_each(images, recipe)
+            files, sizes, refused = admit_each(images, recipe.max_pixels, recipe.formats)
         else:
             files, sizes = check_arrays(recipe, images)
         self._most = max(self._most, 1 << (len(images) - 1).bit_length()) if images else self._most
@@ -326,20 +324,6 @@ def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
 def _hash(name: str) -> int:
     """Returns the first 63 bits of a hash."""
     return int.from_bytes(hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest(), "big") >> 1
-
-
-def _admit_each(
-    images: Sequence[bytes], recipe: Recipe
-) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64], dict[int, str]]:
-    """Returns the files that DALI gets, the (n, 2) heights and widths, and the causes by row where it must not."""
-    files = [np.frombuffer(image, np.uint8) for image in images]
-    sizes, refused = np.ones((len(files), 2), np.int64), {}
-    for row, file in enumerate(files):
-        try:
-            files[row], sizes[row] = admit(file, recipe.max_pixels, recipe.formats)
-        except Refused as error:
-            refused[row] = error.cause
-    return files, sizes, refused
 
 
 def _entries(column: Any, rows: NDArray[np.int64]) -> Any:  # noqa: ANN401

@@ -8,6 +8,7 @@ split them again. In evaluation, it learns from them how many of the last batch'
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -124,18 +125,10 @@ class GPULoaderState(TrainerCallback, ExportableState):
         self._loader: GPULoader[Any] | None = None
 
     def state(self) -> dict[str, Any]:
-        """Returns what `ExportableState` saves."""
         saved = None if self._loader is None else self._loader.state_dict()
         return {"args": {}, "attributes": {"saved": saved}}
 
-    def on_train_begin(
-        self,
-        args: Any,  # noqa: ANN401
-        state: Any,  # noqa: ANN401
-        control: Any,  # noqa: ANN401
-        train_dataloader: Any = None,  # noqa: ANN401
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:  # noqa: ANN401
         """Compares the checkpoint's state, if training resumes from one."""
         steps = getattr(train_dataloader, "dataset", None)
         if not isinstance(steps, _Steps):
@@ -220,15 +213,10 @@ class _TrainingBatches(DataLoader[Any]):
         self._steps = steps
         numbers: Any = _StepNumbers(steps)
         # With a generator of its own, it does not draw from torch's: dropout would change.
-        super().__init__(steps, batch_sampler=numbers, collate_fn=_only, generator=torch.Generator())
+        super().__init__(steps, batch_sampler=numbers, collate_fn=itemgetter(0), generator=torch.Generator())
 
     def set_epoch(self, epoch: int) -> None:
         self._steps.set_epoch(epoch)
-
-
-def _only(items: Sequence[Any]) -> Any:  # noqa: ANN401
-    [item] = items
-    return item
 
 
 class _EvaluationBatches(DataLoaderStateMixin):

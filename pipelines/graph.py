@@ -140,31 +140,26 @@ def recipe_graph(
         image = decode_region(image, inputs.region, device, preset, largest_image, decoder_options, region)
     elif device == "gpu":
         image = cut_region(image, inputs.region).gpu()
-    one_view = _VIEWS[last_step, device]
-    views = tuple(one_view(image, *each, preset) for each in zip(inputs.views, preset.each_view, strict=True))
+    each_view = zip(inputs.views, preset.each_view, strict=True)
+    views = tuple(_one_view(image, of_view, view, preset, device, last_step) for of_view, view in each_view)
     if last_step != "all" or not isinstance(preset.batch, dict):
         return views
     axes = (1, 2) if preset.layout == "nchw" else (0, 1)
     return tuple(fn.pad(view, axes=axes, align=[preset.batch["pad"]] * 2, fill_value=0.0) for view in views)
 
 
-def _decoded_row(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Recipe) -> DataNode:
+def _one_view(
+    region: DataNode,
+    inputs: ViewInputs[DataNode],
+    view: ViewPlan,
+    preset: Recipe,
+    device: Literal["cpu", "gpu"],
+    last_step: LastStep,
+) -> DataNode:
+    """Returns a view, or one row of it after an earlier step."""
+    if last_step == "all":
+        return (view_on_cpu if device == "cpu" else view_on_gpu)(region, inputs, view, preset)
+    if last_step == "resize":
+        region = (place_on_cpu if device == "cpu" else place_on_gpu)(region, inputs.named, view, preset)
+        region = region if device == "cpu" else turn(region, inputs.named)
     return region[0:1]
-
-
-def _row_on_cpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Recipe) -> DataNode:
-    return place_on_cpu(region, inputs.named, view, preset)[0:1]
-
-
-def _row_on_gpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Recipe) -> DataNode:
-    return turn(place_on_gpu(region, inputs.named, view, preset), inputs.named)[0:1]
-
-
-_VIEWS = {
-    ("decode", "cpu"): _decoded_row,
-    ("decode", "gpu"): _decoded_row,
-    ("resize", "cpu"): _row_on_cpu,
-    ("resize", "gpu"): _row_on_gpu,
-    ("all", "cpu"): view_on_cpu,
-    ("all", "gpu"): view_on_gpu,
-}

@@ -109,7 +109,13 @@ def make_inputs(
     placing = [_placing(view, drawn_view, drawn.region, len(views) > 1) for view, drawn_view in each]
     if last_step == "resize":
         return Inputs(region, [ViewInputs(named) for named in placing])
-    of_steps = iter(_changing(views, drawn.views))
+    of_steps = iter(
+        step_inputs(  # for all views at once, which is faster
+            np.concatenate([view.program.ops for view in drawn.views], axis=1),
+            np.concatenate([view.program.parameters for view in drawn.views], axis=1),
+            [needed(possible, warps) for view in views for warps in [warps_of(view)] for possible in view.choices],
+        )
+    )
     for view, drawn_view, named in zip(views, drawn.views, placing, strict=True):
         if view.erasing is not None and drawn_view.erased is not None:
             size = drawn_view.placement.shape.astype(np.int32)
@@ -228,15 +234,6 @@ def _padding(name: str, mode: PaddingMode, picture: Ints, image: Ints, shown: In
 
 
 # --- steps that change pixels
-
-
-def _changing(views: Sequence[ViewPlan], drawn: Sequence[DrawnView]) -> list[Arrays]:
-    """Computes what `run_steps` takes for each step of each view; for all at once, which is faster."""
-    return step_inputs(
-        np.concatenate([view.program.ops for view in drawn], axis=1),
-        np.concatenate([view.program.parameters for view in drawn], axis=1),
-        [needed(possible, warps) for view in views for warps in [warps_of(view)] for possible in view.choices],
-    )
 
 
 def step_inputs(ops: Numbers, parameters: Numbers, names: Sequence[Sequence[str]]) -> list[Arrays]:

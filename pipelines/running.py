@@ -45,7 +45,6 @@ class Running:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a pipeline."""
         return self._pipeline is not None
 
     def next(self) -> Any:  # noqa: ANN401 - see `views`
@@ -73,7 +72,6 @@ class Running:
         raise failure
 
     def drop(self) -> None:
-        """Drops the pipeline."""
         self._iterator = self._pipeline = None
         self._ended = False
 

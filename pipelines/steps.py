@@ -198,10 +198,7 @@ def _blur(image: DataNode, p: Nodes) -> DataNode:
 
 _CHANGES: list[tuple[set[Op], Callable[[DataNode, Nodes], DataNode]]] = [
     ({Op.WARP}, _warp),
-    (
-        {Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.GRAYSCALE, Op.POSTERIZE, Op.SOLARIZE_ADD},
-        _colors,
-    ),
+    ({Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.GRAYSCALE, Op.POSTERIZE, Op.SOLARIZE_ADD}, _colors),
     ({Op.SOLARIZE, Op.INVERT}, _solarize),
     ({Op.HUE}, _hue),
     ({Op.SHARPNESS}, _sharpness),

@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def test_the_page_of_versions_says_what_the_package_allows_and_is_tested_with() 
         assert re.search(rf"^{package}=={re.escape(tested[name])}\.", pins, re.MULTILINE), name
 
 
+@cache
 def texts(path: Path) -> list[str]:
     """What people read: a page without the table of bad examples; a module's docstrings and messages."""
     if path.suffix == ".md":

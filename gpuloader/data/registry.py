@@ -65,15 +65,6 @@ class DefaultCollator:
         return default_collate(list(batch))
 
 
-@dataclass(frozen=True)
-class CollatorInfo:
-    """What is registered under a name."""
-
-    factory: CollatorFactory
-    modality: str
-    description: str
-
-
 class CollatorRegistry:
     """Makes collators, by name or for a task. "text", "vision" and "default" are registered already.
 
@@ -88,7 +79,7 @@ class CollatorRegistry:
     _lock = Lock()
 
     def __init__(self) -> None:
-        self._known: dict[str, CollatorInfo] = {}
+        self._known: dict[str, tuple[CollatorFactory, str]] = {}  # and the modality
         self.register("text", "text", "padding, masks and labels of a language model")(_text)
         self.register("vision", "vision", "stacked and normalised images")(VisionCollator)
         self.register("default", "any", "torch's default_collate")(DefaultCollator)
@@ -104,11 +95,11 @@ class CollatorRegistry:
         """Registers a function that makes collators; it replaces any other of that name.
 
         The function gets the arguments of `get_collator`; `task_spec` and `tokenizer` only if it has parameters for
-        them. The collator of a modality is the first that was registered for it.
+        them. The collator of a modality is the first that was registered for it. The description is for readers.
         """
 
         def register(factory: CollatorFactory) -> CollatorFactory:
-            self._known[name] = CollatorInfo(factory, modality, description)
+            self._known[name] = factory, modality
             return factory
 
         return register
@@ -128,7 +119,7 @@ class CollatorRegistry:
         name = self._name_for(task_spec) if collator_name is None else collator_name
         if name not in self._known:
             raise ConfigError(f"collator_name={name!r}: allowed are {', '.join(self._known)}")
-        factory = self._known[name].factory
+        factory, _ = self._known[name]
         parameters = signature(factory).parameters
         offered: dict[str, Any] = {"task_spec": task_spec, "tokenizer": tokenizer}
         offered = {key: value for key, value in offered.items() if key in parameters}
@@ -142,7 +133,7 @@ class CollatorRegistry:
     def _name_for(self, task_spec: TaskSpec | None) -> str:
         if task_spec is None:
             raise ConfigError("give task_spec or collator_name")
-        fitting = (name for name, info in self._known.items() if info.modality == task_spec.modality)
+        fitting = (name for name, (_, modality) in self._known.items() if modality == task_spec.modality)
         return next(fitting, "default")
 
 

@@ -73,7 +73,6 @@ class Child:
         return self.answer(most_seconds)
 
     def start(self) -> None:
-        """Starts the process."""
         # A file, because a pipe that nobody reads fills up, and then the process hangs.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self.process = subprocess.Popen(

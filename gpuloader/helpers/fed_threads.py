@@ -38,7 +38,6 @@ class FedThreads(Generic[Request]):
             thread.start()
 
     def put(self, request: Request) -> None:
-        """Adds a request to the end of the queue."""
         self._requests.put(request)
 
     def close(self) -> None:

@@ -71,26 +71,28 @@ def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS, formats: Col
     return file, (height, width)
 
 
+def admit_each(
+    images: Sequence[bytes], max_pixels: int, formats: Collection[str]
+) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64], dict[int, str]]:
+    """Returns the files that DALI gets for images, (bytes,), their (n, 2) heights and widths, and by row why not."""
+    files = [np.frombuffer(image, np.uint8) for image in images]
+    sizes, refused = np.ones((len(files), 2), np.int64), {}
+    for row, file in enumerate(files):
+        try:
+            files[row], sizes[row] = admit(file, max_pixels, formats)
+        except Refused as error:
+            refused[row] = error.cause
+    return files, sizes, refused
+
+
 def admit_all(
     images: Sequence[bytes], max_pixels: int, formats: Collection[str]
 ) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
-    """Returns the files that DALI gets for images, and their sizes; all of them must pass.
-
-    Returns:
-        The files (bytes,) each; (n, 2) heights and widths.
-
-    Raises:
-        DataError: an image cannot be decoded; the message names the first one.
-    """
-    files, sizes = [], []
-    for number, image in enumerate(images):
-        try:
-            file, size = admit(np.frombuffer(image, np.uint8), max_pixels, formats)
-        except Refused as refused:
-            raise DataError(f"image {number} cannot be decoded: {refused.cause}") from None
-        files.append(file)
-        sizes.append(size)
-    return files, np.array(sizes, np.int64)
+    """Returns the same of images that must all pass; raises DataError, which names the first that does not."""
+    files, sizes, refused = admit_each(images, max_pixels, formats)
+    for row, cause in refused.items():
+        raise DataError(f"image {row} cannot be decoded: {cause}")
+    return files, sizes
 
 
 def _cause_in_beginning(encoded: NDArray[np.uint8]) -> str:

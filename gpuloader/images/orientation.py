@@ -48,18 +48,7 @@ _LAYOUTS = {42: _Layout(4, 4, 2, 12), 43: _Layout(8, 8, 8, 20)}
 
 
 def image_orientation(read: Read) -> int:
-    """Returns the EXIF orientation of an image, 1 to 8; 0 if it has none or this reader cannot tell.
-
-    Example:
-        >>> import io
-        >>> from PIL import Image
-        >>> file, exif = io.BytesIO(), Image.Exif()
-        >>> exif[0x0112] = 6
-        >>> Image.new("RGB", (4, 3)).save(file, "JPEG", exif=exif)
-        >>> data = file.getvalue()
-        >>> image_orientation(lambda count, offset: data[offset : offset + count])
-        6
-    """
+    """Returns the EXIF orientation of an image, 1 to 8; 0 if it has none or this reader cannot tell."""
     head = read(32, 0)
     if head.startswith(b"\xff\xd8"):
         return _of_exif(read, *_exif_of_jpeg(read))

@@ -95,12 +95,7 @@ def change_where(condition: DataNode, change: Callable[..., DataNode], *values: 
 
 
 def call_compiled(
-    run: int,
-    setup: int,
-    inputs: Sequence[DataNode],
-    in_types: Sequence[Any],
-    ins_ndim: Sequence[int],
-    out_type: Any,  # noqa: ANN401
+    run: int, setup: int, inputs: Sequence[DataNode], in_types: Sequence[Any], ins_ndim: Sequence[int], out_type: object
 ) -> DataNode:
     """Makes an output of three dimensions by C functions at two addresses, called for each sample in DALI's threads.
 

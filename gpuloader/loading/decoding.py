@@ -205,7 +205,6 @@ class DecodedBatches:
         self._feed.put_back(self._again)
 
     def _make_no_images(self, drawn: Drawn) -> list[Any]:
-        """Returns the images of a batch without samples."""
         recipe = self.run.recipe
         make = partial(torch.empty, dtype=getattr(torch, recipe.graph_dtype), device=self.run.device)
         shapes = [view.shape for view in drawn.views]

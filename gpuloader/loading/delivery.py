@@ -70,7 +70,7 @@ def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: AN
             weight = on_device(batch.mixing.weight)
             labels = soft_labels(labels, weight, recipe.mix.num_classes, recipe.mix.label_smoothing)
     views = round_to_dtype(recipe, views)
-    images = _by_view(views)
+    images = by_view(views)
     if run.names is None:
         return images, labels
     values: dict[str, Callable[[], Any]] = {
@@ -80,16 +80,16 @@ def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: AN
         "valid": lambda: on_device(batch.valid),
         "key": lambda: [run.shards.index.key(int(sample)) for sample in batch.ids],
         "original_size": lambda: on_device(batch.drawn.views[0].placements[0].shape.copy()),
-        "size": lambda: _by_view([on_device(view.placement.shape.copy()) for view in batch.drawn.views]),
-        "crop": lambda: _by_view([on_device(view.crop()) for view in batch.drawn.views]),
-        "pixel_mask": lambda: _by_view([_pixel_mask(run.device, view) for view in batch.drawn.views]),
+        "size": lambda: by_view([on_device(view.placement.shape.copy()) for view in batch.drawn.views]),
+        "crop": lambda: by_view([on_device(view.crop()) for view in batch.drawn.views]),
+        "pixel_mask": lambda: by_view([_pixel_mask(run.device, view) for view in batch.drawn.views]),
     }
     values["target_size"] = values["size"]
     for name, field in run.fields.items():
         if field.is_target:
-            for part, by_view in batch.fields[name].items():
+            for part, of_views in batch.fields[name].items():
                 entry = f"{name}_{part}" if part else name
-                values[entry] = partial(_deliver_target, run.device, entry, by_view)
+                values[entry] = partial(_deliver_target, run.device, entry, of_views)
         else:
             values[name] = partial(_deliver_field, run.device, name, batch.fields.get(name, []))
     return {name: values[entry]() for entry, name in run.names.items()}
@@ -118,12 +118,13 @@ def _pixel_mask(device: torch.device, view: DrawnView) -> torch.Tensor:
     return ((rows[:, None] < heights) & (columns < widths)).long()
 
 
-def _by_view(values: list[Any]) -> Any:  # noqa: ANN401
+def by_view(values: list[Any]) -> Any:  # noqa: ANN401
+    """Returns the value of the only view, or those of several in a list."""
     return values[0] if len(values) == 1 else values
 
 
-def _deliver_target(device: torch.device, name: str, by_view: list[Any]) -> Any:  # noqa: ANN401
-    return _by_view([_deliver_field(device, name, value) for value in by_view])
+def _deliver_target(device: torch.device, name: str, of_views: list[Any]) -> Any:  # noqa: ANN401
+    return by_view([_deliver_field(device, name, value) for value in of_views])
 
 
 def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa: ANN401

@@ -134,13 +134,11 @@ class Field(Component):
         return replace(self, parse=self.parse or usual.parse, collate=self.collate or collate)
 
     def value(self, component: bytes | None, size: Shape, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
-        """Parses a sample's component."""
         assert self.parse is not None
         assert component is not None
         return self.parse(under(self.path, json.loads(component)) if self.path else component)
 
     def collated(self, values: list[Any], drawn: Drawn) -> Any:  # noqa: ANN401
-        """Returns what `collate` makes of the values."""
         assert self.collate is not None
         return self.collate(values)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading.loader import GPULoader, run_of
@@ -19,14 +19,6 @@ _UNKNOWN_CAUSE = (
 _BLOCK = ', or use shuffle="block", which reads neighbours together'
 
 Bottleneck: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "delivery"]
-
-
-class _Watched(Protocol):
-    """A loader that measures its own waiting."""
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def stats(self) -> Stats: ...
 
 
 class WaitMonitor:
@@ -73,7 +65,7 @@ class WaitMonitor:
         if every_steps < 1:
             raise ConfigError(f"every_steps={every_steps!r}: allowed is at least 1")
         self.loader = loader
-        self._watched: _Watched = loader if counts else _Counted(loader)  # type: ignore[assignment]  # as it counts
+        self._watched: GPULoader[Any] | _Counted = loader if counts else _Counted(loader)  # type: ignore[assignment]  # has `stats`
         self._every_steps = every_steps
         self._log = log
         self._warn_above = warn_above

@@ -50,15 +50,11 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
                 f"the class folder {folder / name} has no pictures, but would still count as a class: remove it, or "
                 f"check its files' names (pictures end in {', '.join(PICTURE_ENDINGS)})"
             )
-        paths += sorted(found, key=_place_in_tar)
+        paths += sorted(found, key=lambda path: os.fsencode(path).split(b"/"))  # as in a tar
         labels += [name] * len(found)
     left_out_count = files - len(paths)
     # If no names are given, folders called by numbers count as names, as in ImageFolder.
     return labelled_files(root, paths, labels, classes, where=lambda i: paths[i], left_out_count=left_out_count)
-
-
-def _place_in_tar(path: str) -> list[bytes]:
-    return os.fsencode(path).split(b"/")
 
 
 def _raise(error: OSError) -> None:

@@ -52,12 +52,10 @@ class Bucketed:
 
     @property
     def samples(self) -> int:
-        """The number of samples."""
         return sum(map(len, self.runs))
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Positions`."""
         digest = hashlib.blake2b(f"buckets {self.quantum} {self.whole} {self.shuffle}".encode(), digest_size=16)
         for (height, width), run in zip(self.shapes, self.runs, strict=True):
             digest.update(f" {height} {width} {len(run)} ".encode() + np.ascontiguousarray(run).data)
@@ -90,7 +88,6 @@ class Bucketed:
         return lambda positions: self._buckets_of(slots_at(positions // self.quantum))
 
     def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """See `Positions`."""
         return np.isin(ids, np.concatenate(self.runs))
 
     def _buckets_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:

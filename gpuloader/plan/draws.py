@@ -79,7 +79,6 @@ class Draw:
 
     @property
     def samples(self) -> int:
-        """n."""
         return len(self.draws.ids)
 
     def __call__(self, count: int) -> NDArray[np.float64]:
@@ -91,7 +90,6 @@ class Draw:
         return self.draws.uniform(self.stream, count, self.blocks.start)
 
     def take(self, rows: NDArray[np.int64]) -> Draw:
-        """Returns the numbers of some of the samples."""
         return replace(self, draws=self.draws.take(rows))
 
     def split(self, parts: int) -> list[Draw]:
@@ -115,7 +113,6 @@ class Draws:
     ids: NDArray[np.int64]
 
     def take(self, rows: slice | NDArray[np.int64]) -> Draws:
-        """Returns the draws on some of the samples."""
         return Draws(self.seed, self.epoch, self.ids[rows])
 
     def of(self, stream: Stream, occurrence: int = 0, view: int = 0) -> Draw:

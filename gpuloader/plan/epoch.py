@@ -70,7 +70,6 @@ class PlannedBatch:
     shape: tuple[int, int] | None = None
 
     def row(self, row: int) -> PlannedBatch:
-        """Returns the batch of one of its samples."""
         this = slice(row, row + 1)
         return replace(self, ids=self.ids[this], valid=self.valid[this], draws=self.draws.take(this))
 

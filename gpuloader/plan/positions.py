@@ -59,7 +59,6 @@ class Positions(Protocol):
 
 class _All:
     def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """See `Positions`."""
         return np.ones(len(ids), np.bool_)
 
 
@@ -77,11 +76,9 @@ class AllSamples(_All):
 
     @property
     def fingerprint(self) -> str:
-        """See `Positions`."""
         return digest_of(f"whole {self.length} {self.shuffle}")
 
     def order(self, seed: int, epoch: int) -> Order:
-        """See `Positions`."""
         return make_order(self.shuffle, self.length, seed, epoch)
 
 
@@ -96,16 +93,13 @@ class ByShard(_All):
 
     @property
     def length(self) -> int:
-        """See `Positions`."""
         return int(self.sizes.sum())
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Positions`."""
         return digest_of("by shard", self.sizes)
 
     def order(self, seed: int, epoch: int) -> Order:
-        """See `Positions`."""
         return shard_order(self.sizes, seed, epoch)
 
 
@@ -120,21 +114,17 @@ class Subset:
 
     @property
     def length(self) -> int:
-        """See `Positions`."""
         return len(self.ids)
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Positions`."""
         return digest_of(f"subset {self.shuffle}", self.ids)
 
     def order(self, seed: int, epoch: int) -> Order:
-        """See `Positions`."""
         order = make_order(self.shuffle, self.length, seed, epoch)
         return lambda positions: self.ids[order(positions)]
 
     def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """See `Positions`."""
         return np.isin(ids, self.ids)
 
 
@@ -152,26 +142,21 @@ class Remaining:
 
     @property
     def repeats(self) -> bool:
-        """See `Positions`."""
         return self.positions.repeats
 
     @property
     def shuffle(self) -> Shuffle:
-        """See `Positions`."""
         return self.positions.shuffle
 
     @property
     def length(self) -> int:
-        """See `Positions`."""
         return self.positions.length
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Positions`."""
         return digest_of(f"remaining {self.positions.fingerprint}", self.left_out)
 
     def order(self, seed: int, epoch: int) -> Order:
-        """See `Positions`."""
         order = self.positions.order(seed, epoch)
 
         def remaining(positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -189,7 +174,6 @@ class Remaining:
         return remaining
 
     def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """See `Positions`."""
         return ~np.isin(ids, self.left_out)
 
 
@@ -213,7 +197,6 @@ class Weighted:
 
     @property
     def repeats(self) -> bool:
-        """See `Positions`."""
         return self.replacement
 
     @cached_property
@@ -223,7 +206,6 @@ class Weighted:
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Positions`."""
         return digest_of(f"weighted {self.replacement}", self.ids, self.weights)
 
     def order(self, seed: int, epoch: int) -> Order:
@@ -245,7 +227,6 @@ class Weighted:
         return drawn
 
     def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """See `Positions`."""
         return np.isin(ids, self.ids[self.weights > 0])
 
     @cached_property
@@ -289,7 +270,6 @@ class Custom:
         self.fingerprint = digest_of("custom", first)
 
     def order(self, seed: int, epoch: int) -> Order:
-        """See `Positions`."""
         ids = self._ids(epoch)
         if len(ids) != self.length:
             raise ConfigError(

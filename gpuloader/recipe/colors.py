@@ -25,13 +25,18 @@ _GREATEST_FACTOR = 101.0  # of a strength of 100
 
 
 class _Sometimes(PixelTransform):
-    """Treats each chosen image in the same way; chooses with probability p."""
+    """Does one operation, with probability p; its parameters are the fields before p."""
 
+    op: ClassVar[Op]
     p: Probability
 
     @property
     def random(self) -> bool:
         return 0 < self.p < 1
+
+    def program(self, draw: Draw, sizes: Ints) -> Program:
+        parameters = [value for name, value in vars(self).items() if name != "p"]
+        return sometimes(step(self.op, draw.samples, *parameters), draw(1)[:, 0], self.p)
 
 
 @part
@@ -130,7 +135,6 @@ class Grayscale(PixelTransform):
         return False
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
         return step(Op.GRAYSCALE, draw.samples)
 
 
@@ -147,12 +151,9 @@ class RandomGrayscale(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.GRAYSCALE
+    op: ClassVar[Op] = Op.GRAYSCALE
 
     p: Probability = 0.1
-
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.GRAYSCALE, draw.samples), draw(1)[:, 0], self.p)
 
 
 @part
@@ -227,6 +228,7 @@ class RandomSolarize(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.SOLARIZE
+    op: ClassVar[Op] = Op.SOLARIZE
 
     threshold: Annotated[float, Field(ge=0, le=255)]
     p: Probability = 0.5
@@ -239,10 +241,6 @@ class RandomSolarize(_Sometimes):
                 f"{math.ceil(255 * self.threshold)}"
             )
         return self
-
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.SOLARIZE, draw.samples, self.threshold), draw(1)[:, 0], self.p)
 
 
 @part
@@ -258,13 +256,10 @@ class RandomPosterize(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.POSTERIZE
+    op: ClassVar[Op] = Op.POSTERIZE
 
     bits: Annotated[int, Field(ge=0, le=8)]
     p: Probability = 0.5
-
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.POSTERIZE, draw.samples, self.bits), draw(1)[:, 0], self.p)
 
 
 @part
@@ -280,12 +275,9 @@ class RandomEqualize(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.EQUALIZE
+    op: ClassVar[Op] = Op.EQUALIZE
 
     p: Probability = 0.5
-
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.EQUALIZE, draw.samples), draw(1)[:, 0], self.p)
 
 
 @part
@@ -301,12 +293,9 @@ class RandomAutocontrast(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.AUTOCONTRAST
+    op: ClassVar[Op] = Op.AUTOCONTRAST
 
     p: Probability = 0.5
-
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.AUTOCONTRAST, draw.samples), draw(1)[:, 0], self.p)
 
 
 @part
@@ -322,13 +311,10 @@ class RandomAdjustSharpness(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.SHARPNESS
+    op: ClassVar[Op] = Op.SHARPNESS
 
     sharpness_factor: Factor
     p: Probability = 0.5
-
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.SHARPNESS, draw.samples, self.sharpness_factor), draw(1)[:, 0], self.p)
 
 
 @part
@@ -344,9 +330,6 @@ class RandomInvert(_Sometimes):
     """
 
     stream: ClassVar[Stream] = Stream.INVERT
+    op: ClassVar[Op] = Op.INVERT
 
     p: Probability = 0.5
-
-    def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
-        return sometimes(step(Op.INVERT, draw.samples), draw(1)[:, 0], self.p)

@@ -46,8 +46,24 @@ def _as_cover(size: object) -> object:
 Cover: TypeAlias = Annotated[Literal["cover"], BeforeValidator(_as_cover)]
 
 
+class Resampling(PlacingTransform):
+    """An operation that resizes, with a filter."""
+
+    interpolation: ResizeFilter
+    antialias: bool
+
+    @model_validator(mode="after")
+    def _check_filter(self) -> Resampling:
+        if self.interpolation == "lanczos" and not self.antialias:
+            raise ValueError("interpolation 'lanczos' always antialiases, as in PIL: leave antialias at true")
+        return self
+
+    def output_shape(self, before: Shape | None) -> Shape | None:
+        return None
+
+
 @part
-class Resize(PlacingTransform):
+class Resize(Resampling):
     """Resizes the image: one number is the shorter side (the longer is rounded down); a pair is (height, width).
 
     With "cover", the image keeps its ratio and just covers the size of the crop behind it, as PIL's `ImageOps.cover`:
@@ -92,7 +108,6 @@ class Resize(PlacingTransform):
             shorter = self.size if isinstance(self.size, int) else max(self.size.values())
             if self.max_size <= shorter:
                 raise ValueError(f"max_size {self.max_size}: allowed is more than the shorter side, {shorter}")
-        check_filter(self.interpolation, self.antialias)
         return self
 
     def place(self, at: Placement, draw: Draw) -> Placement:
@@ -124,7 +139,7 @@ class Resize(PlacingTransform):
 
 
 @part
-class RandomResizedCrop(PlacingTransform):
+class RandomResizedCrop(Resampling):
     """Cuts out a window of random area and aspect ratio, and resizes it.
 
     On the CPU its levels are as close to PIL's as those of `Resize`.
@@ -152,7 +167,6 @@ class RandomResizedCrop(PlacingTransform):
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ValueError(f"scale {list(self.scale)}: allowed is [low, high] with 0 < low <= high <= 1")
         check_range("ratio", self.ratio, 0.001, 1000)
-        check_filter(self.interpolation, self.antialias)
         return self
 
     def place(self, at: Placement, draw: Draw) -> Placement:
@@ -438,9 +452,3 @@ def _four(padding: Padding) -> tuple[int, int, int, int]:
         return padding, padding, padding, padding
     left, top, right, bottom = padding if len(padding) == 4 else (*padding, *padding)
     return left, top, right, bottom
-
-
-def check_filter(interpolation: ResizeFilter, antialias: bool) -> None:
-    """Raises ValueError if there is no such filter."""
-    if interpolation == "lanczos" and not antialias:
-        raise ValueError("interpolation 'lanczos' always antialiases, as in PIL: leave antialias at true")

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.crops import check_filter, resized_shorter
+from gpuloader.recipe.crops import Resampling, resized_shorter
 from gpuloader.recipe.model import Factor, Fill, Ints, Pair, Probability, ResizeFilter, check_range, kept_as
 from gpuloader.recipe.moving import Bools, BoxTransform, Floats, Move
 from gpuloader.recipe.part import part
@@ -21,24 +21,14 @@ Sides = Annotated[Sequence[int], kept_as(tuple[Side, ...], min_length=1, max_len
 Overlaps = Annotated[Sequence[float], kept_as(tuple[Factor, ...], min_length=1, max_length=1_000)]
 
 
-class Scaling(PlacingTransform):
+class Scaling(Resampling):
     """A resize to a drawn size."""
 
     stream: ClassVar[Stream] = Stream.SCALE
-    interpolation: ResizeFilter
-    antialias: bool
-
-    @model_validator(mode="after")
-    def _check_filter(self) -> Scaling:
-        check_filter(self.interpolation, self.antialias)
-        return self
 
     def _resize(self, at: Placement, scale: Floats) -> Placement:
         shape = np.maximum(np.floor(at.shape * scale[:, None]), 1).astype(np.int64)
         return at.resize(shape, self.interpolation, self.antialias)
-
-    def output_shape(self, before: Shape | None) -> Shape | None:
-        return None
 
 
 @part
@@ -139,7 +129,7 @@ class RandomResize(Scaling):
 
 
 @part
-class RandomSizeCrop(PlacingTransform):
+class RandomSizeCrop(Resampling):
     """Resizes the shorter side to one of several sizes and cuts out a window of random sides, with probability p.
 
     DETR's recipe does so in half of the images. With a resize behind it, both are one resampling.
@@ -168,7 +158,6 @@ class RandomSizeCrop(PlacingTransform):
     def _check(self) -> RandomSizeCrop:
         if self.min_size > self.max_size:
             raise ValueError(f"max_size {self.max_size}: allowed is min_size, {self.min_size}, or more")
-        check_filter(self.interpolation, self.antialias)
         return self
 
     def place(self, at: Placement, draw: Draw) -> Placement:
@@ -179,9 +168,6 @@ class RandomSizeCrop(PlacingTransform):
         least, most = np.minimum(self.min_size, at.shape), np.minimum(self.max_size, at.shape)
         shape = np.where(applied, _from_to(least, most, numbers[:, 2:4]), at.shape)
         return at.crop(_from_to(0, at.shape - shape, numbers[:, 4:]), shape)
-
-    def output_shape(self, before: Shape | None) -> Shape | None:
-        return None
 
 
 @part
@@ -356,7 +342,6 @@ class SanitizeBoundingBoxes(BoxTransform):
 
 
 def _one_of(sizes: int | Sequence[int], uniform: Floats) -> Ints:
-    """Draws one of the sizes for each sample."""
     listed = np.array([sizes] if isinstance(sizes, int) else sizes, np.int64)
     return listed[(uniform * len(listed)).astype(np.int64)]
 

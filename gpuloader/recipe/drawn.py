@@ -65,7 +65,6 @@ class DrawnView:
         return -np.rint(self.placement.to_output(corners).min(1)).astype(np.int64)[:, ::-1]
 
     def take(self, rows: Rows) -> DrawnView:
-        """Takes what is drawn for some of the samples, in that order."""
         return replace(
             self,
             placements=tuple(placement.take(rows) for placement in self.placements),
@@ -105,5 +104,4 @@ class Drawn:
         }
 
     def take(self, rows: Rows) -> Drawn:
-        """Takes what is drawn for some of the samples, in that order."""
         return Drawn(tuple(view.take(rows) for view in self.views), self.region[rows], self.origin[rows])

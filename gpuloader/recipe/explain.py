@@ -134,15 +134,10 @@ def _placing(transform: PlacingTransform, before: Placement, after: Placement) -
 def _parameters(op: Op, row: NDArray[np.float32], height: int, width: int) -> Parameters:
     if op == Op.WARP:
         matrix = np.linalg.inv(row[:9].astype(np.float64).reshape(3, 3))
-        warp = dict(
-            _affine(matrix / matrix[2, 2], height, width) if _is_affine(matrix) else _corners(matrix, height, width)
-        )
-        return {**warp, "interpolation": _INTERPOLATIONS[int(row[9])]}
+        is_affine = np.allclose(matrix[2, :2], 0, atol=1e-9)
+        warp = _affine(matrix / matrix[2, 2], height, width) if is_affine else _corners(matrix, height, width)
+        return {**dict(warp), "interpolation": _INTERPOLATIONS[int(row[9])]}
     return {name: _round(value) for name, value in zip(_NAMES.get(op, ()), row)}
-
-
-def _is_affine(matrix: NDArray[np.floating]) -> bool:
-    return bool(np.allclose(matrix[2, :2], 0, atol=1e-9))
 
 
 def _affine(matrix: NDArray[np.floating], height: int, width: int) -> Iterator[tuple[str, float]]:

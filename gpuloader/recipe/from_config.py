@@ -71,7 +71,7 @@ def _of_timm(config: Mapping[str, Any]) -> tuple[tuple[Transform, ...], str]:
             f'"squash", or "center" with a square input_size'
         )
     normalize = Normalize(tuple(config["mean"]), tuple(config["std"]))
-    return (Resize(size, config["interpolation"]), CenterCrop(_size(height, width)), normalize), "float32"
+    return (Resize(size, config["interpolation"]), CenterCrop(square(height, width)), normalize), "float32"
 
 
 def _of_hugging_face(config: Mapping[str, Any]) -> tuple[tuple[Transform, ...], str]:
@@ -86,7 +86,7 @@ def _of_hugging_face(config: Mapping[str, Any]) -> tuple[tuple[Transform, ...], 
     if config["do_resize"]:
         transforms += _resizing(config, name)
     if config.get("do_center_crop"):
-        transforms.append(CenterCrop(_size(**config["crop_size"])))
+        transforms.append(CenterCrop(square(**config["crop_size"])))
     if config.get("do_pad"):
         raise _UnknownError("do_pad=True: padding is not supported")
     if config["do_rescale"] and not math.isclose(config["rescale_factor"], 1 / 255):
@@ -115,5 +115,6 @@ def _resizing(config: Mapping[str, Any], name: str) -> list[Transform]:
     return [Resize(int(shorter / config["crop_pct"]), filter_), CenterCrop(shorter)]  # type: ignore[arg-type]
 
 
-def _size(height: int, width: int) -> int | tuple[int, int]:
+def square(height: int, width: int) -> int | tuple[int, int]:
+    """Returns a size as recipes are written: of a square only the side."""
     return height if height == width else (height, width)

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuloader.errors import PresetError
 from gpuloader.recipe.crops import CenterCrop, RandomResizedCrop
+from gpuloader.recipe.from_config import square
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import RandomErasing
 from gpuloader.recipe.timm import OPERATION_NAMES, ThreeAugment, TimmRandAugment
@@ -52,7 +53,7 @@ class _NoCounterpartError(Exception):
 def _crop(leaf: Any) -> Transform:  # noqa: ANN401
     if isinstance(leaf.interpolation, (list, tuple)):
         raise _NoCounterpartError("draws its filter: give create_transform interpolation='bicubic' or 'bilinear'")
-    return RandomResizedCrop(_size(leaf.size), tuple(leaf.scale), tuple(leaf.ratio), leaf.interpolation.value)
+    return RandomResizedCrop(square(*leaf.size), tuple(leaf.scale), tuple(leaf.ratio), leaf.interpolation.value)
 
 
 def _center_crop(leaf: Any) -> Transform:  # noqa: ANN401
@@ -60,7 +61,7 @@ def _center_crop(leaf: Any) -> Transform:  # noqa: ANN401
         raise _NoCounterpartError(
             f"with fill={leaf.fill!r}, padding_mode={leaf.padding_mode!r} has no counterpart: {_OF_ONE_SIZE}"
         )
-    return CenterCrop(_size(leaf.size))
+    return CenterCrop(square(*leaf.size))
 
 
 def _rand_augment(leaf: Any) -> Transform:  # noqa: ANN401
@@ -111,11 +112,6 @@ def _erasing(leaf: Any) -> Transform:  # noqa: ANN401
     low, high = (float(f"{math.exp(bound):.12g}") for bound in leaf.log_aspect_ratio)
     value = "random" if leaf.mode == "pixel" else 0.0
     return RandomErasing(leaf.probability, (leaf.min_area, leaf.max_area), (low, high), value)  # type: ignore[arg-type]
-
-
-def _size(size: Any) -> int | tuple[int, int]:  # noqa: ANN401
-    height, width = size
-    return height if height == width else (height, width)
 
 
 def _each(value: Any) -> tuple[Any, ...]:  # noqa: ANN401

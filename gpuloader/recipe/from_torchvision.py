@@ -101,7 +101,6 @@ def _of_weights(leaf: Any) -> list[Transform]:  # noqa: ANN401
 
 
 def _convert(leaf: Any, dtype: str, problems: list[str]) -> str:  # noqa: ANN401
-    """Returns the dtype after a conversion."""
     name = type(leaf).__name__
     if name in ("ToTensor", "ToPILImage"):
         return "float32" if name == "ToTensor" else "uint8"

@@ -150,15 +150,6 @@ def move_boxes(boxes: Floats, rows: Ints, view: DrawnView, *, clamped: bool = Tr
     Returns:
         (N, 4) float64, in pixels of the output.
 
-    Example:
-        >>> import numpy as np
-        >>> from gpuloader import Compose
-        >>> from gpuloader.plan import Draws
-        >>> from gpuloader.transforms import RandomHorizontalFlip, Resize
-        >>> draws = Draws(0, 0, np.arange(1))
-        >>> drawn = Compose([Resize((50, 80)), RandomHorizontalFlip(1)]).draw(draws, np.array([[100, 200]]))
-        >>> move_boxes(np.array([[20.0, 0, 60, 50]]), np.array([0]), drawn.views[0]).tolist()
-        [[56.0, 0.0, 72.0, 25.0]]
     """
     moved = _hulls(_place(boxes.reshape(-1, 2, 2), rows, view, last=0, clamped=clamped)[0])
     for warp in _warps(view):
@@ -175,15 +166,6 @@ def move_points(points: Floats, rows: Ints, view: DrawnView) -> tuple[Floats, Bo
 
     Also returns, (N,) bool, whether the output shows them: neither a crop nor a warp left them outside on the way.
 
-    Example:
-        >>> import numpy as np
-        >>> from gpuloader import Compose
-        >>> from gpuloader.plan import Draws
-        >>> from gpuloader.transforms import RandomHorizontalFlip, Resize
-        >>> draws = Draws(0, 0, np.arange(1))
-        >>> drawn = Compose([Resize((50, 80)), RandomHorizontalFlip(1)]).draw(draws, np.array([[100, 200]]))
-        >>> move_points(np.array([[20.0, 50]]), np.array([0]), drawn.views[0])
-        (array([[71., 25.]]), array([ True]))
     """
     placed, shown = _place(points[:, None], rows, view, last=1, clamped=False)
     moved, shown = placed[:, 0], shown & are_inside(placed[:, 0], rows, view)
@@ -284,14 +266,6 @@ def move_mask(mask: Pixels, row: int, view: DrawnView, fill: int) -> Pixels:
         view: what is drawn for the samples.
         fill: the value outside of the image.
 
-    Example:
-        >>> import numpy as np
-        >>> from gpuloader import Compose
-        >>> from gpuloader.plan import Draws
-        >>> from gpuloader.transforms import CenterCrop
-        >>> drawn = Compose([CenterCrop((2, 3))]).draw(Draws(0, 0, np.arange(1)), np.array([[4, 2]]))
-        >>> move_mask(np.arange(8).reshape(4, 2), 0, drawn.views[0], fill=255).tolist()
-        [[2, 3, 255], [4, 5, 255]]
     """
     places = [np.arange(side) for side in mask.shape[-2:]]
     for move in _moves(view.placements):

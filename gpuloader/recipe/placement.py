@@ -160,13 +160,6 @@ class Placement:
         moved = np.where(self.mirrored[:, None], self._turn(self.shape)[:, None] - moved, moved)
         return np.where(self.transposed[:, None, None], moved, moved[..., ::-1])
 
-    def to_image(self, points: Points) -> Points:
-        """Maps points of the output to points of the image; the inverse of `to_output`."""
-        origin, scale = (each[:, None] for each in self._origin_and_scale())
-        moved = np.where(self.transposed[:, None, None], points, points[..., ::-1])
-        moved = np.where(self.mirrored[:, None], self._turn(self.shape)[:, None] - moved, moved)
-        return (origin + scale * (moved + self.corner[:, None]))[..., ::-1]
-
     def needed(self) -> Ints:
         """Computes (n, 4) int64 top, left, bottom, right of the pixels of the image that the output depends on."""
         picture = self.picture()
@@ -223,7 +216,6 @@ class Placement:
 
 
 def _halves(boxes: Values) -> tuple[Values, Values]:
-    """Splits boxes into starts and ends."""
     return boxes[:, :2], boxes[:, 2:]
 
 

@@ -26,13 +26,10 @@ from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation, middle, rotati
 
 Floats: TypeAlias = NDArray[np.float64]
 
+_WARPS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 OPERATIONS = {
     "Identity": Op.IDENTITY,
-    "ShearX": Op.WARP,
-    "ShearY": Op.WARP,
-    "TranslateX": Op.WARP,
-    "TranslateY": Op.WARP,
-    "Rotate": Op.WARP,
+    **dict.fromkeys(_WARPS, Op.WARP),
     "Brightness": Op.BRIGHTNESS,
     "Color": Op.SATURATION,
     "Contrast": Op.CONTRAST,
@@ -127,7 +124,6 @@ def _paper_move(size: int) -> float:
     return 150.0 / 331.0 * size
 
 
-_WARPS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 _FACTORS = ("Brightness", "Color", "Contrast", "Sharpness")
 _TABLES = ("Posterize", "Solarize", "AutoContrast", "Equalize")
 
@@ -194,8 +190,7 @@ class AutoAugment(PixelTransform):
 
     Attributes:
         policy: the data set for which the pairs were found.
-        interpolation: of the operations that move pixels; see `RandomAffine`.
-        fill: of the same operations.
+        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import AutoAugment
@@ -238,8 +233,7 @@ class RandAugment(PixelTransform):
         num_ops: how many operations.
         magnitude: from 0 to `num_magnitude_bins` - 1.
         num_magnitude_bins: how many magnitudes there are, at least 2.
-        interpolation: of the operations that move pixels; see `RandomAffine`.
-        fill: of the same operations.
+        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import RandAugment
@@ -282,8 +276,7 @@ class TrivialAugmentWide(PixelTransform):
 
     Attributes:
         num_magnitude_bins: how many magnitudes there are, at least 2.
-        interpolation: of the operations that move pixels; see `RandomAffine`.
-        fill: of the same operations.
+        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import TrivialAugmentWide
@@ -316,8 +309,7 @@ class AugMix(PixelTransform):
         chain_depth: operations in each; 0 or less draws 1, 2 or 3.
         alpha: of the Dirichlet distribution of the chains' weights, and of the Beta distribution of the image's weight.
         all_ops: whether brightness, colour, contrast and sharpness are used, too.
-        interpolation: of the operations that move pixels; see `RandomAffine`.
-        fill: of the same operations.
+        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import AugMix
@@ -381,8 +373,17 @@ PixelTransforms: TypeAlias = Annotated[
 Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
 
 
+class _Nesting(PixelTransform):
+    transforms: PixelTransforms
+
+    @model_validator(mode="after")
+    def _check_nesting(self) -> _Nesting:
+        check_transforms([self])
+        return self
+
+
 @part
-class RandomApply(PixelTransform):
+class RandomApply(_Nesting):
     """torchvision's `RandomApply`: all of the transforms, or none.
 
     Attributes:
@@ -400,11 +401,6 @@ class RandomApply(PixelTransform):
     transforms: PixelTransforms
     p: Probability = 0.5
 
-    @model_validator(mode="after")
-    def _check(self) -> RandomApply:
-        check_transforms([self])
-        return self
-
     @property
     def steps(self) -> int:
         return sum(each.steps for each in self.transforms)
@@ -414,14 +410,13 @@ class RandomApply(PixelTransform):
         return 0 < self.p < 1 or (self.p == 1 and any(each.random for each in self.transforms))
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws the steps of the transforms."""
         own, *draws = draw.split(1 + len(self.transforms))
         parts = [transform.program(part, sizes) for transform, part in zip(self.transforms, draws)]
         return sometimes(chain(parts, draw.samples), own(1)[:, 0], self.p)
 
 
 @part
-class RandomChoice(PixelTransform):
+class RandomChoice(_Nesting):
     """torchvision's `RandomChoice`: one of the transforms.
 
     Attributes:
@@ -441,7 +436,6 @@ class RandomChoice(PixelTransform):
 
     @model_validator(mode="after")
     def _check(self) -> RandomChoice:
-        check_transforms([self])
         if self.p is not None and (len(self.p) != len(self.transforms) or sum(self.p) <= 0):
             raise ValueError(
                 f"p {list(self.p)}: allowed is a weight for each of {counted(len(self.transforms), 'transform')}, "
@@ -463,7 +457,6 @@ class RandomChoice(PixelTransform):
         return self.p or (1.0,) * len(self.transforms)
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws as many steps as the longest transform has."""
         weights = np.array(self._weights)
         own, *draws = draw.split(1 + len(self.transforms))
         programs = [

@@ -26,46 +26,14 @@ from gpuloader.recipe.part import (
 from gpuloader.recipe.recipe import Recipe, View
 from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, check_values, load_yaml
 
-PresetName: TypeAlias = Literal[
-    "a1",
-    "a1_eval",
-    "a2",
-    "a3",
-    "cifar10",
-    "cifar100",
-    "cifar100_eval",
-    "cifar10_eval",
-    "clip_eval",
-    "clip_train",
-    "deit",
-    "deit3",
-    "deit3_eval",
-    "deit_eval",
-    "detection",
-    "detection_eval",
-    "detection_multiscale",
-    "detr",
-    "detr_eval",
-    "dino",
-    "imagenet_eval",
-    "imagenet_randaugment",
-    "imagenet_train",
-    "imagenet_train_jitter",
-    "moco_v2",
-    "raw_uint8",
-    "resnet50_v1",
-    "resnet50_v2",
-    "resnet50_v2_eval",
-    "segmentation",
-    "segmentation_eval",
-    "simclr",
-    "ssd",
-    "ssd_eval",
-    "ssdlite",
-    "ssdlite_eval",
-    "yolo",
-    "yolo_eval",
-]
+PresetName: TypeAlias = (
+    Literal["a1", "a1_eval", "a2", "a3", "cifar10", "cifar100", "cifar100_eval", "cifar10_eval"]
+    | Literal["clip_eval", "clip_train", "deit", "deit3", "deit3_eval", "deit_eval", "detection"]
+    | Literal["detection_eval", "detection_multiscale", "detr", "detr_eval", "dino", "imagenet_eval"]
+    | Literal["imagenet_randaugment", "imagenet_train", "imagenet_train_jitter", "moco_v2", "raw_uint8"]
+    | Literal["resnet50_v1", "resnet50_v2", "resnet50_v2_eval", "segmentation", "segmentation_eval"]
+    | Literal["simclr", "ssd", "ssd_eval", "ssdlite", "ssdlite_eval", "yolo", "yolo_eval"]
+)
 """A file of configs/presets, written here for editors to complete; a test compares them."""
 
 _FOLDER = Path(__file__).resolve().parents[1] / "configs" / "presets"

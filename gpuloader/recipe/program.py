@@ -82,7 +82,6 @@ class Program:
     choices: tuple[frozenset[Op], ...]
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Program:
-        """Takes some of the samples, in that order."""
         return Program(self.ops[rows], self.parameters[rows], self.choices)
 
     def where(self, applied: NDArray[np.bool_]) -> Program:

@@ -175,7 +175,6 @@ class Recipe:
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in set_values(self).items())})"
 
     def _repr_html_(self) -> str:
-        """Writes what a notebook shows."""
         return recipe_html(as_plain_values(self, brief=True))
 
     @property

@@ -20,21 +20,8 @@ from gpuloader.recipe.program import BICUBIC, BILINEAR, PARAMETERS, Op, Program,
 from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation
 
 OPERATION_NAMES = (
-    "AutoContrast",
-    "Equalize",
-    "Invert",
-    "Rotate",
-    "Posterize",
-    "Solarize",
-    "SolarizeAdd",
-    "Color",
-    "Contrast",
-    "Brightness",
-    "Sharpness",
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
+    *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd"),
+    *("Color", "Contrast", "Brightness", "Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY"),
 )
 
 

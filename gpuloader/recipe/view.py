@@ -81,7 +81,6 @@ class ViewPlan:
 
     @cached_property
     def steps(self) -> int:
-        """How many steps its program has."""
         return sum(map(steps_of, self.pixels))
 
     @cached_property
@@ -101,7 +100,6 @@ class ViewPlan:
 
     @property
     def random(self) -> bool:
-        """Whether its output depends on random numbers."""
         return any(each.random for each in self._transforms)
 
     @property
@@ -158,7 +156,6 @@ class ViewPlan:
         return tuple(placements)
 
     def _shape_behind(self, number: int) -> Shape:
-        """Returns the size of the crop behind a placing transform."""
         shapes = (each.output_shape(None) for each in self.placing[number + 1 :])
         if (shape := next(filter(None, shapes), None)) is None:
             raise ValueError('Resize("cover") needs a crop behind it, whose size it covers, such as CenterCrop')

@@ -151,10 +151,8 @@ class RandomRotation(PixelTransform):
 
     Attributes:
         degrees: counter-clockwise, drawn from [-degrees, degrees] or from the given [low, high].
-        interpolation: of the input's pixels.
         center: x and y of the fixed point in pixels; None is the middle.
-        fill: the level from 0 to 255 outside of the image, or one for each channel; None is black. With a
-            level, torchvision blends a bilinear border differently than with None.
+        interpolation, fill: as in `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import RandomRotation
@@ -180,7 +178,6 @@ class RandomRotation(PixelTransform):
         return low < high
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step."""
         low, high = _spread(self.degrees)
         degrees = _between(draw(1)[:, 0], low, high)
         return warp(rotation(degrees, self.center or middle(sizes)), INTERPOLATIONS[self.interpolation], self.fill)
@@ -268,9 +265,7 @@ class RandomPerspective(PixelTransform):
     Attributes:
         distortion_scale: how far at most, as a share of half the width and half the height.
         p: the probability.
-        interpolation: of the input's pixels.
-        fill: the level from 0 to 255 outside of the image, or one for each channel; None is black. With a
-            level, torchvision blends a bilinear border differently than with None.
+        interpolation, fill: as in `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import RandomPerspective

@@ -41,7 +41,6 @@ class Annotated:
 def parse_boxes(
     annotations: object,
     format: BoxFormat,  # noqa: A002 - the word of users and of torchvision
-    box: str = "bbox",
     columns: Sequence[str] = (),
 ) -> Annotated:
     """Returns the boxes of a sample.
@@ -49,20 +48,13 @@ def parse_boxes(
     Args:
         annotations: COCO's, a list of n objects; or, without columns, a list of n boxes.
         format: of the file: two corners, a corner and a size, or a centre and a size.
-        box: the key of the box in each annotation.
         columns: the keys of other values in each annotation, see `parse_column`. "area" is always float32.
 
     Raises:
         ValueError: there are more than 10,000 annotations, a key is missing, a value is no finite number, or a box has
             a negative width or height.
-
-    Example:
-        >>> from gpuloader.targets.annotations import parse_boxes
-        >>> annotated = parse_boxes([{"bbox": [10, 20, 5, 8], "category_id": 3}], "xywh", columns=["category_id"])
-        >>> annotated.boxes.tolist(), annotated.columns["category_id"].tolist()
-        ([[10.0, 20.0, 15.0, 28.0]], [3])
     """
-    values, name = values_of(annotations, box)
+    values, name = values_of(annotations, "bbox")
     for number, value in enumerate(values):
         if not isinstance(value, list) or len(value) != 4:
             raise ValueError(f"{name(number)} is {shown(value)}: allowed are 4 numbers")
@@ -84,37 +76,25 @@ def parse_column(values: object, n: int) -> NDArray[Any]:
 
     Raises:
         ValueError: it is no list of n values, or they are no finite numbers, or larger than these types.
-
-    Example:
-        >>> from gpuloader.targets.annotations import parse_column
-        >>> parse_column([3, 1], 2), parse_column([0.5, 1], 2)
-        (array([3, 1]), array([0.5, 1. ], dtype=float32))
     """
     if not isinstance(values, list) or len(values) != n:
         raise ValueError(f"the values beside {n:,} boxes are {shown(values)}: allowed is a list of {n:,}")
     return _as_column(values, "values[{}]".format)
 
 
-def parse_points(annotations: object, key: str = "keypoints") -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def parse_points(annotations: object) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Returns the key points of a sample, (n, k, 2) of x and y as in the file, and their visibility, (n, k).
 
     Args:
         annotations: COCO's, a list of n objects with a list of x, y and visibility, k times; or a list of n such lists.
             Such a list may have a list for each point, also without the visibility, which is then 2.
-        key: of the points in each annotation.
 
     Raises:
         ValueError: there are more than 10,000 annotations, 1,000 points of one, or 100,000 points of all; the
             annotations differ in their number of points; a key is missing; a value is no finite number; or a visibility
             is not 0 (not labelled), 1 (labelled, not visible) or 2.
-
-    Example:
-        >>> from gpuloader.targets.annotations import parse_points
-        >>> points, visibility = parse_points([{"keypoints": [4, 5, 2, 0, 0, 0]}])
-        >>> points.tolist(), visibility.tolist()
-        ([[[4.0, 5.0], [0.0, 0.0]]], [[2, 0]])
     """
-    values, name = values_of(annotations, key)
+    values, name = values_of(annotations, "keypoints")
     rows: list[list[object]] = []
     k, width = 0, 3
     for number, value in enumerate(values):
@@ -135,14 +115,7 @@ def parse_points(annotations: object, key: str = "keypoints") -> tuple[NDArray[n
 
 
 def to_pixels(relative: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
-    """Returns boxes (..., 4) or points (..., 2), relative to an image's size, in its pixels.
-
-    Example:
-        >>> import numpy as np
-        >>> from gpuloader.targets.annotations import to_pixels
-        >>> to_pixels(np.array([[0.5, 0.5, 1.0, 0.75]]), 480, 640).tolist()
-        [[320.0, 240.0, 640.0, 360.0]]
-    """
+    """Returns boxes (..., 4) or points (..., 2), relative to an image's size, in its pixels."""
     return relative * np.tile(np.array([width, height], np.float64), relative.shape[-1] // 2)
 
 

@@ -105,7 +105,6 @@ class Boxes(Target):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the entries beside the boxes."""
         return (*self._parsed, "number", *(() if self.pad_to is None else ("count",)))
 
     @property
@@ -113,7 +112,6 @@ class Boxes(Target):
         return (*(() if self.labels is None else ("labels",)), *self.keys)
 
     def value(self, component: object, size: Shape, drawn: NDArray[np.float64]) -> Annotated:
-        """Parses the sample's boxes, to pixels of the image."""
         beside = self.labels is not None and self.labels.startswith(_BESIDE)
         keys = [*(() if self.labels is None or beside else (self.labels,)), *self.keys]
         parsed = parse_boxes(self.annotations(component), self.format, columns=keys)
@@ -125,7 +123,6 @@ class Boxes(Target):
         return Annotated(boxes, {name: _typed(name, column) for name, column in columns.items()})
 
     def moved(self, values: Sequence[Annotated], view: DrawnView) -> Iterator[tuple[str, Any]]:
-        """Yields the boxes and the columns."""
         counts = np.array([len(value.boxes) for value in values], np.int64)
         samples = samples_of(counts)
         before = np.concatenate([np.zeros((0, 4)), *(value.boxes for value in values)])

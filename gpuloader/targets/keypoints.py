@@ -61,7 +61,6 @@ class Keypoints(Target):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the entries beside the points."""
         return ("visibility",)
 
     def value(
@@ -77,7 +76,6 @@ class Keypoints(Target):
     def moved(
         self, values: Sequence[tuple[NDArray[np.float64], NDArray[np.int64]]], view: DrawnView
     ) -> Iterator[tuple[str, Any]]:
-        """Yields the points and their visibility."""
         shapes = [points.shape for points, _ in values]
         counts = np.array([n * k for n, k, _ in shapes], np.int64)
         samples = samples_of(counts)

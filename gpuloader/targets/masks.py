@@ -81,11 +81,13 @@ class Mask(Target):
             return mask.astype(np.int64)
         numbers = np.unique(mask)
         numbers = numbers[numbers != 0]
-        _check_pixels(len(numbers), size)
+        if len(numbers) * size[0] * size[1] > MOST_MASK_BYTES:
+            raise ValueError(
+                f"{len(numbers):,} masks of {size[1]}x{size[0]} pixels: allowed are {MOST_MASK_BYTES:,} pixels in all"
+            )
         return (mask == numbers[:, None, None]).astype(np.uint8)
 
     def moved(self, values: Sequence[NDArray[Any]], view: DrawnView) -> Iterator[tuple[str, Any]]:
-        """Yields the masks."""
         fill = 0 if self._of_objects else self.fill
         masks = [_padded(move_mask(mask, row, view, fill), view.shape, fill) for row, mask in enumerate(values)]
         if self._of_objects or view.shape is None:
@@ -127,10 +129,3 @@ def _read_npy(component: bytes, size: Shape) -> NDArray[Any]:
 def _check_shape(shape: Sequence[int], size: Shape) -> None:
     if tuple(shape) != tuple(size):
         raise ValueError(f"the mask's shape is {tuple(shape)}, but that of its image {tuple(size)}")
-
-
-def _check_pixels(count: int, size: Shape) -> None:
-    if count * size[0] * size[1] > MOST_MASK_BYTES:
-        raise ValueError(
-            f"{count:,} masks of {size[1]}x{size[0]} pixels: allowed are {MOST_MASK_BYTES:,} pixels in all"
-        )

@@ -21,26 +21,25 @@ _MOST_LETTERS = 7  # of a run: 5 bits in each
 _FINE = 5  # steps to a pixel, to which pycocotools rounds points
 
 
-def parse_outlines(annotations: object, height: int, width: int, key: str = "segmentation") -> NDArray[np.uint8]:
+def parse_outlines(annotations: object, height: int, width: int) -> NDArray[np.uint8]:
     """Returns the masks of a sample's instances, (n, height, width) of 0 and 1.
 
+    Polygons are filled as by pycocotools, and their union is the mask. Runs are of 0 and 1 in turn, column by column.
+
     Args:
-        annotations: COCO's, a list of n objects with polygons or run lengths; or a list of n lists of polygons.
+        annotations: COCO's, a list of n objects with a "segmentation": polygons, lists of x, y, x, y, ... in pixels; or
+            run lengths, an object with "size", [height, width], and "counts", a list or pycocotools' text. Or a list of
+            n lists of polygons.
         height: of the image, in pixels, as is `width`.
-        key: of the outline in each annotation.
 
     Raises:
-        ValueError: as `decode_rle` and `fill_polygons`, whose bounds are for all instances together; there are more
-            than 10,000 annotations, or their masks take more than 256 MiB.
-
-    Example:
-        >>> from gpuloader.targets.outlines import parse_outlines
-        >>> square = {"segmentation": [[0, 0, 2, 0, 2, 2, 0, 2]]}
-        >>> rest = {"segmentation": {"size": [2, 3], "counts": [4, 2]}}
-        >>> parse_outlines([square, rest], 2, 3).tolist()
-        [[[1, 1, 0], [1, 1, 0]], [[0, 0, 1], [0, 0, 1]]]
+        ValueError: there are more than 10,000 annotations, or their masks take more than 256 MiB; an instance has no
+            polygon, or one with fewer than 3 points; all polygons have more than 100,000 points, a coordinate is not
+            finite or more than the image's size outside of the image, or the edges cross more than 1,000,000 columns of
+            pixels; a size is another, a count is no integer of at least 0, the sum of counts is not height x width, or
+            they are more than these, or more than 1,000,000 of all instances.
     """
-    outlines, name = values_of(annotations, key)
+    outlines, name = values_of(annotations, "segmentation")
     if len(outlines) * height * width > MOST_MASK_BYTES:
         raise ValueError(
             f"{len(outlines):,} masks of {height} x {width} pixels: allowed are {MOST_MASK_BYTES:,} pixels in a sample"
@@ -52,58 +51,12 @@ def parse_outlines(annotations: object, height: int, width: int, key: str = "seg
         if isinstance(outline, dict):
             counts = _counts(outline, height, width, name(number), MOST_RUNS - runs)
             runs += len(counts)
-            masks[number] = _repeat(counts, height, width)
+            values = np.resize(np.array([0, 1], np.uint8), len(counts))
+            masks[number] = np.repeat(values, counts).reshape(width, height).T
         else:
             polygons[number] = outline
     _fill(polygons, name, masks)
     return masks
-
-
-def decode_rle(rle: Mapping[str, Any], height: int, width: int) -> NDArray[np.uint8]:
-    """Returns the mask that COCO's run lengths stand for, (height, width) of 0 and 1.
-
-    Args:
-        rle: "size", [height, width], and "counts": the lengths of runs of 0 and 1 in turn, column by column, in a list
-            or as pycocotools' text.
-        height: of the image, in pixels, as is `width`.
-
-    Raises:
-        ValueError: the size is another, a count is no integer of at least 0, their sum is not height x width, or they
-            are more than these or 1,000,000.
-
-    Example:
-        >>> from gpuloader.targets.outlines import decode_rle
-        >>> decode_rle({"size": [2, 3], "counts": [1, 2, 3]}, 2, 3).tolist()
-        [[0, 1, 0], [1, 0, 0]]
-    """
-    return _repeat(_counts(rle, height, width, "the mask", MOST_RUNS), height, width)
-
-
-def fill_polygons(polygons: object, height: int, width: int) -> NDArray[np.uint8]:
-    """Returns the mask of an instance, (height, width) of 0 and 1: the union of polygons, as pycocotools fills them.
-
-    Args:
-        polygons: a list of lists of x, y, x, y, ... in pixels.
-        height: of the image, in pixels, as is `width`.
-
-    Raises:
-        ValueError: there are no polygons, one has fewer than 3 points, they have more than 100,000, a coordinate is
-            not finite or more than the image's size outside of the image, or the edges cross more than 1,000,000
-            columns of pixels.
-
-    Example:
-        >>> from gpuloader.targets.outlines import fill_polygons
-        >>> fill_polygons([[0, 0, 2, 0, 2, 2, 0, 2]], 2, 3).tolist()
-        [[1, 1, 0], [1, 1, 0]]
-    """
-    masks = np.zeros((1, height, width), np.uint8)
-    _fill({0: polygons}, lambda _: "the outline", masks)
-    return masks[0]
-
-
-def _repeat(counts: NDArray[np.int64], height: int, width: int) -> NDArray[np.uint8]:
-    values = np.resize(np.array([0, 1], np.uint8), len(counts))
-    return np.ascontiguousarray(np.repeat(values, counts).reshape(width, height).T)
 
 
 def _counts(rle: Mapping[str, Any], height: int, width: int, name: str, most: int) -> NDArray[np.int64]:

@@ -32,7 +32,6 @@ class Target(Component):
         return False
 
     def resolve(self) -> Self:
-        """Returns itself."""
         return self
 
     def check_recipe(self, recipe: Recipe) -> None:
@@ -54,7 +53,6 @@ class Target(Component):
         return [] if found is None and not self.required else found
 
     def collated(self, values: list[Any], drawn: Drawn) -> dict[str, list[Any]]:
-        """Returns the entries of the batch, see `Component.collated`."""
         views = [dict(self.moved(values, view)) for view in drawn.views]
         return {name: [view[name] for view in views] for name in ("", *self.columns)}
 

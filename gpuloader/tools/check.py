@@ -186,7 +186,6 @@ class CheckResult:
 
     @property
     def all_well(self) -> bool:
-        """Whether nothing is wrong."""
         return not (self.bad or self.broken or self.stray_count or self.lacking or self.wrong)
 
 

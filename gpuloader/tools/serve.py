@@ -328,7 +328,6 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Sends an error as JSON."""
         content = {"error": message or HTTPStatus(code).phrase}
         self._send(HTTPStatus(code), "application/json", json.dumps(content).encode())
 

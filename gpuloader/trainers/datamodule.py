@@ -136,7 +136,6 @@ class TrainerLoaders:
         return TrainerEpochs(self._open[stage], self)
 
     def _alone(self, stage: str) -> GPULoader:
-        """Makes the loader of a stage where there is no Trainer."""
         loader = self._loader_of(stage)
         if stage == "train" and self._state:
             loader.load_state_dict(self._state)

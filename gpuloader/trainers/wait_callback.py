@@ -46,12 +46,10 @@ class WaitLogging:
             self._monitor = WaitMonitor(loader, self._every_steps, log, self._warn_above)
 
     def on_train_batch_end(self, *_: Any) -> None:  # noqa: ANN401
-        """Counts a step."""
         if self._monitor is not None:
             self._monitor.step()
 
     def teardown(self, *_: Any, **__: Any) -> None:  # noqa: ANN401
-        """Releases the loader."""
         self._monitor = None
 
 

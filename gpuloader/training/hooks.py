@@ -77,7 +77,6 @@ class HookManager:
         self._hooks.append(hook)
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401
-        """Calls the method of this name of each hook."""
         for hook in self._hooks:
             getattr(hook, name)(*arguments)
 

@@ -332,12 +332,10 @@ def test_points_lie_where_torchvision_puts_their_pixels(orientation: int, placin
     at = Placement.whole(np.array([[height, width]])).orient(np.array([orientation]))
     for number, transform in enumerate(placing):
         at = transform.place(at, Draws(7, 0, np.arange(1)).of(transform.stream, number))
-    points = middles(at.shape[0])
-    in_image = at.to_image(points)
     sure = inside > 1 - 1e-6
     assert sure.sum() > 100
-    np.testing.assert_allclose(in_image[0, sure], np.stack([x, y], 1)[sure], atol=1e-3)
-    np.testing.assert_allclose(at.to_output(in_image), points, atol=1e-9)
+    in_output = at.to_output(np.stack([x, y], 1)[None])
+    np.testing.assert_allclose(in_output[0, sure], middles(at.shape[0])[0, sure], atol=2e-3)
 
 
 def as_exif_says(channel: torch.Tensor, orientation: int) -> torch.Tensor:
@@ -353,7 +351,6 @@ def test_points_of_several_samples_move_with_their_own_image() -> None:
     for row in range(3):
         alone = at.take([row])
         np.testing.assert_array_equal(alone.to_output(points[row : row + 1]), at.to_output(points)[row : row + 1])
-        np.testing.assert_array_equal(alone.to_image(points[row : row + 1]), at.to_image(points)[row : row + 1])
 
 
 @pytest.mark.parametrize("orientation", [*range(1, 9), 0, 9])  # as some cameras write it

@@ -40,10 +40,6 @@ def test_a_box_has_the_corners_that_torchvision_gives_it(box_format: BoxFormat, 
         np.testing.assert_array_equal(boxes, expected)
 
 
-def test_the_key_of_a_box_is_what_it_is_said_to_be() -> None:
-    assert parse_boxes([{"box": [1, 2, 3, 4]}], "xyxy", "box").boxes.tolist() == [[1, 2, 3, 4]]
-
-
 @pytest.mark.parametrize("box_format", FORMATS)
 def test_a_background_has_no_boxes(box_format: BoxFormat) -> None:
     annotated = parse_boxes([], box_format, columns=["category_id", "area"])
@@ -232,8 +228,7 @@ JSON = st.recursive(
 PARSERS: tuple[Callable[[Any], object], ...] = (
     *(boxes_of, labels_of, column_of, parse_points),
     lambda value: outlines.parse_outlines(value, 2, 3),
-    lambda value: outlines.fill_polygons(value, 2, 3),
-    lambda value: outlines.decode_rle(value if isinstance(value, dict) else {"size": [2, 3], "counts": value}, 2, 3),
+    lambda value: outlines.parse_outlines([{"segmentation": {"size": [2, 3], "counts": value}}], 2, 3),
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from PIL import Image, ImageOps
 
 from gpuloader import Compose, ConfigError
 from gpuloader.plan import Draws
-from gpuloader.recipe import DrawnView, Recipe, moving
+from gpuloader.recipe import DrawnView, Recipe
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.crops import CornerCrop, Padding, random_windows
 from gpuloader.recipe.model import Transform
@@ -598,8 +597,3 @@ def test_recipes_that_targets_cannot_follow_are_refused(
 def test_recipes_that_targets_can_follow_are_not_refused() -> None:
     check_recipe_moves(Recipe([RandomCrop(20, 3), AutoAugment(), FULL_AFFINE, Normalize((0, 0, 0), (1, 1, 1))]))
     check_recipe_moves(Recipe([RandomCrop(20, 3, padding_mode="edge")]), repeats=True)
-
-
-def test_the_examples_give_what_they_say() -> None:
-    assert doctest.testmod(moving).failed == 0
-    assert doctest.testmod(moving).attempted > 10

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from pycocotools import mask as coco
 
-from gpuloader.targets.outlines import decode_rle, fill_polygons, parse_outlines
+from gpuloader.targets.outlines import parse_outlines
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy")  # pycocotools'
 
@@ -45,6 +45,12 @@ def disk(height: int, width: int) -> NDArray[np.uint8]:
     return ((x - width / 3) ** 2 + (y - height / 2) ** 2 < (width / 4) ** 2).astype(np.uint8)
 
 
+def mask_of(outline: object, height: int, width: int) -> NDArray[np.uint8]:
+    """The mask of an instance with these run lengths or polygons."""
+    [mask] = parse_outlines([{"segmentation": outline}], height, width)
+    return mask
+
+
 # --- run lengths
 
 
@@ -63,7 +69,7 @@ def disk(height: int, width: int) -> NDArray[np.uint8]:
 )
 def test_a_mask_comes_back_from_its_runs(mask: NDArray[np.uint8]) -> None:
     for rle in (text_by_coco(mask), {"size": list(mask.shape), "counts": counts_of(mask)}):
-        decoded = decode_rle(rle, *mask.shape)
+        decoded = mask_of(rle, *mask.shape)
         assert decoded.dtype == np.uint8
         assert decoded.flags.c_contiguous
         np.testing.assert_array_equal(decoded, mask)
@@ -72,8 +78,8 @@ def test_a_mask_comes_back_from_its_runs(mask: NDArray[np.uint8]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(mask=SIZES.flatmap(lambda size: arrays(np.uint8, size, elements=st.integers(0, 1))))
 def test_any_mask_comes_back_from_its_runs(mask: NDArray[np.uint8]) -> None:
-    np.testing.assert_array_equal(decode_rle(text_by_coco(mask), *mask.shape), mask)
-    np.testing.assert_array_equal(decode_rle({"size": list(mask.shape), "counts": counts_of(mask)}, *mask.shape), mask)
+    np.testing.assert_array_equal(mask_of(text_by_coco(mask), *mask.shape), mask)
+    np.testing.assert_array_equal(mask_of({"size": list(mask.shape), "counts": counts_of(mask)}, *mask.shape), mask)
 
 
 @settings(max_examples=60, deadline=None)
@@ -82,7 +88,7 @@ def test_runs_may_be_empty(beginning: list[int]) -> None:
     counts = [*beginning, 40]
     size = [sum(counts), 1]
     expected = coco.decode(coco.frPyObjects({"size": size, "counts": counts}, *size))
-    np.testing.assert_array_equal(decode_rle({"size": size, "counts": counts}, *size), expected)
+    np.testing.assert_array_equal(mask_of({"size": size, "counts": counts}, *size), expected)
 
 
 # --- polygons
@@ -112,7 +118,7 @@ def test_runs_may_be_empty(beginning: list[int]) -> None:
     }.values(),
 )
 def test_polygons_are_filled_as_by_pycocotools(polygons: Polygons) -> None:
-    filled = fill_polygons(polygons, 8, 10)
+    filled = mask_of(polygons, 8, 10)
     assert filled.dtype == np.uint8
     np.testing.assert_array_equal(filled, filled_by_coco(polygons, 8, 10))
 
@@ -133,7 +139,7 @@ def polygons_in_an_image(draw: st.DrawFn) -> tuple[Polygons, int, int]:
 @settings(max_examples=100, deadline=None)
 @given(drawn=polygons_in_an_image())
 def test_any_polygons_are_filled_as_by_pycocotools(drawn: tuple[Polygons, int, int]) -> None:
-    np.testing.assert_array_equal(fill_polygons(*drawn), filled_by_coco(*drawn))
+    np.testing.assert_array_equal(mask_of(*drawn), filled_by_coco(*drawn))
 
 
 # --- annotations
@@ -167,11 +173,6 @@ def test_a_background_has_no_masks() -> None:
     assert (masks.shape, masks.dtype) == ((0, 3, 5), np.uint8)
 
 
-def test_the_key_of_an_outline_is_what_it_is_said_to_be() -> None:
-    [mask] = parse_outlines([{"rle": {"size": [1, 2], "counts": [1, 1]}}], 1, 2, "rle")
-    assert mask.tolist() == [[0, 1]]
-
-
 # --- what is refused
 
 
@@ -179,12 +180,8 @@ def runs(counts: object, size: object = (2, 3)) -> dict[str, object]:
     return {"size": list(size) if isinstance(size, tuple) else size, "counts": counts}
 
 
-def decoded(value: Any) -> object:  # noqa: ANN401
-    return decode_rle(value, 2, 3)
-
-
-def filled(value: object) -> object:
-    return fill_polygons(value, 2, 3)
+def instance(value: object) -> object:
+    return mask_of(value, 2, 3)
 
 
 def outlined(value: object) -> object:
@@ -194,47 +191,51 @@ def outlined(value: object) -> object:
 Row = tuple[Callable[[Any], object], object, str]
 
 REFUSED: list[Row] = [
-    (decoded, {}, "the mask has the size None: allowed is the image's, [2, 3]"),
-    (decoded, runs([6], (3, 2)), "the mask has the size [3, 2]: allowed is the image's, [2, 3]"),
-    (decoded, runs([6], "23"), "the mask has the size '23': allowed is the image's, [2, 3]"),
-    (decoded, {"size": [2, 3]}, "the counts of the mask is None: allowed is a list of at most 7"),
-    (decoded, runs([5]), "the mask has the counts [5]: allowed are integers with the sum 2 x 3"),
-    (decoded, runs([7]), "the mask has 7: allowed are finite numbers from -6 to 6"),
-    (decoded, runs([6, -1, 1]), "the mask has the counts [6, -1, 1]: allowed are integers with the sum 2 x 3"),
-    (decoded, runs([1.5, 4.5]), "the mask has the counts [1.5, 4.5]: allowed are integers with the sum 2 x 3"),
-    (decoded, runs([NAN]), "the mask has nan: allowed are finite numbers"),
-    (decoded, runs([10**30]), "the mask has 10000"),
-    (decoded, runs([6, [0]]), "the mask has [0]: allowed are finite numbers"),
-    (decoded, runs([6, "0"]), "the mask has '0': allowed are finite numbers"),
-    (decoded, runs([True, 5]), "the mask has True: allowed are finite numbers"),
-    (decoded, runs([]), "the mask has the counts []: allowed are integers"),
-    (decoded, runs([1, 1, 1, 1, 1, 1, 0, 0]), "is a list of 8: allowed is a list of at most 7"),
-    (decoded, runs(""), "the mask has the counts '': allowed are integers with the sum 2 x 3"),
-    (decoded, runs("5"), "the mask has the counts '5': allowed are integers with the sum 2 x 3"),
-    (decoded, runs("6`"), "the mask has the counts '6`': allowed are at most 7 as pycocotools writes them"),
-    (decoded, runs("6/"), "the mask has the counts '6/': allowed are at most 7"),
-    (decoded, runs("6\u00f0"), "allowed are at most 7"),
-    (decoded, runs("\ud800"), "allowed are at most 7"),
-    (decoded, runs("11111100"), "the mask has the counts '11111100': allowed are at most 7"),
-    (decoded, runs("ooooooo0"), "allowed are at most 7 as pycocotools writes them"),
-    (decoded, runs("oooooo?"), "allowed are integers with the sum 2 x 3"),
-    (decoded, runs("6O1"), "the mask has the counts '6O1': allowed are integers with the sum 2 x 3"),  # 6, -1, 1
-    (decoded, runs(b"6"), "the counts of the mask is b'6': allowed is a list of at most 7"),
-    (filled, [], "the outline is empty: allowed are polygons and run lengths"),
-    (filled, "abc", "the outline is 'abc': allowed is a list of at most 10,000"),
-    (filled, SQUARE, "the outline has 1: allowed are x, y, x, y ... of 3 points or more"),
-    (filled, [[0, 0, 1, 1]], "the outline has [0, 0, 1, 1]: allowed are x, y, x, y ... of 3 points"),
-    (filled, [[0, 0, 1, 1, 2, 2, 3]], "the outline has a list of 7: allowed are x, y, x, y"),
-    (filled, [[0, 0, 1, 1, 2, NAN]], "the outline has nan: allowed are finite numbers"),
-    (filled, [[0, 0, 1, 1, 2, INFINITE]], "the outline has inf: allowed are finite numbers"),
-    (filled, [[0, 0, 1, 1, 2, "2"]], "the outline has '2': allowed are finite numbers"),
-    (filled, [[0, 0, 1, 1, 2, [2]]], "the outline has [2]: allowed are finite numbers"),
+    (instance, {}, "has the size None: allowed is the image's, [2, 3]"),
+    (instance, runs([6], (3, 2)), "has the size [3, 2]: allowed is the image's, [2, 3]"),
+    (instance, runs([6], "23"), "has the size '23': allowed is the image's, [2, 3]"),
     (
-        filled,
-        [[0, 0, 1, 1, 6.5, 2]],
-        "the outline has the point [6.5, 2.0]: allowed are x from -3 to 6, y from -2 to 4",
+        instance,
+        {"size": [2, 3]},
+        "['segmentation'] is None: allowed is a list of at most 7",
     ),
-    (filled, [[0, 0, 1, 1, 2, -2.5]], "the outline has the point [2.0, -2.5]: allowed are x from -3 to 6, y from"),
+    (instance, runs([5]), "has the counts [5]: allowed are integers with the sum 2 x 3"),
+    (instance, runs([7]), "has 7: allowed are finite numbers from -6 to 6"),
+    (instance, runs([6, -1, 1]), "has the counts [6, -1, 1]: allowed are integers with the sum 2 x 3"),
+    (instance, runs([1.5, 4.5]), "has the counts [1.5, 4.5]: allowed are integers with the sum 2 x 3"),
+    (instance, runs([NAN]), "has nan: allowed are finite numbers"),
+    (instance, runs([10**30]), "has 10000"),
+    (instance, runs([6, [0]]), "has [0]: allowed are finite numbers"),
+    (instance, runs([6, "0"]), "has '0': allowed are finite numbers"),
+    (instance, runs([True, 5]), "has True: allowed are finite numbers"),
+    (instance, runs([]), "has the counts []: allowed are integers"),
+    (instance, runs([1, 1, 1, 1, 1, 1, 0, 0]), "is a list of 8: allowed is a list of at most 7"),
+    (instance, runs(""), "has the counts '': allowed are integers with the sum 2 x 3"),
+    (instance, runs("5"), "has the counts '5': allowed are integers with the sum 2 x 3"),
+    (instance, runs("6`"), "has the counts '6`': allowed are at most 7 as pycocotools writes them"),
+    (instance, runs("6/"), "has the counts '6/': allowed are at most 7"),
+    (instance, runs("6\u00f0"), "allowed are at most 7"),
+    (instance, runs("\ud800"), "allowed are at most 7"),
+    (instance, runs("11111100"), "has the counts '11111100': allowed are at most 7"),
+    (instance, runs("ooooooo0"), "allowed are at most 7 as pycocotools writes them"),
+    (instance, runs("oooooo?"), "allowed are integers with the sum 2 x 3"),
+    (instance, runs("6O1"), "has the counts '6O1': allowed are integers with the sum 2 x 3"),  # 6, -1, 1
+    (instance, runs(b"6"), "the counts of annotations[0]['segmentation'] is b'6': allowed is a list of at most 7"),
+    (instance, [], "is empty: allowed are polygons and run lengths"),
+    (instance, "abc", "is 'abc': allowed is a list of at most 10,000"),
+    (instance, SQUARE, "has 1: allowed are x, y, x, y ... of 3 points or more"),
+    (instance, [[0, 0, 1, 1]], "has [0, 0, 1, 1]: allowed are x, y, x, y ... of 3 points"),
+    (instance, [[0, 0, 1, 1, 2, 2, 3]], "has a list of 7: allowed are x, y, x, y"),
+    (instance, [[0, 0, 1, 1, 2, NAN]], "has nan: allowed are finite numbers"),
+    (instance, [[0, 0, 1, 1, 2, INFINITE]], "has inf: allowed are finite numbers"),
+    (instance, [[0, 0, 1, 1, 2, "2"]], "has '2': allowed are finite numbers"),
+    (instance, [[0, 0, 1, 1, 2, [2]]], "has [2]: allowed are finite numbers"),
+    (
+        instance,
+        [[0, 0, 1, 1, 6.5, 2]],
+        "has the point [6.5, 2.0]: allowed are x from -3 to 6, y from -2 to 4",
+    ),
+    (instance, [[0, 0, 1, 1, 2, -2.5]], "has the point [2.0, -2.5]: allowed are x from -3 to 6, y from"),
     (outlined, [{"segmentation": [SQUARE]}, {}], "annotations[1] is {}: allowed is an object with the key 'segmentat"),
     (outlined, [{"segmentation": None}], "annotations[0]['segmentation'] is None: allowed is a list"),
     (outlined, [[[0, 0, 1, 0, 1, 1]], [[0, 0, 1, 0, 1, 9]]], "annotations[1] has the point [1.0, 9.0]: allowed"),
@@ -260,24 +261,24 @@ ZIGZAG = [[-LARGE[1], 0, 2 * LARGE[1], LARGE[0]] * 1000]
 
 HUGE: dict[str, Row] = {
     "a run of all": (
-        lambda value: decode_rle(value, *LARGE),
+        lambda value: mask_of(value, *LARGE),
         runs([6 * 10**6 + 1], LARGE),
         "finite numbers from -6,000",
     ),
-    "a text of large runs": (decoded, runs("o" * 6 + "?" + "0"), "integers with the sum 2 x 3"),
-    "sums that overflow": (lambda value: decode_rle(value, *LARGE), runs("oooooo?" * 100_000, LARGE), "with the sum"),
-    "more runs than pixels": (decoded, runs([0] * 10**6 + [6]), "a list of 1,000,001: allowed is a list of at most 7"),
-    "a text of them": (decoded, runs("0" * 10**6), "allowed are at most 7"),
-    "very many runs": (lambda value: decode_rle(value, *LARGE), runs([0] * 1_000_001, LARGE), "at most 1,000,000"),
+    "a text of large runs": (instance, runs("o" * 6 + "?" + "0"), "integers with the sum 2 x 3"),
+    "sums that overflow": (lambda value: mask_of(value, *LARGE), runs("oooooo?" * 100_000, LARGE), "with the sum"),
+    "more runs than pixels": (instance, runs([0] * 10**6 + [6]), "a list of 1,000,001: allowed is a list of at most 7"),
+    "a text of them": (instance, runs("0" * 10**6), "allowed are at most 7"),
+    "very many runs": (lambda value: mask_of(value, *LARGE), runs([0] * 1_000_001, LARGE), "at most 1,000,000"),
     "runs of all": (
         lambda value: parse_outlines(value, *LARGE),
         [{"segmentation": text_by_coco(STRIPES)}] * 2,
         "allowed are at most 399,999 as pycocotools writes them",
     ),
-    "a polygon": (filled, [[0, 0] * 10**6], "the outline has point 1,000,000: allowed are 100,000"),
-    "polygons": (filled, [[0] * 6] * 10**6, "the outline is a list of 1,000,000: allowed is a list of at most 10,000"),
+    "a polygon": (instance, [[0, 0] * 10**6], "has point 1,000,000: allowed are 100,000"),
+    "polygons": (instance, [[0] * 6] * 10**6, "is a list of 1,000,000: allowed is a list of at most 10,000"),
     "points of all": (outlined, [[[0] * 600] * 400] * 10_000, "annotations[0] has point 100,200: allowed are 100,000"),
-    "edges across the image": (lambda value: fill_polygons(value, *LARGE), ZIGZAG, "cross 6,000,000 columns"),
+    "edges across the image": (lambda value: mask_of(value, *LARGE), ZIGZAG, "cross 6,000,000 columns"),
     "masks": (
         lambda value: parse_outlines(value, *LARGE),
         [[SQUARE]] * 179,

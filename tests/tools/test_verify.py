@@ -179,7 +179,7 @@ def test_images_that_differ_are_drawn_beside_each_other(one: torch.Tensor) -> No
 
 def test_wrong_pixels_are_told_and_drawn(shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     upside_down = lambda *given: fn.flip(view_on_gpu(*given), horizontal=0, vertical=1)  # noqa: E731
-    monkeypatch.setitem(graph._VIEWS, ("all", "gpu"), upside_down)
+    monkeypatch.setattr(graph, "view_on_gpu", upside_down)
     with gpu_graph():
         assert {name: row.ok for name, row in rows_of(shards, "recipes", GPU).items()} == {
             "cifar10": False,
@@ -223,7 +223,7 @@ def test_the_picture_has_a_row_for_each_that_is_off(
 def test_pixels_that_depend_on_the_batch_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The noise is the same for the same batches, and only for them."""
     noisy = lambda *given: view_on_cpu(*given) + fn.random.uniform(range=(0.0, 0.1), seed=1)  # noqa: E731
-    monkeypatch.setitem(graph._VIEWS, ("all", "cpu"), noisy)
+    monkeypatch.setattr(graph, "view_on_cpu", noisy)
     rows = rows_of(shards, "repeats")
     assert {name: row.ok for name, row in rows.items()} == {
         "again": True,

@@ -33,7 +33,6 @@ class Sample(dict[str, Any]):
     """
 
     def get_image(self) -> NDArray[Any]:
-        """Returns the image."""
         image: NDArray[Any] = self["image"]
         return image
 

@@ -123,7 +123,7 @@ def formats(subject: Subject) -> Looks:
         "PNG": encoded(picture(7), "PNG"),
         "PNG, palette": encoded(picture(8).convert("P"), "PNG"),
         "PNG, transparent": encoded(picture(9).convert("RGBA"), "PNG"),
-        "PNG, 16 bits": encoded(_sixteen_bits(picture(10)), "PNG"),
+        "PNG, 16 bits": encoded(Image.fromarray(np.asarray(picture(10).convert("L"), np.uint16) * 257), "PNG"),
         "WebP": encoded(picture(12), "WEBP"),
         "WebP, lossless": encoded(picture(13), "WEBP", lossless=True),
     }
@@ -163,10 +163,6 @@ def _cut(subject: Subject, seekable: Path, plain: Path, decoder: Decoder) -> Out
 def _engines(device_id: int, plain: bytes, intervals: bytes) -> Outcome:
     taken = ["yes" if by_engine else "no" for by_engine in taken_by_engines([plain, intervals], device_id)]
     return Outcome(f"plain JPEGs: {taken[0]}, with restart intervals: {taken[1]}")
-
-
-def _sixteen_bits(picture: Image.Image) -> Image.Image:
-    return Image.fromarray(np.asarray(picture.convert("L"), np.uint16) * 257)
 
 
 def _turned() -> bytes:

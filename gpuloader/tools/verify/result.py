@@ -55,7 +55,6 @@ class Verification:
 
     @property
     def all_well(self) -> bool:
-        """Whether nothing is off."""
         return all(row.ok for row in self.rows)
 
 
@@ -76,7 +75,6 @@ class Subject(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """That of its batches."""
         return torch.device("cpu") if self.device_id is None else torch.device("cuda", self.device_id)
 
 
