@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -18,7 +19,7 @@ _MOST = 1000
 def is_number(value: object) -> bool:
     """Returns whether it is a finite number of at least 0."""
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    return number and 0 <= value < float("inf")  # type: ignore[operator]
+    return number and 0 <= value <= sys.float_info.max  # type: ignore[operator]
 
 
 def check_by_epoch(

@@ -190,7 +190,6 @@ class InWorkers(IterableDataset[int]):
             yield from (index for batch in batches for index in batch["index"].tolist())
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # Python's, of forks beside threads
 @pytest.mark.slow(kept=1)
 @pytest.mark.parametrize(
     ("workers", "shared", "samples"),
@@ -200,7 +199,7 @@ class InWorkers(IterableDataset[int]):
 def test_a_loader_in_torchs_workers_gives_each_sample_once(
     shards: list[Path], workers: int, shared: bool, samples: list[int]
 ) -> None:
-    batches = DataLoader(InWorkers(shards, shared), None, num_workers=workers, multiprocessing_context="fork")
+    batches = DataLoader(InWorkers(shards, shared), None, num_workers=workers, multiprocessing_context="spawn")
     assert sorted(int(index) for index in batches) == samples
 
 

@@ -134,6 +134,7 @@ def test_with_steps_per_epoch_a_fraction_counts_its_steps(three: list[Path]) -> 
         ([{0: 1, 2: -1}, 1, 1], "numbers of at least 0"),
         ([{0: 1, 2: None}, 1, 1], "numbers of at least 0"),
         ([{0: 1, 2: float("nan")}, 1, 1], "numbers of at least 0"),
+        ([{0: 1, 2: 10**400}, 1, 1], "numbers of at least 0"),  # more than a float can be
         ([{}, 1, 1], "allowed is {epoch: number}"),
         ([dict.fromkeys(range(1001), 1), 1, 1], "with at most 1000 epochs"),
         ([{0: 0, 3: 0}, 1, 1], r"weight={0: 0, 3: 0} of .*: some of its weights must be above 0; or leave it out"),
