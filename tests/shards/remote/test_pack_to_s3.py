@@ -20,7 +20,7 @@ from gpuloader.pack import pack
 from gpuloader.shards.remote.requests import Requests
 
 URL = "s3://bucket/packed/"
-OPTIONS: dict[str, Any] = {"samples_per_shard": 4, "val_share": 0.3, "workers": 1}
+OPTIONS: dict[str, Any] = {"samples_per_shard": 6, "val_share": 0.3, "workers": 1}
 
 
 needs_jpegtran = pytest.mark.skipif(
