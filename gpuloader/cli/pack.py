@@ -23,7 +23,9 @@ def pack(
             "ROOT/labels of YOLO or beside ROOT/masks."
         ),
     ],
-    destination: Annotated[Path, typer.Argument(help="The folder for the shards.")],
+    destination: Annotated[
+        str, typer.Argument(help="The folder for the shards, also on a store: s3://, gs:// or hf://.")
+    ],
     samples_per_shard: Annotated[
         int | None, typer.Option(help="1000 by default, unless --shard-bytes is given.", show_default=False)
     ] = None,

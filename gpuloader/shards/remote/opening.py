@@ -35,7 +35,7 @@ def open_remote(
         ConfigError: a shard is larger than the cache may be.
     """
     forget_listings(shard.url for shard in shards)
-    known = _each(
+    known = each(
         shards,
         lambda shard, wanted: _look_up(shard, cache, wanted),
         _QUESTIONS,
@@ -47,7 +47,7 @@ def open_remote(
     missing = [number for number, (_, index) in enumerate(known) if index is None]
     Random().shuffle(missing)  # processes that start together share the work: each checks again before it scans
     entries = [known[number][0] for number in missing]
-    scanned = _each(entries, lambda entry, wanted: _make(entry, cache, wanted), _SCANS, progress, "indexing shards")
+    scanned = each(entries, lambda entry, wanted: _make(entry, cache, wanted), _SCANS, progress, "indexing shards")
     indexes = {**{number: index for number, (_, index) in enumerate(known)}, **dict(zip(missing, scanned))}
     opened = [(entry, index) for (entry, _), index in zip(known, indexes.values()) if index is not None]
     for entry, index in opened:
@@ -85,7 +85,7 @@ def _make(entry: Entry, cache: ShardCache, wanted: Wanted) -> ShardIndex:
     return index
 
 
-def _each(
+def each(
     items: Sequence[Item], work: Callable[[Item, Wanted], Result], threads: int, progress: bool, title: str
 ) -> list[Result]:
     """Yields the results of `work` for all items, in order. After an error or Ctrl-C, the other items are given up."""

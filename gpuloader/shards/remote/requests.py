@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -84,6 +85,16 @@ class Requests:
         found: Mapping[str, Mapping[str, Any]] = self._store.glob(self._path, detail=True)
         return found
 
+    def list_folder(self) -> Sequence[Mapping[str, Any]]:
+        """Returns what the store says about each object of the folder, and about the folders in it."""
+        found: Sequence[Mapping[str, Any]] = self._store.ls(self._path, detail=True)
+        return found
+
+    def upload(self, file: Path) -> None:
+        """Makes the object of a file's content; the store shows it once it is complete."""
+        seconds = REQUEST_SECONDS + file.stat().st_size / SLOWEST_BYTES_PER_SECOND
+        self._ask("put_file", seconds, str(file), rpath=self._path)
+
     def read_block(self, start: int, end: int) -> bytes:
         """Reads the bytes from `start` to before `end`."""
         check_wanted(self._wanted)  # a file system that is not asynchronous does not check it
@@ -124,13 +135,13 @@ class Requests:
                     raise OSError(f"{total_bytes - counted_bytes} bytes came in {seconds:.0f} s: that is too slow")
                 since, counted_bytes = time.monotonic(), total_bytes
 
-    def _ask(self, what: str, **options: Any) -> Any:  # noqa: ANN401
-        """Calls a method of the file system."""
+    def _ask(self, what: str, seconds: float = REQUEST_SECONDS, path: str | None = None, **options: Any) -> Any:  # noqa: ANN401
+        """Calls a method of the file system, with the object's path as the first argument unless another is given."""
         from fsspec.asyn import AsyncFileSystem
 
         if isinstance(self._store, AsyncFileSystem):
-            return self._await(internals.begin(self._store, what, self._path, **options), REQUEST_SECONDS)
-        return getattr(self._store, what)(self._path, **options)
+            return self._await(internals.begin(self._store, what, path or self._path, **options), seconds)
+        return getattr(self._store, what)(path or self._path, **options)
 
     def _await(self, request: Coroutine[Any, Any, Answer], seconds: float) -> Answer:
         """Waits for a request, which runs in fsspec's thread; cancels it when it is no longer wanted."""

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from random import Random
 from typing import Any, TypeVar
 
@@ -165,6 +165,17 @@ class RemoteShard:
         _try(self.url, rest, wanted, lambda: file.seek(0, os.SEEK_END))
         self.check_version(version, wanted)
 
+    def upload(self, file: Path) -> None:
+        """Makes the object of a file's content, in place of an older one; it appears once it is complete.
+
+        Raises:
+            RemoteError: the store refuses it, or does not answer.
+        """
+        try:
+            _try(self.url, lambda requests: requests.upload(file), lambda: True)
+        except ShardNotFoundError:
+            raise RemoteError(str(self), "the store has no such bucket or repository", tries=1) from None
+
     def _bytes_as_they_come(self, requests: Requests, version: Version, file: io.FileIO) -> Iterator[bytes]:
         """Yields the bytes that the file lacks. If the server does not support ranges, empties it and yields all."""
         start = file.seek(0, os.SEEK_END)
@@ -244,6 +255,20 @@ def list_shards(pattern: str) -> list[RemoteShard]:
     objects = _try(pattern, Requests.match, lambda: True)
     files = sorted(path for path, info in objects.items() if info.get("type") != "directory")
     return [RemoteShard(f"{protocol_of(pattern)}://{path.removeprefix('/')}") for path in files]
+
+
+def list_folder(url: str) -> dict[str, int]:
+    """Returns the names and sizes in bytes of the objects in a folder; none if there is no such folder.
+
+    Raises:
+        RemoteError: the store does not answer.
+    """
+    forget_listings([url])
+    try:
+        found = _try(url, Requests.list_folder, lambda: True)
+    except ShardNotFoundError:
+        return {}
+    return {PurePosixPath(info["name"]).name: info["size"] for info in found if info.get("type") != "directory"}
 
 
 def _try(

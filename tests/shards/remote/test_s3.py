@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,40 +13,19 @@ from making import write_samples
 from gpuloader import Cache
 from gpuloader.errors import ShardNotFoundError
 from gpuloader.shards import open_index, resolve_shards
-from gpuloader.shards.remote import requests
 
 pytestmark = pytest.mark.slow(kept=7, of="s3")
 
-SECRET = "hunter2"
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    from moto.server import ThreadedMotoServer  # here, because it imports for seconds what no other test needs
-
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    yield "http://{}:{}".format(*server.get_host_and_port())
-    server.stop()
-
 
 @pytest.fixture
-def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """A file system with a bucket of four shards in a folder; credentials come from the environment, as S3's do."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    requests.file_system.cache_clear()
-    files = requests.file_system("s3", os.getpid())
-    files.mkdir("bucket")
+def bucket(s3: Any, tmp_path: Path) -> Iterator[Any]:  # noqa: ANN401
+    """A file system with a bucket of four shards in a folder."""
     for shard in write_samples(tmp_path / "local", 40, shards=4):
-        files.put_file(str(shard), f"bucket/data/{shard.name}")
-    files.pipe("bucket/data/notes.txt", b"")
-    files.pipe("bucket/data/deep/train-0009.tar", b"")
-    yield files
-    files.rm("bucket", recursive=True)
-    requests.file_system.cache_clear()
+        s3.put_file(str(shard), f"bucket/data/{shard.name}")
+    s3.pipe("bucket/data/notes.txt", b"")
+    s3.pipe("bucket/data/deep/train-0009.tar", b"")
+    yield s3
+    s3.rm("bucket/data", recursive=True)
 
 
 @pytest.mark.parametrize(
