@@ -35,8 +35,7 @@ _OTHER = {
     ),
     "scale": ("Samples: shards of 10,000 tiny pictures; beyond a million, what the plan alone costs", scale_table),
     "scale-sets": (
-        "Samples: one merged index of shards, opened by a loader; there are no pictures. The machine did other work, "
-        "so times that passed are upper bounds",
+        "Samples: one merged index of shards, opened by a loader; there are no pictures",
         scale_table,
     ),
     "scale-folders": ("Samples: single files of tiny pictures, in folders of 1,000", scale_table),
