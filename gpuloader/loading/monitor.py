@@ -99,7 +99,7 @@ class WaitMonitor:
         if share > self._warn_above and self._looked and not self._warned:
             self._warned = True
             counted = isinstance(self._watched, _Counted)
-            small_files = isinstance(self.loader, GPULoader) and run_of(self.loader).shards.has_folder
+            small_files = isinstance(self.loader, GPULoader) and bool(run_of(self.loader).shards.folders)
             cause = _UNKNOWN_CAUSE if counted else likely_cause(self._before, now, small_files=small_files)
             _log.warning("waiting for data: %.0f%% of the time. %s", 100 * share, cause)
         self._before = now

@@ -113,7 +113,7 @@ def _cache_lock() -> Iterator[None]:
             cache_folder().mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context((cache_folder() / "set.lock").open("a"))
             fcntl.flock(lock, fcntl.LOCK_EX)
-            stack.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open, too
+            stack.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # a child that was forked since then has it open, too
         yield
 
 

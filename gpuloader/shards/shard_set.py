@@ -255,21 +255,17 @@ class ShardSet:
         return np.array([count, *first])
 
     @cached_property
-    def has_folder(self) -> bool:
-        """Whether any of the images are files of a folder."""
-        return bool(self.folders)
-
-    @cached_property
     def seekable(self) -> bool:
         """Whether at least 9 of 10 images are JPEGs that can be cut before they are decoded."""
-        count = self.index.kept("seekable", lambda: np.array(self.index.count(lambda each: each == 1, "seekable")))
-        return count.item() / len(self) >= _SEEKABLE_SHARE
+        return self._count("seekable", lambda each: each == 1, "seekable") / len(self) >= _SEEKABLE_SHARE
 
     def count_turned(self) -> int:
         """Counts the images whose EXIF orientation is not the upright one."""
-        return self.index.kept(
-            "turned", lambda: np.array(self.index.count(lambda each: each > 1, "orientation"))
-        ).item()
+        return self._count("turned", lambda each: each > 1, "orientation")
+
+    def _count(self, what: str, test: Callable[[NDArray[Any]], NDArray[np.bool_]], column: str) -> int:
+        """Counts the samples whose values in a column pass a test; `what` names the test."""
+        return int(self.index.kept(what, lambda: np.array(self.index.count(test, column))))
 
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
         """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""

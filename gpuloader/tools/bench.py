@@ -153,7 +153,7 @@ def _measure_device(
         run.plan.positions.shuffle,
         run.num_threads,
         machine.cores,
-        run.shards.has_folder,
+        bool(run.shards.folders),
     )
     return DeviceFigures(
         device=str(loader.device),
@@ -175,7 +175,7 @@ def _read_from_disk(run: Run, cursors: list[Cursor]) -> Batches:
     steps = plan.steps_left(cursor)
     tars = [shard for shard in shards.shards if isinstance(shard, Path)]
     files: list[Path] = []
-    if shards.has_folder:
+    if shards.folders:
         steps = min(steps, _MOST_FILES // plan.global_batch + 1)
         samples = (int(sample) for sample in plan.coming(cursor, steps))
         files = [Path(shards.locate(n).shard) for n in samples if isinstance(shards.shards[shards.shard_of(n)], Folder)]
