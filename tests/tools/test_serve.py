@@ -362,8 +362,8 @@ class Page:
         browser.get("about:blank")
         browser.get(f"http://127.0.0.1:{port}/")
 
-    def wait(self, condition: Callable[[], object]) -> None:
-        WebDriverWait(self.browser, 300, 0.05, [StaleElementReferenceException]).until(lambda _: condition())
+    def wait(self, condition: Callable[[], Any]) -> Any:
+        return WebDriverWait(self.browser, 300, 0.05, [StaleElementReferenceException]).until(lambda _: condition())
 
     def one(self, selector: str) -> WebElement:
         return self.browser.find_element(By.CSS_SELECTOR, selector)
@@ -395,14 +395,14 @@ class Page:
 
     def picture(self, selector: str) -> np.ndarray:
         """What an image of the page shows, in its own pixels."""
-        loaded = "return arguments[0].complete && arguments[0].naturalWidth > 0"  # also "complete": none
-        self.wait(lambda: self.browser.execute_script(loaded, self.one(selector)))
-        script = """const image = arguments[0], canvas = document.createElement("canvas");
+        script = """const image = document.querySelector(arguments[0]), canvas = document.createElement("canvas");
+            if (!image || !image.complete || !image.naturalWidth) return null;  // without a source also "complete"
             [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
             const context = canvas.getContext("2d");
             context.drawImage(image, 0, 0);
             return [canvas.height, canvas.width, [...context.getImageData(0, 0, canvas.width, canvas.height).data]];"""
-        height, width, values = self.browser.execute_script(script, self.one(selector))
+        # One script asks and reads: the page may put another image in its place between two.
+        height, width, values = self.wait(lambda: self.browser.execute_script(script, selector))
         return np.array(values, np.uint8).reshape(height, width, 4)[..., :3]
 
 
