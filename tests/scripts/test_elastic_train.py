@@ -31,7 +31,7 @@ OPTIONS = {
     "--max-restarts": 9,
     "--rdzv-backend": "c10d",
     "--rdzv-id": "run-1",
-    "--rdzv-conf": "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=4",
+    "--rdzv-conf": "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=6",
     "--monitor-interval": 0.1,
     "--local-addr": "127.0.0.1",
 }

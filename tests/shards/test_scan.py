@@ -71,18 +71,18 @@ def test_time_grows_with_the_members_and_the_records_for_all_not_with_their_prod
         for prefix in (b"k", b"GNU.no-sparse")
     ]
     tar = b"".join([*for_all, *(member(f"{i}.jpg", IMAGE) for i in range(1500)), END])
-    start = time.process_time()
+    start = time.thread_time()
     assert len(scanned(tar)) == 1500
-    assert time.process_time() - start < 8  # it takes 0.5 s; a product would take 30 s
+    assert time.thread_time() - start < 8  # it takes 0.5 s; a product would take 30 s
 
 
 def test_a_long_name_for_all_costs_its_length_once() -> None:
     """A global record names all later members, so they are all the same component of one sample."""
     for name, count in [("k" * 1_000_000 + ".jpg", 1), ("k." + "É" * 500_000, 0), ("n" * 1_000_000, 0)]:
         tar = b"".join([extended(b"g", record(b"path", name.encode())), forged() * 20_000, END])
-        start = time.process_time()
+        start = time.thread_time()
         index = scanned(tar)
-        assert time.process_time() - start < 8  # it takes 0.5 s; a product would take 20 s
+        assert time.thread_time() - start < 8  # it takes 0.5 s; a product would take 20 s
         assert (len(index), index.left_out_count) == (count, 20_000 - count)
         assert len(index.to_bytes()) < 10_000_000  # its file has no name of a member that is left out in full
 

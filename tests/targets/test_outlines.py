@@ -289,10 +289,10 @@ HUGE: dict[str, Row] = {
 
 @pytest.mark.parametrize(("parse", "value", "message"), HUGE.values(), ids=HUGE)
 def test_what_is_huge_is_refused_at_once(parse: Callable[[object], object], value: object, message: str) -> None:
-    start = time.process_time()
+    start = time.thread_time()
     with pytest.raises(ValueError) as raised:
         parse(value)
-    assert time.process_time() - start < 1  # it takes some milliseconds
+    assert time.thread_time() - start < 1  # it takes some milliseconds
     assert message in str(raised.value)
     assert len(str(raised.value)) < 300
     tracemalloc.start()

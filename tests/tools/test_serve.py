@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Thread, active_count
 from threading import enumerate as enumerate_threads
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import numpy as np
@@ -354,6 +354,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
         yield found
 
 
+Found = TypeVar("Found")
+
+
 class Page:
     """The page as its reader has it."""
 
@@ -362,7 +365,7 @@ class Page:
         browser.get("about:blank")
         browser.get(f"http://127.0.0.1:{port}/")
 
-    def wait(self, condition: Callable[[], Any]) -> Any:
+    def wait(self, condition: Callable[[], Found]) -> Found:
         return WebDriverWait(self.browser, 300, 0.05, [StaleElementReferenceException]).until(lambda _: condition())
 
     def one(self, selector: str) -> WebElement:

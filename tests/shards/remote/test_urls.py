@@ -28,9 +28,9 @@ def test_what_may_be_secret_is_left_out(text: str, shown: str) -> None:
 
 @pytest.mark.parametrize("text", ["http://", "?", "://a@", "x?", "?="])
 def test_a_store_that_says_much_costs_no_more_than_its_length(text: str) -> None:
-    start = time.process_time()
+    start = time.thread_time()
     assert len(without_secrets(text * 200_000)) <= len(text) * 200_000
-    assert time.process_time() - start < 5  # it takes 0.1 s; the square of the length would take minutes
+    assert time.thread_time() - start < 5  # it takes 0.1 s; the square of the length would take minutes
 
 
 @pytest.mark.parametrize(
