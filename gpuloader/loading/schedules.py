@@ -18,8 +18,9 @@ _MOST = 1000
 
 def is_number(value: object) -> bool:
     """Returns whether it is a finite number of at least 0."""
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    return number and 0 <= value <= sys.float_info.max  # type: ignore[operator]
+    if isinstance(value, (np.integer, np.floating)):
+        value = value.item()  # a float32 cannot be compared with the largest float
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
 
 
 def check_by_epoch(

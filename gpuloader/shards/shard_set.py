@@ -129,6 +129,7 @@ class ShardSet:
         soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most_open = max(1, min(_MOST_OPEN_FILES, soft_limit // 4 if soft_limit > 0 else _MOST_OPEN_FILES))
         if len(self) == 0:
+            self.check_pictures(())
             raise NoSamplesError(
                 f"no images in {', '.join(map(str, self.shards[:3]))}{' ...' if len(self.shards) > 3 else ''}: "
                 f"a sample needs a member named KEY.EXT with one of the extensions {', '.join(IMAGE_EXTENSIONS)}"

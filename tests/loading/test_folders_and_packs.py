@@ -103,23 +103,29 @@ def test_any_tree_is_the_data_set_of_its_tar(
 ) -> None:
     root = write_files(tmp_path_factory.mktemp("trees") / "tree", files)
     tar = tar_of(root, root.with_name("tree.tar"))
+    stems, pictures = shown_by_stems(root)
+    if pictures > len(stems):
+        with pytest.raises(DataError, match=f"{pictures - len(stems)} pictures? that no sample would show"):
+            opened(root, None)
+        return
     try:
         expected = described(opened(tar))
     except GPULoaderError as error:
         with pytest.raises((type(error), ShardNotFoundError) if isinstance(error, NoSamplesError) else type(error)):
             opened(root)
         return
-    stems, pictures = shown_by_stems(root)
     assert set(expected["keys"]) == stems
-    if pictures > len(stems):
-        with pytest.raises(DataError, match=f"{pictures - len(stems)} pictures? that no sample would show"):
-            opened(root, None)
-        return
     try:
         ours = described(opened(root))
     except LabelError:  # of folders below class folders, or class folders without pictures
         ours, expected = described(opened(root, None)), described(opened(tar, None))
     assert ours == expected
+
+
+def test_pictures_of_which_none_is_a_sample_are_named(tmp_path: Path) -> None:
+    root = write_tree(tmp_path / "tree", {"photo.2023.1.jpg": CONTENTS[0], "photo.2023.2.jpg": CONTENTS[1]})
+    with pytest.raises(DataError, match=r"tree has 2 pictures that no sample would show, such as photo\.2023\.1\.jpg"):
+        opened(root)
 
 
 def test_a_tree_of_odd_names_gives_the_batches_of_its_tar(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow(kept=22, of="verify")
 @pytest.fixture(autouse=True)
 def _few_presets(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them are compared in tests/loading/test_gpu_graph.py."""
-    monkeypatch.setattr(checks, "preset_names", lambda: ["cifar10", "raw_uint8", "resnet50_v1"])
+    monkeypatch.setattr(checks, "preset_names", lambda: ["cifar10", "raw_uint8", "resnet50_v1", "ssd"])
 
 
 def rows_of(shards: list[Path], check: str, device_id: int | None = None) -> dict[str, Row]:
@@ -54,7 +54,7 @@ def device_id(request: pytest.FixtureRequest) -> Iterator[int | None]:
 @pytest.mark.parametrize(
     ("check", "names"),
     [
-        ("recipes", {"cifar10", "raw_uint8", "resnet50_v1", "MixUp and CutMix"}),
+        ("recipes", {"cifar10", "raw_uint8", "resnet50_v1", "ssd", "MixUp and CutMix"}),
         ("repeats", {"again", "one by one", "in batches of 5", "in one batch", "resumed after 7 samples"}),
         ("formats", {"JPEG, gray", "JPEG, CMYK", "JPEG, progressive", "PNG", "PNG, 16 bits", "WebP"}),
         ("bad-images", {"replaced", "the other images", "raised"}),
@@ -185,6 +185,7 @@ def test_wrong_pixels_are_told_and_drawn(shards: list[Path], tmp_path: Path, mon
             "cifar10": False,
             "raw_uint8": False,
             "resnet50_v1": False,
+            "ssd": False,
             "MixUp and CutMix": False,
         }
         assert not any(row.ok for row in rows_of(shards, "formats", GPU).values())

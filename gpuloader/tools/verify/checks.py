@@ -22,6 +22,7 @@ from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.options import Decoder
 from gpuloader.pipelines import taken_by_engines
 from gpuloader.recipe import load_preset, preset_names
+from gpuloader.targets.boxes import Boxes
 from gpuloader.tools.doctor import examine
 from gpuloader.tools.measuring import fitting_batch_size, load_epochs, measure
 from gpuloader.tools.verify.comparing import (
@@ -67,8 +68,13 @@ def _recipe(subject: Subject, name: str) -> Outcome:
     if any(view.normalize for view in preset.each_view):
         preset = load_preset(preset, {"Normalize": None})
     widened = any(view.pixels for view in preset.each_view)
-    options = {"preset": preset, "sampling": few_samples(subject)}
-    (ours, _), (theirs, _) = load_both(subject.tar, subject.device_id, **options)
+    if preset.by_boxes:
+        with tar_of(map(jpeg, range(BATCH_SIZE))) as tar:
+            options = {"preset": preset, "fields": {"boxes": Boxes("json:boxes", format="xyxy")}}
+            (ours, _), (theirs, _) = load_both(tar, subject.device_id, **options)
+    else:
+        options = {"preset": preset, "sampling": few_samples(subject)}
+        (ours, _), (theirs, _) = load_both(subject.tar, subject.device_id, **options)
     return compare(subject, ours, theirs, WIDER if widened else 1.0)
 
 

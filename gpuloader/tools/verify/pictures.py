@@ -20,6 +20,7 @@ from gpuloader.tools.sheet import Picture, Sheet, as_picture, fitting_tile
 from gpuloader.tools.verify.result import Difference
 
 HEIGHT, WIDTH = 120, 160
+BOXES = b'{"boxes": [[20, 10, 120, 90], [90, 50, 150, 110]]}'
 
 
 def picture(seed: int) -> Image.Image:
@@ -41,12 +42,12 @@ def encoded(picture: Image.Image, image_format: str, **options: Any) -> bytes:  
 
 @contextmanager
 def tar_of(images: Iterable[bytes]) -> Iterator[Path]:
-    """Writes images under the keys 00, 01, ..., with labels; what they are, the library tells by their content."""
+    """Writes images under the keys 00, 01, ..., with labels and boxes; their content says of which format they are."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "images.tar"
         with tarfile.open(path, "w") as tar:
             for number, image in enumerate(images):
-                write_sample(tar, f"{number:02d}", {"jpg": image, "cls": b"%d" % (number % 10)})
+                write_sample(tar, f"{number:02d}", {"jpg": image, "cls": b"%d" % (number % 10), "json": BOXES})
         yield path
 
 
