@@ -278,10 +278,13 @@ def check_arrays(preset: Recipe, images: Sequence[Any]) -> tuple[list[NDArray[np
     if preset.orientation == "apply":
         images = [_turn_upright(image) for image in images]
     arrays = [np.ascontiguousarray(image) for image in images]
-    for number, array in enumerate(arrays):
+    for number, (image, array) in enumerate(zip(images, arrays, strict=True)):
         if not (array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8 and array.size):
+            of_numbers = array.dtype.kind in "biuf"
+            found = f"{array.dtype} of shape {array.shape}" if of_numbers else f"a {type(image).__name__}"
             raise ConfigError(
-                f"image {number} is {array.dtype} of shape {array.shape}: allowed is uint8 (height, width, 3), RGB"
+                f"image {number} is {found}: allowed are the bytes of a file, PIL images, and uint8 arrays of RGB "
+                "(height, width, 3)"
             )
     return arrays, np.array([array.shape[:2] for array in arrays], np.int64)
 

@@ -19,7 +19,7 @@ HEAD = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} 306" rol
 <title>The aspect ratios of some pictures, and the bucket of each</title>
 <style>
   text {{ font: 12px system-ui, sans-serif; fill: #4f8a81; text-anchor: middle }}
-  .size {{ font-size: 11px; fill: #14302c; text-anchor: end }}
+  .size {{ font-size: 11px; text-anchor: end }}
   .frame {{ fill: none; stroke-width: 1.5 }}
 </style>
 """

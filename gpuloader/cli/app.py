@@ -50,7 +50,7 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """TAR shards in, training batches out."""
+    """Folders or TAR shards of images in, training batches out."""
 
 
 def main() -> None:

@@ -24,8 +24,9 @@ def index(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Makes the index of each shard that lacks one, and says what is in the shards. It names the first 1,000
-    members that are in no sample. The index of a folder of pictures is FOLDER.gpuidx beside it.
+    """Makes the index of each shard that lacks one, and says what is in the shards.
+
+    It names the first 1,000 members that are in no sample. The index of a folder of pictures is FOLDER.gpuidx.
 
     Example: gpuloader index shards/train/
     """

@@ -63,10 +63,9 @@ def pack(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Packs labelled pictures into WebDataset shards. If it was killed, run it again: it resumes.
+    """Packs pictures with labels, boxes or masks into WebDataset shards. If it was killed, run it again: it resumes.
 
-    Several sources may go to one folder, each with its own --prefix. Exit status 3 means that bad pictures were left
-    out.
+    Several sources may go to one folder, each with its own --prefix. If bad pictures were left out, exits with 3.
 
     Example: gpuloader pack imagenet/train shards/train/ --shard-bytes 256MiB
     """

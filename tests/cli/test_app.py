@@ -2,7 +2,9 @@
 
 import os
 import subprocess
+from collections.abc import Callable
 from importlib.metadata import version
+from inspect import getdoc
 from pathlib import Path
 
 import pytest
@@ -140,6 +142,11 @@ def test_every_command_has_help_with_an_example_and_a_page(command: str) -> None
     assert result.returncode == 0
     assert f"Example: gpuloader {command}" in result.stdout
     assert f"[{command}](commands/{command}.md)" in (DOCS / "commands.md").read_text()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_paragraph_of_help_is_one_line_because_typer_keeps_line_ends(command: Callable[..., None]) -> None:
+    assert all("\n" not in paragraph for paragraph in str(getdoc(command)).split("\n\n"))
 
 
 def test_the_shell_completes_the_names_of_presets() -> None:
