@@ -312,7 +312,7 @@ def find_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> str | None:
         raise ConfigError(
             f"the recipe has {drawing}, which draws by the boxes of each sample, and `fields` has "
             f"{counted(len(names), 'field')} of boxes: allowed is one, such as "
-            f'fields={{"boxes": Boxes("json:annotations")}}; or leave {drawing} out of the recipe'
+            f'fields={{"boxes": Boxes("json:annotations", format="xywh")}} (COCO); or leave {drawing} out of the recipe'
         )
     return names[0]
 

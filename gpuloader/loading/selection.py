@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError, describe
 from gpuloader.helpers.regular_file import read_regular
-from gpuloader.helpers.text import counted, did_you_mean, similar
+from gpuloader.helpers.text import counted, did_you_mean, either, similar
 from gpuloader.helpers.values import is_integer
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.buckets import Buckets
@@ -527,7 +527,7 @@ def _by_label(weights: Mapping[Any, float], names: Mapping[int, str]) -> dict[An
         near = similar(unknown[0], labels, 3) or list(labels)[:3]
         raise ConfigError(
             f"weights: {_list(unknown)} is none of {counted(len(labels), 'class', 'classes')}: "
-            f"did you mean one of {_list(near)}?"
+            f"did you mean {either([describe(name, _MOST_CHARACTERS) for name in near])}?"
         )
     of_label = {labels.get(key, key): weight for key, weight in weights.items()}
     if len(of_label) < len(weights):

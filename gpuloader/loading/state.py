@@ -72,9 +72,10 @@ def check_identity(
         if name == "dataset" and (difference := _shard_difference(saved.get("shards"), shards)):
             problem = f"the state was saved with other data: {difference}"
         if name in ("sampling", "shuffle"):
-            differences = _differences(saved.get("sampling"), described["sampling"], "the sampling")
+            if differences := _differences(saved.get("sampling"), described["sampling"], "it"):
+                problem = f"the state was saved with another sampling: {_list(differences, '; ')}"
             raise StateError(
-                f"{_list([problem, *differences], '; ')}. Make the loader as it was when the state was saved, start "
+                f"{problem}. Make the loader as it was when the state was saved, start "
                 f"without the state, or change the sampling from there on: load_state_dict(state, change_sampling=True)"
             )
         if name == "labels":

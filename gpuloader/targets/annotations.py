@@ -62,7 +62,10 @@ def parse_boxes(
     sizes = second - first if format == "xyxy" else second
     if (sizes < 0).any():
         number = int((sizes < 0).any(axis=1).argmax())
-        raise ValueError(f"{name(number)} is {shown(values[number])}: allowed are widths and heights of at least 0")
+        hint = '; COCO\'s boxes are of format="xywh"' if format == "xyxy" else ""
+        raise ValueError(
+            f"{name(number)} is {shown(values[number])} as {format}: allowed are widths and heights of at least 0{hint}"
+        )
     if format == "cxcywh":
         first = first - sizes / 2
     boxes = np.concatenate([first, second if format == "xyxy" else first + sizes], axis=1)

@@ -432,7 +432,7 @@ def test_loaders_of_a_mixed_loader_change_their_weights_within_an_epoch_and_the_
         assert len([*steps]) == len(batches) - 6
         between = json.loads(json.dumps(batches.state_dict()))
     with make(3) as batches:
-        with pytest.raises(StateError, match="loader 'a': the state has sampling="):
+        with pytest.raises(StateError, match="loader 'a': the state was saved with another sampling: it was"):
             batches.load_state_dict(inside)
         batches.load_state_dict(inside, change_sampling=True)
         rest = [*batches]

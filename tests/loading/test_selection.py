@@ -343,7 +343,7 @@ def test_weights_take_the_names_beside_the_shards_and_of_folders(tmp_path: Path)
 @pytest.mark.parametrize(
     ("classes", "weights", "says"),
     [
-        (CLASSES, {**NAMED, "dok": 1}, "weights: 'dok' is none of 10 classes: did you mean one of 'dog'?"),
+        (CLASSES, {**NAMED, "dok": 1}, "weights: 'dok' is none of 10 classes: did you mean 'dog'?"),
         (CLASSES, {**NAMED, 0: 1}, "weights: a class occurs twice, by its name and by its label: give each once"),
         (CLASSES, {"cat": 9}, "weights: no weight for the labels 'dog', '0', '1', '2', '3', '4', '5', '6', '7': give"),
         (None, {"cat": 9}, "weights: two classes have the same name: give {label: weight}"),
@@ -600,7 +600,7 @@ def test_a_state_of_another_sampling_is_refused(shards: list[Path]) -> None:
     ]
     loaders = [loader(tar, 1, **options) for tar, options in others]
     for one, other in itertools.permutations(loaders, 2):
-        with pytest.raises(StateError, match=r"the state has (sampling|shuffle)="):
+        with pytest.raises(StateError, match=r"saved with another sampling: it was|the state has (sampling|shuffle)="):
             one.load_state_dict(other.state_dict())
     for one in loaders:
         one.load_state_dict(one.state_dict())
