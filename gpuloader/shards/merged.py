@@ -20,7 +20,7 @@ from __future__ import annotations
 import io
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path, PurePath
@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, overload
 from urllib.parse import unquote
 
-from gpuloader.errors import ConfigError, IndexFileError
+from gpuloader.errors import ConfigError, DataError, IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.progress import count_long, say_if_long
 from gpuloader.helpers.regular_file import open_regular
@@ -37,6 +37,7 @@ from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import SetIndex, ShardFacts, read_index_head, write_index
 from gpuloader.shards.index_files import MOST_COPIED_BYTES, LocalShard, loaded, map_set, open_indexes
 from gpuloader.shards.index_format import blocks, head_digest
+from gpuloader.shards.kept import cache_folder
 from gpuloader.shards.remote.cache import ShardCache
 from gpuloader.shards.remote.opening import open_again, open_remote
 from gpuloader.shards.remote.requests import forget_listings
@@ -118,6 +119,7 @@ def open_merged(path: Path | RemoteShard) -> MergedShards:
         IndexFileError: it is damaged, or names other shards than there are.
         OSError: it or a folder cannot be read.
         ShardNotFoundError, RemoteError: a store does not deliver it.
+        ConfigError: what a store delivers cannot be kept in the cache folder.
     """
     with say_if_long("opening %s", path):
         try:
@@ -214,15 +216,18 @@ def _written(output: Path) -> Iterator[IO[bytes]]:
 def _open_index(path: Path) -> SetIndex:
     with io.FileIO(open_regular(path)) as file:
         file_bytes, read = os.fstat(file.fileno()).st_size, partial(os.pread, file.fileno())
-        if file_bytes <= MOST_COPIED_BYTES:
-            return SetIndex.parse(file.readall(), str(path))
 
         def write(to: IO[bytes]) -> None:
             head = read_index_head(read, file_bytes, str(path))
             to.write(read(head.blocks_at, 0))
             to.writelines(blocks(read, head, str(path)))
 
-        return _map(head_digest(read, str(path)), write, str(path))
+        if file_bytes > MOST_COPIED_BYTES:
+            try:
+                return map_set(head_digest(read, str(path)), write)
+            except OSError as error:
+                _log.warning("each process has the index %s in its own memory, as it cannot be kept: %s", path, error)
+        return SetIndex.parse(file.readall(), str(path))
 
 
 def _download_index(place: RemoteShard) -> SetIndex:
@@ -238,17 +243,15 @@ def _download_index(place: RemoteShard) -> SetIndex:
         for _ in blocks(read, read_index_head(read, version.size_bytes, str(place)), str(place)):
             pass
 
-    return _map(Entry(place, version).key, write, str(place))
-
-
-def _map(name: str, write: Callable[[IO[bytes]], None], path: str) -> SetIndex:
-    """Maps the file that `write` writes, which is kept in the cache folder under this name."""
     try:
-        return map_set(name, write)
+        return map_set(Entry(place, version).key, write)
+    except DataError:  # also if it is an OSError
+        raise
     except OSError as error:
-        _log.warning("each process has the index %s in its own memory, as it cannot be kept: %s", path, error)
-    write(file := io.BytesIO())
-    return SetIndex.parse(file.getvalue(), path)
+        raise ConfigError(
+            f"{place} cannot be kept in {cache_folder()} ({error.strerror}): make room there, or name the folder above "
+            f"it by XDG_CACHE_HOME"
+        ) from None
 
 
 def _check_names(path: Path | RemoteShard, names: Sequence[str]) -> list[Path]:

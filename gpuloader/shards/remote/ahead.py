@@ -100,13 +100,12 @@ class Ahead:
         """Requests the shards that are needed next from the step at the cursor on."""
         if self._chunks and cursor < self._chunks[0][0]:
             return
-        entries = self._need.entries
-        coming = self._coming(cursor)
-        self._cache.coming = frozenset(entries[shard].key for shard in coming)
-        for shard in coming:
-            if shard not in self._requested and not self._cache.has(entries[shard]):
+        coming = {shard: self._need.entries[shard] for shard in self._coming(cursor)}
+        self._cache.coming = frozenset(entry.key for entry in coming.values())
+        for shard, entry in coming.items():
+            if shard not in self._requested and not self._cache.has(entry):
                 self._requested.add(shard)
-                self._threads.put((shard, entries[shard]))
+                self._threads.put((shard, entry))
 
     def _coming(self, cursor: Cursor) -> list[int]:
         """Returns the shards that are needed next and fit into the cache together, in order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -51,11 +52,8 @@ def open_remote(
     scanned = each(entries, lambda entry, wanted: open_again(entry, cache, wanted), _SCANS, progress, "indexing shards")
     indexes = {**{number: index for number, (_, index) in enumerate(known)}, **dict(zip(missing, scanned))}
     opened = [(entry, index) for (entry, _), index in zip(known, indexes.values()) if index is not None]
-    return [(_expecting(entry, index.digest()), index) for entry, index in opened]
-
-
-def _expecting(entry: Entry, digest: bytes) -> Entry:
-    return replace(entry, digest=lambda: digest)
+    # Returns the digest itself, as the index takes memory.
+    return [(replace(entry, digest=partial(bytes, index.digest())), index) for entry, index in opened]
 
 
 def _look_up(shard: RemoteShard, cache: ShardCache, wanted: Wanted) -> tuple[Entry, ShardIndex | None]:

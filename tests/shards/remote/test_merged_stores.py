@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tarfile
@@ -25,7 +26,7 @@ from gpuloader.loading.loader import run_of
 from gpuloader.plan import AllSamples, Plan
 from gpuloader.shards import Arena, ShardSet, merge_indexes, merged, resolve_local, resolve_shards
 from gpuloader.shards.merged import MergedShards
-from gpuloader.shards.remote.store import Entry, RemoteShard
+from gpuloader.shards.remote.store import DiskError, Entry, RemoteShard
 
 FILE = "all.gpuset"
 
@@ -251,13 +252,18 @@ def test_the_file_of_a_disk_is_none_of_a_store(server: Server, tmp_path: Path) -
         resolve_shards(f"{server.url}/none.gpuset")
 
 
-def test_without_a_cache_folder_it_is_in_memory(
-    server: Server, tmp_path: Path, kept: Path, caplog: pytest.LogCaptureFixture
+def test_a_file_that_cannot_be_kept_is_an_error(
+    server: Server, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept.parent.mkdir(exist_ok=True)
-    kept.touch()  # in place of the folder
-    assert opened(server, tmp_path / "cache").read_images(np.array([7]), Arena())[0].size
-    assert f"the index {server.url}/{FILE} in its own memory, as it cannot be kept" in caplog.text
+    """It may be larger than the memory."""
+
+    def write(*_: object) -> None:
+        raise DiskError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gpuloader.shards.remote.store._write", write)
+    with pytest.raises(ConfigError, match=rf"{FILE} cannot be kept in {kept} \(No space left on device\): make room"):
+        opened(server, tmp_path / "cache")
+    assert list(kept.glob("*set-*")) == []
 
 
 # The command.
