@@ -19,8 +19,11 @@ def index(
         bool, typer.Option("--merge", help="Also write one index of all shards, which loaders open instead of theirs.")
     ] = False,
     output: Annotated[
-        Path | None,
-        typer.Option(help="Its file, *.gpuset; by default, all.gpuset in the folder of shards. It implies --merge."),
+        str | None,
+        typer.Option(
+            help="Its file, *.gpuset; by default, all.gpuset in the folder of shards or beside shards on a store. "
+            "It implies --merge."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -38,24 +41,33 @@ def index(
         has_merged,
         keep_beside,
         merge_indexes,
+        merge_stored,
         resolve_local,
         resolve_shards,
         tars_in,
+        user_path,
     )
+    from gpuloader.shards.remote import RemoteShard
+    from gpuloader.shards.remote.urls import remote_protocol
 
-    if output is None and merge:
+    stored = remote_protocol(shards[0]) is not None
+    place = None if output is None else RemoteShard(output) if remote_protocol(output) else user_path(output)
+    if place is None and merge and not stored:
         if len(shards) != 1 or not Path(shards[0]).is_dir():
             raise ConfigError("index --merge: of anything but one folder, name the file: --output FOLDER/NAME.gpuset")
-        output = Path(shards[0]) / MERGED_FILE
+        place = Path(shards[0]) / MERGED_FILE
     # A folder's tars instead of those in its merged index, which may not fit any more.
     listed: list[str | Path] = []
     for name in shards:
         listed += (tars_in(Path(name)) if has_merged(Path(name)) else ()) or [name]
-    if output is None:
+    if not merge and place is None:
         shard_set = ShardSet.open([*resolve_shards(listed)], progress=True)
+    elif isinstance(place, Path) and not stored:
+        merge_indexes(resolve_local(listed), place)
+        shard_set = ShardSet.open(resolve_shards(place))
     else:
-        merge_indexes(resolve_local(listed), output)
-        shard_set = ShardSet.open(resolve_shards(output))
+        merged = merge_stored(resolve_shards(listed), place)
+        shard_set, place = ShardSet.open(merged), place or merged.path
     for shard in shard_set.shards:
         if isinstance(shard, Folder):
             keep_beside(shard)
@@ -81,5 +93,5 @@ def index(
             say(f"  left out: {item['name']!r}{at_byte(item['offset'])}: {item['why']}")
         if more := each["left_out_count"] - len(each["left_out"]):
             say(f"  left out: {more:,} more")
-    merged = "" if output is None else f", merged into {output}"
-    say(f"{counted(len(shard_set), 'sample')} in {counted(len(found), 'shard')}{merged}")
+    where = "" if place is None else f", merged into {place}"
+    say(f"{counted(len(shard_set), 'sample')} in {counted(len(found), 'shard')}{where}")

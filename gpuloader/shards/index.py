@@ -6,6 +6,7 @@ same format; that of many has the samples of all shards, in order. Its JSON has,
     extensions  the components' extensions, without the dot, in lower case
     left_out    the first members that are in no sample: [name, offset, why, number of the shard]
     names       the shards' names, or [] if the file does not name them
+    tags        only if the shards are on a store: the tags of their versions, as in `gpuloader.shards.remote.store`
 
     counts      columns of the table and of the file, each with as many rows
     shards      shard_bytes i8, shard_mtime_ns i8: size and time of the indexed tar, from stat
@@ -37,7 +38,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -250,13 +251,6 @@ class Index(ABC):
         """Returns where the components of a block of at least one sample begin, and then where each sample's end."""
         return np.append(self._part("component_end", start)[0], self.column("component_end", start, stop))
 
-    def _digest(self, shards: str) -> bytes:
-        identity = hashlib.blake2b(f"{shards} {self.extensions}".encode(), digest_size=32)
-        for name in COLUMNS:
-            if name != "seekable":  # so that packs of tars that were begun without it can be resumed
-                identity.update(np.ascontiguousarray(self.column(name)))
-        return identity.digest()
-
     def _part(self, ends: str, row: int) -> tuple[int, int]:
         bounds = self.column(ends, max(0, row - 1), row + 1).tolist()
         return (bounds[0] if row else 0), bounds[-1]
@@ -278,9 +272,13 @@ class ShardIndex(ShardFacts, Index):
     def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         return self.columns[name][start:stop]
 
+    def facts(self) -> ShardFacts:
+        """Returns what its head says."""
+        return ShardFacts(**{each.name: getattr(self, each.name) for each in fields(ShardFacts)})
+
     def digest(self) -> bytes:
         """Identifies the indexed content: everything except the tar's time, the members left out and `seekable`."""
-        return self._digest(f"{self.shard_bytes}")
+        return _digest(f"{self.shard_bytes}", self.extensions, self.columns)
 
     def save(self, path: Path) -> None:
         """Writes its file, first beside `path`, then over it in one step."""
@@ -333,6 +331,7 @@ class SetIndex(Index):
 
     Attributes:
         names: the names of the shards, if the file has them.
+        tags: the tags of the shards' versions, if they are on a store.
         sample_end, shard_bytes, shard_mtime_ns, left_out_count: (shards,) int64, as in the module's docstring.
     """
 
@@ -343,6 +342,7 @@ class SetIndex(Index):
         self.extensions = tuple(facts["extensions"])
         self.left_out = tuple(LeftOut(*item) for item in facts["left_out"])
         self.names: tuple[str, ...] = tuple(facts["names"])
+        self.tags: tuple[str, ...] = tuple(facts.get("tags", ()))
         self.sample_end: NDArray[np.int64] = table["sample_end"]
         self.shard_bytes: NDArray[np.int64] = table["shard_bytes"]
         self.shard_mtime_ns: NDArray[np.int64] = table["shard_mtime_ns"]
@@ -392,7 +392,7 @@ class SetIndex(Index):
     def first(self, shards: int) -> SetIndex:
         """Returns the index of the first shards; both share the columns."""
         part = copy(self)
-        for name in ("sample_end", "shard_bytes", "shard_mtime_ns", "left_out_count", "names"):
+        for name in ("sample_end", "shard_bytes", "shard_mtime_ns", "left_out_count", "names", "tags"):
             setattr(part, name, getattr(self, name)[:shards])
         part.left_out = tuple(item for item in self.left_out if item.shard < shards)
         return part
@@ -406,11 +406,31 @@ class SetIndex(Index):
 
     def digest(self) -> bytes:
         """Identifies the indexed content: everything except the tars' times, the members left out and `seekable`."""
-        return self._digest(f"{self.shard_bytes.tolist()} {self.sample_end.tolist()}")
+        shards = f"{self.shard_bytes.tolist()} {self.sample_end.tolist()}"
+        return _digest(shards, self.extensions, {name: self.column(name) for name in COLUMNS})
+
+    def digest_of(self, shard: int) -> bytes:
+        """Returns the `digest` of the index of one of the shards, by its number."""
+        first, end = (self.sample_end.item(shard - 1) if shard else 0), self.sample_end.item(shard)
+        parts = {"samples": (first, end)}
+        for ends, rows in _ENDS.items():
+            parts[rows] = (self._part(ends, first)[0], self._part(ends, end - 1)[1]) if first < end else (0, 0)
+        columns = {name: self.column(name, *parts[rows]) for name, (_, rows) in COLUMNS.items()}
+        columns |= {ends: columns[ends] - parts[rows][0] for ends, rows in _ENDS.items()}
+        # A shard's index numbers the extensions in the order of their first component.
+        numbers, first_use, which = np.unique(columns["component_extension"], return_index=True, return_inverse=True)
+        order = np.argsort(first_use)
+        columns["component_extension"] = np.argsort(order).astype(np.int32)[which]
+        extensions = tuple(self.extensions[number] for number in numbers[order].tolist())
+        return _digest(f"{self.shard_bytes.item(shard)}", extensions, columns)
 
 
 def write_index(
-    file: IO[bytes], facts: Sequence[ShardFacts], indexes: Iterable[ShardIndex], names: Sequence[str] = ()
+    file: IO[bytes],
+    facts: Sequence[ShardFacts],
+    indexes: Iterable[ShardIndex],
+    names: Sequence[str] = (),
+    tags: Sequence[str] = (),
 ) -> None:
     """Writes the index of one shard, or one index of several, from the beginning of a file.
 
@@ -419,6 +439,7 @@ def write_index(
         facts: of the shards.
         indexes: of the shards, in the same order; only one of them needs to be in memory at a time.
         names: of the shards, or none.
+        tags: of the shards' versions, if they are on a store.
 
     Raises:
         IndexFileError: an index does not have what its facts say.
@@ -455,6 +476,7 @@ def write_index(
                 "extensions": list(number_of),
                 "left_out": [list(astuple(item)) for item in islice(left_out, LEFT_OUT_KEPT)],
                 "names": list(names),
+                **({"tags": list(tags)} if tags else {}),
             },
             {"shards": len(facts), **counts},
             (TABLE, table),
@@ -517,6 +539,14 @@ def count_rows(rows: int, test: Callable[[int, int], NDArray[np.bool_]]) -> int:
     return sum(int(np.count_nonzero(test(*block))) for block in row_blocks(rows))
 
 
+def _digest(shards: str, extensions: tuple[str, ...], columns: Arrays) -> bytes:
+    identity = hashlib.blake2b(f"{shards} {extensions}".encode(), digest_size=32)
+    for name in COLUMNS:
+        if name != "seekable":  # so that packs of tars that were begun without it can be resumed
+            identity.update(np.ascontiguousarray(columns[name]))
+    return identity.digest()
+
+
 def _data_digests(head: Head, first: int, end: int) -> Iterator[DataDigest]:
     ends, digests = head.table["sample_end"], head.table["data_digest"]
     for shard in range(first, end):
@@ -529,8 +559,9 @@ def _check_head(head: Head) -> None:
     extensions, left_out, names = (_listed(head, name) for name in ("extensions", "left_out", "names"))
     if not all(map(_is_name, extensions)) or len(set(extensions)) < len(extensions):
         raise ValueError("its header has wrong extensions")
-    if not all(map(_is_name, names)) or len(names) not in (0, head.rows("shards")):
-        raise ValueError("its header has wrong names")
+    for words in (names, _listed(head, "tags") if "tags" in head.facts else []):
+        if not all(map(_is_name, words)) or len(words) not in (0, head.rows("shards")):
+            raise ValueError("its header has wrong names or tags")
     if not all(_is_left_out(item, head) for item in left_out):
         raise ValueError("its header has wrong members left out")
     sizes, counts, ends = (head.table[name] for name in ("shard_bytes", "left_out_count", "sample_end"))

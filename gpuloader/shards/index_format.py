@@ -32,7 +32,7 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -240,18 +240,17 @@ def head_digest(read: Read, path: str) -> str:
     return start[_START.size :].hex()
 
 
-def copy(read: Read, head: Head, path: str, file: IO[bytes]) -> None:
-    """Writes a copy of a file of this head; each block is compared with its digest.
+def blocks(read: Read, head: Head, path: str) -> Iterator[bytes]:
+    """Yields the blocks of a file of this head, which follow the head.
 
     Raises:
         IndexFileError: a block is damaged.
     """
-    file.write(read(head.blocks_at, 0))
     for block in range(len(head.block_digests) // DIGEST_BYTES):
         content = read(BLOCK_BYTES, head.blocks_at + block * BLOCK_BYTES)
         if not head.has_block(block, content):
             raise IndexFileError(f"{path} is damaged: the digest of block {block} is wrong")
-        file.write(content)
+        yield content
 
 
 class Columns:

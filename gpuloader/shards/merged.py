@@ -9,6 +9,10 @@ and time. It compares the names with one listing of each folder that the shards 
 
 A shard's size and time are compared with those in the file whenever the shard is read. A file of more than 4 MiB is
 copied to the user's cache folder once, block by block with its digest, and mapped there, as `index_files` says.
+
+If the shards are on a store, so is the file. It has the tag of each shard's version instead of a time. The first
+process of a machine downloads it to the cache folder, and all map it. Nothing is listed; a shard's version and content
+are compared when it is downloaded.
 """
 
 from __future__ import annotations
@@ -16,38 +20,48 @@ from __future__ import annotations
 import io
 import logging
 import os
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path, PurePath
+from tempfile import TemporaryDirectory
 from typing import IO, overload
+from urllib.parse import unquote
 
-from gpuloader.errors import ConfigError, IndexFileError
+from gpuloader.errors import ConfigError, DataError, IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.progress import count_long, say_if_long
 from gpuloader.helpers.regular_file import open_regular
 from gpuloader.helpers.text import counted
 from gpuloader.shards.folder import Folder
-from gpuloader.shards.index import SetIndex, read_index_head, write_index
+from gpuloader.shards.index import SetIndex, ShardFacts, read_index_head, write_index
 from gpuloader.shards.index_files import MOST_COPIED_BYTES, LocalShard, loaded, map_set, open_indexes
-from gpuloader.shards.index_format import copy, head_digest
+from gpuloader.shards.index_format import blocks, head_digest
+from gpuloader.shards.kept import cache_folder
+from gpuloader.shards.remote.cache import ShardCache
+from gpuloader.shards.remote.opening import open_again, open_remote
+from gpuloader.shards.remote.requests import forget_listings
+from gpuloader.shards.remote.store import Entry, RemoteShard, Version
+from gpuloader.shards.remote.urls import protocol_of
 
 MERGED_SUFFIX = ".gpuset"
 MERGED_FILE = f"all{MERGED_SUFFIX}"
 _NAMED = 3
+_AT_ONCE = 1000  # shards on a store whose indexes are in memory together
 _ADVICE = "Run `gpuloader index --merge` again, or remove the file"
 _log = logging.getLogger("gpuloader")
 
 
-class MergedShards(Sequence[Path]):
-    """The shards that a merged index names; their paths are made when they are used, because a million take memory.
+class MergedShards(Sequence[Path | RemoteShard]):
+    """The shards that a merged index names. They are made when they are used, because a million take memory.
 
     Attributes:
-        path: the file.
+        path: the file, or where it is on a store.
         set_index: of all of them.
-        folders: in which they are.
+        folders: in which they are; none if they are on a store.
     """
 
-    def __init__(self, path: Path, set_index: SetIndex, folders: Sequence[Path]) -> None:
+    def __init__(self, path: Path | RemoteShard, set_index: SetIndex, folders: Sequence[Path]) -> None:
         self.path = path
         self.set_index = set_index
         self.folders = folders
@@ -56,15 +70,41 @@ class MergedShards(Sequence[Path]):
         return len(self.set_index.names)
 
     @overload
-    def __getitem__(self, number: int) -> Path: ...
+    def __getitem__(self, number: int) -> Path | RemoteShard: ...
 
     @overload
-    def __getitem__(self, number: slice) -> list[Path]: ...
+    def __getitem__(self, number: slice) -> list[Path | RemoteShard]: ...
 
-    def __getitem__(self, number: int | slice) -> Path | list[Path]:
+    def __getitem__(self, number: int | slice) -> Path | RemoteShard | list[Path | RemoteShard]:
+        at = self.path.parent.joinpath if isinstance(self.path, Path) else self.path.in_folder
         if isinstance(number, slice):
-            return [self.path.parent / name for name in self.set_index.names[number]]
-        return self.path.parent / self.set_index.names[number]
+            return [at(name) for name in self.set_index.names[number]]
+        return at(self.set_index.names[number])
+
+    @cached_property
+    def entries(self) -> Mapping[int, Entry]:
+        """Those that are on a store, by number, with the versions that the file names."""
+        return _Entries(self.path, self.set_index) if isinstance(self.path, RemoteShard) else {}
+
+
+class _Entries(Mapping[int, Entry]):
+    def __init__(self, path: RemoteShard, index: SetIndex) -> None:
+        self._path = path
+        self._index = index
+
+    def __len__(self) -> int:
+        return len(self._index.names)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __contains__(self, number: object) -> bool:
+        return number in range(len(self))
+
+    def __getitem__(self, number: int) -> Entry:
+        index = self._index
+        version = Version(index.shard_bytes.item(number), index.tags[number], merged=str(self._path))
+        return Entry(self._path.in_folder(index.names[number]), version, partial(index.digest_of, number))
 
 
 def has_merged(folder: Path) -> bool:
@@ -72,16 +112,21 @@ def has_merged(folder: Path) -> bool:
     return os.access(folder / MERGED_FILE, os.F_OK)
 
 
-def open_merged(path: Path) -> MergedShards:
-    """Opens a merged index, and compares its names with what is in their folders.
+def open_merged(path: Path | RemoteShard) -> MergedShards:
+    """Opens a merged index, and compares its names with what is in their folders, unless they are on a store.
 
     Raises:
         IndexFileError: it is damaged, or names other shards than there are.
         OSError: it or a folder cannot be read.
+        ShardNotFoundError, RemoteError: a store does not deliver it.
+        ConfigError: what a store delivers cannot be kept in the cache folder.
     """
     with say_if_long("opening %s", path):
         try:
-            index = _open_index(path)
+            index = _open_index(path) if isinstance(path, Path) else _download_index(path)
+            if bool(index.tags) != isinstance(path, RemoteShard):
+                where = "on a disk: make one of their URLs" if not index.tags else "on a store: put it beside them"
+                raise IndexFileError(f"{path} is of shards {where}")
         except IndexFileError as error:
             raise IndexFileError(f"{error}. {_ADVICE}") from None
         return MergedShards(path, index, _check_names(path, index.names))
@@ -95,8 +140,7 @@ def merge_indexes(shards: Sequence[LocalShard], output: Path) -> None:
             folder of pictures.
         IndexFileError: it is `all.gpuset`, but these are not all tars of their folders.
     """
-    if output.suffix != MERGED_SUFFIX:
-        raise ConfigError(f"{output}: name it *{MERGED_SUFFIX}, as a loader knows a merged index by this ending")
+    _check_ending(output)
     if folder := next((shard for shard in shards if isinstance(shard, Folder)), None):
         raise ConfigError(f"{folder} is a folder of pictures: only the indexes of tars are merged")
     start = os.path.abspath(output.parent)  # noqa: PTH100 - links stay as they are
@@ -105,10 +149,66 @@ def merge_indexes(shards: Sequence[LocalShard], output: Path) -> None:
         raise ConfigError(f"{outside} is not below {start}: write the merged index into a folder above all shards")
     _check_names(output, names)
     opened = open_indexes(shards, progress=True)
+    with _written(output) as file:
+        indexes = count_long(map(loaded, opened), len(opened), "merging indexes", shown=True)
+        write_index(file, opened, indexes, names)
+
+
+def merge_stored(shards: Sequence[Path | Folder | RemoteShard], output: Path | RemoteShard | None) -> MergedShards:
+    """Writes one index of tars on a store, after making those that are missing.
+
+    Args:
+        shards: the tars.
+        output: the file; None takes `all.gpuset` in the lowest folder above all of them. If it is on a disk, put it
+            into that folder, because its names begin there.
+
+    Raises:
+        ConfigError: the file has another ending, cannot be written, or is not above all of the tars; or one is on a
+            disk.
+        RemoteError: a store does not answer.
+    """
+    stored = [shard for shard in shards if isinstance(shard, RemoteShard)]
+    if local := next((shard for shard in shards if not isinstance(shard, RemoteShard)), None):
+        raise ConfigError(f"{local} is on a disk: a merged index of shards on a store has these alone")
+    begin = os.path.commonprefix([shard.folder for shard in stored])  # noqa: RUF071 - cut at its last slash
+    common = RemoteShard(f"{begin.rpartition('/')[0]}/")
+    place = output if isinstance(output, RemoteShard) else common.in_folder(output.name if output else MERGED_FILE)
+    _check_ending(place)
+    if not isinstance(output, Path) and (protocol := protocol_of(place.url)) in ("http", "https"):
+        raise ConfigError(f"{place}: {protocol}:// cannot be written to: name a file by --output, and put it there")
+    start = place.folder
+    if outside := next((each for each in stored if start.endswith("://") or not each.url.startswith(start)), None):
+        raise ConfigError(f"{outside} is not below {start}: write the merged index into a folder above all shards")
+    names = [shard.url.partition("?")[0].removeprefix(start) for shard in stored]
+    _check_names(place, names)
+    cache = ShardCache(None, None)
+    entries: list[Entry] = []
+    facts: list[ShardFacts] = []
+    for first in range(0, len(stored), _AT_ONCE):
+        for entry, index in open_remote(stored[first : first + _AT_ONCE], cache, progress=True):
+            entries.append(entry)
+            facts.append(index.facts())
+    with TemporaryDirectory(prefix="gpuloader-merge-") as folder:
+        path = output if isinstance(output, Path) else Path(folder, MERGED_FILE)
+        with _written(path) as file:
+            again = (open_again(entry, cache, lambda: True) for entry in entries)
+            indexes = count_long(again, len(entries), "merging indexes", shown=True)
+            write_index(file, facts, indexes, names, [entry.version.tag for entry in entries])
+        if path is not output:
+            place.upload(path)
+        return MergedShards(place, _open_index(path), [])
+
+
+def _check_ending(output: Path | RemoteShard) -> None:
+    if PurePath(output.name).suffix != MERGED_SUFFIX:
+        raise ConfigError(f"{output}: name it *{MERGED_SUFFIX}, as a loader knows a merged index by this ending")
+
+
+@contextmanager
+def _written(output: Path) -> Iterator[IO[bytes]]:
     try:
         with atomic_file(output) as file:
-            indexes = count_long(map(loaded, opened), len(opened), "merging indexes", shown=True)
-            write_index(file, opened, indexes, names)
+            yield file
     except OSError as error:
         raise ConfigError(f"{output} cannot be written ({error.strerror}): name another file by --output") from None
 
@@ -118,7 +218,9 @@ def _open_index(path: Path) -> SetIndex:
         file_bytes, read = os.fstat(file.fileno()).st_size, partial(os.pread, file.fileno())
 
         def write(to: IO[bytes]) -> None:
-            copy(read, read_index_head(read, file_bytes, str(path)), str(path), to)
+            head = read_index_head(read, file_bytes, str(path))
+            to.write(read(head.blocks_at, 0))
+            to.writelines(blocks(read, head, str(path)))
 
         if file_bytes > MOST_COPIED_BYTES:
             try:
@@ -128,16 +230,48 @@ def _open_index(path: Path) -> SetIndex:
         return SetIndex.parse(file.readall(), str(path))
 
 
-def _check_names(path: Path, names: Sequence[str]) -> list[Path]:
-    """Returns the folders of the shards; raises IndexFileError if they have other shards than these."""
+def _download_index(place: RemoteShard) -> SetIndex:
+    forget_listings([place.url])
+    version = place.version(lambda: True)
+
+    def write(to: IO[bytes]) -> None:
+        def read(count: int, offset: int) -> bytes:
+            to.seek(offset)
+            return to.read(count)
+
+        place.download(version, to, lambda: True, lambda _: None)
+        for _ in blocks(read, read_index_head(read, version.size_bytes, str(place)), str(place)):
+            pass
+
+    try:
+        return map_set(Entry(place, version).key, write)
+    except DataError:  # also if it is an OSError
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"{place} cannot be kept in {cache_folder()} ({error.strerror}): make room there, or name the folder above "
+            f"it by XDG_CACHE_HOME"
+        ) from None
+
+
+def _check_names(path: Path | RemoteShard, names: Sequence[str]) -> list[Path]:
+    """Returns the folders of the shards; raises IndexFileError if they have other shards than these.
+
+    Of a store it returns none: its folders are not listed.
+    """
     named: dict[str, set[str]] = {}
     for name in names:
         folder, _, file = name.rpartition("/")
         named.setdefault(folder, set()).add(file)
     if sum(map(len, named.values())) < len(names) or not names:
         raise IndexFileError(f"{path} is damaged: it names a shard twice, or none. {_ADVICE}")
+    outside = IndexFileError(f"{path} is damaged: it names shards that are not below its folder. {_ADVICE}")
+    if isinstance(path, RemoteShard):
+        if path.folder.endswith("://") or not all(map(_is_below_url, names)):
+            raise outside
+        return []
     if any(name.startswith("/") for name in names) or not all(map(_is_below, named)):
-        raise IndexFileError(f"{path} is damaged: it names shards that are not below its folder. {_ADVICE}")
+        raise outside
     gone, lacking = [], []
     for folder, files in named.items():
         there = set(os.listdir(path.parent / folder))  # noqa: PTH208 - the names alone
@@ -156,6 +290,11 @@ def _is_below(folder: str) -> bool:
     """Says whether this is how `os.path.relpath` names a folder that is or is below another one, "" for the same."""
     parts = PurePath(folder).parts
     return "/".join(parts) == folder and ".." not in parts and "\0" not in folder
+
+
+def _is_below_url(name: str) -> bool:
+    """Says whether this, behind the URL of a folder, is a file that is or is below there, for every server."""
+    return set(name).isdisjoint("?#\\\0") and set(unquote(name).split("/")).isdisjoint(("", ".", ".."))
 
 
 def _some(names: Sequence[str]) -> str:

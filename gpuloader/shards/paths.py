@@ -171,7 +171,7 @@ def tars_in(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.suffix == ".tar" and not file.is_dir())
 
 
-def _expand_url(source: str, protocol: str, braces: bool) -> list[Shard]:
+def _expand_url(source: str, protocol: str, braces: bool) -> Sequence[Shard]:
     if "{" in source and braces:
         return [shard for part in expand_braces(source) for shard in _expand(part, braces=False)]
     folder = source.endswith("/")
@@ -186,7 +186,8 @@ def _expand_url(source: str, protocol: str, braces: bool) -> list[Shard]:
         return _check_any(
             shards, f"no *.tar in the folder {shown}" if folder else f"no object matches {shown}", "the URL"
         )
-    return [RemoteShard(source)]
+    shard = RemoteShard(source)
+    return open_merged(shard) if shard.name.endswith(MERGED_SUFFIX) else [shard]
 
 
 def _is_index(name: str) -> bool:

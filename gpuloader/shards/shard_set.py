@@ -118,7 +118,7 @@ class ShardSet:
         else:
             self.folders = {number: shard for number, shard in enumerate(shards) if isinstance(shard, Folder)}
         self.index = index
-        self._entries = dict(entries or {})  # for the shards on stores
+        self._entries = entries or {}  # for the shards on stores
         self._cache = cache
         self._read_cached = read_cached
         self._warned = False
@@ -151,7 +151,10 @@ class ShardSet:
             read_cached: as for `ShardSet`.
         """
         if isinstance(shards, MergedShards):
-            return cls(shards, shards.set_index, read_cached=read_cached)
+            shard_cache = ShardCache(cache, cache_bytes) if shards.entries else None
+            if shard_cache:
+                shard_cache.check_fits(shards.entries[int(shards.set_index.shard_bytes.argmax())])
+            return cls(shards, shards.set_index, shards.entries, shard_cache, read_cached)
         local = {number: shard for number, shard in enumerate(shards) if not isinstance(shard, RemoteShard)}
         remote = {number: shard for number, shard in enumerate(shards) if isinstance(shard, RemoteShard)}
         indexes: dict[int, Opened] = {}
@@ -201,8 +204,8 @@ class ShardSet:
     def first(self, samples: int) -> ShardSet:
         """Returns the first shards that have so many samples together, or some more; they open files of their own."""
         shards = int(np.searchsorted(self._starts, samples))
-        entries = {number: entry for number, entry in self._entries.items() if number < shards}
-        return ShardSet(self.shards[:shards], self.index.first(shards), entries, self._cache, self._read_cached)
+        # Nobody asks for the entries of later shards.
+        return ShardSet(self.shards[:shards], self.index.first(shards), self._entries, self._cache, self._read_cached)
 
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
         """Returns the digest of each run of so many shards; the last run may be shorter."""
@@ -414,7 +417,10 @@ class ShardSet:
         need = Need(plan, self._shards_of, self._entries)
         if not self._warned:
             self._warned = True
-            warn_of_repeats(need, self._cache.limit_bytes)
+            sizes = np.zeros_like(self.index.shard_bytes)
+            stored = [number for number in range(len(sizes)) if number in self._entries]
+            sizes[stored] = self.index.shard_bytes[stored]
+            warn_of_repeats(need, self._cache.limit_bytes, sizes)
         return Ahead(need, self._cache)
 
     def cache_stats(self) -> CacheStats | None:

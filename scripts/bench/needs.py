@@ -18,6 +18,8 @@ from gpuloader.plan.order import WINDOW_SHARDS
 RESULTS = Path(__file__).resolve().parents[2] / "docs/benchmark"
 START_REQUESTS, DOWNLOAD_REQUESTS = 1, 4
 """Over HTTP or to S3, for each shard: in each process, and for a download; a test counts them."""
+MERGED_START_REQUESTS, MERGED_DOWNLOAD_REQUESTS = 1, 3
+"""The same for a merged index: in each process, and on top of it in the one that downloads it on a node."""
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 _MEASURED, _COMPUTED, _ASSUMED = "measured", "computed", "assumed"
 
@@ -61,13 +63,18 @@ def page(result: Mapping[str, Any]) -> str:
 def _limits(cluster: Cluster, shuffles: Mapping[str, Mapping[str, Any]]) -> str:
     rates = [f"{_bytes(rate)}/s with `{shuffle}`" for shuffle, rate in _rates(cluster, shuffles).items()]
     return (
-        "With shards on a store, these are the first limits, all computed:\n\n"
-        f"1. Memory at the start: each process holds the indexes of all shards, so the processes of a node hold "
-        f"{_bytes(NODE_GPUS * index_bytes(cluster))}.\n"
-        f"2. Requests at the start: each process asks for the version of each shard. The store needs "
-        f"{_time(_seconds_of_asking(cluster))} to answer.\n"
-        f"3. Network: to keep up, each node downloads {', '.join(rates)}. Its ranks read "
+        "With shards on a store and their [merged index](commands/index.md#shards-on-a-store), these are the first "
+        "limits, all computed:\n\n"
+        f"1. Network: to keep up, each node downloads {', '.join(rates)}. Its ranks read "
         f"{_bytes(_read_rate(cluster))}/s.\n"
+        f"2. The first start: each node downloads the merged index, {_bytes(index_bytes(cluster))}.\n\n"
+        "Without it, two others come first:\n\n"
+        f"1. Memory at the start: each process holds the indexes of all shards, so the processes of a node hold "
+        f"{_bytes(NODE_GPUS * index_bytes(cluster))}; with it, {_bytes(NODE_GPUS * _names_bytes(cluster))} beside the "
+        f"mapped file.\n"
+        f"2. Requests at the start: each process asks for the version of each shard. The store needs "
+        f"{_time(_start_requests(cluster) / cluster.store_requests_per_second)} to answer; with it, "
+        f"{_time(_merged_start_requests(cluster) / cluster.store_requests_per_second)}.\n"
     )
 
 
@@ -103,19 +110,26 @@ def _index(cluster: Cluster) -> list[_Row]:
             _MEASURED,
         ),
         ("beside the shards", "pictures x part", all_bytes, _COMPUTED),
-        ("on each node's disk, mapped by its processes", "pictures x part", all_bytes, _COMPUTED),
+        ("merged, and on each node's disk, mapped by its processes", "pictures x part", all_bytes, _COMPUTED),
         ("making the indexes of a million pictures", "tiny pictures", f"{core_seconds * 1e6:.0f} core-s", _MEASURED),
         ("making all, once", "in proportion", build, _COMPUTED),
     ]
 
 
 def _requests(cluster: Cluster, downloaded: int) -> list[_Row]:
-    start, first = cluster.gpus * cluster.shards * START_REQUESTS, cluster.nodes * cluster.shards
+    start, merged = _start_requests(cluster), _merged_start_requests(cluster)
+    first = cluster.nodes * cluster.shards
     requests = cluster.nodes * downloaded * DOWNLOAD_REQUESTS
     rate = requests / cluster.epoch_seconds
     return [
-        ("at each start, HEAD for versions", "processes x shards", f"{start:,}", _COMPUTED),
-        ("at the first start, GET of indexes", "nodes x shards, at least", f"{first:,}", _COMPUTED),
+        ("without a merged index, at each start, HEAD for versions", "processes x shards", f"{start:,}", _COMPUTED),
+        ("the same, at the first start, GET of indexes", "nodes x shards, at least", f"{first:,}", _COMPUTED),
+        (
+            "with a merged index, at the first start",
+            f"processes x {MERGED_START_REQUESTS} + nodes x {MERGED_DOWNLOAD_REQUESTS}",
+            f"{merged:,}",
+            _COMPUTED,
+        ),
         ("for each download", "HEAD, GET, HEAD, GET of `.sha256`", f"{DOWNLOAD_REQUESTS}", _MEASURED),
         ("in an epoch with `shards`", f"nodes x downloads x {DOWNLOAD_REQUESTS}", f"{requests:,}", _COMPUTED),
         ("in a second of it", "that / seconds of an epoch", f"{rate:,.0f}", _COMPUTED),
@@ -138,7 +152,7 @@ def _cache(cluster: Cluster) -> list[_Row]:
 def _memory(cluster: Cluster) -> list[_Row]:
     samples, loader_bytes = measured("loader_rss_bytes")
     starting = index_bytes(cluster)
-    merged = merged_index()
+    merged, names = merged_index(), most_shards()
     private = _bytes(merged["set_private_bytes"])
     return [
         (f"a process with {samples:,} tiny pictures", "", _bytes(loader_bytes), _MEASURED),
@@ -149,8 +163,19 @@ def _memory(cluster: Cluster) -> list[_Row]:
             _bytes(cluster.samples / 8),
             _COMPUTED,
         ),
-        ("a store's indexes, in each process at the start", "pictures x part", _bytes(starting), _COMPUTED),
+        (
+            "without a merged index, a store's indexes, in each process at the start",
+            "pictures x part",
+            _bytes(starting),
+            _COMPUTED,
+        ),
         ("the same, in a node", f"that x {NODE_GPUS}", _bytes(NODE_GPUS * starting), _COMPUTED),
+        (
+            "with a merged index, the names of the shards, in each process",
+            f"shards x {names['set_private_bytes'] / names['shards']:.0f} bytes; the tags of a store come on top",
+            _bytes(_names_bytes(cluster)),
+            _COMPUTED,
+        ),
     ]
 
 
@@ -163,9 +188,15 @@ def _start(cluster: Cluster) -> list[_Row]:
         ("each later process on the machine", "", f"{later:.2f} core-s", _MEASURED),
         ("the first, with all pictures", "in proportion", all_first, _COMPUTED),
         (
-            "asking a store for all versions",
+            "asking a store for all versions, without a merged index",
             "requests / requests a second",
-            _time(_seconds_of_asking(cluster)),
+            _time(_start_requests(cluster) / cluster.store_requests_per_second),
+            _COMPUTED,
+        ),
+        (
+            "asking it for the merged index",
+            "requests / requests a second",
+            _time(_merged_start_requests(cluster) / cluster.store_requests_per_second),
             _COMPUTED,
         ),
     ]
@@ -177,6 +208,7 @@ def _network(cluster: Cluster) -> list[_Row]:
         ("what its ranks read", f"{NODE_GPUS} x images a second x bytes", f"{_bytes(read)}/s", _COMPUTED),
         ("all pictures, once in an epoch", "that x nodes", f"{_bytes(read * cluster.nodes)}/s", _COMPUTED),
         ("the same to all nodes, from the store", "that x nodes", f"{_bytes(read * cluster.nodes**2)}/s", _COMPUTED),
+        ("the merged index, once", "pictures x its part", _bytes(index_bytes(cluster)), _COMPUTED),
     ]
 
 
@@ -212,9 +244,20 @@ def _rates(cluster: Cluster, shuffles: Mapping[str, Mapping[str, Any]]) -> dict[
     return {shuffle: found["downloads"] * scale for shuffle, found in shuffles.items()}
 
 
-def _seconds_of_asking(cluster: Cluster) -> float:
-    """Returns how long the store answers the questions of a start."""
-    return cluster.gpus * cluster.shards * START_REQUESTS / cluster.store_requests_per_second
+def _start_requests(cluster: Cluster) -> int:
+    """Returns the requests of a start without a merged index."""
+    return cluster.gpus * cluster.shards * START_REQUESTS
+
+
+def _merged_start_requests(cluster: Cluster) -> int:
+    """Returns the requests of the first start with a merged index."""
+    return cluster.gpus * MERGED_START_REQUESTS + cluster.nodes * MERGED_DOWNLOAD_REQUESTS
+
+
+def _names_bytes(cluster: Cluster) -> float:
+    """Returns what the names of the shards take in each process that opens a merged index."""
+    names = most_shards()
+    return cluster.shards * float(names["set_private_bytes"] / names["shards"])
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -261,6 +304,12 @@ def merged_index() -> dict[str, Any]:
     return max(rows, key=lambda row: row["samples"])
 
 
+def most_shards() -> dict[str, Any]:
+    """Returns what scripts/bench/scale measured with the merged index of the most shards."""
+    rows: list[dict[str, Any]] = json.loads((RESULTS / "scale-sets.json").read_text())["rows"]
+    return max(rows, key=lambda row: row["shards"])
+
+
 def per_picture(name: str) -> float:
     """Returns a measured figure in proportion to the pictures."""
     samples, figure = measured(name)
@@ -291,7 +340,7 @@ def _bytes(count: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} hours" if seconds > 3600 else f"{seconds:,.0f} s"
+    return f"{seconds / 3600:.1f} hours" if seconds > 3600 else f"{seconds:,.{1 if seconds < 10 else 0}f} s"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from making import write_samples
 from serving import Server
 
 from gpuloader.plan import Plan
-from gpuloader.shards import open_index
+from gpuloader.shards import ShardSet, merge_stored, open_index, resolve_shards
 from gpuloader.shards.remote import RemoteShard, ShardCache, close_shard, open_remote, requests
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts/bench"
@@ -113,6 +113,7 @@ def test_the_requests_of_a_start_and_of_a_download_are_those_of_the_page(
     with Server(tmp_path) as server:
         for name, value in [("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", "secret"), ("ENDPOINT_URL", server.url)]:
             monkeypatch.setenv(f"AWS_{name}", value)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
         requests.file_system.cache_clear()
         remote, name = RemoteShard(url.replace("SERVER", server.url)), f"bucket/{shard.name}"
         shard_cache = ShardCache(tmp_path / "cache", 10**9)
@@ -128,6 +129,13 @@ def test_the_requests_of_a_start_and_of_a_download_are_those_of_the_page(
         server.asked.clear()
         open_remote([remote], ShardCache(tmp_path / "cache", 10**9))  # another process: the index is there
         assert server.asked == {("HEAD", name): needs.START_REQUESTS}
+
+        merge_stored([remote], shard.with_name("all.gpuset"))
+        for of_node in (needs.MERGED_DOWNLOAD_REQUESTS, 0):
+            server.asked.clear()
+            ShardSet.open(resolve_shards(remote.in_folder("all.gpuset").url), cache=tmp_path / "cache")
+            assert {asked for _, asked in server.asked} == {"bucket/all.gpuset"}
+            assert server.asked.total() == needs.MERGED_START_REQUESTS + of_node
     requests.file_system.cache_clear()
 
 

@@ -269,13 +269,13 @@ def test_the_command_merges_a_folder_and_merges_it_again(tmp_path: Path) -> None
     assert len(resolve_shards(tmp_path / "s[1]")) == 1
     with pytest.raises(ConfigError, match=r"of anything but one folder, name the file: --output FOLDER/NAME\.gpuset"):
         index([str(tmp_path / "s[1]" / ".hidden.tar")], merge=True)
-    index([str(tmp_path / "s[1]" / ".hidden.tar")], output=tmp_path / "s[1]" / "x.gpuset")
+    index([str(tmp_path / "s[1]" / ".hidden.tar")], output=str(tmp_path / "s[1]" / "x.gpuset"))
     assert len(resolve_shards(tmp_path / "s[1]" / "x.gpuset")) == 1
 
 
 def test_a_folder_of_folders_is_indexed_by_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shards = write_samples(tmp_path / "a", 4, shards=2)
-    index([str(tmp_path / "a")], output=tmp_path / "all.gpuset")
+    index([str(tmp_path / "a")], output=str(tmp_path / "all.gpuset"))
     shards[0].with_name("train-0000.tar.gpuidx").unlink()
     index([str(tmp_path)])
     assert capsys.readouterr().out.endswith("4 samples in 2 shards\n")

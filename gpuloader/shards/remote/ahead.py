@@ -52,23 +52,25 @@ class Need:
         found, first = np.unique(self.shards_of(self.plan.coming(cursor, steps)), return_index=True)
         return [shard for shard in found[np.argsort(first)].tolist() if shard in self.entries]
 
-    def times_downloaded(self, limit_bytes: int) -> float:
+    def times_downloaded(self, limit_bytes: int, sizes: NDArray[np.int64]) -> float:
         """Estimates how often a shard is downloaded in an epoch if the cache holds `limit_bytes`.
+
+        The sizes are the bytes of each shard; 0 for those that are not on stores.
 
         It goes through the epoch until the cache is full, counts from there, and stops after enough positions.
         """
-        sizes = {shard: entry.version.size_bytes for shard, entry in self.entries.items()}
         held: OrderedDict[int, int] = OrderedDict()
         held_bytes = downloaded_bytes = step = full_at = 0
         end = min(self.plan.steps, max(1, _MOST_COUNTED // self.plan.global_batch))
-        if (total := sum(sizes.values())) <= limit_bytes:
+        if (total := int(sizes.sum())) <= limit_bytes:
             return 1.0
         while step < end:
             for shard in self.shards(self.plan.at(0, step), self.chunk_steps):
+                size = sizes.item(shard)
                 if shard not in held:
-                    downloaded_bytes += sizes[shard] if 0 < full_at <= step else 0
-                    held_bytes += sizes[shard]
-                held[shard] = sizes[shard]
+                    downloaded_bytes += size if 0 < full_at <= step else 0
+                    held_bytes += size
+                held[shard] = size
                 held.move_to_end(shard)
                 while held_bytes > limit_bytes:
                     held_bytes -= held.popitem(last=False)[1]
@@ -98,13 +100,12 @@ class Ahead:
         """Requests the shards that are needed next from the step at the cursor on."""
         if self._chunks and cursor < self._chunks[0][0]:
             return
-        entries = self._need.entries
-        coming = self._coming(cursor)
-        self._cache.coming = frozenset(entries[shard].key for shard in coming)
-        for shard in coming:
-            if shard not in self._requested and not self._cache.has(entries[shard]):
+        coming = {shard: self._need.entries[shard] for shard in self._coming(cursor)}
+        self._cache.coming = frozenset(entry.key for entry in coming.values())
+        for shard, entry in coming.items():
+            if shard not in self._requested and not self._cache.has(entry):
                 self._requested.add(shard)
-                self._threads.put((shard, entries[shard]))
+                self._threads.put((shard, entry))
 
     def _coming(self, cursor: Cursor) -> list[int]:
         """Returns the shards that are needed next and fit into the cache together, in order."""
@@ -130,19 +131,18 @@ class Ahead:
         self._threads.close()
 
 
-def warn_of_repeats(need: Need, limit_bytes: int) -> None:
+def warn_of_repeats(need: Need, limit_bytes: int, sizes: NDArray[np.int64]) -> None:
     """Logs a warning if the order uses more shards at a time than the cache holds."""
-    if (times := need.times_downloaded(limit_bytes)) > _OFTEN:
+    if (times := need.times_downloaded(limit_bytes, sizes)) > _OFTEN:
         by_shard = (
             "" if need.plan.positions.shuffle == "shards" else ', or use shuffle="shards", which needs few at a time'
         )
-        total_bytes = sum(entry.version.size_bytes for entry in need.entries.values())
         _log.warning(
             "the order uses more shards at a time than the cache holds: each is downloaded about %.0f times in "
             "an epoch. Give the cache more than its %d bytes, ideally all %d of the shards (Cache(max_bytes=...))%s",
             times,
             limit_bytes,
-            total_bytes,
+            sizes.sum(),
             by_shard,
         )
 

@@ -38,7 +38,7 @@ from gpuloader.errors import ConfigError, DataError, IndexFileError, RemoteError
 from gpuloader.shards.index import ShardIndex
 from gpuloader.shards.index_files import INDEX_SUFFIX
 from gpuloader.shards.remote.indexes import NO_TIME, load_index, save_index, scan_descriptor
-from gpuloader.shards.remote.store import Entry
+from gpuloader.shards.remote.store import Entry, RemoteShard, Version
 from gpuloader.shards.remote.waiting import POLL_SECONDS, Wanted, check_wanted, pause
 
 _CHECKSUM_FILE_BYTES = 4096
@@ -95,14 +95,8 @@ class ShardCache:
             self.limit_bytes = limit_bytes
         self.coming: frozenset[str] = frozenset()
         self._hits = self._misses = self._downloaded_bytes = 0
-        self._expected: dict[str, bytes] = {}  # by key, the digest of the content in a loader's index
         self._checked: set[str] = set()
         self._scanned: set[str] = set()
-
-    def expect(self, entry: Entry, index: ShardIndex) -> None:
-        """Requires that the shard's content matches this index whenever it is opened."""
-        self._expected[entry.key] = index.digest()
-        self._checked.discard(entry.key)
 
     def check_fits(self, entry: Entry) -> None:
         """Raises ConfigError if a shard is larger than the cache may be."""
@@ -288,8 +282,8 @@ class ShardCache:
             part.rename(self._path(entry))
 
     def _complete(self, entry: Entry, file: io.FileIO, wanted: Wanted) -> None:
-        entry.shard.download(entry.version, file, wanted, self._count_downloaded)
-        _check_sum(entry, file, wanted)
+        version = entry.shard.download(entry.version, file, wanted, self._count_downloaded)
+        _check_sum(entry.shard, version, file, wanted)
         index = scan_descriptor(file.fileno(), entry)
         self._check_content(entry, index)
         save_index(index, self.index_file(entry), entry)
@@ -298,10 +292,15 @@ class ShardCache:
 
     def _check_content(self, entry: Entry, index: ShardIndex) -> None:
         """Raises IndexFileError if this loader's index does not match the content in the cache."""
-        expected = self._expected.get(entry.key)
-        if expected is not None and expected != index.digest():
+        if entry.digest is None:
+            return
+        if entry.digest() != index.digest():
             for path in (self.index_file(entry), self.given_index_file(entry)):
                 path.unlink(missing_ok=True)
+            if entry.version.merged:
+                raise IndexFileError(
+                    f"{entry.shard} does not match {entry.version.merged}: run `gpuloader index --merge` again"
+                )
             raise IndexFileError(
                 f"{entry.shard} does not match its index. If the store has an index beside it, "
                 f"{entry.shard.beside(INDEX_SUFFIX)} belongs to another shard: delete it on the store, or make it "
@@ -439,11 +438,11 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _check_sum(entry: Entry, file: io.FileIO, wanted: Wanted) -> None:
+def _check_sum(shard: RemoteShard, version: Version, file: io.FileIO, wanted: Wanted) -> None:
     """Compares with the store's checksum, or with the first word of URL.sha256, as `sha256sum` writes it."""
-    stated = entry.version.checksum
+    stated = version.checksum
     if stated is None:
-        beside = entry.shard.beside(".sha256").read_small(_CHECKSUM_FILE_BYTES, wanted) or b""
+        beside = shard.beside(".sha256").read_small(_CHECKSUM_FILE_BYTES, wanted) or b""
         word = beside[:64].decode("ascii", "replace").lower()
         if len(word) != 64 or word.strip("0123456789abcdef"):
             return
@@ -456,6 +455,6 @@ def _check_sum(entry: Entry, file: io.FileIO, wanted: Wanted) -> None:
         digest.update(block)
     if digest.hexdigest() != expected:
         raise DataError(
-            f"{entry.shard}: the download has the {name} {digest.hexdigest()}, but it should have {expected}: the "
+            f"{shard}: the download has the {name} {digest.hexdigest()}, but it should have {expected}: the "
             f"object is damaged, or its checksum is that of another version: upload both again"
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -47,12 +49,11 @@ def open_remote(
     missing = [number for number, (_, index) in enumerate(known) if index is None]
     Random().shuffle(missing)  # processes that start together share the work: each checks again before it scans
     entries = [known[number][0] for number in missing]
-    scanned = each(entries, lambda entry, wanted: _make(entry, cache, wanted), _SCANS, progress, "indexing shards")
+    scanned = each(entries, lambda entry, wanted: open_again(entry, cache, wanted), _SCANS, progress, "indexing shards")
     indexes = {**{number: index for number, (_, index) in enumerate(known)}, **dict(zip(missing, scanned))}
     opened = [(entry, index) for (entry, _), index in zip(known, indexes.values()) if index is not None]
-    for entry, index in opened:
-        cache.expect(entry, index)
-    return opened
+    # Returns the digest itself, as the index takes memory.
+    return [(replace(entry, digest=partial(bytes, index.digest())), index) for entry, index in opened]
 
 
 def _look_up(shard: RemoteShard, cache: ShardCache, wanted: Wanted) -> tuple[Entry, ShardIndex | None]:
@@ -69,7 +70,8 @@ def _load_kept(entry: Entry, cache: ShardCache) -> ShardIndex | None:
     return index if index is not None else load_index(cache.given_index_file(entry), entry)
 
 
-def _make(entry: Entry, cache: ShardCache, wanted: Wanted) -> ShardIndex:
+def open_again(entry: Entry, cache: ShardCache, wanted: Wanted) -> ShardIndex:
+    """Opens the index of a version of a shard, which may be in the cache; raises as `open_remote`."""
     if (index := _load_kept(entry, cache)) is not None:
         return index
     if not cache.has(entry) and (index := scan_parts(entry, wanted)) is not None:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from random import Random
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from gpuloader.errors import DataError, RemoteError, ShardChangedError, ShardNotFoundError, describe
 from gpuloader.helpers.text import shorten
@@ -49,12 +48,14 @@ class Version:
         tag: changes with the content; "" if the store has none.
         checksum: ("md5" or "sha256", hex digits) of the content, if the store gives one.
         ranges: whether parts can be requested, as far as is known.
+        merged: the merged index that says so instead of the store; "" if none does.
     """
 
     size_bytes: int
     tag: str
     checksum: tuple[str, str] | None = field(default=None, compare=False)
     ranges: bool = field(default=True, compare=False)
+    merged: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, repr=False)
@@ -77,10 +78,19 @@ class RemoteShard:
         """The file's name, like that of a path."""
         return PurePosixPath(str(self)).name
 
+    @property
+    def folder(self) -> str:
+        """The URL of its folder, with a slash at the end and without a query."""
+        return f"{self.url.partition('?')[0].rpartition('/')[0]}/"
+
+    def in_folder(self, name: str) -> RemoteShard:
+        """Returns the object of this name in its folder."""
+        _, question_mark, query = self.url.partition("?")
+        return RemoteShard(self.folder + name + question_mark + query)
+
     def beside(self, suffix: str) -> RemoteShard:
         """Returns the object with a suffix added to its name."""
-        path, question_mark, query = self.url.partition("?")
-        return RemoteShard(path + suffix + question_mark + query)
+        return self.in_folder(self.url.partition("?")[0].removeprefix(self.folder) + suffix)
 
     def version(self, wanted: Wanted) -> Version:
         """Asks the store for the current version.
@@ -144,8 +154,10 @@ class RemoteShard:
             return None
         return data
 
-    def download(self, version: Version, file: io.FileIO, wanted: Wanted, came: Callable[[int], None]) -> None:
+    def download(self, version: Version, file: IO[bytes], wanted: Wanted, came: Callable[[int], None]) -> Version:
         """Appends the missing bytes of the object to a file; calls `came` with the number of new bytes.
+
+        Returns the version as the store describes it now.
 
         Raises:
             ShardChangedError: the object has a version other than `version`.
@@ -154,16 +166,17 @@ class RemoteShard:
 
         def rest(requests: Requests) -> None:
             bytes_from = self._bytes_as_they_come if requests.streams else self._bytes_in_blocks
-            for data in bytes_from(requests, version, file):
+            for data in bytes_from(requests, now, file):
                 _write(file, data)
                 came(len(data))
             check_size(file.tell(), version.size_bytes)
 
-        self.check_version(version, wanted)
+        now = self.check_version(version, wanted)
         if file.seek(0, os.SEEK_END) > version.size_bytes:
             file.truncate(0)
         _try(self.url, rest, wanted, lambda: file.seek(0, os.SEEK_END))
         self.check_version(version, wanted)
+        return now
 
     def upload(self, file: Path) -> None:
         """Makes the object of a file's content, in place of an older one; it appears once it is complete.
@@ -176,7 +189,7 @@ class RemoteShard:
         except ShardNotFoundError:
             raise RemoteError(str(self), "the store has no such bucket or repository", tries=1) from None
 
-    def _bytes_as_they_come(self, requests: Requests, version: Version, file: io.FileIO) -> Iterator[bytes]:
+    def _bytes_as_they_come(self, requests: Requests, version: Version, file: IO[bytes]) -> Iterator[bytes]:
         """Yields the bytes that the file lacks. If the server does not support ranges, empties it and yields all."""
         start = file.seek(0, os.SEEK_END)
         if start == version.size_bytes:
@@ -189,7 +202,7 @@ class RemoteShard:
             file.truncate()
             yield from requests.read_chunks(answer, version.size_bytes - start)
 
-    def _bytes_in_blocks(self, requests: Requests, version: Version, file: io.FileIO) -> Iterator[bytes]:
+    def _bytes_in_blocks(self, requests: Requests, version: Version, file: IO[bytes]) -> Iterator[bytes]:
         start, size = file.seek(0, os.SEEK_END), FIRST_BLOCK_BYTES
         while start < version.size_bytes:
             end = min(start + min(size, BLOCK_BYTES), version.size_bytes)
@@ -210,25 +223,31 @@ class RemoteShard:
         if (length := answer.headers.get("content-length")) is not None:
             check_size(int(length), end - start)
 
-    def check_version(self, version: Version, wanted: Wanted) -> None:
-        """Raises ShardChangedError if the store has another version now."""
+    def check_version(self, version: Version, wanted: Wanted) -> Version:
+        """Returns the version as the store describes it now; raises ShardChangedError if it is another one."""
         forget_listings([self.url])
         if (now := self.version(wanted)) != version:
             raise self._changed_error(f"has (size, tag) {_describe(now)}", version)
+        return replace(now, merged=version.merged)
 
     def _changed_error(self, problem: str, version: Version) -> ShardChangedError:
-        return ShardChangedError(
-            f"{self} {problem}, but it had (size, tag) {_describe(version)} when this loader was created. "
-            f"Make the loader again once the shard is final"
-        )
+        when, advice = "this loader was created", "Make the loader again once the shard is final"
+        if version.merged:
+            when, advice = f"{version.merged} was made", "Run `gpuloader index --merge` again"
+        return ShardChangedError(f"{self} {problem}, but it had (size, tag) {_describe(version)} when {when}. {advice}")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One version of a shard on a store."""
+    """One version of a shard on a store.
+
+    Attributes:
+        digest: returns the digest of a loader's index, which the content must match; None before there is one.
+    """
 
     shard: RemoteShard
     version: Version
+    digest: Callable[[], bytes] | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def key(self) -> str:
@@ -311,7 +330,7 @@ def _strong(tag: str) -> str:
     return tag.removeprefix("W/")
 
 
-def _write(file: io.FileIO, data: bytes) -> None:
+def _write(file: IO[bytes], data: bytes) -> None:
     view = memoryview(data)
     try:
         while view:

@@ -74,7 +74,7 @@ def test_a_part_of_the_data_needs_its_own_shards() -> None:
     ],
 )
 def test_how_often_a_shard_is_downloaded_is_foreseen(shuffle: Shuffle, shards: int, room: int, often: bool) -> None:
-    found = need(shards, shuffle).times_downloaded(room * SHARD_BYTES)
+    found = need(shards, shuffle).times_downloaded(room * SHARD_BYTES, np.full(shards, SHARD_BYTES))
     assert (found > 2) == often
     assert 1 / 2 < found * shards / downloads(need(shards, shuffle), room) < 2
 

@@ -1,0 +1,313 @@
+"""One index of many shards on a store: what is asked for at the start, and what is noticed when it does not fit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from forging import parts_of, sealed
+from hostile import mutated_bytes
+from lifecycles import loader, records
+from making import write_samples
+from serving import Server
+
+from gpuloader import Cache
+from gpuloader.cli.index import index
+from gpuloader.errors import ConfigError, IndexFileError, ShardChangedError, ShardNotFoundError
+from gpuloader.loading.loader import run_of
+from gpuloader.plan import AllSamples, Plan
+from gpuloader.shards import Arena, ShardSet, merge_indexes, merged, resolve_local, resolve_shards
+from gpuloader.shards.merged import MergedShards
+from gpuloader.shards.remote.store import DiskError, Entry, RemoteShard
+
+FILE = "all.gpuset"
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four shards of six samples each, in two folders, and their merged index. To be read only."""
+    folder = tmp_path_factory.mktemp("tree")
+    for shard in write_samples(folder / "a", 24, shards=4)[2:]:
+        (folder / "b").mkdir(exist_ok=True)
+        shard.rename(folder / "b" / shard.name)
+    with Server(folder) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user")))
+        patch.setattr(merged, "_AT_ONCE", 3)
+        index(urls(server), output=str(folder / FILE))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache folder of the user."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    return tmp_path / "user" / "gpuloader"
+
+
+@pytest.fixture
+def server(tmp_path: Path, tree: Path) -> Iterator[Server]:
+    """Serves a copy of the tree, with its times, of which the server makes the tags."""
+    with Server(Path(shutil.copytree(tree, tmp_path / "served"))) as running:
+        yield running
+
+
+def urls(server: Server) -> list[str]:
+    return [f"{server.url}/a/train-{{0000..0001}}.tar", f"{server.url}/b/train-{{0002..0003}}.tar"]
+
+
+def opened(server: Server, cache: Path, limit_bytes: int = 10**9) -> ShardSet:
+    return ShardSet.open(resolve_shards(f"{server.url}/{FILE}"), cache=cache, cache_bytes=limit_bytes)
+
+
+def test_no_shard_is_asked_for_before_it_is_read(server: Server, tmp_path: Path, kept: Path) -> None:
+    shards = opened(server, tmp_path / "cache")
+    assert server.asked == {("HEAD", FILE): 3, ("GET", FILE): 1}
+    [copy] = kept.glob("set-*.gpuidx")
+    assert copy.read_bytes() == (server.folder / FILE).read_bytes()
+
+    server.asked.clear()
+    opened(server, tmp_path / "cache")  # another process of the machine
+    assert server.asked == {("HEAD", FILE): 1}
+
+    server.asked.clear()
+    shards.read_images(np.array([7, 8]), Arena())
+    name = "a/train-0001.tar"
+    assert server.asked == {("HEAD", name): 2, ("GET", name): 1, ("GET", f"{name}.sha256"): 1}
+
+
+def test_what_is_known_of_each_shard_is_made_when_it_is_needed(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: Counter[str] = Counter()
+
+    def counted(shard: Any, *values: Any) -> Any:  # noqa: ANN401
+        made[shard.name] += 1
+        return Entry(shard, *values)
+
+    monkeypatch.setattr("gpuloader.shards.merged.Entry", counted)
+    shards = opened(server, tmp_path / "cache")
+    assert made.total() - made[FILE] == 1  # the largest, which must fit into the cache
+    made.clear()
+    ahead = shards.ahead(Plan(AllSamples(24, "none"), 6, 0, 4))
+    assert (ahead is not None, made.total()) == (True, 0)
+
+
+def test_batches_states_and_digests_are_those_of_the_shards_one_by_one(server: Server, tmp_path: Path) -> None:
+    for shuffle in ("full", "shards"):
+        with (
+            loader(sorted(server.folder.glob("*/*.tar")), 5, shuffle=shuffle) as local,
+            loader(urls(server), 5, shuffle=shuffle, cache=Cache(tmp_path / "one")) as one_by_one,
+            loader(f"{server.url}/{FILE}", 5, shuffle=shuffle, cache=Cache(tmp_path / "cache")) as together,
+        ):
+            expected = [records(batch) for batch in local]
+            assert [records(batch) for batch in together] == expected
+            assert run_of(together).shards.fingerprint == run_of(local).shards.fingerprint
+            for begun, resumed in ((together, one_by_one), (one_by_one, together)):
+                batches = iter(begun)
+                next(batches), next(batches)
+                resumed.load_state_dict(state := begun.state_dict())
+                assert resumed.state_dict() == state
+                assert [records(batch) for batch in resumed] == [records(batch) for batch in batches]
+
+
+def test_its_shards_are_those_that_the_urls_name(server: Server) -> None:
+    shards = resolve_shards(f"{server.url}/{FILE}")
+    assert isinstance(shards, MergedShards)
+    assert list(shards) == shards[:] == list(resolve_shards(urls(server)))
+    assert list(resolve_shards([f"{server.url}/{FILE}"])) == list(shards)
+
+
+# What does not fit.
+
+
+def touch(shard: Path) -> None:
+    os.utime(shard)
+
+
+def cut(shard: Path) -> None:
+    os.truncate(shard, 4096)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (
+            touch,
+            ShardChangedError,
+            r"b/train-0002\.tar has .*all\.gpuset was made\. Run `gpuloader index --merge` again",
+        ),
+        (cut, ShardChangedError, r"b/train-0002\.tar has \(size, tag\) \(4096.*all\.gpuset was made\. Run"),
+        (Path.unlink, ShardNotFoundError, r"no such object: .*b/train-0002\.tar"),
+    ],
+)
+def test_a_shard_that_changed_is_named_when_it_is_downloaded(
+    server: Server, tmp_path: Path, change: Callable[[Path], None], error: type[Exception], says: str
+) -> None:
+    change(server.folder / "b" / "train-0002.tar")
+    shards = opened(server, tmp_path / "cache")
+    shards.read_images(np.array([0]), Arena())
+    with pytest.raises(error, match=says):
+        shards.read_images(np.array([12]), Arena())
+
+
+def test_other_content_of_the_same_version_is_an_error(server: Server, tmp_path: Path) -> None:
+    path = server.folder / "b" / "train-0002.tar"
+    stat = path.stat()
+    with tarfile.open(path) as tar:
+        offset = tar.getmember("000012.cls").offset_data
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"7")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    shards = opened(server, tmp_path / "cache")
+    with pytest.raises(
+        IndexFileError, match=r"train-0002\.tar does not match .*all\.gpuset: run `gpuloader index --merge"
+    ):
+        shards.read_images(np.array([12]), Arena())
+
+
+def test_a_cache_with_no_room_for_the_largest_shard_is_refused_at_the_start(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"max_bytes=1\): .*train-000\d\.tar has \d+ bytes"):
+        opened(server, tmp_path / "cache", 1)
+    assert server.asked.keys() == {("HEAD", FILE), ("GET", FILE)}
+
+
+def test_forged_names_do_not_leave_the_folder(server: Server) -> None:
+    parts = parts_of((server.folder / FILE).read_bytes())
+    for name in (
+        "../outside.tar",
+        "/outside.tar",
+        "//other.host/x.tar",
+        "http://other.host/x.tar",
+        "a/../../outside.tar",
+        "a/%2e%2e/%2E%2E/outside.tar",
+        "%2e%2e%2foutside.tar",
+        "a/..",
+        "..",
+        "a//train-0000.tar",
+        "a/./train-0000.tar",
+        "x.tar?y",
+        "x#.tar",
+        "a\\\\..\\\\..\\\\x.tar",
+        "a/train-0001.tar",
+    ):
+        forged = parts.header.replace(b"a/train-0000.tar", name.encode(), 1)
+        (server.folder / FILE).write_bytes(sealed(parts._replace(header=forged)))
+        with pytest.raises(IndexFileError, match=r"names (shards that are not below its folder|a shard twice).*\. Run"):
+            resolve_shards(f"{server.url}/{FILE}")
+    assert {asked for _, asked in server.asked} == {FILE}
+
+
+def test_names_in_place_of_a_host_are_refused(server: Server) -> None:
+    """The URL has no path, so that what follows its last slash would be a host."""
+    index_there = opened(server, server.folder / "cache").index
+    with pytest.raises(IndexFileError, match="not below its folder"):
+        merged._check_names(RemoteShard(f"https://host{FILE}"), index_there.names)
+
+
+def test_damaged_and_forged_files_are_an_error_or_no_harm(server: Server, tmp_path: Path, kept: Path) -> None:
+    whole, cache = (server.folder / FILE).read_bytes(), tmp_path / "cache"
+    for data in (b"", b"x", whole[:50], whole[:-1], whole + b"x", *mutated_bytes(whole, 10)):
+        if data == whole:
+            continue
+        (server.folder / FILE).write_bytes(data)
+        with pytest.raises(IndexFileError, match=rf"{FILE} .*Run `gpuloader index --merge` again"):
+            opened(server, cache)
+        assert list(kept.glob("set-*.gpuidx")) == []
+    parts = parts_of(whole)
+    tags = parts.header.index(b'"tags": [') + 9
+    for header in (
+        parts.header[:tags] + b'"x", ' + parts.header[tags:],
+        parts.header[:tags] + b"3, " + parts.header[tags:],
+    ):
+        (server.folder / FILE).write_bytes(sealed(parts._replace(header=header)))
+        with pytest.raises(IndexFileError, match="wrong names or tags"):
+            opened(server, cache)
+    for area in ("table", "columns"):
+        for changed in mutated_bytes(getattr(parts, area), 10):
+            (server.folder / FILE).write_bytes(sealed(parts._replace(**{area: changed})))
+            try:
+                shards = opened(server, cache)
+                shards.read_images(np.arange(len(shards)), Arena())
+            except (IndexFileError, ShardChangedError, ConfigError):
+                continue
+            assert len(shards) == 24
+
+
+def test_the_file_of_a_disk_is_none_of_a_store(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(IndexFileError, match=r"all\.gpuset is of shards on a store: put it beside them\. Run"):
+        resolve_shards(server.folder)
+    merge_indexes(resolve_local(str(server.folder / "*/*.tar")), server.folder / FILE)
+    with pytest.raises(IndexFileError, match=r"all\.gpuset is of shards on a disk: make one of their URLs\. Run"):
+        resolve_shards(f"{server.url}/{FILE}")
+    with pytest.raises(ShardNotFoundError, match=r"no such object: .*/none\.gpuset"):
+        resolve_shards(f"{server.url}/none.gpuset")
+
+
+def test_a_file_that_cannot_be_kept_is_an_error(
+    server: Server, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be larger than the memory."""
+
+    def write(*_: object) -> None:
+        raise DiskError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gpuloader.shards.remote.store._write", write)
+    with pytest.raises(ConfigError, match=rf"{FILE} cannot be kept in {kept} \(No space left on device\): make room"):
+        opened(server, tmp_path / "cache")
+    assert list(kept.glob("*set-*")) == []
+
+
+# The command.
+
+
+def test_what_cannot_be_merged_is_refused(server: Server, tmp_path: Path) -> None:
+    shard = str(server.folder / "a" / "train-0000.tar")
+    for shards, output, says in (
+        (urls(server), None, rf"{server.url}/{FILE}: http:// cannot be written to: name a file by --output, and put"),
+        (urls(server), "x.tar", r"x\.tar: name it \*\.gpuset"),
+        ([*urls(server), shard], "x.gpuset", r"train-0000\.tar is on a disk"),
+        ([shard, *urls(server)], "x.gpuset", r"is on a store, but only local"),
+        ([shard], "s3://bucket/x.gpuset", r"train-0000\.tar is on a disk"),
+        (urls(server), "s3://bucket/x.gpuset", r"a/train-0000\.tar is not below s3://bucket/"),
+        (["s3://a/x.tar", "s3://b/x.tar"], None, r"s3://a/x\.tar is not below s3://: write"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            index(shards, merge=True, output=output)
+
+
+@pytest.mark.slow(kept=1, of="s3")
+@pytest.mark.parametrize("output", [None, "s3://bucket/data/some.gpuset"])
+def test_the_command_writes_it_beside_the_shards(
+    s3: Any,  # noqa: ANN401
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    output: str | None,
+) -> None:
+    local = write_samples(tmp_path / "local", 12, shards=2)
+    for shard in local:
+        s3.put_file(str(shard), f"bucket/data/{shard.name}")
+    index(["s3://bucket/data/"], merge=True, output=output)
+    place = output or f"s3://bucket/data/{FILE}"
+    assert capsys.readouterr().out.endswith(f"12 samples in 2 shards, merged into {place}\n")
+    with loader(local) as near, loader(place, cache=Cache(tmp_path / "cache")) as far:
+        assert [records(batch) for batch in far] == [records(batch) for batch in near]
+    assert len(resolve_shards("s3://bucket/data/")) == 2
+    s3.put_file(str(write_samples(tmp_path / "new", 4, shards=1)[0]), "bucket/data/train-0001.tar")
+    with (
+        pytest.raises(ShardChangedError, match=r"train-0001\.tar has .*when s3://bucket/data/.* was made\. Run"),
+        loader(place, cache=Cache(tmp_path / "other"), shuffle="none") as far,
+    ):
+        list(far)
+    index(["s3://bucket/data/"], merge=True, output=output)
+    with loader(place, cache=Cache(tmp_path / "other"), shuffle="none") as far:
+        assert sum(len(batch["label"]) for batch in far) == 10
+    s3.rm("bucket/data", recursive=True)
