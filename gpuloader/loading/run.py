@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gpuloader.errors import ConfigError, GPULoaderError, PresetError, StateError
+from gpuloader.errors import ConfigError, GPULoaderError, PresetError, StateError, describe
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
@@ -174,34 +174,38 @@ class Run:
         sampling = {"sampling": describe_sampling(self.plan.positions), "selected": self.selected}
         return {**describe_run(self.recipe, self.shards), **sampling}
 
-    def resume(self, state: Any, *, change_sampling: bool = False) -> Resumed:  # noqa: ANN401 - what the user gives
+    def resume(self, state: object, *, change_sampling: bool = False) -> Resumed:
         """Returns how the run goes on from a loader's state; see `GPULoader.load_state_dict`.
 
         Raises:
             StateError: it is not a state, or it is of another run; the message names the difference.
         """
+        if not isinstance(state, Mapping):
+            raise StateError(
+                f"this is not a state of a GPULoader but {describe(state)}: pass what its state_dict() returned"
+            )
         first, changes = self._of_first(state), None
         if change_sampling:
             state, changes = rewrite(state, first.plan.positions, first.identity, first.described)
         run = _go_on(first, state)
         whole = run if first is self else _go_on(self, state)
-        if isinstance(state, Mapping) and is_same(state.get("recipe"), run.recipe.earlier_fingerprint):
+        if is_same(state.get("recipe"), run.recipe.earlier_fingerprint):
             state = {**state, "recipe": run.recipe.fingerprint}
-        checked = check_identity(state, run.identity, run.described, run.shards)
-        place = check_place(checked, "delivered", lambda _: run.plan.samples)
+        check_identity(state, run.identity, run.described, run.shards)
+        place = check_place(state, "delivered", lambda _: run.plan.samples)
         try:
             cursor = run.plan.cursor(*place)
         except ConfigError as error:
             raise StateError(f"the state cannot be resumed here: {error}") from None
-        return Resumed(run, whole, cursor, check_quarantine(checked["quarantine"], len(run.shards)), changes)
+        return Resumed(run, whole, cursor, check_quarantine(state["quarantine"], len(run.shards)), changes)
 
-    def _of_first(self, state: object) -> Run:
+    def _of_first(self, state: Mapping[str, Any]) -> Run:
         """Returns the run over the samples that a state is of, if shards were appended behind these; otherwise itself.
 
         Raises:
             StateError: the arguments do not fit these samples alone.
         """
-        if not isinstance(state, Mapping) or not is_integer(samples := state.get("samples"), 1, len(self.shards)):
+        if not is_integer(samples := state.get("samples"), 1, len(self.shards)):
             return self
         shards = self.shards.first(samples)
         if self.choice is None or not is_same(state.get("dataset"), shards.fingerprint):
@@ -237,14 +241,14 @@ class Resumed:
     changes: str | None
 
 
-def _go_on(run: Run, state: object) -> Run:
+def _go_on(run: Run, state: Mapping[str, Any]) -> Run:
     """Returns the run; if a state has other segments of its mixture, or another quantum, the run with these.
 
     Raises:
         StateError: the segments are invalid, another quantum was given, or the global batch does not divide it.
     """
     positions, buckets = restore_history(run.plan.positions, state), run.plan.bucketed
-    quantum = state.get("quantum") if isinstance(state, Mapping) else None
+    quantum = state.get("quantum")
     if buckets is not None and is_integer(quantum, 1, 2**31) and quantum != buckets.quantum:
         if run.quantum is not None:
             raise StateError(
