@@ -16,7 +16,7 @@ import torch
 from gpuloader.errors import ConfigError, GPULoaderError, PresetError, StateError, describe
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.text import counted
-from gpuloader.helpers.values import is_integer
+from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import (
     find_boxes,
@@ -35,7 +35,7 @@ from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.changes import describe_sampling, restore_history, rewrite
 from gpuloader.loading.choice import Choice
 from gpuloader.loading.fields import Component
-from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
+from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_value
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.selection import Sources, check_components, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
