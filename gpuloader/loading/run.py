@@ -85,7 +85,6 @@ class Run:
         decoder: its settings, with the number of threads; on a GPU also with what was found out about it.
         device_id: a GPU's number, or None for the CPU.
         world: this rank and the number of ranks.
-        quantum: of buckets, if it was given.
         choice: what chose the samples of the plan; None if they cannot be chosen again.
         selected: the fingerprint of the `Selection`.
 
@@ -109,7 +108,6 @@ class Run:
     device_id: int | None = None
     world: World = field(default_factory=lambda: World(0, 1))
     recipe_name: str = "Recipe"
-    quantum: int | None = None
     choice: Choice | None = None
     selected: str | None = None
 
@@ -250,10 +248,11 @@ def _go_on(run: Run, state: Mapping[str, Any]) -> Run:
     positions, buckets = restore_history(run.plan.positions, state), run.plan.bucketed
     quantum = state.get("quantum")
     if buckets is not None and is_integer(quantum, 1, 2**31) and quantum != buckets.quantum:
-        if run.quantum is not None:
+        given = None if run.choice is None else run.choice.sampling.buckets
+        if isinstance(given, Buckets) and given.quantum is not None:
             raise StateError(
                 f"the state has buckets with a quantum of {quantum}, this loader has "
-                f"Buckets(quantum={run.quantum}): leave quantum out, or give {quantum}"
+                f"Buckets(quantum={given.quantum}): leave quantum out, or give {quantum}"
             )
         positions = replace(buckets, quantum=quantum)
     if positions is run.plan.positions:
@@ -323,7 +322,8 @@ def resolve_run(
         _check_shapes(recipe, positions)
         if here.local_rank == 0:
             warn_of_small_buckets(positions)
-    if any(each.is_target for each in parsed_fields.values()) and here.local_rank == 0:
+    has_targets = any(each.is_target for each in parsed_fields.values())
+    if has_targets and here.local_rank == 0:
         warn_of_turned(recipe, shards.count_turned())
     shards.check_pictures([each.extension for each in parsed_fields.values()])
     required = dict.fromkeys(each.extension for each in parsed_fields.values() if each.required)
@@ -337,11 +337,10 @@ def resolve_run(
         seed=as_python_integer(seed),
         steps_per_epoch=chosen.steps_per_epoch,
     )
-    _check_mixing(recipe, plan, labels is not None or any(each.is_target for each in parsed_fields.values()))
+    _check_mixing(recipe, plan, labels is not None or has_targets)
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
-    quantum = chosen.buckets.quantum if isinstance(chosen.buckets, Buckets) else None
-    run = replace(run, quantum=quantum, choice=choice, selected=selected)
+    run = replace(run, choice=choice, selected=selected)
     if here.world_size > 1 or here.members:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
