@@ -158,10 +158,10 @@ def make_sampling(
     sources: Sequence[tuple[int, Weight]],
     sampling: Sampling,
     *,
-    upright: bool = False,
-    last_batch: LastBatch = "drop",
-    global_batch: int = 1,
-    known_bad: Collection[int] = (),
+    upright: bool,
+    last_batch: LastBatch,
+    global_batch: int,
+    known_bad: Collection[int],
 ) -> Positions:
     """Makes the samples of each epoch, and their order. Weights override `shuffle`.
 
