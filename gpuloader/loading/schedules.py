@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -16,10 +16,11 @@ ByEpoch: TypeAlias = Mapping[float, float]
 _MOST = 1000
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Returns whether it is a finite number of at least 0."""
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    return number and 0 <= value <= sys.float_info.max  # type: ignore[operator]
+    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
+        return False
+    return bool(0 <= value <= sys.float_info.max)
 
 
 def check_by_epoch(
