@@ -18,9 +18,9 @@ _MOST = 1000
 
 def is_number(value: object) -> TypeGuard[float]:
     """Returns whether it is a finite number of at least 0."""
-    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool):
-        return False
-    return bool(0 <= value <= sys.float_info.max)
+    if isinstance(value, (np.integer, np.floating)):
+        value = value.item()  # a float32 cannot be compared with the largest float
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
 
 
 def check_by_epoch(
