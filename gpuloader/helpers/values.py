@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any, TypeGuard
 
+import numpy as np
+
 
 def is_integer(value: object, least: int | None = None, end: int | None = None) -> TypeGuard[int]:
     """Says whether it is an integer in [least, end); None is no bound. True and False are no integers."""
     if not isinstance(value, int) or isinstance(value, bool):
         return False
     return (least is None or least <= value) and (end is None or value < end)
+
+
+def as_python_integer(value: Any) -> Any:  # noqa: ANN401
+    """Converts Numpy's integers to Python's, so that they can be compared and saved as JSON."""
+    return value.item() if isinstance(value, np.integer) else value
 
 
 def innermost(content: Any, path: str) -> tuple[Any, str]:  # noqa: ANN401

@@ -286,20 +286,17 @@ def resolve_fields(
     for name, parsing in (listed if isinstance(listed, Mapping) else dict.fromkeys(listed)).items():
         if not isinstance(name, str):
             raise ConfigError(f"fields: {name!r} is not an extension: allowed are extensions such as 'json'")
-        if isinstance(parsing, Mapping):
-            parsing = _from_mapping(name, parsing)  # noqa: PLW2901
-        if not (parsing is None or isinstance(parsing, Component) or callable(parsing)):
-            raise ConfigError(
-                f"fields: {parsing!r} for {name!r}: allowed is a collator, see gpuloader.collators, a Field or a target"
-            )
-        field: Component
-        if isinstance(parsing, Component):
-            field = parsing.resolve()
+        given = _from_mapping(name, parsing) if isinstance(parsing, Mapping) else parsing
+        if isinstance(given, Component):
+            fields[name] = given.resolve()
+        elif given is None or callable(given):
+            extension = name.lower().removeprefix(".")
+            parts = in_parts(given or collator_of(extension))
+            fields[extension] = Field(extension, parts.parse, parts.collate)
         else:
-            name = name.lower().removeprefix(".")  # noqa: PLW2901
-            parts = in_parts(parsing or collator_of(name))
-            field = Field(name, parts.parse, parts.collate)
-        fields[name] = field
+            raise ConfigError(
+                f"fields: {given!r} for {name!r}: allowed is a collator, see gpuloader.collators, a Field or a target"
+            )
     return fields
 
 

@@ -56,7 +56,7 @@ def history_of(positions: Positions) -> dict[str, Any]:
     return {"mixture": {"sources": _identify_sources(positions, mixture), "segments": segments}}
 
 
-def restore_history(positions: Positions, state: object) -> Positions:
+def restore_history(positions: Positions, state: Mapping[str, Any]) -> Positions:
     """Returns the positions with the segments of a state, if it has some of the same sources.
 
     Raises:
@@ -72,18 +72,15 @@ def restore_history(positions: Positions, state: object) -> Positions:
 
 
 def rewrite(
-    state: Any,  # noqa: ANN401 - what the user gives
-    positions: Positions,
-    identity: Mapping[str, Any],
-    described: Mapping[str, Any],
-) -> tuple[Any, str | None]:
+    state: Mapping[str, Any], positions: Positions, identity: Mapping[str, Any], described: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], str | None]:
     """Rewrites a state of another sampling into one of these positions, and says what changes; None if nothing does.
 
     A mixture of the same sources changes at the state's place. For other samplings, a running epoch cannot go on: the
     place becomes the beginning of the next one.
     """
     own = {"sampling": identity["sampling"], "shuffle": identity["shuffle"]}
-    if not isinstance(state, Mapping) or _is_of(positions, state, own):
+    if _is_of(positions, state, own):
         return state, None
     epoch, delivered = state.get("epoch"), state.get("delivered")
     if not is_integer(epoch, 0, EPOCHS) or not is_integer(delivered, 0, 2**62):
@@ -124,9 +121,9 @@ def _identify_sources(positions: Positions, mixture: Mixture) -> str:
     return with_mixture(positions, Mixture.of(mixture.sizes, [1] * len(mixture.sizes), mixture.shuffle)).fingerprint
 
 
-def _segments_in(state: object, positions: Positions, mixture: Mixture) -> tuple[Segment, ...] | None:
+def _segments_in(state: Mapping[str, Any], positions: Positions, mixture: Mixture) -> tuple[Segment, ...] | None:
     """Returns a state's segments; None if it has none of the same sources."""
-    saved = state.get("mixture") if isinstance(state, Mapping) else None
+    saved = state.get("mixture")
     if not isinstance(saved, Mapping) or not is_same(saved.get("sources"), _identify_sources(positions, mixture)):
         return None
     listed = saved.get("segments")

@@ -62,4 +62,4 @@ class Curriculum:
 
 
 def _is_share(value: object) -> bool:
-    return is_number(value) and 0 < value <= 1  # type: ignore[operator]
+    return is_number(value) and 0 < value <= 1

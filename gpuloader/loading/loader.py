@@ -154,24 +154,9 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         cache: AnyCache = None,
         world: AnyWorld = None,
     ) -> None:
+        self._arguments = dict(locals())  # first, while there are no other local names
+        del self._arguments["self"]
         self._unusable: str | None = None
-        self._arguments: dict[str, Any] = {
-            "tar": tar,
-            "batch_size": batch_size,
-            "device_id": device_id,
-            "preset": preset,
-            "shuffle": shuffle,
-            "last_batch": last_batch,
-            "seed": seed,
-            "output": output,
-            "label_from": label_from,
-            "fields": fields,
-            "sampling": sampling,
-            "on_error": on_error,
-            "decoder": decoder,
-            "cache": cache,
-            "world": world,
-        }
         self._fresh = resolve_run(**self._arguments)
         self._progress = Progress(Cursor)
         self._runs = _Runs(self._fresh, self._fresh, self._progress, 0)

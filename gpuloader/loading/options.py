@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.text import did_you_mean
-from gpuloader.helpers.values import is_integer
+from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.curriculum import Curriculum
 from gpuloader.shards import user_path
@@ -240,11 +240,6 @@ def as_value(kind: type[_Value], name: str, argument: object) -> _Value:
     if missing := [each for each in needed if each not in argument]:
         raise ConfigError(f"{name}={argument!r}: {', '.join(missing)} is missing; give all of {', '.join(needed)}")
     return kind(**argument)
-
-
-def as_python_integer(value: Any) -> Any:  # noqa: ANN401
-    """Converts Numpy's integers to Python's, so that they can be compared and saved as JSON."""
-    return value.item() if isinstance(value, np.integer) else value
 
 
 def _is_share(value: object) -> bool:

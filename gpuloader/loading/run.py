@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from gpuloader.errors import ConfigError, GPULoaderError, PresetError, StateError
+from gpuloader.errors import ConfigError, GPULoaderError, PresetError, StateError, describe
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.text import counted
-from gpuloader.helpers.values import is_integer
+from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import (
     find_boxes,
@@ -35,7 +35,7 @@ from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.changes import describe_sampling, restore_history, rewrite
 from gpuloader.loading.choice import Choice
 from gpuloader.loading.fields import Component
-from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_python_integer, as_value
+from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_value
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.selection import Sources, check_components, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
@@ -85,7 +85,6 @@ class Run:
         decoder: its settings, with the number of threads; on a GPU also with what was found out about it.
         device_id: a GPU's number, or None for the CPU.
         world: this rank and the number of ranks.
-        quantum: of buckets, if it was given.
         choice: what chose the samples of the plan; None if they cannot be chosen again.
         selected: the fingerprint of the `Selection`.
 
@@ -109,7 +108,6 @@ class Run:
     device_id: int | None = None
     world: World = field(default_factory=lambda: World(0, 1))
     recipe_name: str = "Recipe"
-    quantum: int | None = None
     choice: Choice | None = None
     selected: str | None = None
 
@@ -174,34 +172,38 @@ class Run:
         sampling = {"sampling": describe_sampling(self.plan.positions), "selected": self.selected}
         return {**describe_run(self.recipe, self.shards), **sampling}
 
-    def resume(self, state: Any, *, change_sampling: bool = False) -> Resumed:  # noqa: ANN401 - what the user gives
+    def resume(self, state: object, *, change_sampling: bool = False) -> Resumed:
         """Returns how the run goes on from a loader's state; see `GPULoader.load_state_dict`.
 
         Raises:
             StateError: it is not a state, or it is of another run; the message names the difference.
         """
+        if not isinstance(state, Mapping):
+            raise StateError(
+                f"this is not a state of a GPULoader but {describe(state)}: pass what its state_dict() returned"
+            )
         first, changes = self._of_first(state), None
         if change_sampling:
             state, changes = rewrite(state, first.plan.positions, first.identity, first.described)
         run = _go_on(first, state)
         whole = run if first is self else _go_on(self, state)
-        if isinstance(state, Mapping) and is_same(state.get("recipe"), run.recipe.earlier_fingerprint):
+        if is_same(state.get("recipe"), run.recipe.earlier_fingerprint):
             state = {**state, "recipe": run.recipe.fingerprint}
-        checked = check_identity(state, run.identity, run.described, run.shards)
-        place = check_place(checked, "delivered", lambda _: run.plan.samples)
+        check_identity(state, run.identity, run.described, run.shards)
+        place = check_place(state, "delivered", lambda _: run.plan.samples)
         try:
             cursor = run.plan.cursor(*place)
         except ConfigError as error:
             raise StateError(f"the state cannot be resumed here: {error}") from None
-        return Resumed(run, whole, cursor, check_quarantine(checked["quarantine"], len(run.shards)), changes)
+        return Resumed(run, whole, cursor, check_quarantine(state["quarantine"], len(run.shards)), changes)
 
-    def _of_first(self, state: object) -> Run:
+    def _of_first(self, state: Mapping[str, Any]) -> Run:
         """Returns the run over the samples that a state is of, if shards were appended behind these; otherwise itself.
 
         Raises:
             StateError: the arguments do not fit these samples alone.
         """
-        if not isinstance(state, Mapping) or not is_integer(samples := state.get("samples"), 1, len(self.shards)):
+        if not is_integer(samples := state.get("samples"), 1, len(self.shards)):
             return self
         shards = self.shards.first(samples)
         if self.choice is None or not is_same(state.get("dataset"), shards.fingerprint):
@@ -237,19 +239,20 @@ class Resumed:
     changes: str | None
 
 
-def _go_on(run: Run, state: object) -> Run:
+def _go_on(run: Run, state: Mapping[str, Any]) -> Run:
     """Returns the run; if a state has other segments of its mixture, or another quantum, the run with these.
 
     Raises:
         StateError: the segments are invalid, another quantum was given, or the global batch does not divide it.
     """
     positions, buckets = restore_history(run.plan.positions, state), run.plan.bucketed
-    quantum = state.get("quantum") if isinstance(state, Mapping) else None
+    quantum = state.get("quantum")
     if buckets is not None and is_integer(quantum, 1, 2**31) and quantum != buckets.quantum:
-        if run.quantum is not None:
+        given = None if run.choice is None else run.choice.sampling.buckets
+        if isinstance(given, Buckets) and given.quantum is not None:
             raise StateError(
                 f"the state has buckets with a quantum of {quantum}, this loader has "
-                f"Buckets(quantum={run.quantum}): leave quantum out, or give {quantum}"
+                f"Buckets(quantum={given.quantum}): leave quantum out, or give {quantum}"
             )
         positions = replace(buckets, quantum=quantum)
     if positions is run.plan.positions:
@@ -319,7 +322,8 @@ def resolve_run(
         _check_shapes(recipe, positions)
         if here.local_rank == 0:
             warn_of_small_buckets(positions)
-    if any(each.is_target for each in parsed_fields.values()) and here.local_rank == 0:
+    has_targets = any(each.is_target for each in parsed_fields.values())
+    if has_targets and here.local_rank == 0:
         warn_of_turned(recipe, shards.count_turned())
     shards.check_pictures([each.extension for each in parsed_fields.values()])
     required = dict.fromkeys(each.extension for each in parsed_fields.values() if each.required)
@@ -333,11 +337,10 @@ def resolve_run(
         seed=as_python_integer(seed),
         steps_per_epoch=chosen.steps_per_epoch,
     )
-    _check_mixing(recipe, plan, labels is not None or any(each.is_target for each in parsed_fields.values()))
+    _check_mixing(recipe, plan, labels is not None or has_targets)
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
-    quantum = chosen.buckets.quantum if isinstance(chosen.buckets, Buckets) else None
-    run = replace(run, quantum=quantum, choice=choice, selected=selected)
+    run = replace(run, choice=choice, selected=selected)
     if here.world_size > 1 or here.members:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))

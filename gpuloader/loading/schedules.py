@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -16,7 +16,7 @@ ByEpoch: TypeAlias = Mapping[float, float]
 _MOST = 1000
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Returns whether it is a finite number of at least 0."""
     if isinstance(value, (np.integer, np.floating)):
         value = value.item()  # a float32 cannot be compared with the largest float

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +75,7 @@ def resolve_sources(sources: Sources) -> tuple[Sequence[Shard], list[tuple[int, 
 def _weight(tar: object, weight: object) -> Weight:
     """Returns the weight of a source, or its weights by epoch."""
     if is_weight(weight):
-        return float(weight)  # type: ignore[arg-type]
+        return float(weight)
     if not isinstance(weight, Mapping):
         raise ConfigError(
             f"tar: weight={weight!r} of {tar}: allowed is a number above 0, or {{epoch: number}}, such as "
@@ -87,9 +87,9 @@ def _weight(tar: object, weight: object) -> Weight:
     return by_epoch
 
 
-def is_weight(value: object) -> bool:
+def is_weight(value: object) -> TypeGuard[float]:
     """Returns whether it is a finite number above 0."""
-    return is_number(value) and value > 0  # type: ignore[operator]
+    return is_number(value) and value > 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,10 +158,10 @@ def make_sampling(
     sources: Sequence[tuple[int, Weight]],
     sampling: Sampling,
     *,
-    upright: bool = False,
-    last_batch: LastBatch = "drop",
-    global_batch: int = 1,
-    known_bad: Collection[int] = (),
+    upright: bool,
+    last_batch: LastBatch,
+    global_batch: int,
+    known_bad: Collection[int],
 ) -> Positions:
     """Makes the samples of each epoch, and their order. Weights override `shuffle`.
 

@@ -40,18 +40,14 @@ def _digits(shards: ShardSet, run: int) -> list[str]:
 
 
 def check_identity(
-    state: object, identity: Mapping[str, Any], described: Mapping[str, Any], shards: ShardSet
-) -> Mapping[str, Any]:
-    """Returns the state if it belongs to the run of this identity, which `described` describes.
+    state: Mapping[str, Any], identity: Mapping[str, Any], described: Mapping[str, Any], shards: ShardSet
+) -> None:
+    """Checks that a state belongs to the run of this identity, which `described` describes.
 
     Raises:
         StateError: it is not a state, or it is of another run; the message names the transform, shard or argument that
             differs.
     """
-    if not isinstance(state, Mapping):
-        raise StateError(
-            f"this is not a state of a GPULoader but {describe(state)}: pass what its state_dict() returned"
-        )
     if is_integer(version := state.get("version"), 1, STATE_VERSION) and "dataset" in state:
         raise StateError(
             f"the state has version {version}, from an earlier gpuloader; this one reads version {STATE_VERSION}: "
@@ -85,7 +81,6 @@ def check_identity(
                 f"name them last in LabelFrom(..., classes=[...])"
             )
         raise StateError(f"{problem}. Make the loader as it was when the state was saved, or start without the state")
-    return state
 
 
 def is_same(saved: object, mine: object) -> bool:

@@ -17,9 +17,8 @@ from datetime import timedelta
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.values import as_python_integer
 
 if TYPE_CHECKING:  # some builds of torch have no torch.distributed
     from torch.distributed import ProcessGroup
@@ -58,8 +57,7 @@ class World:
 
     def __post_init__(self) -> None:
         for name in ("rank", "world_size", "local_rank", "local_world_size"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, value.item() if isinstance(value, np.integer) else value)
+            object.__setattr__(self, name, as_python_integer(getattr(self, name)))
         if self.local_rank is None:
             rank = self.rank if isinstance(self.rank, int) else 0
             object.__setattr__(self, "local_rank", _local_rank(rank))

@@ -115,6 +115,34 @@ def renumber(
     return number_labels(own, classes, where)[0], tuple(classes)
 
 
+def number_categories(
+    contents: Sequence[Mapping[str, Any]],
+    files: Sequence[str | None],
+    classes: Sequence[str] | None,
+    own: Sequence[str] | None = None,
+) -> tuple[str, ...] | None:
+    """Numbers the classes of all annotations, in place, and returns the names of the numbers.
+
+    Args:
+        contents: each picture's `json`, with a class's name or number as each `category_id`.
+        files: that each was read from, for errors.
+        classes: the names that labels are numbered by; None takes the own ones, or the sorted names that occur.
+        own: names of the numbers in the files, if they are known.
+
+    Raises:
+        LabelError: a class is not among these.
+    """
+    found = [(file, each) for file, content in zip(files, contents, strict=True) for each in content["annotations"]]
+    given = [each["category_id"] for _, each in found]
+    numbers, names = number_labels(given, classes if own is None else own, lambda i: str(found[i][0]))
+    if own is not None:
+        label_of, names = renumber(own, classes, lambda i: f"data.yaml, class {i}")
+        numbers = [label_of[number] for number in numbers]
+    for (_, each), number in zip(found, numbers, strict=True):
+        each["category_id"] = number
+    return names
+
+
 def by_stem(folder: Path, extensions: Collection[str]) -> dict[str, str]:
     """Returns the paths of a folder's files with these extensions, sorted, by their names without extension.
 

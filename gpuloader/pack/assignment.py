@@ -96,10 +96,10 @@ def assign(keys: Sequence[str], sizes: Sequence[int | None], layout: Layout) -> 
     if layout.shard_bytes is not None and None in sizes:
         raise ConfigError("shard_bytes: this source does not tell sizes in advance; give samples_per_shard instead")
     order = make_order("full" if layout.shuffle else "none", len(keys), layout.seed, 0)(np.arange(len(keys)))
-    held_out = np.array([_draw(key, layout.seed) < layout.val_share for key in keys]) if layout.val_share else None
     splits = {layout.prefix: order}
-    if held_out is not None:
-        splits = {layout.prefix: order[~held_out[order]], VALIDATION: order[held_out[order]]}
+    if layout.val_share:
+        held_out = np.array([_draw(key, layout.seed) < layout.val_share for key in keys])[order]
+        splits = {layout.prefix: order[~held_out], VALIDATION: order[held_out]}
     return [
         PlannedShard(f"{prefix}-{number:06d}.tar", samples)
         for prefix, of_split in splits.items()

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from gpuloader.errors import PackError, describe
-from gpuloader.pack.annotated import annotated_files, by_stem, read_annotations, renumber
-from gpuloader.pack.records import OpenedSource, number_labels
+from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations
+from gpuloader.pack.records import OpenedSource
 from gpuloader.shards.index import IMAGE_EXTENSIONS
 
 MOST_BYTES = 16 << 20  # of a text file
@@ -71,7 +71,7 @@ def with_targets(folder: Path, targets: Targets, classes: Sequence[str] | None) 
             {"image_id": i, "file_name": Path(path).name, "annotations": _annotations(file) if file else []}
             for i, (path, file) in enumerate(zip(paths, files, strict=True))
         ]
-        names = _number_classes(_names(root), contents, files, classes)
+        names = number_categories(contents, files, classes, _names(root))
     if masks is not None and (missing := [path for stem, path in pictures.items() if stem not in masks]):
         raise PackError(
             f"{missing[0]} has no mask, as have {len(missing)} of {len(paths)} pictures: add or remove them"
@@ -117,25 +117,6 @@ def _annotations(file: str) -> list[dict[str, Any]]:
             box = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
             annotations.append({"bbox": box, "category_id": label, "segmentation": [numbers]})
     return annotations
-
-
-def _number_classes(
-    own: Sequence[str] | None,
-    contents: Sequence[dict[str, Any]],
-    files: Sequence[str | None],
-    classes: Sequence[str] | None,
-) -> tuple[str, ...] | None:
-    """Numbers the annotations' classes, which have their `own` names, by `classes`; returns the names of all."""
-    found = [(file, each) for file, content in zip(files, contents, strict=True) for each in content["annotations"]]
-    numbers, names = number_labels(
-        [each["category_id"] for _, each in found], classes if own is None else own, lambda i: str(found[i][0])
-    )
-    if own is not None:
-        label_of, names = renumber(own, classes, lambda i: f"data.yaml, class {i}")
-        numbers = [label_of[number] for number in numbers]
-    for (_, each), number in zip(found, numbers, strict=True):
-        each["category_id"] = number
-    return names
 
 
 def _names(root: Path) -> tuple[str, ...] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,9 +26,6 @@ class Rows:
     image: str
     label: str
 
-    def row(self, number: int) -> Mapping[str, Any]:
-        return _open(self.folder, self.image)[number]
-
 
 @dataclass(frozen=True, slots=True)
 class RowRecord:
@@ -49,7 +45,7 @@ class RowRecord:
         return f"{self.number:08d}"
 
     def read(self) -> Sample:
-        row = dict(self.rows.row(self.number))
+        row = dict(_open(self.rows.folder, self.rows.image)[self.number])
         image = row.pop(self.rows.image)
         row.pop(self.rows.label)
         if image is None:
@@ -95,13 +91,13 @@ def hugging_face(folder: Path) -> OpenedSource:
     labels = table.column(label).to_pylist()
     if not labels:
         raise NoSamplesError(f"{folder} has no rows")
-    if None in labels or (isinstance(kind, ClassLabel) and min(labels) < 0):
-        row = next(i for i, value in enumerate(labels) if value is None or value < 0)
+    classes = tuple(kind.names) if isinstance(kind, ClassLabel) else None
+    row = next((i for i, value in enumerate(labels) if value is None or (classes is not None and value < 0)), None)
+    if row is not None:
         raise LabelError(f"row {row} of {folder} has no label ({labels[row]}): remove such rows")
     encoded = pyarrow.compute.struct_field(table.column(rows.image), "bytes")
     sizes = pyarrow.compute.binary_length(encoded).to_pylist()
     records = [RowRecord(rows, i, size, value) for i, (size, value) in enumerate(zip(sizes, labels, strict=True))]
-    classes = tuple(kind.names) if isinstance(kind, ClassLabel) else None
     identity = (f"{record.size_bytes} {record.label}\n".encode() for record in records)
     return OpenedSource(records, fingerprint(identity, classes), classes)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from PIL import Image
 
@@ -21,62 +21,32 @@ from gpuloader.shards.paths import user_path
 TORCHVISION = "torchvision:"
 
 
-class Items(Protocol):
-    """A dataset that is pickled to a process, which then opens it."""
-
-    def open(self) -> Sequence[Any]:
-        """Opens the dataset."""
-
-
-@dataclass(frozen=True)
-class GivenItems:
-    """A dataset that the caller gave; it is pickled whole."""
-
-    items: Sequence[Any]
-
-    def open(self) -> Sequence[Any]:
-        return self.items
-
-
-@dataclass(frozen=True)
-class TorchvisionItems:
-    """A dataset of torchvision; each process opens it for itself.
-
-    Attributes:
-        name: of its class.
-        root: absolute path of its files.
-        options: its further arguments, such as `train=False`.
-    """
-
-    name: str
-    root: str
-    options: tuple[str, ...]
-
-    def open(self) -> Sequence[Any]:
-        return _open(self)
+Open: TypeAlias = Callable[[], Sequence[Any]]
+"""Opens a dataset; it is pickled to a process, which then opens the dataset for itself."""
 
 
 @cache
-def _open(items: TorchvisionItems) -> Sequence[Any]:
+def _open_torchvision(class_name: str, root: str, texts: tuple[str, ...]) -> Sequence[Any]:
+    """Opens a dataset of torchvision; `texts` are its further arguments, such as `train=False`."""
     try:
         from torchvision import datasets
     except (ImportError, RuntimeError) as error:  # RuntimeError: it does not fit the installed torch
-        raise PackError(f"{TORCHVISION}{items.name} needs torchvision, which cannot be imported: {error}") from None
-    kind = getattr(datasets, items.name, None)
+        raise PackError(f"{TORCHVISION}{class_name} needs torchvision, which cannot be imported: {error}") from None
+    kind = getattr(datasets, class_name, None)
     if not isinstance(kind, type):
-        raise PackError(f"torchvision.datasets has no {items.name!r}")
-    options = {name: _value(value) for name, _, value in (option.partition("=") for option in items.options)}
+        raise PackError(f"torchvision.datasets has no {class_name!r}")
+    options = {name: _value(value) for name, _, value in (text.partition("=") for text in texts)}
     try:
-        return kind(items.root, **options)
+        return kind(root, **options)
     except (OSError, RuntimeError, TypeError, ValueError) as error:
-        raise PackError(f"torchvision.datasets.{items.name}({items.root!r}, **{options}): {error}") from error
+        raise PackError(f"torchvision.datasets.{class_name}({root!r}, **{options}): {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class ItemRecord:
     """One item of a dataset."""
 
-    items: Items
+    open: Open
     number: int
     size_bytes: None = None
 
@@ -90,7 +60,7 @@ class ItemRecord:
 
     def read(self) -> Sample:
         try:
-            item = self.items.open()[self.number]
+            item = self.open()[self.number]
         except (OSError, SyntaxError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise  # an error of the disk; Pillow's errors about an image have no number
@@ -123,16 +93,20 @@ def torchvision_dataset(text: str) -> OpenedSource:
     root, *options = rest.split(":")
     if not name or not root or not all("=" in option for option in options):
         raise ConfigError(f"{text!r}: allowed is torchvision:NAME:ROOT, such as torchvision:CIFAR10:ROOT:train=False")
-    return _source(TorchvisionItems(name, str(user_path(root).absolute()), tuple(options)))
+    return _source(partial(_open_torchvision, name, str(user_path(root).absolute()), tuple(options)))
 
 
 def given_dataset(items: Sequence[Any]) -> OpenedSource:
     """Opens a dataset that is an object: a sequence of (image, label)."""
-    return _source(GivenItems(items))
+    return _source(partial(_given, items))
 
 
-def _source(items: Items) -> OpenedSource:
-    dataset = items.open()
+def _given(items: Sequence[Any]) -> Sequence[Any]:
+    return items
+
+
+def _source(open_dataset: Open) -> OpenedSource:
+    dataset = open_dataset()
     if any(getattr(dataset, name, None) is not None for name in ("transform", "target_transform", "transforms")):
         raise ConfigError("the dataset has transforms, which would be packed, too: make it without transform=")
     classes = getattr(dataset, "classes", None)
@@ -145,7 +119,8 @@ def _source(items: Items) -> OpenedSource:
     if not len(dataset):
         raise NoSamplesError("the dataset is empty")
     identity = f"{type(dataset).__qualname__} {len(dataset)}".encode()
-    return OpenedSource([ItemRecord(items, i) for i in range(len(dataset))], fingerprint([identity], names), names)
+    records = [ItemRecord(open_dataset, i) for i in range(len(dataset))]
+    return OpenedSource(records, fingerprint([identity], names), names)
 
 
 def _name(name: object) -> str:

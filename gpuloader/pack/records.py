@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,11 +218,12 @@ def fingerprint(identities: Iterable[bytes], classes: Sequence[str] | None) -> s
 def unique_keys(records: Iterable[Record]) -> list[str]:
     """Returns the records' keys; a repeated one gets the suffix `-1`, `-2` and so on."""
     keys: dict[str, None] = {}
+    repeated: Counter[str] = Counter()  # the last suffix of each: thousands of shards may have the same keys
     for record in records:
-        key, count = record.key, 0
+        given = key = record.key
         while key in keys:
-            count += 1
-            key = f"{record.key}-{count}"
+            repeated[given] += 1
+            key = f"{given}-{repeated[given]}"
         keys[key] = None
     return list(keys)
 

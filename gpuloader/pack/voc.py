@@ -9,8 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from gpuloader.errors import PackError, describe
-from gpuloader.pack.annotated import annotated_files, by_stem, read_annotations
-from gpuloader.pack.records import OpenedSource, number_labels
+from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations
+from gpuloader.pack.records import OpenedSource
 from gpuloader.shards.index import IMAGE_EXTENSIONS
 
 MOST_BYTES = 16 << 20  # of an XML file, and of a list
@@ -51,18 +51,13 @@ def voc(path: Path, classes: Sequence[str] | None) -> OpenedSource:
     if masked:
         return annotated_files(root / _PICTURES, paths, lambda i: files[i], masks=files)
     contents = [{"image_id": i, "file_name": Path(paths[i]).name, **_content(file)} for i, file in enumerate(files)]
-    objects = [(file, each) for file, content in zip(files, contents, strict=True) for each in content["annotations"]]
-    labels, names = number_labels([each["category_id"] for _, each in objects], classes, lambda i: objects[i][0])
-    for (_, each), label in zip(objects, labels, strict=True):
-        each["category_id"] = label
-    left_out_count = 0 if listed else len(pictures) - len(paths)
     return annotated_files(
         root / _PICTURES,
         paths,
         lambda i: files[i],
         contents=contents,
-        classes=names,
-        left_out_count=left_out_count,
+        classes=number_categories(contents, files, classes),
+        left_out_count=0 if listed else len(pictures) - len(paths),
     )
 
 

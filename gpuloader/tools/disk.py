@@ -60,8 +60,10 @@ def _in_a_row(shards: Sequence[Path], seconds: float) -> float:
     read, started = 0, time.perf_counter()
     for shard in shards:
         with open_uncached(shard) as file:
-            while time.perf_counter() - started < seconds and (count := file.readinto(buffer)):
+            while count := file.readinto(buffer):
                 read += count
+                if (elapsed := time.perf_counter() - started) >= seconds:
+                    return read / elapsed
     return read / (time.perf_counter() - started)
 
 

@@ -297,9 +297,10 @@ def cores(affinity: int, built_in: int, quota: float | None) -> Finding:
 
 def memory(built_in: int, limit: int | None) -> Finding:
     """Checks the memory that the process may use, in bytes; the limit is a control group's."""
-    limited = limit is not None and limit < built_in
-    usable = limit if limit is not None and limited else built_in
-    found = f"{usable / _GB:.1f} GB" + (f" (a limit; the machine has {built_in / _GB:.1f} GB)" if limited else "")
+    usable = built_in if limit is None else min(limit, built_in)
+    found = f"{usable / _GB:.1f} GB"
+    if usable < built_in:
+        found += f" (a limit; the machine has {built_in / _GB:.1f} GB)"
     advice = "torch and DALI alone need about 0.5 GB; `gpuloader info` estimates a loader's memory: raise the limit"
     return _warning_if(usable < _FEW_BYTES, "memory", found, advice)
 

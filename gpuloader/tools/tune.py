@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
@@ -199,29 +199,6 @@ def gpu_choices(hw_load: float | None) -> dict[str, Sequence[float]]:
     return {"hw_load": (1.0, 0.0) if hw_load else (0.0,), "hybrid_huffman_threshold": _THRESHOLDS}
 
 
-@dataclass
-class _Timed:
-    """Runs until the time is up, and keeps the results."""
-
-    run: Callable[[Settings], float]
-    clock: Clock
-    ends_at: float
-    tell: Callable[[], object]
-    runs: list[Run] = field(default_factory=list)
-    longest: float = 0.0
-
-    def __call__(self, settings: Settings, reserve: int = 0) -> float:
-        """Measures images per second; raises _TimeIsUpError if there is no time left for `reserve` more runs."""
-        started = self.clock()
-        if started + reserve * self.longest >= self.ends_at:
-            raise _TimeIsUpError
-        rate = self.run(settings)
-        self.longest = max(self.longest, self.clock() - started)
-        self.runs.append(Run(settings, rate))
-        self.tell()
-        return rate
-
-
 class _TimeIsUpError(Exception):
     """There is no time left for another run."""
 
@@ -241,7 +218,21 @@ def search(
         ends_at: the clock's time after which no run begins; the last runs compare the best with the defaults.
         tell: called after each run.
     """
-    timed = _Timed(run, clock, ends_at, tell)
+    runs: list[Run] = []
+    longest_seconds = 0.0
+
+    def timed(settings: Settings, reserve: int = 0) -> float:
+        """Runs settings if there is time left for this and `reserve` more runs."""
+        nonlocal longest_seconds
+        began = clock()
+        if began + reserve * longest_seconds >= ends_at:
+            raise _TimeIsUpError
+        rate = run(settings)
+        longest_seconds = max(longest_seconds, clock() - began)
+        runs.append(Run(settings, rate))
+        tell()
+        return rate
+
     defaults = best = {name: values[0] for name, values in choices.items()}
     complete = True
     try:
@@ -264,7 +255,7 @@ def search(
         complete = False
     if not after or median(after) < (1 + LEAST_GAIN) * median(before):
         best, after = defaults, before
-    return Search(best, median(before or [0.0]), median(after or [0.0]), tuple(timed.runs), complete)
+    return Search(best, median(before or [0.0]), median(after or [0.0]), tuple(runs), complete)
 
 
 def beats(run: Callable[..., float], best: Settings, candidate: Settings, reserve: int = 0) -> bool:

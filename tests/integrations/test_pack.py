@@ -164,6 +164,12 @@ def test_images_that_are_no_pictures_are_left_out(tmp_path: Path) -> None:
         ),
         ({"image": "image", "label": "int"}, [{"image": None, "label": None}], LabelError, "row 0 of"),
         ({"image": "image", "label": "class"}, [{"image": None, "label": -1}], LabelError, "has no label (-1)"),
+        (
+            {"image": "image", "label": "int"},
+            [{"image": None, "label": -1}, {"image": None, "label": None}],  # an integer may be negative
+            LabelError,
+            "row 1 of",
+        ),
     ],
 )
 def test_columns_that_cannot_be_meant_are_an_error(

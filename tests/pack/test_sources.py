@@ -20,6 +20,7 @@ from PIL import Image
 
 from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, PackError
 from gpuloader.pack import PackResult, pack
+from gpuloader.pack.records import Sample, unique_keys
 
 
 def packed(source: object, tmp_path: Path, **options: object) -> tuple[PackResult, list[dict[str, bytes]]]:
@@ -206,6 +207,30 @@ def test_pictures_outside_the_tables_folder_have_their_whole_path_as_key(tmp_pat
 def test_the_same_picture_twice_is_two_samples(tmp_path: Path) -> None:
     _, samples = packed(table(tmp_path, "path,label\nin/0.jpg,1\nin/0.jpg,2\n"), tmp_path)
     assert [(sample["__key__"], sample["cls"]) for sample in samples] == [("in/0", b"1"), ("in/0-1", b"2")]
+
+
+def test_a_key_of_many_samples_is_asked_for_a_few_times_for_each() -> None:
+    asked = 0
+
+    class Record:
+        name, size_bytes = "", 0
+
+        def __init__(self, number: int) -> None:
+            self._key = ["a", "a", "a-2", "b"][number % 4]
+
+        @property
+        def key(self) -> str:
+            nonlocal asked
+            asked += 1
+            return self._key
+
+        def read(self) -> Sample:
+            raise AssertionError
+
+    assert unique_keys(map(Record, range(8))) == ["a", "a-1", "a-2", "b", "a-3", "a-4", "a-2-1", "b-1"]
+    asked = 0
+    assert len(set(unique_keys(map(Record, range(4000))))) == 4000
+    assert asked < 5 * 4000  # as many shards may each begin with the key 0
 
 
 @pytest.mark.parametrize(

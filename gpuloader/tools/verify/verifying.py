@@ -12,7 +12,7 @@ from typing import Literal
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.progress import progress_bar
-from gpuloader.helpers.versions import decoder_versions
+from gpuloader.helpers.versions import decoder_versions, describe_decoder_versions
 from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.selection import Sources
 from gpuloader.tools.machine import this_machine
@@ -67,16 +67,14 @@ def verify(
                 if difference is not None:
                     differences[f"{row.check}: {row.name}"] = difference
             bar.advance(task)
-    versions = decoder_versions()
     drawn = Path(picture) if picture is not None and differences else None
     if drawn is not None:
-        decoder = ", ".join(f"{name} {version}" for name, version in versions.items())
-        draw(differences, [f"{subject.device} and the CPU", decoder]).save(drawn, "PNG")
+        draw(differences, [f"{subject.device} and the CPU", describe_decoder_versions()]).save(drawn, "PNG")
     return Verification(
         date=date,
         device=str(subject.device),
         machine=this_machine(),
-        versions=versions,
+        versions=decoder_versions(),
         elapsed_seconds=time.monotonic() - started,
         rows=tuple(rows),
         picture=None if drawn is None else drawn.name,
