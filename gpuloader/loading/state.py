@@ -75,7 +75,9 @@ def check_identity(
             differences = _differences(saved.get("sampling"), described["sampling"], "the sampling")
             raise StateError(
                 f"{_list([problem, *differences], '; ')}. Make the loader as it was when the state was saved, start "
-                f"without the state, or change the sampling from there on: load_state_dict(state, change_sampling=True)"
+                f"without the state, or change the sampling from there on: load_state_dict(state, "
+                f"change_sampling=True), GPULoaderDataModule(change_sampling=True) or "
+                f"GPULoaderTrainer(change_sampling=True)"
             )
         if name == "labels":
             problem = (

@@ -241,6 +241,40 @@ def test_an_epoch_goes_on_without_shards_that_were_appended_since(tar: list[str]
         fit(tar, tmp_path, states[2])
 
 
+@no_validation
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_declared_weights_change_where_a_run_resumes_and_each_source_goes_on_in_its_pass(
+    tar: list[str], tmp_path: Path
+) -> None:
+    def run(weight: int, ckpt_path: Path | None = None, to: str | None = None, reload: int = 0, **options: Any) -> Any:
+        """The ids of each step of two epochs, of five steps each."""
+        trained, sources = model(lightning), [{"tar": tar[0], "weight": weight}, {"tar": tar[1]}]
+        saving = [] if to is None else [checkpoints(lightning, tmp_path / to, **EVERY_STEP)]
+        how = {"limit_val_batches": 0, "reload_dataloaders_every_n_epochs": reload}
+        trainer(lightning, tmp_path, callbacks=saving, **how).fit(
+            trained, datamodule=GPULoaderDataModule(sources, batch_size=8, **SMALL, **options), ckpt_path=ckpt_path
+        )
+        return [step.ids for step in trained.steps["train"]]
+
+    before = run(3, to="before")
+    states = dict(in_order(tmp_path / "before"))
+    with pytest.raises(StateError, match=r", GPULoaderDataModule\(change_sampling=True\) or"):
+        run(1, states[2])
+    with pytest.raises(StateError, match=r"epoch 0 cannot go on.* In the middle of an epoch of Lightning's, only the"):
+        run(3, states[2], change_sampling=True, shuffle="none")
+    for done in (5, 2):  # at the start of an epoch, and in the middle of one
+        after = run(1, states[done], to=f"after {done}", change_sampling=True)
+        whole = before[:done] + after
+        assert [sum(sample < 20 for sample in ids) for ids in whole] == [6] * done + [4] * (10 - done)
+        for source in (range(20), range(20, 40)):
+            given = [sample for ids in whole for sample in ids if sample in source]
+            for first in range(0, len(given), 20):  # a pass
+                assert len(set(given[first : first + 20])) == len(given[first : first + 20])
+    states = dict(in_order(tmp_path / "after 2"))
+    for done, reload in ((7, 0), (5, 0), (3, 1)):  # later resumes need no declaration
+        assert run(1, states[done], reload=reload) == whole[done:]
+
+
 @pytest.mark.parametrize("hook", ["training_step", "on_train_batch_end", "validation_step"])
 def test_a_run_that_fails_goes_on_with_the_batch_that_was_not_trained(
     tar: list[str], tmp_path: Path, hook: str
