@@ -176,15 +176,16 @@ class TrainerLoaders:
     def _resume(self, loader: GPULoader, epoch: int, done: int) -> None:
         """Moves the training loader past the first batches of an epoch.
 
-        Without any, all may differ from the checkpoint; then only the weights that the same sources had so far stay.
+        Without any, all may differ from the checkpoint; then only the weights that the same sources had so far stay. A
+        run that begins has none of these: a state is then of an earlier run.
         """
         state, self._state = self._state or loader.state_dict(), {}  # a checkpoint of another data module has no state
         place = {"epoch": epoch, "delivered": 0}
         if done:
             place = self._place_of(loader, state, epoch, done)
-        elif not self.change_sampling:
+        elif epoch == 0 or not self.change_sampling:
             own = loader.state_dict()
-            is_ours = is_same(state.get("sampling"), own["sampling"])
+            is_ours = epoch > 0 and is_same(state.get("sampling"), own["sampling"])
             state = {**own, "mixture": state.get("mixture") if is_ours else None}
         loader.load_state_dict({**state, **place}, change_sampling=self.change_sampling)
 

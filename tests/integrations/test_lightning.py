@@ -248,14 +248,16 @@ def test_an_epoch_goes_on_without_shards_that_were_appended_since(tar: list[str]
 def test_declared_weights_change_where_a_run_resumes_and_each_source_goes_on_in_its_pass(
     tar: list[str], tmp_path: Path
 ) -> None:
-    def run(weight: int, ckpt_path: Path | None = None, to: str | None = None, reload: int = 0, **options: Any) -> Any:
-        """The ids of each step of two epochs, of five steps each."""
-        trained, sources = model(lightning), [{"tar": tar[0], "weight": weight}, {"tar": tar[1]}]
+    def run(weight: int, *ckpt_paths: Path | None, to: str | None = None, reload: int = 0, **options: Any) -> Any:
+        """The ids of each step of two epochs, of five steps each; of the last of several runs on one data module."""
+        sources = [{"tar": tar[0], "weight": weight}, {"tar": tar[1]}]
+        module = GPULoaderDataModule(sources, batch_size=8, **SMALL, **options)
         saving = [] if to is None else [checkpoints(lightning, tmp_path / to, **EVERY_STEP)]
         how = {"limit_val_batches": 0, "reload_dataloaders_every_n_epochs": reload}
-        trainer(lightning, tmp_path, callbacks=saving, **how).fit(
-            trained, datamodule=GPULoaderDataModule(sources, batch_size=8, **SMALL, **options), ckpt_path=ckpt_path
-        )
+        for ckpt_path in ckpt_paths or [None]:
+            trained = model(lightning)
+            fitting = trainer(lightning, tmp_path, callbacks=saving, **how)
+            fitting.fit(trained, datamodule=module, ckpt_path=ckpt_path)
         return [step.ids for step in trained.steps["train"]]
 
     before = run(3, to="before")
@@ -277,6 +279,8 @@ def test_declared_weights_change_where_a_run_resumes_and_each_source_goes_on_in_
     states = dict(in_order(tmp_path / "after 2"))
     for done, reload in ((7, 0), (5, 0), (3, 1)):  # later resumes need no declaration
         assert run(1, states[done], reload=reload) == whole[done:]
+    for declared in (False, True):  # a new run on the same data module has no weights from before
+        assert run(1, states[7], None, change_sampling=declared) == run(1)
 
 
 @pytest.mark.parametrize("hook", ["training_step", "on_train_batch_end", "validation_step"])
