@@ -45,6 +45,9 @@ class GPULoaderTrainer(Trainer):
     in the middle of an epoch and on another number of ranks, if the global batch stays the same. Each training log has
     the numbers of `stats().scalars()`.
 
+    With `change_sampling=True`, the training loader's sampling may differ from the checkpoint's, see
+    `GPULoader.load_state_dict`. In the middle of an epoch, only the weights of its sources may.
+
     To change more, subclass it, or put it before another subclass of Trainer: `class Mine(GPULoaderTrainer, Other)`.
 
     Raises:
@@ -52,8 +55,9 @@ class GPULoaderTrainer(Trainer):
         StateError: when training resumes with another recipe, data, seed or place than the checkpoint's.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, *args: Any, change_sampling: bool = False, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **kwargs)
+        self.change_sampling = change_sampling
         self.add_callback(GPULoaderState())
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401
@@ -63,7 +67,7 @@ class GPULoaderTrainer(Trainer):
         if self.args.auto_find_batch_size:
             raise ConfigError("auto_find_batch_size: a GPULoader's batch size is fixed; find it with `gpuloader tune`")
         self._check("train", self.train_dataset, self._train_batch_size)
-        return _TrainingBatches(_Steps(self.train_dataset))
+        return _TrainingBatches(_Steps(self.train_dataset, self.change_sampling))
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:  # noqa: ANN401
         """Makes batches of an evaluation loader; `eval_dataset` is one, a name of several, or None for the only one."""
@@ -147,8 +151,9 @@ class _Steps(Dataset[Any]):
         epoch: of the next batches.
     """
 
-    def __init__(self, loader: GPULoader[Any]) -> None:
+    def __init__(self, loader: GPULoader[Any], change_sampling: bool) -> None:
         self.loader = loader
+        self._change_sampling = change_sampling
         self.epoch = 0
         self._batches: Iterator[Any] = iter(())
         self._next: int | None = None  # the number of the next batch; None before the epoch's first
@@ -169,8 +174,8 @@ class _Steps(Dataset[Any]):
 
     def resume(self, state: dict[str, Any]) -> None:
         """Takes the state of a checkpoint, at whose place the next batch must be."""
-        self.loader.load_state_dict(state)
-        plan = run_of(self.loader).plan
+        self.loader.load_state_dict(state, change_sampling=self._change_sampling)
+        plan, state = run_of(self.loader).plan, self.loader.state_dict()
         self._saved = plan.place(plan.at_step(plan.cursor(state["epoch"], state["delivered"])))
 
     def _begin(self, step: int) -> None:
@@ -179,9 +184,10 @@ class _Steps(Dataset[Any]):
         saved, self._saved = self._saved, None
         if saved is not None and saved != place:
             raise StateError(
-                f"Trainer resumes with sample {place['delivered']} of epoch {place['epoch']}, but the checkpoint was "
-                f"saved after {saved['delivered']} samples of epoch {saved['epoch']}: resume with the same batch size "
-                f"x ranks, steps_per_epoch and gradient_accumulation_steps as before, and without ignore_data_skip"
+                f"Trainer resumes with sample {place['delivered']} of epoch {place['epoch']}, but the checkpoint's "
+                f"state goes on after {saved['delivered']} samples of epoch {saved['epoch']}: resume with the same "
+                f"batch size x ranks, steps_per_epoch and gradient_accumulation_steps as before, and without "
+                f"ignore_data_skip; in the middle of an epoch, only the weights of sources may change"
             )
         if step == 0:
             self.loader.set_epoch(self.epoch)

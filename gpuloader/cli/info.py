@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -34,6 +35,9 @@ def info(
         0.5,
         2.0,
     ),
+    quarantine: Annotated[
+        Path | None, typer.Option(help="A file of known bad images, which buckets count as a loader does.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Says what is in the shards: samples, classes, sizes, formats, and the memory that a loader needs for them.
@@ -49,6 +53,7 @@ def info(
         preset=preset,
         batch_size=batch_size,
         buckets=Buckets(area=bucket_area, step=bucket_step, ratios=bucket_ratios) if buckets else None,
+        known_bad=quarantine,
         progress=True,
     )
     print_json(result) if as_json else _print(result)

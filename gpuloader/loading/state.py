@@ -72,7 +72,9 @@ def check_identity(
                 problem = f"the state was saved with another sampling: {_list(differences, '; ')}"
             raise StateError(
                 f"{problem}. Make the loader as it was when the state was saved, start "
-                f"without the state, or change the sampling from there on: load_state_dict(state, change_sampling=True)"
+                f"without the state, or change the sampling from there on: load_state_dict(state, "
+                f"change_sampling=True), GPULoaderDataModule(change_sampling=True) or "
+                f"GPULoaderTrainer(change_sampling=True)"
             )
         if name == "labels":
             problem = (

@@ -27,6 +27,7 @@ from gpuloader.images.limits import Refused
 from gpuloader.loading.argument_types import AnyCache, AnyFields, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields
 from gpuloader.loading.options import Cache, as_value
+from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.loading.world import World
 from gpuloader.recipe import load_preset
 from gpuloader.shards import (
@@ -37,12 +38,9 @@ from gpuloader.shards import (
     Shard,
     ShardIndex,
     ShardSet,
-    Tar,
     open_index,
     open_set,
     read_names,
-    resolve_local,
-    resolve_shards,
     scan_to_damage,
     write_quarantine,
 )
@@ -190,7 +188,7 @@ class CheckResult:
 
 
 def check_shards(
-    tar: Tar,
+    tar: Sources,
     *,
     fields: AnyFields = (),
     preset: AnyPreset = "imagenet_train",
@@ -207,7 +205,7 @@ def check_shards(
     Training decodes only the part that a crop needs, so it may succeed on an image that is bad here.
 
     Args:
-        tar: as GPULoader takes it.
+        tar: as GPULoader takes it; of several sources all shards are checked.
         fields: as GPULoader takes them. A component that cannot be parsed makes its sample bad, and targets are
             compared with their images; without fields, components are not read.
         preset: as GPULoader takes it; its `orientation` says in which picture targets count.
@@ -235,7 +233,7 @@ def check_shards(
         raise ConfigError(f"part={number}/{parts}: allowed is i/n with i from 0 to n - 1")
     if parts > 1 and (repair is not None or merge is not None):
         raise ConfigError(f"part={number}/{parts} with repair or merge: these take all shards; leave part out")
-    everything = resolve_shards(tar) if repair is None else [*resolve_local(tar)]
+    everything, _ = resolve_sources(tar)
     paths = everything[number::parts]
     copies = {} if repair is None else _copies(paths, Path(repair))
     if quarantine is not None:
@@ -331,6 +329,10 @@ def _copies(shards: Sequence[Shard], folder: Path) -> dict[Shard, Path]:
         raise ConfigError(
             f"repair={str(folder)!r}: {pictures[0]} is a folder of pictures, which is not copied: remove the files "
             f"that `check` names"
+        )
+    if on_store := [shard for shard in shards if isinstance(shard, RemoteShard)]:
+        raise ConfigError(
+            f"repair={str(folder)!r}: {on_store[0]} is on a store, but only local shards are copied: download it first"
         )
     copies = {shard: folder / shard.name for shard in shards}
     if len(set(copies.values())) < len(copies):

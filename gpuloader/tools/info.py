@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +15,15 @@ from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_batch
 from gpuloader.loading.selection import assign_buckets, sizes_of
 from gpuloader.recipe import load_preset
-from gpuloader.shards import ShardSet, Tar, find_class_names, make_labels, resolve_place, resolve_shards
+from gpuloader.shards import (
+    ShardSet,
+    Tar,
+    find_class_names,
+    make_labels,
+    read_quarantine,
+    resolve_place,
+    resolve_shards,
+)
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 
 __all__ = ["Info", "describe_shards"]
@@ -51,7 +61,10 @@ class ClassCount:
 
 @dataclass(frozen=True)
 class BucketCount:
-    """A bucket's size, its number of samples, and the mean share of their pictures that is cropped away, in [0, 1)."""
+    """A bucket's size, its number of samples, and the mean share of their pictures that is cropped away, in [0, 1).
+
+    Known bad images count as samples, as they are replaced, and not in the share.
+    """
 
     height: int
     width: int
@@ -80,7 +93,8 @@ class Info:
         unknown_size: samples whose header did not tell the image's size; the three above do not include them.
         memory: what a loader over these shards needs.
         excess: what to lower, if the decoded images of one batch can need over half of the machine's memory.
-        buckets: the samples in each bucket, if buckets were asked for; images of unknown size are in none.
+        buckets: the samples in each bucket, if buckets were asked for; images of unknown size are in none, unless they
+            are known to be bad.
     """
 
     shards: int
@@ -113,6 +127,7 @@ def describe_shards(
     batch_size: int = 256,
     prefetch: int = 2,
     buckets: Buckets | None = None,
+    known_bad: str | Path | None = None,
     progress: bool = False,
 ) -> Info:
     """Describes shards from their indexes; missing ones are made.
@@ -123,13 +138,17 @@ def describe_shards(
             `classes.json` beside the shards, as a loader reads them.
         preset, batch_size, prefetch: as GPULoader takes them, for the estimate of its memory.
         buckets: as in a loader's `Sampling`; pictures are upright if the preset turns them.
+        known_bad: a file of known bad images, as `BadImages(known=...)` takes it. In a bucket, each is replaced by
+            another sample; those of unknown size are in the bucket of the most samples.
         progress: show a bar on stderr while indexes are made.
 
     Raises:
-        DataError: no shard or sample, a sample is in no folder, or two `classes.json` name a label differently.
+        DataError: no shard or sample, a sample is in no folder, two `classes.json` name a label differently, or
+            `known_bad` is no list of bad images of these shards.
     """
     recipe = load_preset(preset)
     shards = ShardSet.open(resolve_shards(tar), progress)
+    bad = {} if known_bad is None else read_quarantine(Path(known_bad), shards)
     index = shards.index
     heights, widths, sizes = map(shards.column, ("height", "width", "image_size"))
     known = (heights > 0) & (widths > 0)
@@ -158,19 +177,22 @@ def describe_shards(
         unknown_size=int((~known).sum()),
         memory=memory,
         excess=excess_of_a_batch(shards, recipe, batch_size, memory.machine_bytes),
-        buckets=None if buckets is None else _count_buckets(shards, buckets, recipe.orientation == "apply"),
+        buckets=None if buckets is None else _count_buckets(shards, buckets, recipe.orientation == "apply", bad),
     )
 
 
-def _count_buckets(shards: ShardSet, buckets: Buckets, upright: bool) -> tuple[BucketCount, ...]:
+def _count_buckets(shards: ShardSet, buckets: Buckets, upright: bool, bad: Collection[int]) -> tuple[BucketCount, ...]:
     ids = np.arange(len(shards))
-    numbers = assign_buckets(shards, ids, replace(buckets, unknown="skip"), upright)
+    numbers = assign_buckets(shards, ids, replace(buckets, unknown="skip"), upright, bad)
     sizes, counted = sizes_of(shards, ids, upright), []
+    delivered = ~np.isin(ids, list(bad))
     for number, (height, width) in enumerate(buckets.shapes):
-        heights, widths = sizes[numbers == number].T
+        heights, widths = sizes[(numbers == number) & delivered].T
         ratios = widths * height / (heights * width)
         kept = np.minimum(ratios, 1 / ratios)
-        counted.append(BucketCount(height, width, len(kept), float(1 - kept.mean()) if len(kept) else 0.0))
+        counted.append(
+            BucketCount(height, width, int((numbers == number).sum()), float(1 - kept.mean()) if len(kept) else 0.0)
+        )
     return tuple(counted)
 
 

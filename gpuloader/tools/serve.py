@@ -43,8 +43,8 @@ from gpuloader.compose import Compose
 from gpuloader.errors import BadImageError, ConfigError, GPULoaderError
 from gpuloader.helpers.text import printable
 from gpuloader.loading.argument_types import AnyFields, AnyLabels
+from gpuloader.loading.selection import Sources
 from gpuloader.recipe import Recipe, load_preset, preset_names
-from gpuloader.shards import Tar
 from gpuloader.tools.overlay import draw_targets
 from gpuloader.tools.sheet import Picture, enlarge
 from gpuloader.tools.show import Device, Gallery
@@ -170,7 +170,7 @@ class Api:
 
 
 def serve(
-    tar: Tar,
+    tar: Sources,
     *,
     preset: str | Path | Recipe = "imagenet_train",
     overrides: Mapping[str, Any] | None = None,

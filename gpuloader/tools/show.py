@@ -35,12 +35,13 @@ from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.argument_types import AnyFields, AnyLabels
 from gpuloader.loading.arguments import resolve_device, resolve_fields, resolve_label_from
 from gpuloader.loading.fields import Component, parse_fields
+from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.loading.world import World
 from gpuloader.plan import Draws, check_epoch, check_seed, make_order
 from gpuloader.recipe import ExplainedView, Recipe, explain
 from gpuloader.recipe.placement import MAX_SIDE
 from gpuloader.recipe.recipe import Orientation
-from gpuloader.shards import Arena, ShardSet, Tar, find_class_names, make_labels, resolve_place, resolve_shards
+from gpuloader.shards import Arena, ShardSet, find_class_names, make_labels, resolve_place
 from gpuloader.targets import Mask
 from gpuloader.targets.target import check_recipe_moves
 from gpuloader.tools.overlay import Overlay, find_targets, overlays
@@ -134,7 +135,7 @@ class Gallery:
 
     def __init__(
         self,
-        tar: Tar,
+        tar: Sources,
         *,
         label_from: AnyLabels = "default",
         device_id: Device = "auto",
@@ -143,7 +144,7 @@ class Gallery:
         self.device_id = resolve_device(device_id, World(0, 1))
         labelling = resolve_label_from(label_from)
         named = None if fields is None else resolve_fields(fields, "dict")
-        self._shards = ShardSet.open(resolve_shards(tar), progress=True)
+        self._shards = ShardSet.open(resolve_sources(tar)[0], progress=True)
         self._targets = None if named is None else {name: each for name, each in named.items() if each.is_target}
         self.has_targets = bool(self._targets_of(0))
         place = resolve_place(self._shards, labelling.place)
@@ -337,7 +338,7 @@ class Gallery:
 
 
 def show(
-    tar: Tar,
+    tar: Sources,
     picture: str | Path,
     *,
     preset: str | Path | Recipe = "imagenet_train",

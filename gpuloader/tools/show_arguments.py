@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.values import is_integer
+from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.plan import check_seed
 from gpuloader.recipe import Recipe, load_preset
-from gpuloader.shards import Tar, resolve_shards
 from gpuloader.shards.remote.urls import remote_protocol
 from gpuloader.tools.outputs import PICTURES, check_output
 
@@ -28,7 +27,7 @@ def as_recipe(preset: str | Path | Recipe | Mapping[str, Any]) -> str | Path | R
 
 
 def check_shown(
-    tar: Tar, preset: str | Path | Recipe, overrides: Mapping[str, Any] | None = None, seed: int = 0
+    tar: Sources, preset: str | Path | Recipe, overrides: Mapping[str, Any] | None = None, seed: int = 0
 ) -> None:
     """Checks what the picture and the page both show.
 
@@ -39,9 +38,8 @@ def check_shown(
     """
     load_preset(preset, overrides or {})
     check_seed(seed)
-    sources = [tar] if isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable) else list(tar)
-    if not any(isinstance(source, str) and remote_protocol(source) for source in sources):
-        resolve_shards(sources)
+    if not any(map(remote_protocol, _texts(tar))):
+        resolve_sources(tar)
 
 
 def check_picture(picture: Path, samples: int | Sequence[int | str], versions: int, columns: int | None) -> None:
@@ -56,3 +54,14 @@ def check_picture(picture: Path, samples: int | Sequence[int | str], versions: i
             raise ConfigError(f"{name}={number!r}: allowed is an integer from {least} to {MOST_IMAGES}")
     if isinstance(samples, (str, bool)) or not samples or (isinstance(samples, int) and samples < 0):
         raise ConfigError(f"samples={samples!r}: allowed is a number above 0, or a list of ids and keys")
+
+
+def _texts(tar: object) -> Iterator[str]:
+    """Yields the texts that name shards in a loader's `tar`, of all its sources."""
+    if isinstance(tar, str):
+        yield tar
+    elif isinstance(tar, Mapping):
+        yield from _texts(tar.get("tar"))
+    elif isinstance(tar, Sequence):
+        for each in tar:
+            yield from _texts(each)

@@ -7,6 +7,8 @@ from bad_images import turned
 from command_line import run
 from making import encoded, jpeg, picture, write_samples, write_shard
 
+from gpuloader.shards import ShardSet, write_quarantine
+
 
 def test_it_draws_what_is_in_the_shards(tmp_path: Path) -> None:
     write_samples(tmp_path, 40, sizes=[(60, 80), (60, 80), (60, 80), (120, 160)])
@@ -32,7 +34,7 @@ def test_turned_pictures_are_said_with_the_key_that_turns_them(tmp_path: Path) -
 
 
 def test_buckets_are_drawn_on_request(tmp_path: Path) -> None:
-    write_samples(tmp_path, 40, sizes=[(60, 80), (60, 80), (60, 80), (60, 60)])
+    tars = write_samples(tmp_path, 40, sizes=[(60, 80), (60, 80), (60, 80), (60, 60)])
     asked = ("--buckets", "--bucket-area", 64**2, "--bucket-step", 16, "--bucket-ratios", 0.5, 2)
     lines = run("info", tmp_path, *asked).stdout.splitlines()
     # A picture of 60 x 80, resized to 80 columns, has 60 rows, of which 48 are shown.
@@ -42,11 +44,14 @@ def test_buckets_are_drawn_on_request(tmp_path: Path) -> None:
         ["48", "x", "80", "30", "20.0%", "is", "cropped", "away"],
     ]
     assert lines[start + 2].count("█") == 3 * lines[start + 1].count("█") == 30
-    printed = json.loads(run("info", tmp_path, "--json", *asked).stdout)
-    assert [(each["height"], each["width"], each["samples"]) for each in printed["buckets"]] == [
-        (80, 48, 0),
-        (64, 64, 10),
-        (48, 80, 30),
+    bad = {sample: "" for sample in range(40) if sample % 4 < 3}  # replaced, so nothing is cropped away
+    write_quarantine(tmp_path / "bad.jsonl", ShardSet.open(tars), bad)
+    printed = json.loads(run("info", tmp_path, "--json", *asked, "--quarantine", tmp_path / "bad.jsonl").stdout)
+    names = ("height", "width", "samples", "cropped")
+    assert [tuple(each[name] for name in names) for each in printed["buckets"]] == [
+        (80, 48, 0, 0),
+        (64, 64, 10, 0),
+        (48, 80, 30, 0),
     ]
     assert json.loads(run("info", tmp_path, "--json").stdout)["buckets"] is None
 

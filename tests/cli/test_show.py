@@ -82,7 +82,8 @@ def write_loader(folder: Path, **more: object) -> Path:
 
 def test_a_loaders_file_stands_for_its_shards_recipe_and_seed_but_the_command_line_counts_more(tmp_path: Path) -> None:
     by_file, by_hand = tmp_path / "file.png", tmp_path / "hand.png"
-    result = run(write_loader(tmp_path), "--cpu", "-o", by_file, "--json")
+    mixture = [{"tar": str(tmp_path / "a.tar"), "weight": 2}]  # the samples of which are those of its sources
+    result = run(write_loader(tmp_path, tar=mixture), "--cpu", "-o", by_file, "--json")
     assert (result.returncode, json.loads(result.stdout)["seed"]) == (0, 5)
     run(tmp_path / "train.yaml", "--cpu", "--seed", 6, "-o", by_file)
     run(tmp_path / "a.tar", "--label-from", "none", *SMALL, "--seed", 6, "-o", by_hand)

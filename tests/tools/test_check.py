@@ -77,6 +77,14 @@ def test_bad_images_are_named_in_their_order(tmp_path: Path, bad: list[int]) -> 
         assert sample.cause == "DALI's decoder fails on it"
 
 
+def test_all_sources_of_a_mixture_are_checked(tmp_path: Path) -> None:
+    tars = [write_shard(tmp_path / f"{n}.tar", samples(4, [n])) for n in range(3)]
+    mixture = [{"tar": tars[0], "weight": 3}, {"tar": tars[1:], "weight": {0: 1, 2: 0}}]
+    result = check_shards(mixture, quarantine=tmp_path / "bad.jsonl")
+    assert [(sample.sample, sample.shard) for sample in result.bad] == [(5 * n, str(tars[n])) for n in range(3)]
+    assert list(read_quarantine(tmp_path / "bad.jsonl", ShardSet.open(tars))) == [0, 5, 10]
+
+
 def test_the_bad_pictures_of_a_folder_are_named_by_their_paths(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "a.tar", samples(6, [1, 4]))
     folder = unpack([shard], tmp_path / "photos")
@@ -234,7 +242,7 @@ def test_what_cannot_be_done_on_a_store_is_an_error(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         with pytest.raises(TarError, match=r"/a\.tar: not a tar file"):
             check_shards(f"{server.url}/a.tar", cache={"folder": tmp_path / "cache"})
-        with pytest.raises(ConfigError, match=r"/a\.tar is on a store, but only local shards can be used here"):
+        with pytest.raises(ConfigError, match=r"/a\.tar is on a store, but only local shards are copied: download it"):
             check_shards(f"{server.url}/a.tar", repair=tmp_path / "clean")
 
 

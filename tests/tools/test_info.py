@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,12 @@ import pytest
 from bad_images import turned
 from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
 
-from gpuloader import Decoder, GPULoader
+from gpuloader import BadImages, Buckets, Decoder, GPULoader
 from gpuloader.errors import LabelError
 from gpuloader.loading import reader
 from gpuloader.loading.memory import estimate_memory, excess_of_a_batch
 from gpuloader.recipe import load_preset
-from gpuloader.shards import ShardSet
+from gpuloader.shards import ShardSet, write_quarantine
 from gpuloader.tools.info import ClassCount, Spread, describe_shards
 from gpuloader.tools.show import Gallery
 
@@ -223,6 +224,24 @@ def test_nothing_but_the_indexes_is_read(tmp_path: Path) -> None:
         tar.write_bytes(bytes(stat.st_size))
         os.utime(tar, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert describe_shards(tars) == before
+
+
+def test_buckets_count_known_bad_images_as_a_loader_does(tmp_path: Path) -> None:
+    sizes = [(60, 80)] * 3 + [(80, 40)] * 4 + [(40, 80)] * 2
+    images = [b"no image", jpeg(30, 80), *(jpeg(*size) for size in sizes)]
+    tar = write_shard(
+        tmp_path / "a.tar", [{"__key__": f"{i}", "jpg": data, "cls": b"0"} for i, data in enumerate(images)]
+    )
+    write_quarantine(known := tmp_path / "bad.jsonl", ShardSet.open([tar]), {0: "no image", 1: "cut"})
+    buckets = Buckets(sizes=((48, 64), (48, 24), (24, 48)))
+    found = describe_shards(tar, buckets=buckets, known_bad=known).buckets
+    assert found is not None
+    assert [each.cropped for each in found] == [0, 0, 0]  # the picture of 30 x 80 is replaced
+    sampling, on_error = {"buckets": buckets}, BadImages(known=known)
+    with GPULoader(tar, 1, None, output="dict", sampling=sampling, on_error=on_error) as loader:
+        delivered = Counter((*batch["image"].shape[2:],) for batch in loader)
+    assert {(each.height, each.width): each.samples for each in found} == delivered
+    assert delivered == {(48, 64): 3, (48, 24): 5, (24, 48): 3}
 
 
 def test_a_folder_is_described_as_its_shards_are(shards: list[Path], folder: Path) -> None:

@@ -17,9 +17,11 @@ from PIL import Image, ImageOps
 
 from gpuloader import BadImageError, Compose, ConfigError, GPULoader
 from gpuloader import transforms as T  # noqa: N812
+from gpuloader.errors import ShardNotFoundError
 from gpuloader.helpers.text import printable
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.tools.show import Gallery, show
+from gpuloader.tools.show_arguments import check_shown
 
 COLOURS = Compose(
     [
@@ -118,6 +120,15 @@ def test_a_folder_is_shown_as_its_shards_are(shards: list[Path], folder: Path) -
         assert torch.equal(shown[0], expected[0])
         assert of_folder.sample(sample).label == of_shards.sample(sample).label
     assert (of_folder.sample(25).shard, of_folder.sample(25).offset) == (str(folder / "000025.jpg"), 0)
+
+
+def test_a_mixture_has_the_samples_of_its_sources(shards: list[Path]) -> None:
+    sources = [{"tar": str(shards[1]), "weight": {0: 1, 3: 2}}, {"tar": [str(shards[0])]}]
+    check_shown(sources, "imagenet_train")
+    gallery = Gallery(sources, device_id=None)
+    assert (len(gallery), gallery.sample(0).shard, gallery.sample(20).shard) == (40, *map(str, reversed(shards)))
+    with pytest.raises(ShardNotFoundError, match=r"no such file: nowhere\.tar"):
+        check_shown([{"tar": shards[0]}, {"tar": "nowhere.tar"}], "imagenet_train")
 
 
 def test_the_samples_drawn_are_the_first_of_a_shuffled_training(shards: list[Path]) -> None:
