@@ -96,10 +96,13 @@ def _print(info: Info) -> None:
 
 
 def _print_classes(info: Info) -> None:
+    say()
+    if not info.classes:
+        say("no sample has a label")
+        return
     by_samples = sorted(info.classes, key=lambda each: -each.samples)
     without = f", {counted(info.without_label, 'sample')} without a label" if info.without_label else ""
-    spread = f" of {by_samples[-1].samples:,} to {counted(by_samples[0].samples, 'sample')}" if by_samples else ""
-    say()
+    spread = f" of {by_samples[-1].samples:,} to {counted(by_samples[0].samples, 'sample')}"
     source = "" if info.label_from in ("cls", None) else f", labels from {info.label_from}"
     say(f"{counted(len(by_samples), 'class', 'classes')}{spread}{without}{source}")
     shown = by_samples

@@ -33,6 +33,13 @@ def test_turned_pictures_are_said_with_the_key_that_turns_them(tmp_path: Path) -
     assert lines[4] == "turned      1 by their EXIF orientation: upright with `orientation: apply` in a recipe"
 
 
+def test_samples_without_labels_have_no_classes(tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": jpeg(8, 9), "json": b'{"annotations": []}'}])
+    lines = run("info", tmp_path).stdout.splitlines()
+    assert "no sample has a label" in lines
+    assert not any("class" in line for line in lines)
+
+
 def test_buckets_are_drawn_on_request(tmp_path: Path) -> None:
     tars = write_samples(tmp_path, 40, sizes=[(60, 80), (60, 80), (60, 80), (60, 60)])
     asked = ("--buckets", "--bucket-area", 64**2, "--bucket-step", 16, "--bucket-ratios", 0.5, 2)
