@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.plan.order import Order, Shuffle, make_order
+from gpuloader.plan.order import Order, Shuffle, make_order, seed_of_part
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,8 @@ class Bucketed:
         """See `Positions`; at a position of padding it gives ~id, which is negative, of a sample of the same bucket."""
         slots_at = make_order(self.shuffle, int(self._ends[-1]), seed, epoch)
         orders = [
-            make_order(self.shuffle, len(run), _seed_of(seed, bucket), epoch) for bucket, run in enumerate(self.runs)
+            make_order(self.shuffle, len(run), seed_of_part(seed, bucket), epoch)
+            for bucket, run in enumerate(self.runs, 1)
         ]
 
         def deal(positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -102,8 +103,3 @@ class Bucketed:
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
         return np.append(0, self._ends[:-1])
-
-
-def _seed_of(seed: int, bucket: int) -> int:
-    """Returns the seed of the order within a bucket; `seed` itself is that of the order of the quanta."""
-    return (seed + (1 + bucket) * 0x9E3779B97F4A7C15) % 2**64

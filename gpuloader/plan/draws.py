@@ -125,13 +125,17 @@ class Draws:
 
     def uniform(self, stream: int, count: int, first_block: int = 0) -> NDArray[np.float64]:
         """Returns (n, count) multiples of 2**-32 in [0, 1); the first c columns do not depend on `count`."""
+        return self.words(stream, count, first_block).astype(np.float64) * 2.0**-32
+
+    def words(self, stream: int, count: int, first_block: int = 0) -> NDArray[np.uint64]:
+        """Returns the same as integers of 32 bits."""
         # A block is four numbers. The counter's first word counts a stream's blocks from its own multiple of 2**16. All
         # streams, occurrences and views are 2**16, so it stays below 2**32, and no two of them overlap.
         blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(stream * _BLOCKS_PER_STREAM + first_block)
         ids = self.ids.astype(np.uint64)[:, None]
         counter = list(np.broadcast_arrays(blocks[None, :], ids & _MASK, ids >> _32, np.uint64(self.epoch)))
         drawn = np.stack(philox4x32(counter, self.seed), axis=-1)
-        return drawn.reshape(len(self.ids), 4 * len(blocks))[:, :count].astype(np.float64) * 2.0**-32
+        return drawn.reshape(len(self.ids), 4 * len(blocks))[:, :count]
 
 
 def philox4x32(counter: list[NDArray[np.uint64]], key: int) -> list[NDArray[np.uint64]]:
@@ -147,11 +151,9 @@ def philox4x32(counter: list[NDArray[np.uint64]], key: int) -> list[NDArray[np.u
 
 
 def words(seed: int, epoch: int, stream: Stream, count: int) -> list[int]:
-    """Draws `count` 32-bit words that belong to an epoch rather than to a sample."""
-    counter = [np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(stream * _BLOCKS_PER_STREAM)]
-    zero = np.zeros_like(counter[0])
-    mixed = np.stack(philox4x32([*counter, zero, zero, zero + np.uint64(epoch)], seed), axis=-1)
-    return [int(word) for word in mixed.ravel()[:count]]
+    """Draws `count` 32-bit words that belong to an epoch rather than to a sample: in their place, those of sample 0."""
+    [drawn] = Draws(seed, epoch, np.zeros(1, np.int64)).words(stream, count).tolist()
+    return drawn
 
 
 def check_seed(seed: int) -> int:

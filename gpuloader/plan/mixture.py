@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan.order import Order, Shuffle, make_order
+from gpuloader.plan.order import Order, Shuffle, make_order, seed_of_part
 from gpuloader.plan.positions import Positions, Remaining, digest_of
 
 _TOTALS = np.array([*range(1, 10_001), 100_000])
@@ -148,7 +148,6 @@ class Mixture:
         return replace(self, changed=merge([*(segment for segment in before if segment.start < position), now, *later]))
 
     def order(self, seed: int, epoch: int) -> Order:
-        """See `Positions`."""
         pieces = self._pieces(epoch * self.length)
         starts = np.cumsum([0, *self.sizes])
 
@@ -170,7 +169,6 @@ class Mixture:
         return mix
 
     def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """See `Positions`."""
         return np.ones(len(ids), np.bool_)
 
     def _pieces(self, begin: int) -> list[_Piece]:
@@ -219,26 +217,21 @@ class Staged:
 
     @property
     def length(self) -> int:
-        """See `Positions`."""
         return len(self.ids)
 
     @property
     def shuffle(self) -> Shuffle:
-        """See `Positions`."""
         return self.passes.shuffle
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Positions`."""
         return digest_of(f"staged {self.passes.fingerprint}", self.ids)
 
     def order(self, seed: int, epoch: int) -> Order:
-        """See `Positions`."""
         order = self.passes.order(seed, epoch)
         return lambda positions: self.ids[order(positions)]
 
     def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """See `Positions`."""
         return np.isin(ids, self.ids[: max(segment.sizes[0] for segment in self.passes.segments)])
 
 
@@ -269,4 +262,4 @@ def _round_of(parts: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int
 @lru_cache(maxsize=64)
 def _order_of_pass(shuffle: Shuffle, size: int, seed: int, number: int, pass_number: int) -> Order:
     """Makes the order of one pass over a range: the ranges' seeds differ, and the pass number is the epoch."""
-    return make_order(shuffle, size, (seed + number * 0x9E3779B97F4A7C15) % 2**64, pass_number % 2**32)
+    return make_order(shuffle, size, seed_of_part(seed, number), pass_number % 2**32)

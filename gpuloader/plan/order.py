@@ -49,6 +49,11 @@ def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
     raise ConfigError(f"shuffle={shuffle!r}: allowed are {', '.join(map(repr, get_args(Shuffle)))}")
 
 
+def seed_of_part(seed: int, number: int) -> int:
+    """Returns the seed of the order of a part of the data; `seed` itself is that of part 0."""
+    return (seed + number * 0x9E3779B97F4A7C15) % 2**64
+
+
 def shard_order(sizes: NDArray[np.int64], seed: int, epoch: int) -> Order:
     """Makes the order "shards" of one epoch over shards of these sizes; see `make_order`."""
     return ShardShuffle(sizes, words(seed, epoch, Stream.ORDER, 2 * _ROUNDS))

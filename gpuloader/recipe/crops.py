@@ -24,6 +24,8 @@ from gpuloader.recipe.placement import (
     rgb,
     sides,
 )
+from gpuloader.recipe.program import NEAREST, Program, sometimes
+from gpuloader.recipe.warps import mirror, warp
 
 ATTEMPTS = 10
 Pixels: TypeAlias = Annotated[int, Field(ge=0, le=8192)]
@@ -306,6 +308,7 @@ class RandomHorizontalFlip(PlacingTransform):
     p: Probability = 0.5
     stream: ClassVar[Stream] = Stream.FLIP
     axis: ClassVar[int] = 1
+    steps: ClassVar[int] = 1
 
     @property
     def random(self) -> bool:
@@ -313,6 +316,11 @@ class RandomHorizontalFlip(PlacingTransform):
 
     def place(self, at: Placement, draw: Draw) -> Placement:
         return at.flip(self.axis, draw(1)[:, 0] < self.p)
+
+    def program(self, draw: Draw, sizes: Ints) -> Program:
+        """Draws the same flip as a step, as `PixelTransform.program`: for a flip behind a change of pixels."""
+        horizontal = np.full(draw.samples, self.axis == 1)
+        return sometimes(warp(mirror(horizontal, ~horizontal, sizes), NEAREST, None), draw(1)[:, 0], self.p)
 
 
 @part

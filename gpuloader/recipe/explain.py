@@ -17,9 +17,10 @@ from gpuloader.recipe.detection import RandomZoomOut, Scaling
 from gpuloader.recipe.drawn import DrawnView
 from gpuloader.recipe.moving import Floats
 from gpuloader.recipe.placement import Placement, PlacingTransform, Shape
-from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op
+from gpuloader.recipe.program import Op
 from gpuloader.recipe.recipe import Recipe
-from gpuloader.recipe.view import ViewPlan, steps_of
+from gpuloader.recipe.view import ViewPlan
+from gpuloader.recipe.warps import INTERPOLATIONS
 
 Parameters: TypeAlias = "Mapping[str, float | str]"
 
@@ -36,7 +37,7 @@ _NAMES: dict[Op, tuple[str, ...]] = {
     Op.BLUR: ("sigma", "kernel_size"),
     Op.MIX_ADD: ("share",),
 }
-_INTERPOLATIONS = {NEAREST: "nearest", BILINEAR: "bilinear", BICUBIC: "bicubic"}
+_INTERPOLATIONS = {number: name for name, number in INTERPOLATIONS.items()}
 _DIGITS = 4
 _NO_BOXES = np.zeros((0, 4))
 
@@ -95,7 +96,7 @@ def _view(view: ViewPlan, drawn: DrawnView) -> ExplainedView:
     program = zip(drawn.program.ops[0], drawn.program.parameters[0])
     for transform in view.pixels:
         name = type(transform).__name__
-        done = [(Op(op), row) for op, row in islice(program, steps_of(transform)) if op != Op.IDENTITY]
+        done = [(Op(op), row) for op, row in islice(program, transform.steps) if op != Op.IDENTITY]
         if isinstance(transform, RandomHorizontalFlip):
             steps.append(Step(name, "flip" if done else None))
         else:

@@ -36,12 +36,10 @@ def translate_config(config: Mapping[str, Any], problems: list[str]) -> tuple[tu
             return _of_hugging_face(config)
         if set(config) == _OF_TIMM:
             return _of_timm(config)
-        raise _UnknownError(
+        raise PresetError(
             f"its keys are {describe(sorted(map(str, config)), 200)}: allowed are the mapping that timm's "
             f"resolve_model_data_config(model) returns, and an image processor of Hugging Face or its to_dict()"
         )
-    except _UnknownError as error:
-        problems.append(str(error))
     except KeyError as error:
         problems.append(f"it has no {error}: load it with AutoImageProcessor.from_pretrained, which adds the defaults")
     except PresetError as error:
@@ -51,22 +49,18 @@ def translate_config(config: Mapping[str, Any], problems: list[str]) -> tuple[tu
     return (), "float32"
 
 
-class _UnknownError(Exception):
-    """The configuration asks for something that a recipe cannot do."""
-
-
 def _of_timm(config: Mapping[str, Any]) -> tuple[tuple[Transform, ...], str]:
     """Translates what timm's `create_transform(**config)` does."""
     channels, height, width = config["input_size"]
     if channels != 3:
-        raise _UnknownError(f"input_size={config['input_size']!r}: only 3 channels are supported")
+        raise PresetError(f"input_size={config['input_size']!r}: only 3 channels are supported")
     resized = math.floor(height / config["crop_pct"]), math.floor(width / config["crop_pct"])
     if config["crop_mode"] == "squash":
         size: int | tuple[int, int] = resized
     elif config["crop_mode"] == "center" and resized[0] == resized[1]:
         size = resized[0]
     else:
-        raise _UnknownError(
+        raise PresetError(
             f"crop_mode={config['crop_mode']!r} with input_size={config['input_size']!r} has no counterpart: use "
             f'"squash", or "center" with a square input_size'
         )
@@ -79,21 +73,19 @@ def _of_hugging_face(config: Mapping[str, Any]) -> tuple[tuple[Transform, ...], 
     kind = str(config[_OF_HUGGING_FACE])
     name = kind.removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
     if name not in _PLAIN:
-        raise _UnknownError(
-            f"{kind} is not supported: allowed are {', '.join(sorted(_PLAIN))}, and recipes of your own"
-        )
+        raise PresetError(f"{kind} is not supported: allowed are {', '.join(sorted(_PLAIN))}, and recipes of your own")
     transforms: list[Transform] = []
     if config["do_resize"]:
         transforms += _resizing(config, name)
     if config.get("do_center_crop"):
         transforms.append(CenterCrop(square(**config["crop_size"])))
     if config.get("do_pad"):
-        raise _UnknownError("do_pad=True: padding is not supported")
+        raise PresetError("do_pad=True: padding is not supported")
     if config["do_rescale"] and not math.isclose(config["rescale_factor"], 1 / 255):
-        raise _UnknownError(f"rescale_factor={config['rescale_factor']!r}: only 1/255 is supported")
+        raise PresetError(f"rescale_factor={config['rescale_factor']!r}: only 1/255 is supported")
     if config["do_normalize"]:
         if not config["do_rescale"]:
-            raise _UnknownError("do_normalize without do_rescale: mean and std must be for values from 0 to 1")
+            raise PresetError("do_normalize without do_rescale: mean and std must be for values from 0 to 1")
         transforms.append(Normalize(tuple(config["image_mean"]), tuple(config["image_std"])))
     return tuple(transforms), "float32" if config["do_rescale"] else "uint8"
 
@@ -101,12 +93,12 @@ def _of_hugging_face(config: Mapping[str, Any]) -> tuple[tuple[Transform, ...], 
 def _resizing(config: Mapping[str, Any], name: str) -> list[Transform]:
     size, filter_ = config["size"], _PIL_FILTERS.get(config["resample"])
     if filter_ is None:
-        raise _UnknownError(f"resample={config['resample']!r}: allowed are {_PIL_FILTERS}")
+        raise PresetError(f"resample={config['resample']!r}: allowed are {_PIL_FILTERS}")
     sides = set(size) if isinstance(size, Mapping) else set()
     if sides == {"height", "width"}:
         return [Resize((size["height"], size["width"]), filter_)]  # type: ignore[arg-type]
     if sides != {"shortest_edge"}:
-        raise _UnknownError(f"size={size!r}: allowed are a shortest_edge, or a height and a width")
+        raise PresetError(f"size={size!r}: allowed are a shortest_edge, or a height and a width")
     shorter = size["shortest_edge"]
     if name != "ConvNext":
         return [Resize(shorter, filter_)]  # type: ignore[arg-type]

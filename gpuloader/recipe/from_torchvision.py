@@ -11,11 +11,12 @@ from enum import Enum
 from typing import Any, get_args
 
 from gpuloader.errors import PresetError
-from gpuloader.recipe.crops import RandomResizedCrop, Resize
+from gpuloader.recipe.crops import CenterCrop, RandomResizedCrop, Resize
 from gpuloader.recipe.detection import Scaling
 from gpuloader.recipe.from_config import as_config, translate_config
 from gpuloader.recipe.from_timm import AS_TORCHVISIONS, translate_timms
 from gpuloader.recipe.model import Transform
+from gpuloader.recipe.output import Normalize
 from gpuloader.recipe.part import make_part
 from gpuloader.recipe.preset_files import TRANSFORMS
 from gpuloader.recipe.recipe import Dtype, Recipe
@@ -91,13 +92,8 @@ def _translate(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple[
 
 def _of_weights(leaf: Any) -> list[Transform]:  # noqa: ANN401
     """Translates the `transforms()` of torchvision's weights."""
-    resizing = {"interpolation": leaf.interpolation.value, "antialias": leaf.antialias is not False}
-    parts = {
-        "Resize": {"size": leaf.resize_size[0], **resizing},
-        "CenterCrop": {"size": leaf.crop_size[0]},
-        "Normalize": {"mean": tuple(leaf.mean), "std": tuple(leaf.std)},
-    }
-    return [make_part(TRANSFORMS[name], parameters, f"`{name}") for name, parameters in parts.items()]
+    resize = Resize(leaf.resize_size[0], leaf.interpolation.value, antialias=leaf.antialias is not False)
+    return [resize, CenterCrop(leaf.crop_size[0]), Normalize(tuple(leaf.mean), tuple(leaf.std))]
 
 
 def _convert(leaf: Any, dtype: str, problems: list[str]) -> str:  # noqa: ANN401
@@ -140,7 +136,7 @@ def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa
     if len(problems) > before:
         return []
     try:
-        return [make_part(TRANSFORMS[name], parameters, f"`{name}")]
+        return [TRANSFORMS[name](**parameters)]
     except PresetError as error:
         problems.extend(str(error).splitlines())
         return []

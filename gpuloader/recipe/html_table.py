@@ -21,19 +21,18 @@ def recipe_html(recipe: Mapping[str, Any]) -> str:
 
 def _rows(recipe: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yields the tag of a row's cells and their texts."""
-    if isinstance(recipe.get("views"), list):
+    transforms = "views" if isinstance(recipe.get("views"), list) else "transforms"
+    if transforms == "views":
         first = 0
         for view in recipe["views"]:
             last = first + view.get("count", 1) - 1
             yield "th", f"view {first}" if last == first else f"views {first} to {last}", "arguments"
             yield from map(_transform, view["transforms"])
             first = last + 1
-        others = {key: value for key, value in recipe.items() if key != "views"}
     else:
         yield "th", "transform", "arguments"
         yield from map(_transform, recipe["transforms"])
-        others = {key: value for key, value in recipe.items() if key != "transforms"}
-    if others:
+    if others := {key: value for key, value in recipe.items() if key != transforms}:
         yield "th", "key", "value"
         yield from (("td", key, _yaml(value)) for key, value in others.items())
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, wraps
 from typing import Any, TypeVar
@@ -85,27 +84,21 @@ def first_lines(problems: Sequence[str]) -> list[str]:
 
 def _fill(empty: object, values: tuple[Any, ...], parameters: dict[str, Any], where: str) -> None:
     kind: Any = type(empty)
-    with _explain_errors(kind, where, values):
+    try:
         _adapter(kind).validator.validate_python(ArgsKwargs(values, parameters), self_instance=empty)
+    except ValidationError as error:
+        names = [field.name for field in fields(kind)]
+        by_key: dict[str, list[ErrorDetails]] = {}
+        for problem in error.errors():
+            by_key.setdefault(_key(problem, names), []).append(problem)
+        lines = first_lines([_line(where, key, _nearest(problems), names) for key, problems in by_key.items()])
+        raise PresetError(*lines[:-1], lines[-1] + _in_a_list(where, names, values, error)) from None
 
 
 @cache
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     """Makes it at the first use, as a recipe needs few of them."""
     return TypeAdapter(kind)
-
-
-@contextmanager
-def _explain_errors(kind: Callable[..., Any], where: str, values: Sequence[Any] = ()) -> Iterator[None]:
-    try:
-        yield
-    except ValidationError as error:
-        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-        by_key: dict[str, list[ErrorDetails]] = {}
-        for problem in error.errors():
-            by_key.setdefault(_key(problem, names), []).append(problem)
-        lines = first_lines([_line(where, key, _nearest(problems), names) for key, problems in by_key.items()])
-        raise PresetError(*lines[:-1], lines[-1] + _in_a_list(where, names, values, error)) from None
 
 
 def _key(problem: ErrorDetails, names: Sequence[str]) -> str:

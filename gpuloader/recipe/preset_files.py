@@ -272,8 +272,5 @@ def _with_transform(content: Any, name: str, values: Mapping[str, Any] | None, f
 
 
 def _has_transforms(parameters: object) -> bool:
-    return (
-        isinstance(parameters, Mapping)
-        and isinstance(parameters.get("transforms"), list)
-        and parameters["transforms"] != []
-    )
+    transforms = parameters.get("transforms") if isinstance(parameters, Mapping) else None
+    return isinstance(transforms, list) and bool(transforms)

@@ -24,17 +24,15 @@ class _StrictLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
-            raise yaml.constructor.ConstructorError(None, None, "aliases are not allowed", event.start_mark)
+            raise _error("aliases are not allowed", event)
         if getattr(event, "tag", None) is not None:
-            raise yaml.constructor.ConstructorError(None, None, "tags are not allowed", event.start_mark)
+            raise _error("tags are not allowed", event)
         self._values += 1
         self._depth += 1
         if self._values > _MAX_VALUES or self._depth > _MAX_DEPTH:
-            problem = f"more than {_MAX_VALUES} values, or nested more than {_MAX_DEPTH} deep"
-            raise yaml.constructor.ConstructorError(None, None, problem, event.start_mark)
+            raise _error(f"more than {_MAX_VALUES} values, or nested more than {_MAX_DEPTH} deep", event)
         if self.check_event(yaml.ScalarEvent) and len(event.value) > _MAX_VALUE_CHARACTERS:
-            problem = f"a value of {len(event.value)} characters: allowed are up to {_MAX_VALUE_CHARACTERS}"
-            raise yaml.constructor.ConstructorError(None, None, problem, event.start_mark)
+            raise _error(f"a value of {len(event.value)} characters: allowed are up to {_MAX_VALUE_CHARACTERS}", event)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -43,14 +41,16 @@ class _StrictLoader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a plain word", key_node.start_mark)
+                raise _error("a key must be a plain word", key_node)
             key = self.construct_object(key_node)
             if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} occurs twice", key_node.start_mark
-                )
+                raise _error(f"the key {key!r} occurs twice", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _error(problem: str, at: Any) -> yaml.YAMLError:  # noqa: ANN401 - an event or a node
+    return yaml.constructor.ConstructorError(None, None, problem, at.start_mark)
 
 
 def load_yaml(text: str | bytes, where: str) -> dict[str, Any]:
@@ -63,12 +63,7 @@ def load_yaml(text: str | bytes, where: str) -> dict[str, Any]:
         raise PresetError(f"{where}: more than {MAX_YAML_CHARACTERS} characters; no recipe needs as many")
     try:
         content = yaml.load(text, _StrictLoader)
-    except (
-        yaml.YAMLError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ) as error:  # also the 32nd of a month and the like
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # ValueError: the 32nd of a month
         problem, *place = (str(error) or type(error).__name__).splitlines()
         if problem == "mapping values are not allowed here":
             problem += ": a name with values below it ends with a colon, and they are indented further"

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,7 @@ from gpuloader.recipe.model import Ints, PixelTransform, Transform
 from gpuloader.recipe.moving import BoxTransform, Floats, boxes_after
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.placement import MAX_SIDE, Placement, PlacingTransform, Shape
-from gpuloader.recipe.program import NEAREST, Op, Program, chain, sometimes
-from gpuloader.recipe.warps import mirror, warp
-
-Changing: TypeAlias = PixelTransform | RandomHorizontalFlip
+from gpuloader.recipe.program import Op, chain
 
 
 class ViewPlan:
@@ -50,7 +47,7 @@ class ViewPlan:
         self._batch = batch
         left = deque(self._transforms)
         self.placing: list[PlacingTransform] = _take(left, PlacingTransform)
-        self.pixels: list[Changing] = _take(left, PixelTransform, RandomHorizontalFlip)
+        self.pixels: list[PixelTransform | RandomHorizontalFlip] = _take(left, PixelTransform, RandomHorizontalFlip)
         self.normalize: Normalize | None = next(iter(_take(left, Normalize, most=1)), None)
         self.erasing: RandomErasing | None = next(iter(_take(left, RandomErasing, most=1)), None)
         if left:
@@ -81,7 +78,7 @@ class ViewPlan:
 
     @cached_property
     def steps(self) -> int:
-        return sum(map(steps_of, self.pixels))
+        return sum(each.steps for each in self.pixels)
 
     @cached_property
     def choices(self) -> tuple[frozenset[Op], ...]:
@@ -126,7 +123,7 @@ class ViewPlan:
         """Draws for images of these heights and widths, (n, 2), turned upright if their orientations are given."""
         placements = self._place(draws, sizes, orientations, boxes)
         size = placements[-1].shape if self.shape is None else np.array([self.shape])
-        programs = [_program(transform, self._draw(transform, draws), size) for transform in self.pixels]
+        programs = [transform.program(self._draw(transform, draws), size) for transform in self.pixels]
         erased = None if self.erasing is None else self.erasing.draw(self._draw(self.erasing, draws), size)
         shape = self._shape_of_batch(size)
         return DrawnView(shape, placements, chain(programs, len(draws.ids)), erased, tuple(self.placing))
@@ -164,19 +161,6 @@ class ViewPlan:
     def _draw(self, transform: Transform, draws: Draws) -> Draw:
         [occurrence] = [n for each, n in zip(self._transforms, self._occurrences) if each is transform]
         return draws.of(transform.stream, occurrence, self.number)
-
-
-def steps_of(transform: Changing) -> int:
-    """Returns how many steps a transform has in a view's program."""
-    return transform.steps if isinstance(transform, PixelTransform) else 1
-
-
-def _program(transform: Changing, draw: Draw, sizes: Ints) -> Program:
-    if isinstance(transform, PixelTransform):
-        return transform.program(draw, sizes)
-    horizontal = np.full(draw.samples, transform.axis == 1)
-    flip = warp(mirror(horizontal, ~horizontal, sizes), NEAREST, None)
-    return sometimes(flip, draw(1)[:, 0], transform.p)
 
 
 _NO_DRAWS = Draws(0, 0, np.zeros(0, np.int64))
