@@ -36,11 +36,11 @@ def decode_region(
     drawn: Nodes,
     device: str,
     preset: Recipe,
-    size_hint: tuple[int, int] = (0, 0),
-    knobs: Mapping[str, Any] | None = None,
-    by_decoder: bool = True,
+    largest_image: tuple[int, int],
+    decoder_options: Mapping[str, float] | None,
+    region: bool,
 ) -> DataNode:
-    """Decodes a region of an image, RGB uint8 HWC, without EXIF rotation, like torchvision.
+    """Decodes a region of an image, RGB uint8 HWC, without EXIF rotation, like torchvision; see `recipe_pipeline`.
 
     Either the decoder decodes only the region, or the whole image. The CPU's kernels know where the region is in it. On
     a GPU it is cropped first: DALI's filter would also use pixels beyond the region's border.
@@ -50,11 +50,11 @@ def decode_region(
         "output_type": types.RGB,
         "adjust_orientation": False,
         "use_fast_idct": preset.fast_idct,
-        "preallocate_height_hint": size_hint[0],
-        "preallocate_width_hint": size_hint[1],
-        **(knobs or {}),
+        "preallocate_height_hint": largest_image[0],
+        "preallocate_width_hint": largest_image[1],
+        **(decoder_options or {}),
     }
-    if not by_decoder:
+    if not region:
         image = fn.decoders.image(encoded, **options)
         return cut_region(image, drawn) if drawn else image
     return fn.decoders.image_slice(

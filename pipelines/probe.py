@@ -185,8 +185,8 @@ def _regions(source: Source, trial: Trial, largest: tuple[int, int]) -> DataNode
     )
     drawn = {"region_start": start, "region_shape": shape}
     device = "cpu" if Pipeline.current().device_id is None else "gpu"
-    knobs = {"hw_decoder_load": trial.hw_load}
-    return decode_region(encoded, drawn, device, load_preset("raw_uint8"), largest, knobs, trial.region)
+    options = {"hw_decoder_load": trial.hw_load}
+    return decode_region(encoded, drawn, device, load_preset("raw_uint8"), largest, options, trial.region)
 
 
 if __name__ == "__main__":

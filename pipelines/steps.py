@@ -124,14 +124,6 @@ def _colors(image: DataNode, p: Nodes) -> DataNode:
     return fn.brightness(math.floor(total), brightness=p["power"], dtype=types.UINT8)
 
 
-def _solarize(image: DataNode, p: Nodes) -> DataNode:
-    return image ^ ((image >= p["threshold"]) * _WHITE)
-
-
-def _hue(image: DataNode, p: Nodes) -> DataNode:
-    return _if(p.get("is_HUE"), _turn, image, to_device_of(image, p["turn"]))
-
-
 def _turn(image: DataNode, turn: DataNode) -> DataNode:
     """Turns the hue: a channel is v - c max(0, min(k, 4 - k, 1)), k = (n + h) mod 6, n = 5, 3, 1 for red, green, blue.
 
@@ -163,19 +155,11 @@ def _sharpen(image: DataNode, edges: DataNode, window: DataNode, outside: DataNo
     return _levels(image + (smooth >= 0.0) * change)
 
 
-def _autocontrast(image: DataNode, p: Nodes) -> DataNode:
-    return _if(p.get("is_AUTOCONTRAST"), _stretch, image)
-
-
 def _stretch(image: DataNode) -> DataNode:
     least = fn.reductions.min(image, axes=[0, 1], keep_dims=True)
     span = fn.reductions.max(image, axes=[0, 1], keep_dims=True) - least
     flat = span == 0
     return _levels((image - least) / (span * (1.0 / 255.0) + flat) + least * flat)
-
-
-def _equalize(image: DataNode, p: Nodes) -> DataNode:
-    return _if(p.get("is_EQUALIZE"), _even_out, image)
 
 
 def _even_out(image: DataNode) -> DataNode:
@@ -192,18 +176,14 @@ def _even_out(image: DataNode) -> DataNode:
     return fn.cast((whole > 0.0) * even + (whole == 0.0) * image, dtype=types.UINT8)
 
 
-def _blur(image: DataNode, p: Nodes) -> DataNode:
-    return fn.gaussian_blur(image, sigma=p["sigma"], window_size=p["window"])
-
-
 _CHANGES: list[tuple[set[Op], Callable[[DataNode, Nodes], DataNode]]] = [
     ({Op.WARP}, _warp),
     ({Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.GRAYSCALE, Op.POSTERIZE, Op.SOLARIZE_ADD}, _colors),
-    ({Op.SOLARIZE, Op.INVERT}, _solarize),
-    ({Op.HUE}, _hue),
+    ({Op.SOLARIZE, Op.INVERT}, lambda image, p: image ^ ((image >= p["threshold"]) * _WHITE)),
+    ({Op.HUE}, lambda image, p: _if(p.get("is_HUE"), _turn, image, to_device_of(image, p["turn"]))),
     ({Op.SHARPNESS}, _sharpness),
-    ({Op.AUTOCONTRAST}, _autocontrast),
-    ({Op.EQUALIZE}, _equalize),
-    ({Op.BLUR}, _blur),
+    ({Op.AUTOCONTRAST}, lambda image, p: _if(p.get("is_AUTOCONTRAST"), _stretch, image)),
+    ({Op.EQUALIZE}, lambda image, p: _if(p.get("is_EQUALIZE"), _even_out, image)),
+    ({Op.BLUR}, lambda image, p: fn.gaussian_blur(image, sigma=p["sigma"], window_size=p["window"])),
 ]
 """Each takes the image and what `inputs.step_inputs` makes for the step, and returns the image."""

@@ -147,14 +147,13 @@ def _find_refused_by_graph(
         if message:
             raise machine_error(message)
 
-    failing = find_failing(good, decode, check_machine, message)
-    return {row: cause_of(text) for row, text in failing.items()}
+    return find_failing(good, decode, check_machine, message)
 
 
 def find_failing(
     rows: int, decode: Callable[[Sequence[int]], str], check_machine: Callable[[], object], message: str = ""
 ) -> dict[int, str]:
-    """Returns the rows of a batch that cannot be decoded, with DALI's messages.
+    """Returns the rows of a batch that cannot be decoded, with the causes.
 
     DALI's error loses the batch, but names a row. This row is tried alone, and then the batch without it. If no row is
     named, if the named one can be decoded, or if many rows fail, each row is tried alone.
@@ -180,7 +179,7 @@ def find_failing(
             rest.remove(row)
             if message := decode([row]):
                 check_machine()
-                failing[row] = message
+                failing[row] = cause_of(message)
                 if row == suspect:
                     break
         message = ""

@@ -13,7 +13,7 @@ from nvidia.dali.data_node import DataNode
 
 from gpuloader.pipelines.blame import good_jpeg, machine_error
 from gpuloader.pipelines.running import Running, UndecodableError
-from gpuloader.pipelines.triage import WITHOUT_ENGINES, cause_of, find_failing
+from gpuloader.pipelines.triage import WITHOUT_ENGINES, find_failing
 
 
 class WholeDecoder:
@@ -42,7 +42,7 @@ class WholeDecoder:
         return [np.array(decoded.at(row)) for row in range(len(images))]
 
     def failures(self, images: Sequence[NDArray[np.uint8]], message: str = "") -> dict[int, str]:
-        """Returns the rows that fail, with DALI's cause.
+        """Returns the rows that fail, with the causes.
 
         Args:
             message: DALI's error, if these images failed as a batch.
@@ -54,8 +54,7 @@ class WholeDecoder:
         def decode(rows: Sequence[int]) -> str:
             return self._find_error([images[row] for row in rows])
 
-        failing = find_failing(len(images), decode, self.check_machine, message)
-        return {row: cause_of(error) for row, error in failing.items()}
+        return find_failing(len(images), decode, self.check_machine, message)
 
     def check_machine(self) -> None:
         """Decodes a good JPEG.
@@ -82,9 +81,6 @@ class WholeDecoder:
 
 
 @pipeline_def(prefetch_queue_depth=1, seed=0)  # type: ignore[untyped-decorator]
-def _graph(batch: list[list[NDArray[np.uint8]]], device: Literal["cpu", "mixed"]) -> tuple[DataNode, DataNode]:
+def _graph(batch: list[list[NDArray[np.uint8]]], device: Literal["cpu", "mixed"]) -> DataNode:
     encoded = fn.external_source(lambda: batch[0], dtype=types.UINT8, ndim=1, no_copy=True)
-    image = fn.decoders.image(
-        encoded, device=device, output_type=types.RGB, adjust_orientation=False, **WITHOUT_ENGINES
-    )
-    return image, image.shape()
+    return fn.decoders.image(encoded, device=device, output_type=types.RGB, adjust_orientation=False, **WITHOUT_ENGINES)

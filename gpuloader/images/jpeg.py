@@ -56,9 +56,7 @@ def check_jpeg(encoded: NDArray[np.uint8]) -> None:
             if not used <= defined:
                 raise Refused(f"a JPEG without the {_name(min(used - defined))}, which it uses")
             if not scans:
-                in_scan = int.from_bytes(
-                    scan[:1], "big"
-                )  # counted as libjpeg does, because components may share a name
+                in_scan = int.from_bytes(scan[:1], "big")  # as libjpeg counts, because components may share a name
                 first_scan, several_scans = start, frame in _PROGRESSIVE or in_scan < components
             scans += 1
             if not several_scans:

@@ -199,14 +199,11 @@ class AutoAugment(PixelTransform):
     """
 
     stream: ClassVar[Stream] = Stream.AUTO_AUGMENT
+    steps: ClassVar[int] = 2
 
     policy: Literal["imagenet", "cifar10", "svhn"] = "imagenet"
     interpolation: Interpolation = "nearest"
     fill: Fill | None = None
-
-    @property
-    def steps(self) -> int:
-        return 2
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
         """Draws two steps. Columns: the pair; for each of the two, whether it is applied, and the sign."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,8 @@ from gpuloader.targets.annotations import Annotated, BoxFormat, parse_boxes, par
 from gpuloader.targets.target import Target, samples_of
 
 _BESIDE = "json:"
-_PADDING = {"f": 0.0, "i": -1}
 _FLOATS = ("area", "score")
 _MOST = float(np.finfo(np.float32).max)
-_FORMATS = ("xyxy", "xywh", "cxcywh")
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,8 @@ class Boxes(Target):
         super().__post_init__()
         if not self.path:
             raise ConfigError(f'Boxes({self.source!r}): allowed is "json:NAME"')
-        if self.format not in _FORMATS:
-            raise ConfigError(f"Boxes(format={self.format!r}): allowed are {', '.join(_FORMATS)}")
+        if self.format not in get_args(BoxFormat):
+            raise ConfigError(f"Boxes(format={self.format!r}): allowed are {', '.join(get_args(BoxFormat))}")
         checks = {
             "labels": (self.labels is None or isinstance(self.labels, str), 'a key, "json:NAME" and None'),
             "keys": (
@@ -124,7 +122,7 @@ class Boxes(Target):
 
     def moved(self, values: Sequence[Annotated], view: DrawnView) -> Iterator[tuple[str, Any]]:
         counts = np.array([len(value.boxes) for value in values], np.int64)
-        samples = samples_of(counts)
+        samples, first = samples_of(counts), np.cumsum(counts) - counts
         before = np.concatenate([np.zeros((0, 4)), *(value.boxes for value in values)])
         boxes = np.clip(move_boxes(before, samples, view), 0, np.tile(view.placement.shape[samples, ::-1], 2))
         kept = (boxes[:, 2:] - boxes[:, :2] >= self.min_size).all(1) & (areas(before) > 0)
@@ -141,7 +139,6 @@ class Boxes(Target):
                     column = column * areas(boxes[kept]) / areas(before[kept])
                 column = np.clip(column, -_MOST, _MOST).astype(np.float32)
             yield name, self._gathered(column, counts)
-        first = np.cumsum([0, *(len(value.boxes) for value in values)])[:-1]
         yield "number", self._gathered((np.arange(len(boxes)) - first[samples])[kept], counts)
         if self.pad_to is not None:
             yield "count", counts
@@ -151,7 +148,7 @@ class Boxes(Target):
             return Ragged(rows, counts)
         if len(counts) and counts.max() > self.pad_to:
             raise ValueError(f"{counts.max()} boxes are left of a sample: Boxes(pad_to={self.pad_to}) is too small")
-        padding = 0.0 if rows.ndim == 2 else _PADDING[rows.dtype.kind]
+        padding = 0 if rows.dtype.kind == "f" else -1
         padded = np.full((len(counts), self.pad_to, *rows.shape[1:]), padding, rows.dtype)
         padded[np.arange(self.pad_to) < counts[:, None]] = rows
         return padded

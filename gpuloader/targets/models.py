@@ -41,12 +41,10 @@ def to_tv_tensors(batch: Mapping[str, Any], fields: Mapping[str, object]) -> dic
     canvases = [tuple(image.shape[-2:]) for image in batch["image"]]
     made = {**batch, "image": wrap(tv_tensors.Image, batch["image"])}
     for name, field in fields.items():
-        if isinstance(field, Boxes):
-            boxes = partial(tv_tensors.BoundingBoxes, format="XYXY")
-            made[name] = [boxes(each, canvas_size=canvas) for each, canvas in zip(batch[name], canvases)]
-        elif isinstance(field, Keypoints):
-            points = tv_tensors.KeyPoints
-            made[name] = [points(each, canvas_size=canvas) for each, canvas in zip(batch[name], canvases)]
+        if isinstance(field, (Boxes, Keypoints)):
+            boxes = isinstance(field, Boxes)
+            kind = partial(tv_tensors.BoundingBoxes, format="XYXY") if boxes else tv_tensors.KeyPoints
+            made[name] = [kind(each, canvas_size=canvas) for each, canvas in zip(batch[name], canvases)]
         elif isinstance(field, Target):
             made[name] = wrap(tv_tensors.Mask, batch[name])
     return made
