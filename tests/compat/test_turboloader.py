@@ -130,7 +130,7 @@ def test_a_wrong_transform_is_an_error_of_recipes(make: Callable[[], object], sa
     "image", [np.zeros((8, 8), np.uint8), np.zeros((8, 8, 3), np.float32), np.zeros((3, 8, 8), np.uint8), b"JPEG"]
 )
 def test_what_is_no_image_is_an_error(image: object) -> None:
-    with pytest.raises(ConfigError, match=r"allowed is (uint8 )?\(height, width, 3\)"):
+    with pytest.raises(ConfigError, match=r"allowed .*\(height, width, 3\)"):
         Resize(4, 4).apply(image)
 
 

@@ -480,7 +480,7 @@ def test_a_bad_annotation_of_one_run_is_left_out_by_the_next(tmp_path: Path) -> 
         first.write_quarantine(file)
     [entry] = map(json.loads, file.read_text().splitlines())
     assert entry["key"] == "005"
-    assert "annotations[0]['bbox'] is [1, 1, -2, 3]: allowed are widths and heights" in entry["cause"]
+    assert "annotations[0]['bbox'] is [1, 1, -2, 3] as xywh: allowed are widths and heights" in entry["cause"]
     with loader(broken, on_error=BadImages(known=file)) as second:  # bad samples are errors here, but not this one
         assert_same(by_sample(second), expected)
         assert second.stats().bad == {}
