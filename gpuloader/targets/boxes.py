@@ -85,7 +85,7 @@ class Boxes(Target):
         checks = {
             "labels": (self.labels is None or isinstance(self.labels, str), 'a key, "json:NAME" and None'),
             "keys": (
-                not isinstance(self.keys, str) and all(isinstance(key, str) for key in self.keys),
+                isinstance(self.keys, (list, tuple)) and all(key and isinstance(key, str) for key in self.keys),
                 "a list of keys",
             ),
             "min_size": (isinstance(self.min_size, (int, float)) and self.min_size > 0, "a number above 0"),
@@ -98,8 +98,11 @@ class Boxes(Target):
         for option, (is_allowed, allowed) in checks.items():
             if not is_allowed:
                 raise ConfigError(f"Boxes({option}={getattr(self, option)!r}): allowed is {allowed}")
-        if len(set(self._parsed)) < len(self._parsed) or self.labels in self.keys:
-            raise ConfigError(f"Boxes(labels={self.labels!r}, keys={list(self.keys)!r}): a key is named twice")
+        if len(set(self.columns)) < len(self.columns) or self.labels in self.keys:
+            raise ConfigError(
+                f"Boxes(labels={self.labels!r}, keys={list(self.keys)!r}): a key is named twice, or as a column that "
+                f"batches have: labels, number, and count with pad_to"
+            )
 
     @property
     def columns(self) -> tuple[str, ...]:

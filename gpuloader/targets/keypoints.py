@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading.fields import Ragged
 from gpuloader.recipe import DrawnView, Shape
 from gpuloader.recipe.moving import move_points, which_are_flipped
@@ -48,15 +49,10 @@ class Keypoints(Target):
         super().__post_init__()
         if not self.path:
             raise ConfigError(f'Keypoints({self.source!r}): allowed is "json:NAME"')
-        paired = [number for pair in self.flip_pairs for number in pair]
-        if (
-            len(set(paired)) < len(paired)
-            or min(paired, default=0) < 0
-            or any(len(pair) != 2 for pair in self.flip_pairs)
-        ):
+        if not _are_pairs(self.flip_pairs):
             raise ConfigError(
-                f"Keypoints(flip_pairs={list(self.flip_pairs)!r}): allowed are pairs of numbers from 0, each point in "
-                f"one pair at most"
+                f"Keypoints(flip_pairs={self.flip_pairs!r}): allowed are pairs of numbers from 0, each point in one "
+                f"pair at most"
             )
 
     @property
@@ -92,3 +88,10 @@ class Keypoints(Target):
                 each[flipped + left], each[flipped + right] = each[flipped + right], each[flipped + left]
         yield "", Ragged(moved.astype(np.float32), counts, shapes)
         yield "visibility", Ragged(visibility, counts, [shape[:2] for shape in shapes])
+
+
+def _are_pairs(pairs: object) -> bool:
+    if not isinstance(pairs, Sequence) or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+        return False
+    numbers = [as_python_integer(number) for pair in pairs for number in pair]
+    return all(is_integer(number, 0) for number in numbers) and len(set(numbers)) == len(numbers)

@@ -13,6 +13,7 @@ from PIL import Image
 
 from gpuloader.collators import read_array
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.images.gate import admit
 from gpuloader.loading.fields import Ragged
 from gpuloader.recipe import DrawnView, Shape
@@ -60,6 +61,8 @@ class Mask(Target):
         super().__post_init__()
         if not self.path and self.extension.rpartition(".")[2] not in ("png", "npy"):
             raise ConfigError(f'Mask({self.source!r}): allowed are "png", "npy", also as "mask.png", and "json:NAME"')
+        if not is_integer(as_python_integer(self.fill), -(2**31), 2**31):
+            raise ConfigError(f"Mask(fill={self.fill!r}): allowed is an integer of 32 bits")
 
     @property
     def _of_objects(self) -> bool:

@@ -521,8 +521,18 @@ def test_a_background_picture_has_no_targets(tmp_path: Path) -> None:
         (lambda: Boxes("json:a", keys="iscrowd"), "keys='iscrowd'.: allowed is a list of keys"),
         (lambda: Boxes("json:a", labels="id", keys=["id"]), "a key is named twice"),
         (lambda: Boxes("json:a", min_visibility=2), "min_visibility=2.: allowed is a share from 0 to 1"),
+        (lambda: Boxes("json:a", keys=5), "keys=5.: allowed is a list of keys"),  # type: ignore[arg-type]
+        (lambda: Boxes("json:a", keys=[""]), "keys=\\[''\\].: allowed is a list of keys"),
+        (lambda: Boxes("json:a", keys=["number"]), "as a column that batches have: labels, number"),
+        (lambda: Boxes("json:a", keys=["count"], pad_to=9), "as a column that batches have"),
         (lambda: Keypoints("json:a", flip_pairs=[(1, 2), (2, 3)]), "each point in one pair at most"),
+        (lambda: Keypoints("json:a", flip_pairs=[(0, 1.5)]), r"flip_pairs=\[\(0, 1.5\)\]"),  # type: ignore[list-item]
+        (lambda: Keypoints("json:a", flip_pairs=[(-1, 1)]), "pairs of numbers from 0"),
+        (lambda: Keypoints("json:a", flip_pairs=[1, 2]), "pairs of numbers from 0"),  # type: ignore[list-item]
+        (lambda: Keypoints("json:a", flip_pairs=3), "flip_pairs=3"),  # type: ignore[arg-type]
         (lambda: Mask("jpg"), 'allowed are "png", "npy"'),
+        (lambda: Mask("png", fill="a"), "fill='a'.: allowed is an integer"),  # type: ignore[arg-type]
+        (lambda: Mask("png", fill=2**70), "allowed is an integer of 32 bits"),
     ],
 )
 def test_invalid_options_are_errors(make: Any, message: str) -> None:  # noqa: ANN401

@@ -36,7 +36,7 @@ def test_yaml_has_a_field_as_its_class_and_options(text: str, expected: object) 
         ("{Mask: png, Boxes: png}", "allowed is"),
         ("Boxes: {format: xywh}", "source is missing"),
         ("Boxes: {source: 'json:a', formt: xywh}", r"Boxes has no 'formt' \(did you mean format\?\)"),
-        ("Boxes: {source: 'json:a', keys: 5}", "cannot be read: 'int' object is not iterable"),
+        ("Boxes: {source: 'json:a', keys: 5}", "keys=5.: allowed is a list of keys"),
         ("Boxes: 5", r"it=5: allowed is a Boxes\(source="),
         ("Mask: jpg", 'allowed are "png", "npy"'),
     ],
