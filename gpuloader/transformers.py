@@ -65,7 +65,7 @@ class GPULoaderTrainer(Trainer):
         if not isinstance(self.train_dataset, GPULoader):
             return super().get_train_dataloader()
         if self.args.auto_find_batch_size:
-            raise ConfigError("auto_find_batch_size: a GPULoader's batch size is fixed; find it with `gpuloader tune`")
+            raise ConfigError("auto_find_batch_size: a GPULoader's batch size is fixed")
         self._check("train", self.train_dataset, self._train_batch_size)
         return _TrainingBatches(_Steps(self.train_dataset, self.change_sampling))
 

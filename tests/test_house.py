@@ -85,9 +85,6 @@ PUBLIC = {
     "gpuloader.tools.show": """
         Gallery show
     """,
-    "gpuloader.tools.tune": """
-        TuneResult tune verdict
-    """,
     "gpuloader.targets": """
         Boxes Keypoints Mask to_detection to_detr to_tv_tensors
     """,

@@ -27,13 +27,12 @@ from gpuloader.cli.info import info
 from gpuloader.cli.pack import pack
 from gpuloader.cli.presets import presets
 from gpuloader.cli.show import show
-from gpuloader.cli.tune import tune
 from gpuloader.cli.verify import verify
 from gpuloader.errors import GPULoaderError
 from gpuloader.helpers.text import printable
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-COMMANDS = (pack, index, info, check, show, presets, bench, tune, doctor, verify, demo)
+COMMANDS = (pack, index, info, check, show, presets, bench, doctor, verify, demo)
 for command in COMMANDS:
     app.command()(command)
 

@@ -116,7 +116,7 @@ def advice(limit: Bottleneck, share: float, setup: Setup) -> str:
     more = f"more threads ({setup.threads} of {setup.cores} cores decode)"
     stronger = f"{more if setup.threads < setup.cores else 'more cores'} or a GPU"
     if setup.on_gpu:
-        stronger = "larger batches and other thread counts (`gpuloader tune`)"
+        stronger = "larger batches and other thread counts (`Decoder(num_threads=)`)"
     return describe_bottleneck(
         limit,
         f"{share:.0%} of the {'time' if setup.on_gpu or limit in ('disk', 'read', 'gate') else 'CPU time'}",

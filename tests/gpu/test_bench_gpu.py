@@ -1,4 +1,4 @@
-"""`bench` and `tune` on a GPU."""
+"""`bench` on a GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gpuloader.tools.bench import bench
-from gpuloader.tools.tune import tune
 
 
 @pytest.mark.parametrize("preset", ["imagenet_train", "imagenet_randaugment", "dino"])
@@ -16,7 +15,3 @@ def test_the_cpu_and_the_gpu_are_measured(shards: list[Path], preset: str) -> No
     assert (cpu.device, gpu.device) == ("cpu", "cuda:0")
     assert [figures.stage for figures in gpu.stages] == ["disk", "read", "gate", "decode", "resize", "pixels", "loader"]
     assert "CPU time" not in gpu.limit
-
-
-def test_settings_are_searched(shards: list[Path]) -> None:
-    assert tune(shards, 8, 0, seconds=4).device == "cuda:0"
