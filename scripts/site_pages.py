@@ -20,7 +20,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import gpuloader
-from gpuloader import collators, errors, metrics, transforms
+from gpuloader import collators, errors, transforms
 from gpuloader.cli.app import app
 from gpuloader.recipe import preset_names, preset_text
 
@@ -73,7 +73,6 @@ def reference() -> dict[str, str]:
         "transforms": documented("Transforms", transforms, options=ALONE),
         "collators": documented("Collators", collators),
         "lightning": LIGHTNING,
-        "metrics": documented("Metrics", metrics),
         "errors": documented("Errors", errors),
         "presets": "\n\n".join(["# Presets", *map(preset, preset_names())]),
         "commands": "\n\n".join(["# Commands", *map(command, typer.main.get_command(app).commands.values())]),  # type: ignore[attr-defined]
@@ -120,7 +119,6 @@ def overview(loading: Sequence[str]) -> Iterator[str]:
         ("Loading", gpuloader, loading),
         ("Transforms", transforms, transforms.__all__),
         ("Collators", collators, collators.__all__),
-        ("Metrics", metrics, metrics.__all__),
         ("Errors", errors, errors.__all__),
     ):
         yield f"## {title}\n\n| `{where.__name__}` | |\n|---|---|"

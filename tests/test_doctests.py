@@ -13,10 +13,10 @@ import pytest
 import gpuloader
 import gpuloader.data
 import gpuloader.training
-from gpuloader import collators, errors, metrics, transforms
+from gpuloader import collators, errors, transforms
 from gpuloader.loading.run import Run
 
-MODULES = gpuloader, collators, errors, metrics, transforms, gpuloader.data, gpuloader.training
+MODULES = gpuloader, collators, errors, transforms, gpuloader.data, gpuloader.training
 PUBLIC = {name: getattr(module, name) for module in MODULES for name in module.__all__}
 EXAMPLES = {
     test.name: test

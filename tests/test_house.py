@@ -61,9 +61,6 @@ PUBLIC = {
     "gpuloader.lightning": """
         GPULoaderDataModule GPULoaderWaitMonitor UniversalDataModule
     """,
-    "gpuloader.metrics": """
-        export_to_opentelemetry export_to_prometheus
-    """,
     "gpuloader.pack": """
         LeftOutPicture PackResult pack
     """,

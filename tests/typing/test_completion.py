@@ -14,10 +14,10 @@ import gpuloader
 import gpuloader.compat.turboloader
 import gpuloader.data
 import gpuloader.training
-from gpuloader import GPULoader, collators, errors, metrics, transforms
+from gpuloader import GPULoader, collators, errors, transforms
 
 MODULES = (
-    *(gpuloader, collators, errors, metrics, transforms),
+    *(gpuloader, collators, errors, transforms),
     *(gpuloader.compat.turboloader, gpuloader.data, gpuloader.training),
 )
 CLASSES = {

@@ -38,7 +38,7 @@ AS_ON_PAGES = """\
 # mypy: no-strict-optional, allow-untyped-calls, allow-untyped-defs, allow-incomplete-defs, allow-any-generics
 # pyright: basic, reportOptionalMemberAccess=false, reportOptionalSubscript=false
 """
-UNTYPED = re.compile(r"^(import|from) (lightning|nvidia|opentelemetry|torchmetrics|webdataset)\b", re.MULTILINE)
+UNTYPED = re.compile(r"^(import|from) (lightning|nvidia|torchmetrics|webdataset)\b", re.MULTILINE)
 """Packages whose types are missing or incomplete."""
 OF_OBJECTS = {"docs_index_md_2"}  # the values of a TypedDict's `items()` are objects
 
