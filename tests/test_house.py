@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DRAWN = re.findall(r"^    ((?:\w+/)+) {2,}\S", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 LAYERS = [layer.split(" | ") for layer in CONTRACTS[0]["layers"]]
-BESIDE = {"conda", "configs/presets", "configs/train", "docs", "scripts", "tests", "tests/support"}
+BESIDE = {"configs/presets", "configs/train", "docs", "scripts", "tests", "tests/support"}
 
 # A name that comes, goes or moves changes this, and the changelog.
 PUBLIC = {
