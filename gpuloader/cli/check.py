@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuloader.cli.options import AsJson, Cpu, ShardsOrLoader, chosen_device, loader_of, part_of
+from gpuloader.cli.options import AsJson, Cpu, ShardsOrLoader, chosen_device, loader_of
 from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, at_byte, print_json, say
 from gpuloader.helpers.text import counted
 
@@ -22,14 +22,6 @@ def check(
     quarantine: Annotated[
         Path | None, typer.Option(help="Write the bad samples to this file, for on_error=BadImages(known=...).")
     ] = None,
-    repair: Annotated[Path | None, typer.Option(help="Write clean copies of the bad shards into this folder.")] = None,
-    part: Annotated[
-        str, typer.Option(metavar="I/N", help="Check the I-th of N parts of the shards; I starts at 0.")
-    ] = "0/1",
-    merge: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Decode nothing: merge the results of all parts, what --json printed."),
-    ] = None,
     cpu: Cpu = False,
     as_json: AsJson = False,
 ) -> None:
@@ -40,8 +32,6 @@ def check(
     Example: gpuloader check shards/train/ --quarantine bad.jsonl
 
     Example: gpuloader check train.yaml
-
-    Example: gpuloader check shards/train/ --part 0/8 --json > checked/0.json
     """
     loader = loader_of(context, shards, preset="imagenet_train", fields=())
     from gpuloader.tools.check import check_shards
@@ -51,9 +41,6 @@ def check(
         fields=loader["fields"],
         preset=loader["preset"],
         quarantine=quarantine,
-        repair=repair,
-        part=part_of(part),
-        merge=merge,
         cache=loader.get("cache"),
         device_id=chosen_device(cpu, loader.get("device_id")),
         progress=True,
@@ -76,10 +63,6 @@ def _print(result: CheckResult) -> None:
         say(f"{lacking.shard}: lacks .{lacking.extension}, which others have: {lacking.key!r}{more}")
     for each in result.wrong:
         say(f"{each.shard}: {each.problem}: {each.key!r}{at_byte(each.offset)}: {each.said}")
-    for repaired in result.repaired:
-        saved = counted(repaired.samples, "sample")
-        copy = f"{repaired.copy} has {saved}" if repaired.copy else "no sample is left to copy"
-        say(f"{repaired.shard}: {copy}")
     if result.jpegs:
         say(f"seekable: {result.seekable:,} of {counted(result.jpegs, 'JPEG')}")
     counts = {

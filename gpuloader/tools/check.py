@@ -1,26 +1,22 @@
-"""`check`: decodes every image of some shards as training would, reports what is wrong, and repairs it."""
+"""`check`: decodes every image of some shards as training would, reports what is wrong."""
 
 from __future__ import annotations
 
-import os
-import tarfile
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, cycle
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import ConfigError, ShardChangedError, TarError
-from gpuloader.helpers.atomic_files import atomic_file
+from gpuloader.errors import TarError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.progress import progress_bar
-from gpuloader.helpers.regular_file import open_regular
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
@@ -48,8 +44,6 @@ from gpuloader.shards.folder import is_picture
 from gpuloader.shards.index import ARRAY_EXTENSION, LEFT_OUT_KEPT
 from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, open_remote
 from gpuloader.shards.shard_set import Location
-from gpuloader.shards.tar import members
-from gpuloader.tools.check_parts import Found, describe_arguments, describe_data, read_parts
 from gpuloader.tools.check_targets import Problem, TargetCheck
 from gpuloader.tools.decoder_process import Decoding, runs
 from gpuloader.tools.outputs import check_output
@@ -61,13 +55,16 @@ _READ_BYTES = 64 << 20
 _SCANNING_THREADS = 8
 _MOST_LACKING = 20
 
+_Wrong: TypeAlias = list[tuple[Problem, str]]
+"""What is wrong with the targets of a sample."""
+
 
 @dataclass(frozen=True)
 class BadSample:
     """A sample that training would fail on: its id, its shard, its key, the byte offset of its image, and the cause.
 
-    The id is its number in the shards that were checked, from 0 on; those of a part have numbers of their own. In a
-    folder of pictures, the shard is the picture's file, and the offset 0.
+    The id is its number in the shards that were checked, from 0 on. In a folder of pictures, the shard is the picture's
+    file, and the offset 0.
     """
 
     sample: int
@@ -140,15 +137,6 @@ class Lacking:
 
 
 @dataclass(frozen=True)
-class Repaired:
-    """A repaired shard: the copy (None if no sample was left for one) and its number of samples."""
-
-    shard: str
-    copy: str | None
-    samples: int
-
-
-@dataclass(frozen=True)
 class CheckResult:
     """What is wrong with some shards.
 
@@ -162,9 +150,6 @@ class CheckResult:
             pictures that are second ones of their samples, with extensions that are no field's.
         lacking: the components that some samples lack and others have; at most 20, those that fewest lack.
         wrong: the samples with targets that cannot be right, by sample; a sample may have several problems.
-        repaired: the copies that were written.
-        part: (i, n) if the shards were the i-th of n parts; (0, 1) if they were all.
-        data, arguments: identify the samples, and how they were checked; parts with others cannot be merged.
     """
 
     shards: int
@@ -177,10 +162,6 @@ class CheckResult:
     stray_count: int
     lacking: tuple[Lacking, ...]
     wrong: tuple[WrongTarget, ...]
-    repaired: tuple[Repaired, ...]
-    part: tuple[int, int]
-    data: str
-    arguments: str
 
     @property
     def all_well(self) -> bool:
@@ -193,9 +174,6 @@ def check_shards(
     fields: AnyFields = (),
     preset: AnyPreset = "imagenet_train",
     quarantine: str | Path | None = None,
-    repair: str | Path | None = None,
-    part: tuple[int, int] = (0, 1),
-    merge: str | Path | None = None,
     cache: AnyCache = None,
     device_id: int | Literal["auto"] | None = "auto",
     progress: bool = False,
@@ -211,70 +189,48 @@ def check_shards(
         preset: as GPULoader takes it; its `orientation` says in which picture targets count.
         quarantine: a file to write the bad samples to, for GPULoader's `BadImages(known=...)`. It does not list those
             of broken shards, because a loader refuses such shards.
-        repair: a folder for clean copies of all shards with anything wrong: without bad samples and what is left out,
-            and up to the damage. Names, order and bytes of the members stay; times, owners and modes do not.
-        part: (i, n) checks the i-th of n parts of the shards, i from 0 on: every n-th shard from the i-th on.
-        merge: a folder with the results of all n parts as *.json, which `gpuloader check --json` prints. Then nothing
-            is decoded. The result, the quarantine and the copies are those of one check of all shards.
         cache: as GPULoader takes it; for shards on stores, which are downloaded one after the other.
         device_id: the device to decode on, as GPULoader takes it.
         progress: show a bar on stderr.
 
     Raises:
-        ConfigError: the quarantine or the copies cannot be written there, or a copy exists already; a folder of
-            pictures, a shard on a store or a part should be repaired; there is no such part; or parts to merge are
-            missing, doubled, of other data or made with other arguments.
-        DataError: there are no shards or samples, a shard changes while it is checked, a shard on a store is damaged,
-            or a file to merge is no result.
+        ConfigError: the quarantine cannot be written there.
+        DataError: there are no shards or samples, a shard changes while it is checked, or a shard on a store is
+            damaged.
         LoaderError: images cannot be decoded, but the images are not the cause.
     """
-    number, parts = part
-    if not 0 <= number < parts:
-        raise ConfigError(f"part={number}/{parts}: allowed is i/n with i from 0 to n - 1")
-    if parts > 1 and (repair is not None or merge is not None):
-        raise ConfigError(f"part={number}/{parts} with repair or merge: these take all shards; leave part out")
-    everything, _ = resolve_sources(tar)
-    paths = everything[number::parts]
-    copies = {} if repair is None else _copies(paths, Path(repair))
+    paths, _ = resolve_sources(tar)
     if quarantine is not None:
         check_output(quarantine)
     parsed, recipe = resolve_fields(fields, "dict"), load_preset(preset)
-    arguments = describe_arguments(fields, recipe)
-    names = read_names(everything) if parsed else {}
-    device = None if merge is not None else resolve_device(device_id, World.detect())
+    device = resolve_device(device_id, World.detect())
     storing = as_value(Cache, "cache", {} if cache is None else cache)
     is_remote = any(isinstance(shard, RemoteShard) for shard in paths)
     shard_cache = ShardCache(storing.path, storing.max_bytes) if is_remote else None
     shards = _scan(paths, shard_cache, progress)
-    indexes = [shard.index for shard in shards]
-    samples = sum(map(len, indexes))
-    merged = None if merge is None else read_parts(Path(merge), indexes, arguments)
-    bad: dict[int, str] = {}
-    wrong: dict[int, list[tuple[Problem, str]]] = {}
-    located: dict[int, Location] = {}
-    if samples or (parts == 1 and not any(shard.damage for shard in shards)):
-        entries = {place: shard.entry for place, shard in enumerate(shards) if shard.entry}
-        shard_set = ShardSet(paths, open_set(indexes), entries, shard_cache)
-        targets = TargetCheck(shard_set, parsed, recipe, names) if parsed else None
-        bad, wrong = _find(shard_set, targets, device, progress) if merged is None else merged
+    if not any(shard.samples for shard in shards) and any(shard.damage for shard in shards):  # nothing can be read
+        if quarantine is not None:
+            Path(quarantine).write_text("")
+        return _report(shards, {}, {}, {})
+    entries = {place: shard.entry for place, shard in enumerate(shards) if shard.entry}
+    with closing(ShardSet(paths, open_set([shard.index for shard in shards]), entries, shard_cache)) as shard_set:
+        targets = TargetCheck(shard_set, parsed, recipe, read_names(paths)) if parsed else None
+        bad, wrong = _find(shard_set, targets, device, progress)
         for shard in shards:
             if cause := _cut(shard):
                 bad.setdefault(shard.samples[-1], cause)
-        located = {sample: shard_set.locate(sample) for sample in sorted({*bad, *wrong})}
         if quarantine is not None:
-            undamaged = (sample for shard in shards if not shard.damage for sample in shard.samples)
+            undamaged = [sample for shard in shards if not shard.damage for sample in shard.samples]
             write_quarantine(
                 Path(quarantine), shard_set, {sample: bad[sample] for sample in undamaged if sample in bad}
             )
-        shard_set.close()
-    elif quarantine is not None:
-        Path(quarantine).write_text("")  # no sample can be read, so there is nothing to leave out
-    bad_rows = [[row for row, sample in enumerate(shard.samples) if sample in bad] for shard in shards]
-    repaired = [
-        _repair(shard, rows, copies[shard.path])
-        for shard, rows in zip(shards, bad_rows)
-        if copies and (rows or shard.damage or shard.index.left_out_count)
-    ]
+        return _report(shards, bad, wrong, {sample: shard_set.locate(sample) for sample in sorted({*bad, *wrong})})
+
+
+def _report(
+    shards: Sequence[_Shard], bad: Mapping[int, str], wrong: Mapping[int, _Wrong], located: Mapping[int, Location]
+) -> CheckResult:
+    """Returns what was found, by sample and by shard."""
     left_out = [
         LeftOutMember(str(shard.path), item.name, 0 if isinstance(shard.path, Folder) else item.offset, item.why)
         for shard in shards
@@ -286,10 +242,10 @@ def check_shards(
         if isinstance(folder := shard.path, Folder)
         for number in folder.files_at(shard.index.column("component_offset")[_second_pictures(shard)]).tolist()
     ]
-    jpegs, seekable = map(sum, zip((0, 0), *(index.count_jpegs() for index in indexes)))
+    jpegs, seekable = map(sum, zip((0, 0), *(shard.index.count_jpegs() for shard in shards)))
     return CheckResult(
         shards=len(shards),
-        samples=samples,
+        samples=sum(len(shard.index) for shard in shards),
         jpegs=jpegs,
         seekable=seekable,
         bad=tuple(BadSample(sample, *where, bad[sample]) for sample, where in located.items() if sample in bad),
@@ -299,13 +255,9 @@ def check_shards(
             if shard.damage is not None
         ),
         stray=(*left_out, *second[:LEFT_OUT_KEPT]),
-        stray_count=sum(index.left_out_count for index in indexes) + len(second),
+        stray_count=sum(shard.index.left_out_count for shard in shards) + len(second),
         lacking=_lacking(shards),
         wrong=tuple(WrongTarget(sample, *located[sample], *each) for sample, found in wrong.items() for each in found),
-        repaired=tuple(repaired),
-        part=part,
-        data=describe_data(indexes),
-        arguments=arguments,
     )
 
 
@@ -321,31 +273,6 @@ class _Shard:
     damage: TarError | None
     samples: range
     entry: Entry | None
-
-
-def _copies(shards: Sequence[Shard], folder: Path) -> dict[Shard, Path]:
-    """Returns the path of each shard's clean copy, and makes their folder."""
-    if pictures := [shard for shard in shards if isinstance(shard, Folder)]:
-        raise ConfigError(
-            f"repair={str(folder)!r}: {pictures[0]} is a folder of pictures, which is not copied: remove the files "
-            f"that `check` names"
-        )
-    if on_store := [shard for shard in shards if isinstance(shard, RemoteShard)]:
-        raise ConfigError(
-            f"repair={str(folder)!r}: {on_store[0]} is on a store, but only local shards are copied: download it first"
-        )
-    copies = {shard: folder / shard.name for shard in shards}
-    if len(set(copies.values())) < len(copies):
-        raise ConfigError(f"repair={str(folder)!r}: several of the shards have the same name; repair them one by one")
-    for copy in copies.values():
-        if copy.exists():
-            raise ConfigError(f"repair={str(folder)!r}: {copy} exists already; name a new folder, or remove it")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise ConfigError(f"repair={str(folder)!r}: this is a file; name a folder") from None
-    check_output(copies[shards[0]])
-    return copies
 
 
 def _scan(paths: Sequence[Shard], cache: ShardCache | None, progress: bool) -> list[_Shard]:
@@ -373,7 +300,9 @@ def _open(shard: LocalShard) -> tuple[ShardIndex, TarError | None]:
         return scan_to_damage(Path(str(shard)))
 
 
-def _find(shards: ShardSet, targets: TargetCheck | None, device_id: int | None, progress: bool) -> Found:
+def _find(
+    shards: ShardSet, targets: TargetCheck | None, device_id: int | None, progress: bool
+) -> tuple[dict[int, str], dict[int, _Wrong]]:
     """Finds the bad samples, with the cause, and what is wrong with the targets of others.
 
     Bad are those whose images the gate or the decoder refuses, or whose fields cannot be parsed.
@@ -381,7 +310,7 @@ def _find(shards: ShardSet, targets: TargetCheck | None, device_id: int | None, 
     threads = available_cores()
     batch_size = threads * _IMAGES_PER_THREAD
     bad: dict[int, str] = dict(shards.too_large)
-    wrong: dict[int, list[tuple[Problem, str]]] = {}
+    wrong: dict[int, _Wrong] = {}
     with progress_bar(progress) as bar, Decoding(batch_size, threads, device_id) as decoding:
         task = bar.add_task("checking images", total=len(shards))
         for samples, images in _read(shards, runs(shards.column("image_size").tolist(), batch_size, _READ_BYTES)):
@@ -472,29 +401,3 @@ def _first_without(extension: str, shards: Sequence[_Shard]) -> tuple[str, str]:
     found = ((shard, shard.index.rows_without(extension)) for shard in shards)
     shard, rows = next((shard, rows) for shard, rows in found if len(rows))
     return str(shard.path), shard.index.key(int(rows[0]))
-
-
-def _repair(shard: _Shard, bad_rows: Sequence[int], copy: Path) -> Repaired:
-    """Writes the members of the good samples, in their order."""
-    path, index = Path(str(shard.path)), shard.index
-    samples = len(index) - len(bad_rows)
-    if samples == 0:
-        return Repaired(str(path), None, 0)
-    offsets = index.column("component_offset")
-    rows = np.searchsorted(index.column("component_end"), np.arange(len(offsets)), side="right")
-    with atomic_file(copy) as file, os.fdopen(open_regular(path), "rb") as source:
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            to_copy = set(offsets[~np.isin(rows, bad_rows)].tolist())
-            for member in members(partial(os.pread, source.fileno()), index.shard_bytes, str(path)):
-                if member.offset in to_copy:
-                    info = tarfile.TarInfo(member.name)
-                    info.size = member.size
-                    source.seek(member.offset)
-                    tar.addfile(info, source)
-                    to_copy.remove(member.offset)
-                if not to_copy:
-                    break  # what follows may be damaged
-        stat = os.fstat(source.fileno())
-        if (stat.st_size, stat.st_mtime_ns) != (index.shard_bytes, index.shard_mtime_ns):
-            raise ShardChangedError(f"{path} was changed while it was checked: check it again")
-    return Repaired(str(path), str(copy), samples)

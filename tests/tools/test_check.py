@@ -1,9 +1,8 @@
-"""`check`: what is wrong with shards, by name; and the quarantine and the copies that repair it."""
+"""`check`: what is wrong with shards, by name; and the quarantine."""
 
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import sys
 import tarfile
@@ -14,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from making import damaged_jpeg, encoded, jpeg, picture, saved, unpack, write_samples, write_shard, write_tree
-from packing import samples_of
 from serving import Server
 from warm import warm
 
@@ -41,11 +39,6 @@ def samples(count: int, bad: Iterable[int] = ()) -> list[Sample]:
         }
         for number in range(count)
     ]
-
-
-def members(tar: Path) -> list[tuple[str, bytes]]:
-    with tarfile.open(tar, "r:") as file:
-        return [(member.name, file.extractfile(member).read()) for member in file.getmembers()]  # type: ignore[union-attr]
 
 
 # --- what is found
@@ -125,13 +118,6 @@ def test_second_pictures_of_a_folder_are_left_out_and_masks_are_lacking(
     assert result.bad == ()
 
 
-def test_a_folder_is_not_repaired(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"photos is a folder of pictures, which is not copied: remove the files that"
-    ):
-        check_shards(folder, repair=tmp_path)
-
-
 def test_damage_that_few_crops_show_is_found(tmp_path: Path) -> None:
     good = encoded(picture(256, 64), "PNG")
     checksum = len(good) - 16  # of the last rows, before the chunk that ends the file
@@ -186,15 +172,11 @@ def test_stray_members_are_named(tmp_path: Path) -> None:
 def test_what_is_no_tar_is_reported_beside_what_is(tmp_path: Path, content: bytes, offset: int, says: str) -> None:
     (tmp_path / "a.tar").write_bytes(content)
     write_shard(tmp_path / "b.tar", samples(3, bad=[1]))
-    result = check_shards(tmp_path, repair=tmp_path / "clean")
+    result = check_shards(tmp_path)
     [broken] = result.broken
     assert (broken.shard, broken.offset, broken.samples) == (str(tmp_path / "a.tar"), offset, 0)
     assert says in broken.problem
     assert [sample.key for sample in result.bad] == ["001"]
-    assert [(Path(each.shard).name, each.copy, each.samples) for each in result.repaired] == [
-        ("a.tar", None, 0),
-        ("b.tar", str(tmp_path / "clean" / "b.tar"), 2),
-    ]
 
 
 def test_shards_that_are_all_broken_are_a_result(tmp_path: Path) -> None:
@@ -237,13 +219,10 @@ def test_shards_on_a_store_have_the_faults_of_local_ones(tmp_path: Path) -> None
     assert [sample.sample for sample in local.bad] == [1, 7]
 
 
-def test_what_cannot_be_done_on_a_store_is_an_error(tmp_path: Path) -> None:
+def test_a_broken_shard_on_a_store_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"no tar\n" * 200)
-    with Server(tmp_path) as server:
-        with pytest.raises(TarError, match=r"/a\.tar: not a tar file"):
-            check_shards(f"{server.url}/a.tar", cache={"folder": tmp_path / "cache"})
-        with pytest.raises(ConfigError, match=r"/a\.tar is on a store, but only local shards are copied: download it"):
-            check_shards(f"{server.url}/a.tar", repair=tmp_path / "clean")
+    with Server(tmp_path) as server, pytest.raises(TarError, match=r"/a\.tar: not a tar file"):
+        check_shards(f"{server.url}/a.tar", cache={"folder": tmp_path / "cache"})
 
 
 # --- the quarantine
@@ -274,54 +253,7 @@ def test_the_quarantine_leaves_out_broken_shards_which_no_loader_takes(tmp_path:
 # --- the copies
 
 
-def test_a_copy_has_the_good_samples_as_they_were(tmp_path: Path) -> None:
-    rows = samples(8, bad=[0, 3, 7])
-    stray = {"__key__": "README", "txt": b"no image"}
-    tar = write_shard(tmp_path / "a.tar", [*rows[:4], stray, *rows[4:]])
-    before = tar.read_bytes(), tar.stat().st_mtime_ns
-    [repaired] = check_shards(tar, repair=tmp_path / "clean").repaired
-    copy = tmp_path / "clean" / "a.tar"
-    assert (repaired.shard, repaired.copy, repaired.samples) == (str(tar), str(copy), 5)
-    assert members(copy) == [
-        row for row in members(tar) if row[0].partition(".")[0] in {"001", "002", "004", "005", "006"}
-    ]
-    assert [sample["__key__"] for sample in samples_of([copy])] == ["001", "002", "004", "005", "006"]
-    assert check_shards(copy).all_well
-    assert (tar.read_bytes(), tar.stat().st_mtime_ns) == before
-    assert sorted(path.name for path in copy.parent.iterdir()) == ["a.tar", "a.tar.gpuidx"]
-
-
-def test_names_stay_as_they_were(tmp_path: Path) -> None:
-    names = [
-        "UPPER.JPG",
-        "f/" * 80 + "long.jpg",
-        "é漢.jpg",
-        "not-utf-8-\udcff.jpg",
-        "dots.seg.png",
-        "dots.jpg",
-        "empty.cls",
-        "empty.jpg",
-    ]
-    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as tar:
-        for name in ["bad.jpg", *names]:
-            data = b"" if name == "empty.cls" else b"bad" if name == "bad.jpg" else jpeg(8, 8)
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    result = check_shards(tmp_path / "a.tar", repair=tmp_path / "clean")
-    assert [sample.key for sample in result.bad] == ["bad"]
-    assert members(tmp_path / "clean" / "a.tar") == members(tmp_path / "a.tar")[1:]
-
-
-def test_shards_with_nothing_wrong_are_not_copied(tmp_path: Path) -> None:
-    write_shard(tmp_path / "a.tar", samples(3))
-    write_shard(tmp_path / "b.tar", samples(3, bad=[0, 1, 2]))
-    [repaired] = check_shards(tmp_path, repair=tmp_path / "clean").repaired
-    assert (Path(repaired.shard).name, repaired.copy, repaired.samples) == ("b.tar", None, 0)
-    assert list((tmp_path / "clean").iterdir()) == []
-
-
-def test_a_cut_shard_keeps_its_whole_samples_wherever_it_is_cut(tmp_path: Path) -> None:
+def test_a_cut_shard_has_its_whole_samples_wherever_it_is_cut(tmp_path: Path) -> None:
     tar = write_shard(tmp_path / "whole.tar", samples(4))
     content = tar.read_bytes()
     with tarfile.open(tar) as file:
@@ -330,8 +262,8 @@ def test_a_cut_shard_keeps_its_whole_samples_wherever_it_is_cut(tmp_path: Path) 
     for cut in range(ends[3] + 1, ends[-1], 700):
         (tmp_path / "cut.tar").write_bytes(content[:cut])
         whole = sum(end <= cut for end in ends[1::2])
-        check_shards(tmp_path / "cut.tar", repair=tmp_path / f"clean-{cut}")
-        assert members(tmp_path / f"clean-{cut}" / "cut.tar") == members(tar)[: 2 * whole], cut
+        result = check_shards(tmp_path / "cut.tar")
+        assert result.samples - len(result.bad) == whole, cut
 
 
 def test_a_sample_that_is_cut_between_its_members_is_bad_and_says_what_it_lacks(tmp_path: Path) -> None:
@@ -347,36 +279,18 @@ def test_a_sample_that_is_cut_between_its_members_is_bad_and_says_what_it_lacks(
     assert '"002"' in (tmp_path / "bad.jsonl").read_text()  # a loader takes shards without an end
 
 
-def test_damage_within_a_shard_ends_its_copy_there(tmp_path: Path) -> None:
+def test_damage_within_a_shard_is_named_with_what_is_before_it(tmp_path: Path) -> None:
     tar = write_shard(tmp_path / "a.tar", samples(5, bad=[1]))
     content = bytearray(tar.read_bytes())
     with tarfile.open(tar) as file:
         header = file.getmembers()[6].offset
     content[header + 148 : header + 156] = b"damaged!"
     tar.write_bytes(content)
-    result = check_shards(tar, repair=tmp_path / "clean")
-    [broken] = result.broken
+    [broken] = check_shards(tar).broken
     assert (broken.offset, broken.problem, broken.samples) == (header, "the header's checksum is wrong", 3)
-    assert [sample["__key__"] for sample in samples_of([tmp_path / "clean" / "a.tar"])] == ["000", "002"]
 
 
 # --- invalid arguments, said before the work
-
-
-def test_a_copy_does_not_go_over_what_is_there(tmp_path: Path) -> None:
-    tar = write_shard(tmp_path / "a.tar", samples(2, bad=[0]))
-    before = tar.read_bytes()
-    with pytest.raises(ConfigError, match=r"a\.tar exists already; name a new folder"):
-        check_shards(tar, repair=tmp_path)
-    assert tar.read_bytes() == before
-
-
-def test_copies_of_shards_of_the_same_name_have_no_place(tmp_path: Path) -> None:
-    for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-        write_shard(tmp_path / folder / "a.tar", samples(1))
-    with pytest.raises(ConfigError, match="several of the shards have the same name"):
-        check_shards([tmp_path / "one", tmp_path / "two"], repair=tmp_path / "clean")
 
 
 def test_the_quarantines_folder_must_be_there(tmp_path: Path) -> None:
