@@ -201,8 +201,7 @@ class RemoteError(DataError):
         tries = "1 try" if self.tries == 1 else f"{self.tries} tries"
         return [
             f"{self.url}: {self.problem} ({tries}). Check the URL, the credentials and the network. Nothing is lost: "
-            f"what was downloaded is kept. To resume, loop again, load the state into a new loader, or run the "
-            f"same pack again"
+            f"what was downloaded is kept. To resume, loop again, or load the state into a new loader"
         ]
 
 

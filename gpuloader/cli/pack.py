@@ -23,9 +23,7 @@ def pack(
             "ROOT/labels of YOLO or beside ROOT/masks."
         ),
     ],
-    destination: Annotated[
-        str, typer.Argument(help="The folder for the shards, also on a store: s3://, gs:// or hf://.")
-    ],
+    destination: Annotated[str, typer.Argument(help="The folder for the shards.")],
     samples_per_shard: Annotated[
         int | None, typer.Option(help="1000 by default, unless --shard-bytes is given.", show_default=False)
     ] = None,

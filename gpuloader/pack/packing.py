@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError, describe
-from gpuloader.helpers.atomic_files import remove_leftovers
+from gpuloader.helpers.atomic_files import remove_leftovers, write_once
 from gpuloader.helpers.progress import follow, progress_bar
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
 from gpuloader.images.jpegtran import find_version
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
-from gpuloader.pack.destination import LEFT_OUT, MANIFEST, Destination, open_destination
 from gpuloader.pack.pictures import Rendering
 from gpuloader.pack.records import OpenedSource, unique_keys
 from gpuloader.pack.running import run
@@ -26,9 +25,17 @@ from gpuloader.pack.sources import PictureSource, open_source
 from gpuloader.pack.writing import LeftOutPicture, ShardTask, read_left_out, write_shard
 from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_list, listed_names, read_class_names
 from gpuloader.shards.paths import user_path
-from gpuloader.shards.remote.urls import without_secrets
+from gpuloader.shards.remote.urls import remote_protocol, without_secrets
+from gpuloader.shards.scan import scan
 
+MANIFEST = "pack-{prefix}.json"
+LEFT_OUT = "left_out"
 _COUNTING_THREADS = 8
+_COPYING = {
+    "s3": "`aws s3 cp --recursive FOLDER s3://...`",
+    "gs": "`gcloud storage cp --recursive FOLDER gs://...`",
+    "hf": "`hf upload`",
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class PackResult:
     """What is in the destination now, from this call and earlier ones.
 
     Attributes:
-        destination: the folder, or the URL of a folder on a store.
+        destination: the folder.
         shards: the file names of the finished shards.
         missing: the file names of the shards that other parts, or other calls, still have to write.
         written: how many of the finished shards this call wrote.
@@ -49,7 +56,7 @@ class PackResult:
             the others stayed as they are, because they could lose anything. Otherwise None.
     """
 
-    destination: Path | str
+    destination: Path
     shards: tuple[str, ...]
     missing: tuple[str, ...]
     written: int
@@ -96,8 +103,7 @@ def pack(
             or a sequence of (image or path, label). With boxes or masks: a COCO FILE.json, a folder of Pascal VOC or
             its ImageSets/Main/LIST.txt or ImageSets/Segmentation/LIST.txt, or ROOT/images/SPLIT beside YOLO's
             ROOT/labels/SPLIT or beside ROOT/masks/SPLIT.
-        destination: the folder for the shards; it is made if it is missing. Or the URL of a folder on S3, Google Cloud
-            Storage or Hugging Face.
+        destination: the folder for the shards; it is made if it is missing.
         samples_per_shard: 1000 unless `shard_bytes` is given.
         shard_bytes: most bytes of source pictures in a shard: a number, or text such as "256MiB". Less than 1 MiB needs
             a unit, such as "4096B".
@@ -124,7 +130,6 @@ def pack(
 
     Raises:
         ConfigError: invalid arguments.
-        RemoteError: the store refuses something, or does not answer.
         PackError: the source is missing or cannot be read, or a worker died.
         LabelError: a sample without a label, or with an unknown class.
         NoSamplesError: there is no picture, or no good one.
@@ -142,58 +147,64 @@ def pack(
     if workers is not None and (workers < 1 or ray is not None):
         raise ConfigError(f"workers={workers}: allowed is an integer from 1 on; leave it out with ray")
     names, pictures = _class_names(classes), None if images is None else user_path(images)
-    with open_destination(destination) as place:
-        folder = place.folder
-        _check_apart(source, folder)
-        place.finished()  # with the names of classes
-        opened = _open(source, folder, names, progress, pictures)
-        if opened.annotated and (max_size is not None or decoded is not None):
-            raise ConfigError(
-                "max_size and decoded change the sizes of pictures, but boxes and masks fit the sizes that they have: "
-                "leave both out, and resize in the recipe"
-            )
-        keys = unique_keys(opened.records)
-        shards = assign(keys, [record.size_bytes for record in opened.records], layout)
-        finished = _claim(place, opened, layout, rendering, shards)
-        own = shards[index::parts]
-        tasks = [
-            ShardTask(
-                folder / shard.name,
-                _left_out_file(folder, shard.name),
-                [keys[i] for i in shard.samples.tolist()],
-                [opened.records[i] for i in shard.samples.tolist()],
-                rendering,
-                place.url,
-            )
-            for shard in own
-            if shard.name not in finished
-        ]
-        with _remove_leftovers(folder, own), progress_bar(progress and bool(tasks)) as bar:
-            shown = bar.add_task("packing", total=sum(len(task.keys) for task in tasks))
-            for count in run(write_shard, tasks, workers, ray):
-                bar.advance(shown, count)
-        return _result(place, opened, shards, len(tasks), seekable, progress)
+    folder = _local(destination)
+    _check_apart(source, folder)
+    opened = _open(source, folder, names, progress, pictures)
+    if opened.annotated and (max_size is not None or decoded is not None):
+        raise ConfigError(
+            "max_size and decoded change the sizes of pictures, but boxes and masks fit the sizes that they have: "
+            "leave both out, and resize in the recipe"
+        )
+    keys = unique_keys(opened.records)
+    shards = assign(keys, [record.size_bytes for record in opened.records], layout)
+    finished = _claim(folder, opened, layout, rendering, shards)
+    own = shards[index::parts]
+    tasks = [
+        ShardTask(
+            folder / shard.name,
+            _left_out_file(folder, shard.name),
+            [keys[i] for i in shard.samples.tolist()],
+            [opened.records[i] for i in shard.samples.tolist()],
+            rendering,
+        )
+        for shard in own
+        if shard.name not in finished
+    ]
+    with _remove_leftovers(folder, own), progress_bar(progress and bool(tasks)) as bar:
+        shown = bar.add_task("packing", total=sum(len(task.keys) for task in tasks))
+        for count in run(write_shard, tasks, workers, ray):
+            bar.advance(shown, count)
+    return _result(folder, opened, shards, len(tasks), seekable, progress)
+
+
+def _local(destination: str | os.PathLike[str]) -> Path:
+    """Returns the folder of a path; raises ConfigError for a URL."""
+    given = os.fspath(destination)
+    if (protocol := remote_protocol(given)) is not None:
+        copying = _COPYING.get(protocol, "the store's own command")
+        raise ConfigError(f"{without_secrets(given)}: give a local folder, and copy that with {copying}")
+    return user_path(destination).absolute()
 
 
 def _result(
-    place: Destination,
+    folder: Path,
     source: OpenedSource,
     shards: Sequence[PlannedShard],
     written: int,
     seekable: bool,
     progress: bool,
 ) -> PackResult:
-    finished = place.finished()
+    finished = _finished(folder)
     done = [shard for shard in shards if shard.name in finished]
-    left_out = [picture for shard in done for picture in read_left_out(_left_out_file(place.folder, shard.name))]
+    left_out = [picture for shard in done for picture in read_left_out(_left_out_file(folder, shard.name))]
     samples = sum(len(shard.samples) for shard in done) - len(left_out)
     if samples == 0 and len(done) == len(shards):
         raise NoSamplesError(
             f"none of {counted(len(left_out), 'picture')} is good: {left_out[0].name}: {left_out[0].why}"
         )
-    counts = _count_jpegs(place, [shard.name for shard in done], progress) if seekable else (None, None)
+    counts = _count_jpegs([folder / shard.name for shard in done], progress) if seekable else (None, None)
     return PackResult(
-        destination=place.folder if place.url is None else without_secrets(place.url),
+        destination=folder,
         shards=tuple(shard.name for shard in done),
         missing=tuple(shard.name for shard in shards if shard.name not in finished),
         written=written,
@@ -207,10 +218,10 @@ def _result(
     )
 
 
-def _count_jpegs(place: Destination, shards: Sequence[str], progress: bool) -> tuple[int, int]:
+def _count_jpegs(shards: Sequence[Path], progress: bool) -> tuple[int, int]:
     """Counts the JPEGs in shards, and the seekable ones, by their indexes: others may have written the shards."""
     with ThreadPoolExecutor(_COUNTING_THREADS) as threads:
-        counting = [threads.submit(lambda name: place.read_index(name).count_jpegs(), name) for name in shards]
+        counting = [threads.submit(lambda shard: scan(shard).count_jpegs(), shard) for shard in shards]
         counts = [each.result() for each in follow(counting, "counting seekable JPEGs", progress)]
     return sum(jpegs for jpegs, _ in counts), sum(seekable for _, seekable in counts)
 
@@ -231,7 +242,7 @@ def _open(
 
 
 def _claim(
-    place: Destination, source: OpenedSource, layout: Layout, rendering: Rendering, shards: Sequence[PlannedShard]
+    folder: Path, source: OpenedSource, layout: Layout, rendering: Rendering, shards: Sequence[PlannedShard]
 ) -> Mapping[str, int]:
     """Claims the folder's shards of these prefixes for this pack, or checks that it already has them.
 
@@ -241,7 +252,6 @@ def _claim(
         ConfigError: the folder's path is a file.
         StateError: another pack has them, or they do not fit the folder's other packs.
     """
-    folder = place.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -251,7 +261,7 @@ def _claim(
     for written in (*folder.glob("*.tar"), *folder.glob(MANIFEST.format(prefix="*")), *folder.glob(f"{LEFT_OUT}/*")):
         if not written.is_file():
             raise StateError(f"{written} is not a regular file: remove it, or give another folder")
-    finished = place.finished()  # before the manifests, because packs write those first
+    finished = _finished(folder)  # before the manifests, because packs write those first
     manifests = [_manifest(folder, prefix) for prefix in layout.prefixes]
     content = {
         "version": 1,
@@ -275,7 +285,7 @@ def _claim(
     if source.classes is not None:
         names, ids = list(source.classes), source.class_ids
         classes = names if ids is None else {"names": names, "ids": list(ids)}
-        existing = place.write_once(CLASSES_FILE, json.dumps(classes, indent=1).encode() + b"\n")
+        existing = write_once(folder / CLASSES_FILE, json.dumps(classes, indent=1).encode() + b"\n")
         same_names = as_list(read_class_names(folder)) == source.classes
         if not same_names or (ids is not None and json.loads(existing) != classes):
             raise StateError(
@@ -283,8 +293,13 @@ def _claim(
                 "give another folder; if another pack has just begun there, run this again"
             )
     for manifest in manifests:
-        _check_same(manifest, place.write_once(manifest.name, text), content, text)
+        _check_same(manifest, write_once(manifest, text), content, text)
     return finished
+
+
+def _finished(folder: Path) -> dict[str, int]:
+    """Returns the names and sizes in bytes of the finished shards."""
+    return {path.name: path.stat().st_size for path in sorted(folder.glob("*.tar")) if path.is_file()}
 
 
 def _check_same(manifest: Path, existing: bytes, content: Mapping[str, Any], text: bytes) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from gpuloader.errors import PackError, StateError
 from gpuloader.helpers.atomic_files import OtherWriterError, atomic_file, write_sample
 from gpuloader.images.limits import Refused
-from gpuloader.pack.destination import upload
 from gpuloader.pack.pictures import Rendering, render
 from gpuloader.pack.records import Record, Sample
 from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS
@@ -42,7 +41,6 @@ class ShardTask:
         left_out: the file that lists the pictures left out, if there are any.
         keys, records: of its samples, in the shard's order.
         rendering: what to do with each picture.
-        url: of a folder on a store, to which the shard is moved; None keeps it at its path.
     """
 
     path: Path
@@ -50,7 +48,6 @@ class ShardTask:
     keys: Sequence[str]
     records: Sequence[Record]
     rendering: Rendering
-    url: str | None = None
 
 
 def write_shard(task: ShardTask) -> int:
@@ -60,12 +57,8 @@ def write_shard(task: ShardTask) -> int:
 
     Raises:
         PackError: a sample cannot be stored, or another process is writing the same shard.
-        RemoteError: the store refuses the shard.
     """
     left_out: list[LeftOutPicture] = []
-    had_left_out = task.left_out.exists()
-    if task.url is not None:
-        task.path.parent.mkdir(parents=True, exist_ok=True)  # on other nodes, the temporary folder is missing
     with _naming(task.path), atomic_file(task.path) as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for key, record in zip(task.keys, task.records, strict=True):
@@ -77,10 +70,6 @@ def write_shard(task: ShardTask) -> int:
                 else:
                     write_sample(tar, key, members)
         write_left_out(task.left_out, left_out)
-    if task.url is not None:
-        if had_left_out and not left_out:
-            task.left_out.touch()  # instead of the list that a killed call uploaded
-        upload(task.path, task.left_out, task.url)
     return len(task.records)
 
 

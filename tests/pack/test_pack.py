@@ -541,6 +541,23 @@ def test_arguments_that_cannot_be_meant(photos: Path, tmp_path: Path, arguments:
     assert not (tmp_path / "packed").exists()
 
 
+@pytest.mark.parametrize(
+    ("url", "copying"),
+    [
+        ("s3://bucket/train/", "aws s3 cp --recursive FOLDER s3://"),
+        ("gs://bucket/train/", "gcloud storage cp --recursive FOLDER gs://"),
+        ("hf://datasets/me/train", "hf upload"),
+        ("https://me:secret@host/train/", "the store's own command"),  # the message does not show the password
+    ],
+)
+def test_a_store_as_the_destination_names_the_command_that_copies_a_folder(
+    photos: Path, url: str, copying: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"give a local folder, and copy that with .*{copying}") as error:
+        pack(photos, url)
+    assert "secret" not in str(error.value)
+
+
 def test_a_file_where_the_destination_should_be(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for destination in (tmp_path / "file", tmp_path / "file" / "below"):

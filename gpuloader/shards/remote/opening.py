@@ -37,7 +37,7 @@ def open_remote(
         ConfigError: a shard is larger than the cache may be.
     """
     forget_listings(shard.url for shard in shards)
-    known = each(
+    known = _each(
         shards,
         lambda shard, wanted: _look_up(shard, cache, wanted),
         _QUESTIONS,
@@ -49,7 +49,9 @@ def open_remote(
     missing = [number for number, (_, index) in enumerate(known) if index is None]
     Random().shuffle(missing)  # processes that start together share the work: each checks again before it scans
     entries = [known[number][0] for number in missing]
-    scanned = each(entries, lambda entry, wanted: open_again(entry, cache, wanted), _SCANS, progress, "indexing shards")
+    scanned = _each(
+        entries, lambda entry, wanted: open_again(entry, cache, wanted), _SCANS, progress, "indexing shards"
+    )
     indexes = {**{number: index for number, (_, index) in enumerate(known)}, **dict(zip(missing, scanned))}
     opened = [(entry, index) for (entry, _), index in zip(known, indexes.values()) if index is not None]
     # Returns the digest itself, as the index takes memory.
@@ -87,7 +89,7 @@ def open_again(entry: Entry, cache: ShardCache, wanted: Wanted) -> ShardIndex:
     return index
 
 
-def each(
+def _each(
     items: Sequence[Item], work: Callable[[Item, Wanted], Result], threads: int, progress: bool, title: str
 ) -> list[Result]:
     """Yields the results of `work` for all items, in order. After an error or Ctrl-C, the other items are given up."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -83,11 +83,6 @@ class Requests:
     def match(self) -> Mapping[str, Mapping[str, Any]]:
         """Returns the objects whose paths match the URL, a glob: path -> what the store says about it."""
         found: Mapping[str, Mapping[str, Any]] = self._store.glob(self._path, detail=True)
-        return found
-
-    def list_folder(self) -> Sequence[Mapping[str, Any]]:
-        """Returns what the store says about each object of the folder, and about the folders in it."""
-        found: Sequence[Mapping[str, Any]] = self._store.ls(self._path, detail=True)
         return found
 
     def upload(self, file: Path) -> None:

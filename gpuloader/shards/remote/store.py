@@ -276,20 +276,6 @@ def list_shards(pattern: str) -> list[RemoteShard]:
     return [RemoteShard(f"{protocol_of(pattern)}://{path.removeprefix('/')}") for path in files]
 
 
-def list_folder(url: str) -> dict[str, int]:
-    """Returns the names and sizes in bytes of the objects in a folder; none if there is no such folder.
-
-    Raises:
-        RemoteError: the store does not answer.
-    """
-    forget_listings([url])
-    try:
-        found = _try(url, Requests.list_folder, lambda: True)
-    except ShardNotFoundError:
-        return {}
-    return {PurePosixPath(info["name"]).name: info["size"] for info in found if info.get("type") != "directory"}
-
-
 def _try(
     url: str, request: Callable[[Requests], Result], wanted: Wanted, here_bytes: Callable[[], int] = lambda: 0
 ) -> Result:
