@@ -128,11 +128,12 @@ def make_inputs(
 def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> Arrays:
     """Computes what the CPU's kernels take for a view; only what it uses.
 
-    roi           (n, 8) float64           top, left, bottom, right of the window that is resized, in the region's
+    roi           (n, 8) float64           top, left, bottom, right of the window that is resized, in the image's
                                            pixels, and of the picture; both may reach beyond the region
-    placed        (n, 11) int32            the window's height and width after resizing; the row and column in it where
+    placed        (n, 13) int32            the window's height and width after resizing; the row and column in it where
                                            the output begins; 1 if the rows are reversed; 1 if the columns are; top,
-                                           left, bottom, right of what is shown of it; 1 if the output is transposed
+                                           left, bottom, right of what is shown of it; 1 if the output is transposed;
+                                           the region's top, left in the image
     like_output   (n, 0, h, w) uint8       empty, of the output's height and width; a list of n if these differ
     ops           (n, k) int32             the program
     parameters    (n, k, PARAMETERS) float32
@@ -140,10 +141,10 @@ def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> A
     """
     at, program = drawn.placement, drawn.program
     made: Arrays = {
-        "roi": np.concatenate([at.window, at.part], 1) - np.tile(region_start, 4),
-        "placed": np.concatenate([at.resized, at.corner, at.mirrored, at.shown, at.transposed[:, None]], 1).astype(
-            np.int32
-        ),
+        "roi": np.concatenate([at.window, at.part], 1),
+        "placed": np.concatenate(
+            [at.resized, at.corner, at.mirrored, at.shown, at.transposed[:, None], region_start], 1
+        ).astype(np.int32),
         "like_output": _empty(at.shape),
     }
     if last_step == "resize":

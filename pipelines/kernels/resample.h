@@ -23,11 +23,12 @@ struct resampling {
 
 // What is done along one axis, in pixels of the image: `start` to `end` is resized to `resized` pixels. The picture is
 // `picture_start` to `picture_end`, and of the resized pixels `shown_start` to `shown_end` are left; padding is outside
-// of both. The output has `size` pixels, from `corner` on.
+// of both. The output has `size` pixels, from `corner` on. The kernel has `region_size` of the image's pixels, from
+// `region_start` on; no weight depends on these two, so a region gives the same bits as the whole image.
 struct axis {
   double start, end;
   int64_t begin, behind; // of the pixels that the window touches
-  int64_t picture_start, picture_end, image_size, resized, shown_start, shown_end, corner, size;
+  int64_t picture_start, picture_end, region_start, region_size, resized, shown_start, shown_end, corner, size;
   int mirror;
 };
 
@@ -73,11 +74,11 @@ static inline int64_t clamp(int64_t value, int64_t least, int64_t most) {
   return value < most ? value : most;
 }
 
-// Where a tap finds its pixel in the image, which has all pixels of the picture that have a weight.
+// Where a tap finds its pixel in the region, which has all pixels of the picture that have a weight.
 static inline int64_t find_source(const struct axis *axis, int64_t tap, enum padding padding) {
   tap = clamp(tap, axis->begin, axis->behind - 1); // as torch does without antialiasing
   int64_t place = find_unpadded(tap, axis->picture_start, axis->picture_end, padding);
-  return place == NOWHERE ? NOWHERE : clamp(place, 0, axis->image_size - 1);
+  return place == NOWHERE ? NOWHERE : clamp(place - axis->region_start, 0, axis->region_size - 1);
 }
 
 // Padding behind resizing has no taps, and pixels outside of `start` to `end` have no weight.
@@ -368,7 +369,8 @@ static void resample_image(void *out, int64_t height, int64_t width, const uint8
                                .behind = (int64_t)ceil(roi[2 + axis]),
                                .picture_start = (int64_t)roi[4 + axis],
                                .picture_end = (int64_t)roi[6 + axis],
-                               .image_size = axis ? image_width : image_height,
+                               .region_start = placed[11 + axis],
+                               .region_size = axis ? image_width : image_height,
                                .resized = placed[axis],
                                .corner = placed[2 + axis],
                                .mirror = placed[4 + axis],

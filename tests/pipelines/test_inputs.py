@@ -184,9 +184,11 @@ def test_images_that_are_not_cut_have_no_region() -> None:
     preset = Recipe([CenterCrop(4)])
     cut, whole = inputs_of(preset, "cpu"), inputs_of(preset, "cpu", whole=True)
     assert not whole.region
-    np.testing.assert_array_equal(
-        whole.views[0].named["roi"], cut.views[0].named["roi"] + np.tile(cut.region["region_start"], 4)
-    )
+    of_whole, of_cut = (inputs.views[0].named for inputs in (whole, cut))
+    np.testing.assert_array_equal(of_whole["roi"], of_cut["roi"])
+    np.testing.assert_array_equal(of_whole["placed"][:, :-2], of_cut["placed"][:, :-2])
+    np.testing.assert_array_equal(of_whole["placed"][:, -2:], 0)
+    np.testing.assert_array_equal(of_cut["placed"][:, -2:], cut.region["region_start"])
 
 
 def test_only_what_the_output_shows_is_resized() -> None:
@@ -207,13 +209,13 @@ def test_the_kernels_are_given_rows_of_one_layout() -> None:
     arrays = inputs.views[0].named
     assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
         "roi": (np.float64, (3, 8)),
-        "placed": (np.int32, (3, 11)),
+        "placed": (np.int32, (3, 13)),
         "like_output": (np.uint8, (3, 0, 4, 3)),
     }
-    in_image = arrays["roi"] + np.tile(inputs.region["region_start"], 4)
-    np.testing.assert_array_equal(in_image, np.concatenate([at.window, at.part], 1))
+    np.testing.assert_array_equal(arrays["roi"], np.concatenate([at.window, at.part], 1))
     np.testing.assert_array_equal(arrays["placed"][:, :2], [[5, 7]] * 3)
     np.testing.assert_array_equal(arrays["placed"][:, 2:4], at.corner)
-    np.testing.assert_array_equal(arrays["placed"][:, 4:], [[0, 1, 0, 0, 5, 7, 0]] * 3)
+    np.testing.assert_array_equal(arrays["placed"][:, 4:11], [[0, 1, 0, 0, 5, 7, 0]] * 3)
+    np.testing.assert_array_equal(arrays["placed"][:, 11:], drawn.region[:, :2])
     np.testing.assert_array_equal(inputs.region["region_start"], drawn.region[:, :2])
     np.testing.assert_array_equal(inputs.region["region_shape"], drawn.region[:, 2:] - drawn.region[:, :2])

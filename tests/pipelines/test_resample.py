@@ -35,7 +35,7 @@ def run(
     count, resized = len(images), resized or size
     rois = rois or [[0, 0, *image.shape[:2]] for image in images]
     roi = np.array([[*each, *picture] for each, picture in zip(rois, pictures or rois, strict=True)], np.float64)
-    placed = np.array([[*resized, *corner, *mirror, *(shown or (0, 0, *resized)), transposed]] * count, np.int32)
+    placed = np.array([[*resized, *corner, *mirror, *(shown or (0, 0, *resized)), transposed, 0, 0]] * count, np.int32)
     settings = {
         "interpolation": "bilinear",
         "antialias": True,
