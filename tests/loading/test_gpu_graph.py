@@ -1,12 +1,11 @@
 """The whole loader on the graph that a GPU runs, see `gpu_graph`: the samples of the CPU, and its pixels within bounds.
 
-tests/test_operations.py has each operation and its bound.
+tests/test_operations.py has each operation and its bound, test_gpu_forms.py each preset and form of a recipe.
 """
 
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from nvidia.dali import ops
 from packing import samples_of
 from PIL import Image
 
-from gpuloader import BadImageError, BadImages, Compose, DataError, Decoder
+from gpuloader import BadImageError, BadImages, Compose, DataError
 from gpuloader.pipelines import recipe_pipeline
-from gpuloader.recipe import Recipe, load_preset, preset_names
+from gpuloader.recipe import Recipe, load_preset
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.program import Op
 from gpuloader.transforms import (
@@ -91,34 +90,6 @@ def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> bool:
     keys = ([key for batch in batches for key in batch["key"]] for batches in (ours, theirs))
     images = (torch.cat([batch["image"] for batch in batches]) for batches in (ours, theirs))
     return next(keys) == next(keys) and torch.equal(next(images), next(images))
-
-
-def without_repeated_views(preset: Recipe) -> Recipe:
-    """Of views that are drawn alike, one: tracing them all takes seconds."""
-    if not isinstance(preset.views, tuple):
-        return preset
-    return replace(preset, views=tuple(replace(view, count=1) for view in preset.views))
-
-
-# Those whose images differ in size are in test_sizes_that_differ.py; boxes would be needed for those that draw by them.
-PRESETS = [name for name in preset_names() if load_preset(name).batch == "dense" and not load_preset(name).by_boxes]
-
-
-@pytest.mark.slow(kept=7)
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_makes_the_same_of_the_samples(shards: list[Path], name: str) -> None:
-    preset = load_preset(name)
-    if any(view.normalize for view in preset.each_view):
-        preset = load_preset(preset, {"Normalize": None})
-    options = {
-        "preset": without_repeated_views(preset),
-        "sampling": {"steps_per_epoch": 1},
-        "decoder": Decoder(prefetch=1),
-        "last_batch": "drop",
-    }
-    ours, theirs = (epochs(shards, device, batch_size=4, **options) for device in (GPU, None))
-    assert len(ours) == 1
-    check(ours, theirs)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow(kept=22, of="verify")
 
 @pytest.fixture(autouse=True)
 def _few_presets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them are compared in tests/loading/test_gpu_graph.py."""
+    """All of them are compared in tests/loading/test_gpu_forms.py."""
     monkeypatch.setattr(checks, "preset_names", lambda: ["cifar10", "raw_uint8", "resnet50_v1", "ssd"])
 
 
