@@ -13,8 +13,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.loading.decoding import make_running
@@ -224,8 +222,6 @@ def run_graph(run: Run, last_step: LastStep) -> Batches:
                 outputs = running.next()
             except UndecodableError as error:
                 raise _bad_image(run, in_flight[0], str(error)) from None
-            if run.device.type == "cuda":
-                torch.cuda.synchronize(run.device)
             del outputs
             batch = in_flight.popleft()
             batches.release(batch)

@@ -92,11 +92,11 @@ def all_steps(results: Path, shards: Sequence[str]) -> list[Step]:
 
     def verify(check: str) -> Step:
         options = ["--check", check, "--picture", str(results / f"verify-{check}.png"), "--json"]
-        return Step(f"verify-{check}.json", 180, [*_VERIFY, *shards, *options])
+        return Step(f"verify-{check}.json", 300, [*_VERIFY, *shards, *options])
 
     def test(name: str) -> Step:
         command = ["env", "GPULOADER_REQUIRE_GPU=1", "python3", "-m", "pytest", "-q", f"tests/gpu/{name}.py"]
-        return Step(f"{name}.txt", 300, command)
+        return Step(f"{name}.txt", 600, command)
 
     first = ["test_decoding_gpu", "test_loader_gpu"]
     others = sorted(path.stem for path in (ROOT / "tests/gpu").glob("test_*.py") if path.stem not in first)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 import pytest
+import torch
+from gpu_graph import GPU, load_on
 from making import damaged_jpeg, jpeg, write_decoded, write_shard
 from PIL import Image
 
 from gpuloader import BadImageError, BadImages, ConfigError, DeviceError, GPULoader
 from gpuloader.loading.loader import run_of
+from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor
 from gpuloader.tools import bench as module
-from gpuloader.tools.bench import bench
+from gpuloader.tools.bench import bench, run_graph
 from gpuloader.tools.bench_report import report_page
 from gpuloader.tools.bench_result import BenchResult
 from gpuloader.tools.machine import this_machine
@@ -45,6 +48,15 @@ def test_every_stage_is_measured_and_the_shares_add_up(measured: BenchResult) ->
     assert min(figures.cpu_seconds_per_1000 for figures in cpu.stages) > 0
     assert sum(figures.cpu_share or 0 for figures in cpu.stages) == pytest.approx(1)
     assert cpu.limit.endswith(".")
+
+
+def test_on_a_gpu_only_the_measured_batch_is_waited_for(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait for the whole device would also be one for the next batches, and for whatever else runs there."""
+    with load_on(GPU, shards) as loader:
+        monkeypatch.setattr(Run, "device", torch.device("cuda"))
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("the whole device was waited for"))
+        with closing(run_graph(run_of(loader), "all")) as batches:
+            assert [next(batches) for _ in range(2)] == [8, 8]
 
 
 def test_the_facts_are_those_of_the_shards_and_the_call(measured: BenchResult, shards: list[Path]) -> None:
