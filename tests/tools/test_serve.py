@@ -281,6 +281,7 @@ def test_a_bad_image_is_told_with_its_cause(port: int, sample: int, cause: str) 
         ("/api/original?id=1&side=1025", 400, "side='1025': allowed is an integer from 1 to 1024"),
         ("/api/version?id=1&targets=2", 400, "targets='2': allowed is an integer from 0 to 1"),
         ("/api/samples?" + "&".join(f"a{n}=1" for n in range(21)), 400, "Max number of fields exceeded"),
+        ("http://[x/", 400, "Invalid IPv6 URL"),
         ("/show.html", 404, "there is no page /show.html; the page is at /"),
         ("/../../../../etc/passwd", 404, "there is no "),
     ],
