@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -167,7 +166,7 @@ class Stage:
 
     def _decode(self, gate: _Gate) -> list[Any] | None:
         """Returns the images of each view of the first batch in flight; None after the last batch."""
-        failure: Exception
+        failure: BaseException
         while True:
             try:
                 outputs = self._running.next()
@@ -338,10 +337,9 @@ class _Ahead:
     """The batches of a source, which a thread reads before they are asked for."""
 
     def __init__(self, gate: _Gate, batches: Iterator[Any], depth: int) -> None:
-        self._results: SimpleQueue[_Batch | Exception] = SimpleQueue()
-        self._first: _Batch | Exception | None = None
+        self._first: _Batch | BaseException | None = None
         self._kind: _Kind | None = None
-        self._thread: FedThreads[bool] = FedThreads(partial(_read, gate, batches, self._results), "gpuloader-stage")
+        self._thread: FedThreads[bool, _Batch] = FedThreads(partial(_read, gate, batches), "gpuloader-stage")
         for _ in range(depth):
             self._thread.put(True)
 
@@ -350,15 +348,15 @@ class _Ahead:
         first = self._wait()
         if isinstance(first, _End):
             return None
-        if isinstance(first, Exception):
+        if isinstance(first, BaseException):
             raise first
         self._kind = first.kind
         return first.kind
 
-    def take(self) -> _Batch | Exception:
+    def take(self) -> _Batch | BaseException:
         """Returns the next batch if it is of the same kind, `_End` if it is of another; or the source's error."""
         first = self._wait()
-        if isinstance(first, Exception):
+        if isinstance(first, BaseException):
             return first
         if first.kind != self._kind:
             return _End()
@@ -369,26 +367,18 @@ class _Ahead:
     def close(self) -> None:
         self._thread.close()
 
-    def _wait(self) -> _Batch | Exception:
+    def _wait(self) -> _Batch | BaseException:
         if self._first is None:
-            self._first = self._results.get()
+            self._first = self._thread.get()
         return self._first
 
 
-def _read(
-    gate: _Gate,
-    batches: Iterator[Any],
-    results: SimpleQueue[_Batch | Exception],
-    _: bool,
-    wanted: Callable[[], bool],
-) -> None:
-    try:
-        while wanted():
-            if (batch := gate.read(next(batches))).images:
-                results.put(batch)
-                return
-    except StopIteration:
-        results.put(_End())
-    except Exception as error:  # noqa: BLE001 - the loop raises it when its turn comes
-        results.put(error)
-    del results  # otherwise an error that nobody takes would hold itself, because it holds this frame
+def _read(gate: _Gate, batches: Iterator[Any], _: bool, wanted: Callable[[], bool]) -> _Batch | None:
+    while wanted():
+        try:
+            given = next(batches)
+        except StopIteration:
+            break
+        if (batch := gate.read(given)).images:
+            return batch
+    raise _End

@@ -9,6 +9,7 @@ import tarfile
 import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,32 @@ def test_a_stage_can_be_used_again_after_break_and_after_an_error() -> None:
             list(stage(failing()))
         given = [images for images, *_ in stage(batches(PNGS, 4, 4, 2))]
         assert all(map(torch.equal, given, expected))
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError])
+def test_what_a_source_raises_reaches_the_loop(kind: type[BaseException]) -> None:
+    def failing() -> Iterator[Any]:
+        yield from batches(PNGS, 4, 3)
+        raise error
+
+    error, received = kind("mine"), []
+    with pytest.raises(kind) as caught:
+        received.extend(len(images) for images, *_ in Stage(EVALUATION)(failing()))
+    assert (caught.value, received) == (error, [4, 3])
+
+
+class EndsWhenRead:
+    """An image whose conversion to an array raises StopIteration."""
+
+    def __array__(self, *_: object, **__: object) -> Any:  # noqa: ANN401
+        return next(iter(()))
+
+
+def test_only_the_sources_own_next_ends_a_loop() -> None:
+    received = []
+    with pytest.raises(RuntimeError, match=r"StopIteration, raised in __array__ \(.*test_stage\.py, line"):
+        received.extend(ids for _, ids in Stage(EVALUATION)([(PICTURES[:2], [0, 1]), ([EndsWhenRead()], [2])]))
+    assert received == [[0, 1]]
 
 
 def test_batches_before_an_error_of_the_source_are_delivered() -> None:
