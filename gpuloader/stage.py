@@ -17,11 +17,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.compose import check_arrays
+from gpuloader.compose import read_images
 from gpuloader.errors import ConfigError, DataError, LoaderError, describe
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.fed_threads import FedThreads
-from gpuloader.images.gate import admit_each
 from gpuloader.images.orientation import image_orientations
 from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.delivery import by_view, channels_first, round_to_dtype
@@ -131,6 +130,8 @@ class Stage:
             DataError: an image cannot be decoded; the message names its id and the cause.
             LoaderError: a later loop over the stage has begun.
         """
+        if not hasattr(source, "__iter__"):
+            raise ConfigError(f"source={describe(source)}: allowed is what a `for` loop takes, such as a DataLoader")
         return self._iterate(iter(source), check_epoch(epoch))
 
     def _iterate(self, batches: Iterator[Any], epoch: int) -> Iterator[tuple[Any, ...]]:
@@ -256,11 +257,8 @@ class _Gate:
         """Makes a batch, which may be left without images."""
         images, ids, columns = _check(given)
         recipe = self._recipe
-        refused: dict[int, str] = {}
-        if encoded := bool(images) and isinstance(images[0], (bytes, bytearray)):
-            files, sizes, refused = admit_each(images, recipe.max_pixels, recipe.formats)
-        else:
-            files, sizes = check_arrays(recipe, images)
+        encoded = bool(images) and isinstance(images[0], (bytes, bytearray))
+        files, sizes, refused = read_images(recipe, images)
         self._most = max(self._most, 1 << (len(images) - 1).bit_length()) if images else self._most
         turned = image_orientations(images) if encoded and recipe.orientation == "apply" else None
         drawn = recipe.draw(Draws(self._seed, self._epoch, ids), sizes.reshape(-1, 2), turned)
@@ -297,14 +295,13 @@ def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
             f"each image"
         )
     images, *columns = given
-    if isinstance(images, (bytes, bytearray, str)) or not hasattr(images, "__len__"):
+    if (count := _rows(images)) is None:
         raise ConfigError(f"images: the source gave {describe(images)}: allowed is a list of images")
     names = ["ids", *(f"the entry {number} behind the images and ids" for number in range(len(columns) - 1))]
     for name, column in zip(names, columns, strict=True):
-        rows = len(column) if hasattr(column, "__getitem__") and not isinstance(column, (str, bytes, Mapping)) else None
-        if rows != len(images):
+        if _rows(column) != count:
             raise ConfigError(
-                f"{name}: the source gave {describe(column)} for {len(images)} images: allowed is a list, tuple, array "
+                f"{name}: the source gave {describe(column)} for {count} images: allowed is a list, tuple, array "
                 f"or tensor with an entry for each image"
             )
     named = all(isinstance(each, str) for each in columns[0])  # also if there are none
@@ -318,6 +315,13 @@ def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
     if 0 < (files := sum(isinstance(image, (bytes, bytearray)) for image in images)) < len(images):
         raise ConfigError(f"{files} of {len(images)} images are bytes: allowed are all of them, or none")
     return images, ids.astype(np.int64), columns
+
+
+def _rows(column: Any) -> int | None:  # noqa: ANN401
+    """Counts the entries of a list, tuple, array or tensor; None if it is nothing of that kind."""
+    if isinstance(column, (str, bytes, bytearray, Mapping)) or not hasattr(column, "__getitem__"):
+        return None
+    return None if getattr(column, "shape", None) == () else len(column)
 
 
 def _hash(name: str) -> int:
