@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.forking import at_fork
-from gpuloader.images.gate import admit_all
+from gpuloader.images.gate import admit_each
+from gpuloader.images.limits import Refused
 from gpuloader.images.orientation import image_orientations
 from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.delivery import Images, by_view, channels_first, round_to_dtype
@@ -264,21 +265,30 @@ def _check_images(preset: Recipe, images: Sequence[Any]) -> tuple[bool, list[NDA
         raise ConfigError(
             f"images: found {len(images)}, {sum(encoded)} of them bytes: give at least one, all arrays or all bytes"
         )
-    if encoded[0]:
-        return True, *admit_all(images, preset.max_pixels, preset.formats)
-    return False, *check_arrays(preset, images)
+    made, sizes, refused = read_images(preset, images)
+    for number, cause in refused.items():
+        raise DataError(f"image {number} cannot be decoded: {cause}")
+    return encoded[0], made, sizes
 
 
-def check_arrays(preset: Recipe, images: Sequence[Any]) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
-    """Returns arrays and PIL images as the graph takes them, and their (n, 2) heights and widths.
+def read_images(
+    preset: Recipe, images: Sequence[Any]
+) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64], dict[int, str]]:
+    """Returns files, or arrays and PIL images, as the graph takes them, their (n, 2) heights and widths, and by row
+    why one cannot be decoded or converted.
 
     Raises:
-        ConfigError: one is not uint8 of (height, width, 3).
+        ConfigError: one is neither a file nor uint8 of (height, width, 3).
     """
-    if preset.orientation == "apply":
-        images = [_turn_upright(image) for image in images]
-    arrays = [np.ascontiguousarray(image) for image in images]
-    for number, (image, array) in enumerate(zip(images, arrays, strict=True)):
+    if images and isinstance(images[0], (bytes, bytearray)):
+        return admit_each(images, preset.max_pixels, preset.formats)
+    arrays, refused = [np.zeros((1, 1, 3), np.uint8)] * len(images), {}
+    for number, image in enumerate(images):
+        try:
+            array = _as_array(image, upright=preset.orientation == "apply")
+        except Refused as error:
+            refused[number] = error.cause
+            continue
         if not (array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8 and array.size):
             of_numbers = array.dtype.kind in "biuf"
             found = f"{array.dtype} of shape {array.shape}" if of_numbers else f"a {type(image).__name__}"
@@ -286,11 +296,20 @@ def check_arrays(preset: Recipe, images: Sequence[Any]) -> tuple[list[NDArray[np
                 f"image {number} is {found}: allowed are the bytes of a file, PIL images, and uint8 arrays of RGB "
                 "(height, width, 3)"
             )
-    return arrays, np.array([array.shape[:2] for array in arrays], np.int64)
+        arrays[number] = array
+    return arrays, np.array([array.shape[:2] for array in arrays], np.int64), refused
+
+
+def _as_array(image: Any, upright: bool) -> NDArray[Any]:  # noqa: ANN401
+    """Returns an array as it is, and a PIL image as one; `upright` turns the latter as its EXIF orientation says."""
+    try:
+        return np.ascontiguousarray(_turn_upright(image) if upright else image)
+    except Exception as error:  # PIL's decoders and a user's `__array__` raise errors of any type
+        said = str(error) or type(error).__name__
+        raise Refused(f"this {type(image).__name__} cannot become an array: {said}") from error
 
 
 def _turn_upright(image: object) -> object:
-    """Returns a PIL image as its EXIF orientation says, and an array as it is."""
     from PIL import Image, ImageOps  # here, because a normal start does not need it
 
     return ImageOps.exif_transpose(image) if isinstance(image, Image.Image) else image

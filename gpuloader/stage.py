@@ -12,17 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.compose import check_arrays
+from gpuloader.compose import read_images
 from gpuloader.errors import ConfigError, DataError, LoaderError, describe
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.fed_threads import FedThreads
-from gpuloader.images.gate import admit_each
 from gpuloader.images.orientation import image_orientations
 from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.delivery import by_view, channels_first, round_to_dtype
@@ -132,6 +130,8 @@ class Stage:
             DataError: an image cannot be decoded; the message names its id and the cause.
             LoaderError: a later loop over the stage has begun.
         """
+        if not hasattr(source, "__iter__"):
+            raise ConfigError(f"source={describe(source)}: allowed is what a `for` loop takes, such as a DataLoader")
         return self._iterate(iter(source), check_epoch(epoch))
 
     def _iterate(self, batches: Iterator[Any], epoch: int) -> Iterator[tuple[Any, ...]]:
@@ -167,7 +167,7 @@ class Stage:
 
     def _decode(self, gate: _Gate) -> list[Any] | None:
         """Returns the images of each view of the first batch in flight; None after the last batch."""
-        failure: Exception
+        failure: BaseException
         while True:
             try:
                 outputs = self._running.next()
@@ -257,11 +257,8 @@ class _Gate:
         """Makes a batch, which may be left without images."""
         images, ids, columns = _check(given)
         recipe = self._recipe
-        refused: dict[int, str] = {}
-        if encoded := bool(images) and isinstance(images[0], (bytes, bytearray)):
-            files, sizes, refused = admit_each(images, recipe.max_pixels, recipe.formats)
-        else:
-            files, sizes = check_arrays(recipe, images)
+        encoded = bool(images) and isinstance(images[0], (bytes, bytearray))
+        files, sizes, refused = read_images(recipe, images)
         self._most = max(self._most, 1 << (len(images) - 1).bit_length()) if images else self._most
         turned = image_orientations(images) if encoded and recipe.orientation == "apply" else None
         drawn = recipe.draw(Draws(self._seed, self._epoch, ids), sizes.reshape(-1, 2), turned)
@@ -298,14 +295,13 @@ def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
             f"each image"
         )
     images, *columns = given
-    if isinstance(images, (bytes, bytearray, str)) or not hasattr(images, "__len__"):
+    if (count := _rows(images)) is None:
         raise ConfigError(f"images: the source gave {describe(images)}: allowed is a list of images")
     names = ["ids", *(f"the entry {number} behind the images and ids" for number in range(len(columns) - 1))]
     for name, column in zip(names, columns, strict=True):
-        rows = len(column) if hasattr(column, "__getitem__") and not isinstance(column, (str, bytes, Mapping)) else None
-        if rows != len(images):
+        if _rows(column) != count:
             raise ConfigError(
-                f"{name}: the source gave {describe(column)} for {len(images)} images: allowed is a list, tuple, array "
+                f"{name}: the source gave {describe(column)} for {count} images: allowed is a list, tuple, array "
                 f"or tensor with an entry for each image"
             )
     named = all(isinstance(each, str) for each in columns[0])  # also if there are none
@@ -319,6 +315,13 @@ def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
     if 0 < (files := sum(isinstance(image, (bytes, bytearray)) for image in images)) < len(images):
         raise ConfigError(f"{files} of {len(images)} images are bytes: allowed are all of them, or none")
     return images, ids.astype(np.int64), columns
+
+
+def _rows(column: Any) -> int | None:  # noqa: ANN401
+    """Counts the entries of a list, tuple, array or tensor; None if it is nothing of that kind."""
+    if isinstance(column, (str, bytes, bytearray, Mapping)) or not hasattr(column, "__getitem__"):
+        return None
+    return None if getattr(column, "shape", None) == () else len(column)
 
 
 def _hash(name: str) -> int:
@@ -338,10 +341,9 @@ class _Ahead:
     """The batches of a source, which a thread reads before they are asked for."""
 
     def __init__(self, gate: _Gate, batches: Iterator[Any], depth: int) -> None:
-        self._results: SimpleQueue[_Batch | Exception] = SimpleQueue()
-        self._first: _Batch | Exception | None = None
+        self._first: _Batch | BaseException | None = None
         self._kind: _Kind | None = None
-        self._thread: FedThreads[bool] = FedThreads(partial(_read, gate, batches, self._results), "gpuloader-stage")
+        self._thread: FedThreads[bool, _Batch] = FedThreads(partial(_read, gate, batches), "gpuloader-stage")
         for _ in range(depth):
             self._thread.put(True)
 
@@ -350,15 +352,15 @@ class _Ahead:
         first = self._wait()
         if isinstance(first, _End):
             return None
-        if isinstance(first, Exception):
+        if isinstance(first, BaseException):
             raise first
         self._kind = first.kind
         return first.kind
 
-    def take(self) -> _Batch | Exception:
+    def take(self) -> _Batch | BaseException:
         """Returns the next batch if it is of the same kind, `_End` if it is of another; or the source's error."""
         first = self._wait()
-        if isinstance(first, Exception):
+        if isinstance(first, BaseException):
             return first
         if first.kind != self._kind:
             return _End()
@@ -369,26 +371,18 @@ class _Ahead:
     def close(self) -> None:
         self._thread.close()
 
-    def _wait(self) -> _Batch | Exception:
+    def _wait(self) -> _Batch | BaseException:
         if self._first is None:
-            self._first = self._results.get()
+            self._first = self._thread.get()
         return self._first
 
 
-def _read(
-    gate: _Gate,
-    batches: Iterator[Any],
-    results: SimpleQueue[_Batch | Exception],
-    _: bool,
-    wanted: Callable[[], bool],
-) -> None:
-    try:
-        while wanted():
-            if (batch := gate.read(next(batches))).images:
-                results.put(batch)
-                return
-    except StopIteration:
-        results.put(_End())
-    except Exception as error:  # noqa: BLE001 - the loop raises it when its turn comes
-        results.put(error)
-    del results  # otherwise an error that nobody takes would hold itself, because it holds this frame
+def _read(gate: _Gate, batches: Iterator[Any], _: bool, wanted: Callable[[], bool]) -> _Batch | None:
+    while wanted():
+        try:
+            given = next(batches)
+        except StopIteration:
+            break
+        if (batch := gate.read(given)).images:
+            return batch
+    raise _End

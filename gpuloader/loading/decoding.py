@@ -172,7 +172,7 @@ class DecodedBatches:
 
     def _decode(self, batches: ReadAhead) -> list[Any] | None:
         """Returns the images of the first batch in flight; None if it failed, and was read again."""
-        failure: Exception
+        failure: BaseException
         try:
             outputs = self._running.next()
             while self._feed.pop_unwanted():

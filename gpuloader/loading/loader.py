@@ -345,13 +345,13 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             raise LoaderError(f"this loader {self._unusable}: make a new one")
 
     def _next(self, epoch: _Epoch) -> Any:  # noqa: ANN401
-        """Returns the next batch of the running epoch; raises StopIteration at its end."""
+        """Returns the next batch of the running epoch; None at its end."""
         self._check_open()
         self._progress.begin(epoch)
         cursor, run = self._progress.cursor, self._run
         if not run.plan.steps_left(cursor):
             self._progress.cursor, self._progress.running = self._progress.start, None
-            raise StopIteration
+            return None
         started = time.perf_counter()
         if run is not self._runs.first:  # another epoch than the state's has begun
             self._runs = self._runs.leave()

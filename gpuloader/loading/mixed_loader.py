@@ -191,8 +191,8 @@ class MixedLoader(Closing, Generic[B_co]):
         for loader in self._epochs.values():
             loader.close()
 
-    def _next(self, epoch: _Epoch[B_co]) -> tuple[str, B_co]:
-        """Returns the next turn of the running epoch; raises StopIteration at its end."""
+    def _next(self, epoch: _Epoch[B_co]) -> tuple[str, B_co] | None:
+        """Returns the next turn of the running epoch; None at its end."""
         progress = self._progress
         progress.begin(epoch)
         cursor = progress.cursor
@@ -201,7 +201,7 @@ class MixedLoader(Closing, Generic[B_co]):
         epoch.turn = epoch.turn or next(epoch.turns, None)  # if the turn before raised, it is still to be given
         if epoch.turn is None:
             progress.cursor, progress.running = progress.start, None
-            raise StopIteration
+            return None
         name, number = epoch.turn
         passes, index = divmod(number, lengths[name])
         if index == 0:
@@ -297,7 +297,7 @@ class _Epoch(Iteration[Turn, tuple[str, B_co]]):
         epochs: the epochs of the loaders that were begun, by name.
     """
 
-    def __init__(self, progress: Progress[Turn], step: Callable[[Any], tuple[str, B_co]]) -> None:
+    def __init__(self, progress: Progress[Turn], step: Callable[[Any], tuple[str, B_co] | None]) -> None:
         super().__init__(progress, step)
         self.turns: Iterator[tuple[str, int]] | None = None
         self.turn: tuple[str, int] | None = None

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -347,19 +346,15 @@ class ReadAhead:
         self._plan = plan
         self._depth = depth
         self._under_way = 0
-        self._read: deque[EncodedBatch | Exception] = deque()
+        self._read: deque[EncodedBatch | BaseException] = deque()
         self._free: deque[Arena] = deque()
-        self._results: SimpleQueue[EncodedBatch | Exception] = SimpleQueue()
-        self._thread: FedThreads[_Request] = FedThreads(partial(_read, reader, self._results), "gpuloader-reader")
+        self._thread: FedThreads[_Request, EncodedBatch] = FedThreads(partial(_read, reader), "gpuloader-reader")
 
     def next(self) -> EncodedBatch:
         """Returns the next batch. Raises the error of reading it, or EndOfBatches if this rank has no more samples."""
-        outcome = self.take()
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+        return _raised_or(self.take())
 
-    def take(self) -> EncodedBatch | Exception:
+    def take(self) -> EncodedBatch | BaseException:
         """Returns the next batch, or the error that `next` would raise: no traceback then keeps frames alive."""
         while self._under_way <= self._depth and (cursor := self._next_with_samples()) is not None:
             self._thread.put((cursor, self._free.popleft() if self._free else Arena()))
@@ -367,7 +362,7 @@ class ReadAhead:
             self._under_way += 1
         if self._under_way == 0:
             return EndOfBatches()
-        result = self._read.popleft() if self._read else self._results.get()
+        result = self._read.popleft() if self._read else self._thread.get()
         self._under_way -= 1
         return result
 
@@ -375,11 +370,8 @@ class ReadAhead:
         """Reads a batch again, into its arena; raises the error of reading it. Later batches are not read again."""
         self._thread.put((batch.cursor, batch.arena))
         while len(self._read) < self._under_way:
-            self._read.append(self._results.get())
-        result = self._results.get()
-        if isinstance(result, Exception):
-            raise result
-        return result
+            self._read.append(self._thread.get())
+        return _raised_or(self._thread.get())
 
     def _next_with_samples(self) -> Cursor | None:
         cursor = self._plan.at_step(self._next)
@@ -393,7 +385,7 @@ class ReadAhead:
     @property
     def ready(self) -> int:
         """The batches that are read and not asked for yet."""
-        return len(self._read) + self._results.qsize()
+        return len(self._read) + self._thread.ready
 
     def release(self, batch: EncodedBatch) -> None:
         """Notes that a batch's images are no longer needed."""
@@ -404,11 +396,11 @@ class ReadAhead:
         self._thread.close()
 
 
-def _read(
-    reader: Reader, results: SimpleQueue[EncodedBatch | Exception], request: _Request, wanted: Callable[[], bool]
-) -> None:
-    try:
-        results.put(reader.read(*request, wanted))
-    except Exception as error:  # noqa: BLE001 - `next` raises it when its turn comes
-        results.put(error)
-    del results  # otherwise an error that nobody takes would hold itself, because it holds this frame
+def _read(reader: Reader, request: _Request, wanted: Wanted) -> EncodedBatch:
+    return reader.read(*request, wanted)
+
+
+def _raised_or(outcome: EncodedBatch | BaseException) -> EncodedBatch:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome

@@ -30,6 +30,13 @@ def check_targets(recipe: Recipe, targets: Any, count: int) -> Sequence[Mapping[
     """
     if not isinstance(targets, list) or len(targets) != count or not all(isinstance(each, Mapping) for each in targets):
         raise ConfigError(f"targets: found {describe(targets)}: allowed is a dictionary for each of {count} images")
+    for row, target in enumerate(targets):
+        for name, value in target.items():
+            if isinstance(value, torch.Tensor) and not _has_numbers(value):
+                raise ConfigError(
+                    f"target {row}: {describe(name)} is a tensor of {value.dtype}, {value.layout}, on {value.device}: "
+                    f"allowed are dense tensors of integers, or of floats of 16 bits or more"
+                )
     check_recipe_moves(recipe, repeats=not any({"boxes", "keypoints"} & each.keys() for each in targets))
     return targets
 
@@ -126,8 +133,17 @@ def _moved(field: Target, value: Any, view: DrawnView) -> dict[str, NDArray[Any]
     return entries
 
 
+def _has_numbers(tensor: torch.Tensor) -> bool:
+    """Says whether NumPy can have a tensor's values; bfloat16 is converted."""
+    tiny = tensor.dtype.is_floating_point and tensor.dtype.itemsize == 1
+    return tensor.layout == torch.strided and not tensor.is_meta and not tiny
+
+
 def _array(value: Any) -> NDArray[Any]:  # noqa: ANN401
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
 def _of_size(masks: NDArray[Any], size: Shape, ndim: int) -> NDArray[Any]:
