@@ -57,7 +57,7 @@ _IN_VALUES = {
 }
 
 _NOT_NEEDED = "not needed here, leave it out: batches are made in threads of this process"
-_OF_TORCH = {
+_OF_OTHERS = {
     "batch_sampler": "use shuffle= with a function that gives an epoch's ids, or sampling=Sampling(subset=, weights=)",
     "collate_fn": 'use fields={extension: collator} with output="dict", see gpuloader.collators',
     "device": 'it is called device_id here: a GPU\'s number, "cuda:0", "cpu" or a torch.device',
@@ -70,8 +70,10 @@ _OF_TORCH = {
     "pin_memory": "not needed here, leave it out: batches are already on loader.device",
     "pin_memory_device": "not needed here, leave it out: batches are already on loader.device",
     "prefetch_factor": "use decoder=Decoder(prefetch=), the number of batches that are decoded ahead",
+    "resume": "use loader.load_state_dict(state), with a state from loader.state_dict()",
     "sampler": "use sampling=Sampling(subset=, weights=), or shuffle= with a function; ranks get separate samples",
     "timeout": _NOT_NEEDED,
+    "train": 'use preset="imagenet_train" or preset="imagenet_eval"; it also chooses shuffle and last_batch',
     "transform": "use preset=Compose.from_torchvision(transform), or the name of a preset",
     "worker_init_fn": _NOT_NEEDED,
 }
@@ -112,8 +114,8 @@ def refuse_unknown(function: _Function) -> _Function:
 
 
 def _advice(unknown: str, known: Sequence[str]) -> str:
-    if unknown in _OF_TORCH:
-        return _OF_TORCH[unknown]
+    if unknown in _OF_OTHERS:
+        return _OF_OTHERS[unknown]
     if unknown in _OF_A_RECIPE:
         return f"it is part of the recipe: use {_OF_A_RECIPE[unknown]}"
     near = [_IN_VALUES.get(name, name) for name in similar(unknown, [*known, *_IN_VALUES])]

@@ -45,6 +45,12 @@ def order(tar: Any, **kwargs: Any) -> list[int]:  # noqa: ANN401
         ({"device": "cuda"}, "device: it is called device_id here"),
         ({"prefetch_factor": 2}, "prefetch_factor: use decoder=Decoder(prefetch=)"),
         ({"timeout": 3, "in_order": True}, "timeout: not needed here, leave it out: batches are made in threads"),
+        ({"train": True}, 'train: use preset="imagenet_train" or preset="imagenet_eval"; it also chooses shuffle'),
+        ({"resume": True}, "resume: use loader.load_state_dict(state), with a state from loader.state_dict()"),
+        (
+            {"shuffle": 1},
+            "shuffle=1: allowed are 'none', 'full', 'block', 'shards', True, False and a function of the epoch",
+        ),
         ({"bach_size": 3}, "bach_size: GPULoader has no such argument; did you mean batch_size?"),
         ({"zzz": 3}, "zzz: GPULoader has no such argument; allowed are tar, batch_size, device_id, preset"),
     ],
