@@ -25,6 +25,7 @@ from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Samp
 from gpuloader.loading.world import World
 from gpuloader.plan import Bucketed, Shuffle
 from gpuloader.recipe import Recipe
+from gpuloader.shards import Labels
 
 _log = logging.getLogger("gpuloader")
 
@@ -240,6 +241,21 @@ def warn_of_turned(recipe: Recipe, turned: int) -> None:
             "%s turned by their EXIF orientation: targets count in the pictures as they are stored; if yours count in "
             "upright ones, such as YOLO's, set `orientation: apply` in the recipe",
             f"{counted(turned, 'picture')} {'is' if turned == 1 else 'are'}",
+        )
+
+
+def warn_of_classes(recipe: Recipe, labels: Labels | None) -> None:
+    """Logs a warning if a recipe that mixes makes labels of another width than the data has classes."""
+    if recipe.mix is None or labels is None or labels.classes is None:
+        return
+    if (width := recipe.mix.num_classes) != (classes := len(labels.classes)):
+        _log.warning(
+            "the recipe's mix.num_classes is %d, but the data has %s: labels get %d columns. Set it in the recipe, "
+            'such as preset={"NAME": {"mix": {"num_classes": %d}}}',
+            width,
+            counted(classes, "class", "classes"),
+            width,
+            classes,
         )
 
 
