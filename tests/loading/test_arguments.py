@@ -221,7 +221,7 @@ def test_a_loader_in_each_of_several_workers_of_torch_is_refused(shards: list[Pa
 
 def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
     with loader(shards, 16, sampling=Sampling(subset=slice(30)), last_batch="partial") as batches:
-        assert (batches.num_samples, batches.batch_size, len(batches)) == (30, 16, 2)
+        assert (batches.num_samples, batches.batch_size, len(batches), batches.num_batches) == (30, 16, 2, 2)
         assert (len(batches.dataset), batches.dataset.classes, batches.dataset.class_to_idx) == (40, None, {})
 
 
