@@ -25,6 +25,7 @@ from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Samp
 from gpuloader.loading.world import World
 from gpuloader.plan import Bucketed, Shuffle
 from gpuloader.recipe import Recipe
+from gpuloader.shards import Labels
 
 _log = logging.getLogger("gpuloader")
 
@@ -57,7 +58,7 @@ _IN_VALUES = {
 }
 
 _NOT_NEEDED = "not needed here, leave it out: batches are made in threads of this process"
-_OF_TORCH = {
+_OF_OTHERS = {
     "batch_sampler": "use shuffle= with a function that gives an epoch's ids, or sampling=Sampling(subset=, weights=)",
     "collate_fn": 'use fields={extension: collator} with output="dict", see gpuloader.collators',
     "device": 'it is called device_id here: a GPU\'s number, "cuda:0", "cpu" or a torch.device',
@@ -70,8 +71,10 @@ _OF_TORCH = {
     "pin_memory": "not needed here, leave it out: batches are already on loader.device",
     "pin_memory_device": "not needed here, leave it out: batches are already on loader.device",
     "prefetch_factor": "use decoder=Decoder(prefetch=), the number of batches that are decoded ahead",
+    "resume": "use loader.load_state_dict(state), with a state from loader.state_dict()",
     "sampler": "use sampling=Sampling(subset=, weights=), or shuffle= with a function; ranks get separate samples",
     "timeout": _NOT_NEEDED,
+    "train": 'use preset="imagenet_train" or preset="imagenet_eval"; it also chooses shuffle and last_batch',
     "transform": "use preset=Compose.from_torchvision(transform), or the name of a preset",
     "worker_init_fn": _NOT_NEEDED,
 }
@@ -112,8 +115,8 @@ def refuse_unknown(function: _Function) -> _Function:
 
 
 def _advice(unknown: str, known: Sequence[str]) -> str:
-    if unknown in _OF_TORCH:
-        return _OF_TORCH[unknown]
+    if unknown in _OF_OTHERS:
+        return _OF_OTHERS[unknown]
     if unknown in _OF_A_RECIPE:
         return f"it is part of the recipe: use {_OF_A_RECIPE[unknown]}"
     near = [_IN_VALUES.get(name, name) for name in similar(unknown, [*known, *_IN_VALUES])]
@@ -238,6 +241,21 @@ def warn_of_turned(recipe: Recipe, turned: int) -> None:
             "%s turned by their EXIF orientation: targets count in the pictures as they are stored; if yours count in "
             "upright ones, such as YOLO's, set `orientation: apply` in the recipe",
             f"{counted(turned, 'picture')} {'is' if turned == 1 else 'are'}",
+        )
+
+
+def warn_of_classes(recipe: Recipe, labels: Labels | None) -> None:
+    """Logs a warning if a recipe that mixes makes labels of another width than the data has classes."""
+    if recipe.mix is None or labels is None or labels.classes is None:
+        return
+    if (width := recipe.mix.num_classes) != (classes := len(labels.classes)):
+        _log.warning(
+            "the recipe's mix.num_classes is %d, but the data has %s: labels get %d columns. Set it in the recipe, "
+            'such as preset={"NAME": {"mix": {"num_classes": %d}}}',
+            width,
+            counted(classes, "class", "classes"),
+            width,
+            classes,
         )
 
 

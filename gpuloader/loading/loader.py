@@ -175,6 +175,11 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         """Counts the steps of an epoch, the same on every rank. A resumed epoch has only the steps that are left."""
         return self._run.plan.steps
 
+    @property
+    def num_batches(self) -> int:
+        """`len(loader)`, under webdataset's and open_clip's name."""
+        return len(self)
+
     def __repr__(self) -> str:
         return f"GPULoader({self._run})"
 

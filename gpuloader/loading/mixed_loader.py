@@ -101,6 +101,11 @@ class MixedLoader(Closing, Generic[B_co]):
         epoch = self._progress.start.epoch
         return self._steps(epoch, self._lengths_of(epoch))
 
+    @property
+    def num_batches(self) -> int:
+        """`len(loader)`, under webdataset's and open_clip's name."""
+        return len(self)
+
     def __iter__(self) -> Iterator[tuple[str, B_co]]:
         """Iterates over the next epoch, or over the rest of the epoch that `load_state_dict` restored.
 

@@ -27,6 +27,7 @@ from gpuloader.loading.arguments import (
     resolve_label_from,
     resolve_shuffle,
     resolve_world,
+    warn_of_classes,
     warn_of_places,
     warn_of_small_buckets,
     warn_of_turned,
@@ -338,6 +339,8 @@ def resolve_run(
         steps_per_epoch=chosen.steps_per_epoch,
     )
     _check_mixing(recipe, plan, labels is not None or has_targets)
+    if here.rank == 0:
+        warn_of_classes(recipe, labels)
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
     run = replace(run, choice=choice, selected=selected)

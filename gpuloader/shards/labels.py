@@ -34,8 +34,6 @@ _ALLOWED = (
     '"auto" for folders of pictures)'
 )
 _LABEL_FROM = f"label_from: {_ALLOWED}"
-_LACKING = "lack a label: they have no .{} component"
-_LEAVE_OUT = "Sampling(require=['{}']) leaves such samples out"
 _KEY_SHOWN = 200
 _SLASHES_OF_CLASS_AND_PICTURE = 2  # ./CLASS/PICTURE
 _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
@@ -122,8 +120,7 @@ def make_labels(
     if isinstance(label_from, str) and label_from.startswith("json:") and len(label_from) > len("json:"):
         names = _names(shards, class_names)
         parse = partial(_in_json, label_from.removeprefix("json:"), bool(names.numbers))
-        advice = f"{_LEAVE_OUT.format('json')}; {_LABEL_FROM}"
-        used_samples.refuse(shards.index.rows_without("json"), _LACKING.format("json"), advice)
+        used_samples.refuse_lacking(shards.index.rows_without("json"), "json")
         return _ReadLabels(shards, label_from, parse, names)
     raise ConfigError(f"label_from={describe(label_from)}: {_ALLOWED}")
 
@@ -162,6 +159,14 @@ class _Used:
             shown = ", ".join(f"{describe(each.key, _KEY_SHOWN)} in {each.shard}" for each in locations)
             more = ", and more" if len(samples) > 3 else ""
             raise LabelError(f"{len(samples)} of {len(self.shards)} samples {problem}: {shown}{more}. {advice}")
+
+    def refuse_lacking(self, samples: NDArray[np.int64], extension: str, advice: str = "") -> None:
+        """Raises LabelError if any of these samples, which have no such component, are used."""
+        if len(samples) == len(self.shards):
+            advice += "No sample has one: label_from=None loads images without labels"
+        else:
+            advice += f"Sampling(require=['{extension}']) leaves such samples out"
+        self.refuse(samples, f"lack a label: they have no .{extension} component", f"{advice}; {_LABEL_FROM}")
 
     def digest(self, label_of: _LabelOf) -> NDArray[np.uint8]:
         """Returns a digest of their labels, as this function returns them."""
@@ -269,7 +274,7 @@ def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
     missing = index.kept("no label", lambda: index.find(lambda labels: labels == NO_LABEL, "label"))
     in_folders = len(missing) > 0 and all(map(_folder, index.each_key()))
     advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
-    used.refuse(missing, _LACKING.format("cls"), f"{advice}{_LEAVE_OUT.format('cls')}; {_LABEL_FROM}")
+    used.refuse_lacking(missing, "cls", advice)
     texts = index.kept("bad label", lambda: index.find(lambda labels: labels == BAD_LABEL, "label"))
     if len(texts) and names.numbers:
         return _ReadLabels(shards, "cls", _in_cls, names)

@@ -45,6 +45,12 @@ def order(tar: Any, **kwargs: Any) -> list[int]:  # noqa: ANN401
         ({"device": "cuda"}, "device: it is called device_id here"),
         ({"prefetch_factor": 2}, "prefetch_factor: use decoder=Decoder(prefetch=)"),
         ({"timeout": 3, "in_order": True}, "timeout: not needed here, leave it out: batches are made in threads"),
+        ({"train": True}, 'train: use preset="imagenet_train" or preset="imagenet_eval"; it also chooses shuffle'),
+        ({"resume": True}, "resume: use loader.load_state_dict(state), with a state from loader.state_dict()"),
+        (
+            {"shuffle": 1},
+            "shuffle=1: allowed are 'none', 'full', 'block', 'shards', True, False and a function of the epoch",
+        ),
         ({"bach_size": 3}, "bach_size: GPULoader has no such argument; did you mean batch_size?"),
         ({"zzz": 3}, "zzz: GPULoader has no such argument; allowed are tar, batch_size, device_id, preset"),
     ],
@@ -215,7 +221,7 @@ def test_a_loader_in_each_of_several_workers_of_torch_is_refused(shards: list[Pa
 
 def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
     with loader(shards, 16, sampling=Sampling(subset=slice(30)), last_batch="partial") as batches:
-        assert (batches.num_samples, batches.batch_size, len(batches)) == (30, 16, 2)
+        assert (batches.num_samples, batches.batch_size, len(batches), batches.num_batches) == (30, 16, 2, 2)
         assert (len(batches.dataset), batches.dataset.classes, batches.dataset.class_to_idx) == (40, None, {})
 
 

@@ -91,6 +91,22 @@ def test_auto_decides_for_all_of_the_data(tmp_path: Path, samples: list[dict[str
         make_labels(shard_set(tmp_path, *samples), "auto")
 
 
+@pytest.mark.parametrize(
+    ("label_from", "advice"),
+    [
+        ("cls", "No sample has one: label_from=None loads images without labels; label_from: allowed are"),
+        (
+            "json:label",
+            r"Sampling\(require=\['json'\]\) leaves such samples out; label_from: allowed are",
+        ),  # one has it
+    ],
+)
+def test_data_without_labels_is_pointed_to_none(tmp_path: Path, label_from: str, advice: str) -> None:
+    shards = shard_set(tmp_path, {"json": b'{"label": 1}'}, {"txt": b"a cat"})
+    with pytest.raises(LabelError, match=rf"they have no \.\w+ component: .*\. {advice}"):
+        make_labels(shards, label_from)
+
+
 # cls.
 
 

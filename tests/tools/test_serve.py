@@ -348,6 +348,8 @@ def test_one_that_leaves_in_the_middle_leaves_no_traceback(port: int, capfd: pyt
 
 # --- in a browser
 
+needs_browser = pytest.mark.needs_program("chromium", "chromedriver")
+
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
@@ -431,6 +433,7 @@ def expected_steps(gallery: Gallery, compose: Compose, sample: int, epoch: int) 
     ]
 
 
+@needs_browser
 def test_pages_are_leafed_by_buttons_and_keys(page: Page) -> None:
     assert page.place == "60 samples, page 1 of 3"
     assert page.keys[:2] == ["0000", "0001"]
@@ -451,6 +454,7 @@ def test_pages_are_leafed_by_buttons_and_keys(page: Page) -> None:
     assert page.one("[aria-current=true] .key").text == "0027"
 
 
+@needs_browser
 def test_pixels_parameters_and_window_are_the_librarys(page: Page, gallery: Gallery) -> None:
     compose = Compose.load(PRESET)
     page.all("#grid .tile")[4].click()
@@ -467,6 +471,7 @@ def test_pixels_parameters_and_window_are_the_librarys(page: Page, gallery: Gall
     assert (page.picture("#before img") == np.asarray(gallery.original(4, 1024))).all()
 
 
+@needs_browser
 def test_a_key_that_is_html_stays_text(page: Page) -> None:
     page.press(Keys.ARROW_RIGHT)
     page.wait(lambda: page.title == "0001")
@@ -477,6 +482,7 @@ def test_a_key_that_is_html_stays_text(page: Page) -> None:
     assert "eel" in page.one("#where").text
 
 
+@needs_browser
 def test_a_bad_image_shows_its_cause(page: Page) -> None:
     page.one("#key").send_keys(f"{DAMAGED:04d}")
     page.wait(lambda: page.title == f"{DAMAGED:04d}")
@@ -489,6 +495,7 @@ def test_a_bad_image_shows_its_cause(page: Page) -> None:
     assert "bad image" not in page.one("body").text
 
 
+@needs_browser
 def test_targets_can_be_left_out_on_the_page(browser: WebDriver, boxed: Gallery, page: Page) -> None:
     assert not page.one("#targets").is_displayed()
     with served(boxed) as port:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -23,9 +22,7 @@ URL = "s3://bucket/packed/"
 OPTIONS: dict[str, Any] = {"samples_per_shard": 6, "val_share": 0.3, "workers": 1}
 
 
-needs_jpegtran = pytest.mark.skipif(
-    shutil.which("jpegtran") is None, reason="jpegtran is not installed: apt install libjpeg-turbo-progs"
-)
+needs_jpegtran = pytest.mark.needs_program("jpegtran")
 
 
 @pytest.fixture(scope="module")
