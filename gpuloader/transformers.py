@@ -38,8 +38,8 @@ class GPULoaderTrainer(Trainer):
 
     A loader selects its rank's part of the data itself. Its `batch_size` must be `per_device_train_batch_size` or
     `per_device_eval_batch_size`, and its `output` names what the model takes, such as
-    `{"image": "pixel_values", "label": "labels"}`. On several ranks, a loader for evaluation needs `last_batch="pad"`;
-    padding counts neither in the metrics nor in the loss of models that leave out the label -100.
+    `{"image": "pixel_values", "label": "labels"}`. On several ranks, a loader for evaluation needs `last_batch="equal"`
+    or "pad"; padding counts neither in the metrics nor in the loss of models that leave out the label -100.
 
     Each checkpoint has the training loader's state. `train(resume_from_checkpoint=...)` resumes at the next batch, also
     in the middle of an epoch and on another number of ranks, if the global batch stays the same. Each training log has
@@ -98,7 +98,7 @@ class GPULoaderTrainer(Trainer):
         if plan.last_batch == "partial" and plan.world_size > 1 and plan.epoch_samples % plan.global_batch:
             raise ConfigError(
                 "the evaluation loader has last_batch='partial', but Trainer gathers batches of one size from all "
-                "ranks: give the loader last_batch='pad'"
+                "ranks: give the loader last_batch='equal' or 'pad'"
             )
         return _EvaluationBatches(loader, self.label_names)
 
@@ -129,7 +129,8 @@ class GPULoaderState(TrainerCallback, ExportableState):
         self._loader: GPULoader[Any] | None = None
 
     def state(self) -> dict[str, Any]:
-        saved = None if self._loader is None else self._loader.state_dict()
+        loader = self._loader
+        saved = None if loader is None else {**loader.state_dict(), "ranks": loader.world.world_size}
         return {"args": {}, "attributes": {"saved": saved}}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:  # noqa: ANN401
@@ -158,6 +159,7 @@ class _Steps(Dataset[Any]):
         self._batches: Iterator[Any] = iter(())
         self._next: int | None = None  # the number of the next batch; None before the epoch's first
         self._saved: dict[str, int] | None = None
+        self._ranks: object = None  # those of the checkpoint
 
     def __len__(self) -> int:
         """Counts the samples of an epoch over all ranks; Trainer reports them."""
@@ -175,13 +177,14 @@ class _Steps(Dataset[Any]):
     def resume(self, state: dict[str, Any]) -> None:
         """Takes the state of a checkpoint, at whose place the next batch must be."""
         self.loader.load_state_dict(state, change_sampling=self._change_sampling)
-        plan, state = run_of(self.loader).plan, self.loader.state_dict()
-        self._saved = plan.place(plan.at_step(plan.cursor(state["epoch"], state["delivered"])))
+        plan, place = run_of(self.loader).plan, self.loader.state_dict()
+        self._saved = plan.place(plan.at_step(plan.cursor(place["epoch"], place["delivered"])))
+        self._ranks = state.get("ranks")
 
     def _begin(self, step: int) -> None:
         plan = run_of(self.loader).plan
-        place = plan.place(plan.at(self.epoch, step))
-        saved, self._saved = self._saved, None
+        place = plan.place(plan.on(self._ranks).at(self.epoch, step))  # as the checkpoint's ranks counted it
+        saved, self._saved, self._ranks = self._saved, None, None
         if saved is not None and saved != place:
             raise StateError(
                 f"Trainer resumes with sample {place['delivered']} of epoch {place['epoch']}, but the checkpoint's "
@@ -255,13 +258,11 @@ class _EvaluationBatches(DataLoaderStateMixin):
     def _without_labels_of_padding(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Returns the last batch of this rank; its padding has labels that no loss counts."""
         plan = run_of(self._loader).plan
-        if plan.last_batch != "pad":
-            return batch
-        valid = max(0, plan.epoch_samples - (len(self) - 1) * plan.global_batch - plan.rank * plan.batch_size)
+        padding = torch.from_numpy(~plan.batch(plan.at(0, len(self) - 1)).valid)
         labels = {name: batch[name].clone() for name in self._label_names if name in batch}
         for values in labels.values():
             if not values.is_floating_point():
-                values[valid:] = _IGNORED
+                values[padding.to(values.device)] = _IGNORED
         return {**batch, **labels}
 
 

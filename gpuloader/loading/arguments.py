@@ -23,7 +23,7 @@ from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.fields import Component, Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
 from gpuloader.loading.world import World
-from gpuloader.plan import Bucketed, Shuffle
+from gpuloader.plan import Bucketed, Plan, Shuffle
 from gpuloader.recipe import Recipe
 from gpuloader.shards import Labels
 
@@ -62,7 +62,7 @@ _OF_OTHERS = {
     "batch_sampler": "use shuffle= with a function that gives an epoch's ids, or sampling=Sampling(subset=, weights=)",
     "collate_fn": 'use fields={extension: collator} with output="dict", see gpuloader.collators',
     "device": 'it is called device_id here: a GPU\'s number, "cuda:0", "cpu" or a torch.device',
-    "drop_last": 'use last_batch="drop" for True; "partial" keeps the short batch, "pad" fills it',
+    "drop_last": 'use last_batch="drop" for True; "partial" keeps the short batch, "pad" and "equal" fill it',
     "generator": "use seed=: every random number is a function of seed, epoch and sample",
     "in_order": "not needed here, leave it out: batches always come in order",
     "multiprocessing_context": _NOT_NEEDED,
@@ -256,6 +256,18 @@ def warn_of_classes(recipe: Recipe, labels: Labels | None) -> None:
             counted(classes, "class", "classes"),
             width,
             classes,
+        )
+
+
+def warn_of_empty_shares(plan: Plan) -> None:
+    """Logs a warning if some ranks get a batch without samples at the end of each epoch."""
+    if plan.has_empty_shares:
+        _log.warning(
+            'last_batch="partial" gives some of %d ranks an empty batch at the end of each epoch of %s, which may end '
+            'your program: use last_batch="equal"%s',
+            plan.world_size,
+            counted(plan.epoch_samples, "sample"),
+            "" if plan.epoch_samples < plan.world_size else ", or batch_size=2 or more",
         )
 
 

@@ -95,8 +95,10 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             "shards" (16 shards at a time, for stores). None means "full" if the recipe draws random numbers, otherwise
             "none". For a custom order, pass a function that takes the epoch and returns its sample ids, the same
             number in each epoch. The weights of `sampling` override `shuffle`.
-        last_batch: "drop", "pad" or "partial", see `gpuloader.plan.epoch`. None means "drop" if the recipe draws random
-            numbers, otherwise "partial"; with buckets "pad". Only the dictionary tells you which samples are padding.
+        last_batch: "drop" leaves out the last, short step; "pad" fills it; "equal" fills it until all ranks have the
+            same number of samples; "partial" splits it, see `gpuloader.plan.epoch`. None means "drop" if the recipe
+            draws random numbers, otherwise "partial"; with buckets "pad". Only the dictionary tells you which samples
+            are padding.
         seed: an integer in [0, 2**64).
         output: "tuple", "dict", or a mapping that selects entries of the dictionary and renames them, such as
             `{"image": "pixel_values", "label": "labels"}`.

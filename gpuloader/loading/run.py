@@ -28,6 +28,7 @@ from gpuloader.loading.arguments import (
     resolve_shuffle,
     resolve_world,
     warn_of_classes,
+    warn_of_empty_shares,
     warn_of_places,
     warn_of_small_buckets,
     warn_of_turned,
@@ -341,6 +342,7 @@ def resolve_run(
     _check_mixing(recipe, plan, labels is not None or has_targets)
     if here.rank == 0:
         warn_of_classes(recipe, labels)
+        warn_of_empty_shares(plan)
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
     run = replace(run, choice=choice, selected=selected)
@@ -385,5 +387,7 @@ def _check_mixing(recipe: Recipe, plan: Plan, labelled: bool) -> None:
         raise ConfigError("the recipe mixes samples, but label_from=None gives no labels to mix: use another recipe")
     if plan.batch_size % 2:
         raise ConfigError(f"batch_size={plan.batch_size}: the recipe mixes neighbours, so it must be even")
-    if plan.last_batch == "partial":
-        raise ConfigError('last_batch="partial" would separate neighbours that the recipe mixes: use "drop" or "pad"')
+    if plan.last_batch in ("partial", "equal"):
+        raise ConfigError(
+            f'last_batch="{plan.last_batch}" would separate neighbours that the recipe mixes: use "drop" or "pad"'
+        )

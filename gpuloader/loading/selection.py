@@ -206,8 +206,8 @@ def make_sampling(
         return _staged(shards, np.sort(_chosen(shards, selection)), curriculum, shuffle, most)
     if isinstance(buckets, Buckets):
         ids = _chosen(shards, selection)
-        if last_batch == "partial":
-            raise ConfigError('last_batch="partial" and buckets cannot be combined: use "pad" or "drop"')
+        if last_batch in ("partial", "equal"):
+            raise ConfigError(f'last_batch="{last_batch}" and buckets cannot be combined: use "pad" or "drop"')
         numbers = assign_buckets(shards, ids, buckets, upright, known_bad)
         counts = np.bincount(numbers + 1, minlength=len(buckets.shapes) + 1)
         _, *runs = np.split(ids[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])

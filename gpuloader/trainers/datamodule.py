@@ -109,7 +109,10 @@ class TrainerLoaders:
     def state_dict(self) -> dict[str, Any]:
         """Returns the training loader's state for a checkpoint, in plain JSON types; any rank's will do."""
         loader = self._open.get("train")
-        return self._state if loader is None else {**loader.state_dict(), "global_batch": self._global_batch(loader)}
+        if loader is None:
+            return self._state
+        ranks = loader.world.world_size
+        return {**loader.state_dict(), "global_batch": self._global_batch(loader), "ranks": ranks}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes a checkpoint's state; training that resumes in the middle of an epoch compares its loader with it."""
@@ -211,7 +214,7 @@ class TrainerLoaders:
                 f"{resumed.changes}. In the middle of an epoch of Lightning's, only the weights of sources may change: "
                 f"resume from a checkpoint that was saved at an epoch's end"
             )
-        return run.plan.place(run.plan.after(run.plan.at(epoch, 0), done))
+        return run.plan.place(run.plan.on(state.get("ranks")).at(epoch, done))  # as the ranks of then counted it
 
 
 # Type checkers read the `Unpack`. jsonargparse finds the arguments in GPULoader itself, with defaults and descriptions.
