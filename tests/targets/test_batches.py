@@ -504,6 +504,40 @@ def test_a_background_picture_has_no_targets(tmp_path: Path) -> None:
     assert (sample["mask"] == 255).all()
 
 
+def without_points(numbers: tuple[int, ...]) -> list[dict[str, Any]]:
+    """The samples of these tests; in these, as in COCO, objects that are no persons have no points, or an empty list."""
+    samples = [sample_of(number) for number in range(4)]
+    for number in numbers:
+        annotations = annotations_of(number)
+        for place, annotation in enumerate(annotations):
+            if number == 1 or place:  # all of sample 1
+                annotation.pop("keypoints") if place % 2 else annotation.update(keypoints=[])
+        samples[number]["json"] = json.dumps({"annotations": annotations}).encode()
+    return samples
+
+
+@pytest.mark.parametrize("count", [None, 2])
+def test_objects_without_points_have_points_that_are_not_labelled(tar: Path, tmp_path: Path, count: int | None) -> None:
+    mixed = write_shard(tmp_path / "a.tar", without_points((1, 2)))
+    points = Keypoints("json:annotations", flip_pairs=[(0, 1)], count=count)
+    options = {**RANDOM, "seed": 1, "fields": {**FIELDS, "points": points}}
+    expected, found = (by_sample(loader(source, **options)) for source in (tar, mixed))
+    flipped = 0
+    for sample, of_it in found.items():
+        seen, whole = of_it["points_visibility"], expected[sample]["points_visibility"]
+        n = len(whole)
+        if sample == 1 and count is None:  # none of its annotations has points, so nothing says how many
+            assert (of_it["points"].shape, seen.shape) == ((n, 0, 2), (n, 0))
+            continue
+        labelled = {1: 0, 2: 1}.get(sample, n)
+        flipped += labelled
+        assert torch.equal(of_it["points"][:labelled], expected[sample]["points"][:labelled])
+        assert torch.equal(seen[:labelled], whole[:labelled])
+        assert (of_it["points"].shape, seen.shape) == (expected[sample]["points"].shape, whole.shape)
+        assert not seen[labelled:].any()
+    assert flipped
+
+
 # --- what is refused
 
 
@@ -530,6 +564,8 @@ def test_a_background_picture_has_no_targets(tmp_path: Path) -> None:
         (lambda: Keypoints("json:a", flip_pairs=[(-1, 1)]), "pairs of numbers from 0"),
         (lambda: Keypoints("json:a", flip_pairs=[1, 2]), "pairs of numbers from 0"),  # type: ignore[list-item]
         (lambda: Keypoints("json:a", flip_pairs=3), "flip_pairs=3"),  # type: ignore[arg-type]
+        (lambda: Keypoints("json:a", count=0), "count=0.: allowed is an integer from 1 to 1,000"),
+        (lambda: Keypoints("json:a", count=2, flip_pairs=[(0, 2)]), "flip_pairs names point 2, but count is 2"),
         (lambda: Mask("jpg"), 'allowed are "png", "npy"'),
         (lambda: Mask("png", fill="a"), "fill='a'.: allowed is an integer"),  # type: ignore[arg-type]
         (lambda: Mask("png", fill=2**70), "allowed is an integer of 32 bits"),
