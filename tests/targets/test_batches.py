@@ -505,7 +505,7 @@ def test_a_background_picture_has_no_targets(tmp_path: Path) -> None:
 
 
 def without_points(numbers: tuple[int, ...]) -> list[dict[str, Any]]:
-    """The samples of these tests; in these, as in COCO, objects that are no persons have no points, or an empty list."""
+    """The samples of these tests; in some of them, as in COCO, objects that are no persons have no points."""
     samples = [sample_of(number) for number in range(4)]
     for number in numbers:
         annotations = annotations_of(number)
