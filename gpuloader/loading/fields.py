@@ -21,7 +21,7 @@ from gpuloader.recipe import Drawn, Recipe, Shape
 
 _JSON = "json:"
 _FAILURES = (*REFUSALS, LookupError, TypeError, AttributeError)  # of a parser, for a value that is not as it expects
-MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
+_MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
 
 
 class Component(ABC):
@@ -126,6 +126,11 @@ class Field(Component):
             if not (getattr(self, option) is None or callable(getattr(self, option))):
                 name = type(self).__name__
                 raise ConfigError(f"{name}({option}={getattr(self, option)!r}): allowed are a function and None")
+        if isinstance(self.parse, Parsing):
+            raise ConfigError(
+                f"{type(self).__name__}(parse={self.parse!r}): this is a collator, which takes all samples of a batch: "
+                f"give it as `collate`, {type(self).__name__}({self.source!r}, collate=...)"
+            )
 
     def resolve(self) -> Self:
         """Returns the field with both functions, taken from the extension's collator where it has none."""
@@ -225,10 +230,16 @@ def parse_fields(
                 component = documents[which]
             values[name] = field.value(component, size, drawn)
         except (Refused, *_FAILURES) as error:
-            said = isinstance(error, (Refused, *REFUSALS))
-            kind = "" if said else f"{type(error).__name__}: "  # a KeyError's text is a key
-            raise Refused(f"the .{field.extension} component beside it: {kind}{error!s:.{MOST_SAID}}") from error
+            raise Refused(f"the .{field.extension} component beside it: {cause_of(error)}") from error
     return values
+
+
+def cause_of(error: Exception) -> str:
+    """Returns what a function that parses or collates says of a value that it cannot take."""
+    text, kind = f"{error!s:.{_MOST_SAID}}", type(error).__name__
+    if isinstance(error, (Refused, *REFUSALS)):
+        return text or kind
+    return f"{kind}: {text}" if text else kind  # a KeyError's text is a key
 
 
 def under(path: str, content: Any, required: bool = True) -> Any:  # noqa: ANN401

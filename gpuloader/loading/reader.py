@@ -18,16 +18,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.collators import REFUSALS, wrong_rows
+from gpuloader.collators import wrong_rows
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
 from gpuloader.helpers.fed_threads import FedThreads
+from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
-from gpuloader.loading.fields import MOST_SAID, Component, parse_fields
+from gpuloader.loading.fields import Component, cause_of, parse_fields
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import cut_to_region, find_undecodable
 from gpuloader.plan import Cursor, Plan, PlannedBatch, Stream
@@ -283,15 +284,16 @@ class Reader:
     ) -> Any:  # noqa: ANN401
         try:
             collated = field.collated(values, drawn)
-        except REFUSALS as error:
+        except Exception as error:
+            where = f"the field {name}: of {counted(len(values), 'sample')},"
             for row, value in enumerate(values):
                 try:
                     field.collated([value], drawn.take([row]))
-                except REFUSALS as its_error:
+                except Exception as its_error:
                     component = self._component_name(int(ids[row]), field.extension)
-                    raise DataError(f"{component}: {its_error!s:.{MOST_SAID}}") from its_error
+                    raise DataError(f"{where} {component}: {cause_of(its_error)}") from its_error
             component = self._component_name(int(ids[0]), field.extension)
-            raise DataError(f"the batch that begins with {component}: {error!s:.{MOST_SAID}}") from error
+            raise DataError(f"{where} the batch that begins with {component}: {cause_of(error)}") from error
         if not field.is_target and (wrong := wrong_rows(name, collated, len(values))):
             raise DataError(wrong)
         if field.is_target and mixing is not None:  # it is a mask of classes, and CutMix has no other views

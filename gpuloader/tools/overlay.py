@@ -55,7 +55,7 @@ def find_targets(extensions: Collection[str], content: bytes | None) -> dict[str
     found["boxes"] = Boxes(_ANNOTATIONS, format="xywh", labels=labels)
     if "segmentation" in shared:
         found["outlines"] = Mask(_ANNOTATIONS)
-    if "keypoints" in shared:
+    if any("keypoints" in each for each in annotations):
         found["points"] = Keypoints(_ANNOTATIONS)
     return found
 

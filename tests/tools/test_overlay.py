@@ -199,7 +199,7 @@ def test_the_picture_has_them_on_originals_and_versions(tar: Path, tmp_path: Pat
         (["jpg", "json"], b'{"annotations": [{"bbox": [0, 0, 1, 1]}]}', ["boxes"]),
         (["jpg", "json", "mask.png"], b'{"annotations": [{"caption": "a"}]}', ["mask.png"]),
         (["jpg", "json"], json.dumps({"annotations": ANNOTATIONS}).encode(), ["boxes", "outlines", "points"]),
-        (["jpg", "json"], json.dumps({"annotations": [*ANNOTATIONS, {"bbox": []}]}).encode(), ["boxes"]),
+        (["jpg", "json"], json.dumps({"annotations": [*ANNOTATIONS, {"bbox": []}]}).encode(), ["boxes", "points"]),
     ],
 )
 def test_what_pack_writes_is_found(extensions: list[str], content: bytes | None, expected: list[str]) -> None:
