@@ -22,6 +22,8 @@ from gpuloader.recipe import Drawn, Recipe, Shape
 _JSON = "json:"
 _FAILURES = (*REFUSALS, LookupError, TypeError, AttributeError)  # of a parser, for a value that is not as it expects
 MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
+MOST_MASK_PIXELS = 1 << 28
+"""How many pixels the masks of a sample's objects may have, before the recipe and after it; each takes a byte."""
 
 
 class Component(ABC):
@@ -77,6 +79,10 @@ class Component(ABC):
             size: (height, width) of the sample's image.
             drawn: (4,) in [0, 1), what the plan draws for the sample's fields.
         """
+
+    def count_masks(self, value: Any) -> int:  # noqa: ANN401
+        """Returns how many masks of objects a sample's value has: a batch has each as large as the delivered image."""
+        return 0
 
     @abstractmethod
     def collated(self, values: list[Any], drawn: Drawn) -> Any:  # noqa: ANN401
