@@ -46,6 +46,11 @@ class Component(ABC):
         """The names of its further entries: the batch has them as NAME_COLUMN."""
         return ()
 
+    @property
+    def is_widened(self) -> bool:
+        """Whether a batch has its integers as int64: up to the device, they are in a type that takes less."""
+        return False
+
     @cached_property
     def path(self) -> str:
         """NAME of a source "json:NAME"; empty for all of the component."""

@@ -23,6 +23,7 @@ from gpuloader.targets.outlines import parse_outlines
 from gpuloader.targets.target import Target
 
 _MODES = ("1", "L", "P", "I", "I;16")
+_TYPES = (np.uint8, np.int16, np.int32, np.int64)  # those in which torch computes
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ class Mask(Target):
         return self.instances or bool(self.path)
 
     @property
+    def is_widened(self) -> bool:
+        return not self._of_objects
+
+    @property
     def may_be_pasted(self) -> bool:
         """Whether CutMix may paste parts of other samples: of masks of classes, which have no rows for objects."""
         return not self._of_objects
@@ -79,10 +84,10 @@ class Mask(Target):
         if self.path:
             return parse_outlines(self.annotations(component), *size)
         if component is None:
-            return np.zeros((0, *size), np.uint8) if self.instances else np.full(size, self.fill, np.int64)
+            return np.zeros((0, *size), np.uint8) if self.instances else _narrowed(np.full(size, self.fill), self.fill)
         mask = _read_png(component, size) if self.extension.endswith("png") else _read_npy(component, size)
         if not self.instances:
-            return mask.astype(np.int64)
+            return _narrowed(mask, self.fill)
         numbers = np.unique(mask)
         numbers = numbers[numbers != 0]
         if len(numbers) * size[0] * size[1] > MOST_MASK_PIXELS:
@@ -108,7 +113,7 @@ class Mask(Target):
         sides = view.placement.shape.tolist()
         shapes = [(*mask.shape[:-2], *(view.shape or shown)) for mask, shown in zip(values, sides)]
         counts = np.array([prod(shape) for shape in shapes], np.int64)
-        made = np.empty(counts.sum(), np.uint8 if self._of_objects else np.int64)
+        made = np.empty(counts.sum(), np.result_type(np.uint8, *{mask.dtype for mask in values}))
         for row, (mask, part, (height, width)) in enumerate(zip(values, np.split(made, counts.cumsum()[:-1]), sides)):
             whole = part.reshape(shapes[row])
             move_mask(mask, row, view, fill, whole[..., :height, :width])
@@ -135,6 +140,15 @@ def _read_npy(component: bytes, size: Shape) -> NDArray[Any]:
         raise ValueError(f"an array of {array.dtype}: allowed are integers")
     _check_shape(array.shape, size)
     return array
+
+
+def _narrowed(mask: NDArray[Any], fill: int) -> NDArray[Any]:
+    """Returns a mask in the smallest type that holds its numbers and the fill."""
+    low, high = min(int(mask.min()), fill), max(int(mask.max()), fill)
+    for dtype in _TYPES:
+        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+            return mask.astype(dtype, copy=False)
+    raise ValueError(f"the mask has the number {high}: allowed are numbers below 2**63")
 
 
 def _check_shape(shape: Sequence[int], size: Shape) -> None:

@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from making import encoded, write_shard
+import torch
+from making import encoded, saved, write_shard
 from PIL import Image
 from scenes import loader
 
-from gpuloader import BadImages, DataError, Mask
+from gpuloader import BadImages, Compose, DataError, Mask
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.model import Transform
-from gpuloader.transforms import Pad, RandomPerspective, Resize
+from gpuloader.transforms import CenterCrop, Pad, RandomPerspective, Resize
 
 OUTLINES = {"objects": Mask("json:annotations")}
 
@@ -83,6 +84,57 @@ def test_masks_that_padding_makes_too_large_are_an_error(tmp_path: Path) -> None
         assert [len(batch["objects"][0]) for batch in alone] == [400, 0]
     with loader(tar, 2, preset=preset, fields=OUTLINES) as together, pytest.raises(DataError, match="padded to the"):
         next(iter(together))
+
+
+# --- the type: the smallest that holds the numbers of the file and the fill, int64 in a batch
+
+
+TYPES: list[tuple[list[int], type[np.generic], int, type[np.generic]]] = [
+    ([0, 20], np.uint8, 255, np.uint8),
+    ([0, 20], np.uint8, -100, np.int16),
+    ([0, 20], np.int64, 255, np.uint8),
+    ([0, 1], np.bool_, 0, np.uint8),
+    ([0, 300], np.uint16, 0, np.int16),
+    ([0, 65535], np.uint16, 0, np.int32),  # torch has few operations for uint16
+    ([-1, 3], np.int32, 255, np.int16),
+    ([0, 2**31], np.uint32, 0, np.int64),
+    ([-(2**63), 2**63 - 1], np.int64, 0, np.int64),
+]
+
+
+@pytest.mark.parametrize(("numbers", "stored", "fill", "expected"), TYPES)
+def test_a_mask_is_kept_in_the_smallest_type(
+    numbers: list[int], stored: type[np.generic], fill: int, expected: type[np.generic]
+) -> None:
+    mask = np.array([numbers], stored)
+    value = Mask("npy", fill=fill).value(saved(mask), (1, 2), np.zeros(4))
+    assert value.dtype == expected
+    assert value.tolist() == mask.astype(np.int64).tolist()
+    drawn = Recipe([CenterCrop((1, 4))]).draw(Draws(7, 0, np.arange(1)), np.array([[1, 2]]))
+    [moved] = Mask("npy", fill=fill).collated([value], drawn)[""]
+    assert (moved.dtype, moved.tolist()) == (expected, [[[fill, *map(int, numbers), fill]]])
+
+
+def test_a_number_that_no_type_of_torch_holds_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the mask has the number 9223372036854775808: allowed are numbers below"):
+        Mask("npy").value(saved(np.array([[2**63]], np.uint64)), (1, 1), np.zeros(4))
+
+
+@pytest.mark.parametrize("batch", ["dense", "list", {"pad": 8}], ids=str)
+def test_batches_have_int64(tmp_path: Path, batch: str | dict[str, int]) -> None:
+    masks = [np.full((8, 8), number, dtype) for number, dtype in ((1, np.bool_), (9, np.uint8), (40_000, np.uint16))]
+    tar = write_shard(
+        tmp_path / "a.tar", [{**sample_of(row, 0), "mask.npy": saved(mask)} for row, mask in enumerate(masks)]
+    )
+    preset = {"transforms": [{"Resize": {"size": [8, 8]}}], "batch": batch}
+    fields = {"mask": Mask("mask.npy", fill=-100)}
+    [delivered] = [each["mask"] for each in loader(tar, 3, preset=preset, fields=fields, shuffle="none")]
+    for mask, expected in zip(delivered, masks, strict=True):
+        assert mask.dtype == torch.int64
+        assert mask.tolist() == expected.astype(int).tolist()
+        images = np.zeros((8, 8, 3), np.uint8)
+        target = Compose([Resize((8, 8))])(images, {"mask": expected})[1]  # images in memory have the same
+        assert (target["mask"].dtype, target["mask"].tolist()) == (torch.int64, mask.tolist())
 
 
 # --- the memory of a batch: at most twice what is delivered
