@@ -89,7 +89,7 @@ def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: AN
         if field.is_target:
             for part, of_views in batch.fields[name].items():
                 entry = f"{name}_{part}" if part else name
-                values[entry] = partial(_deliver_target, run.device, entry, of_views)
+                values[entry] = partial(_deliver_target, run.device, entry, of_views, field.is_widened)
         else:
             values[name] = partial(_deliver_field, run.device, name, batch.fields.get(name, []))
     return {name: values[entry]() for entry, name in run.names.items()}
@@ -106,7 +106,7 @@ def round_to_dtype(recipe: Recipe, views: list[Any]) -> list[Any]:
 
 
 def _changed(images: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401
-    """Changes tensors of images, in lists of lists."""
+    """Changes tensors in lists of lists."""
     return [_changed(each, change) for each in images] if isinstance(images, list) else change(images)
 
 
@@ -123,8 +123,9 @@ def by_view(values: list[Any]) -> Any:  # noqa: ANN401
     return values[0] if len(values) == 1 else values
 
 
-def _deliver_target(device: torch.device, name: str, of_views: list[Any]) -> Any:  # noqa: ANN401
-    return by_view([_deliver_field(device, name, value) for value in of_views])
+def _deliver_target(device: torch.device, name: str, of_views: list[Any], is_widened: bool) -> Any:  # noqa: ANN401
+    views = [_deliver_field(device, name, value) for value in of_views]
+    return by_view(_changed(views, torch.Tensor.long) if is_widened else views)
 
 
 def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa: ANN401

@@ -22,6 +22,8 @@ from gpuloader.recipe import Drawn, Recipe, Shape
 _JSON = "json:"
 _FAILURES = (*REFUSALS, LookupError, TypeError, AttributeError)  # of a parser, for a value that is not as it expects
 _MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
+MOST_MASK_PIXELS = 1 << 28
+"""How many pixels the masks of a sample's objects may have, before the recipe and after it; each takes a byte."""
 
 
 class Component(ABC):
@@ -43,6 +45,11 @@ class Component(ABC):
     def columns(self) -> Sequence[str]:
         """The names of its further entries: the batch has them as NAME_COLUMN."""
         return ()
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether a batch has its integers as int64: up to the device, they are in a type that takes less."""
+        return False
 
     @cached_property
     def path(self) -> str:
@@ -77,6 +84,10 @@ class Component(ABC):
             size: (height, width) of the sample's image.
             drawn: (4,) in [0, 1), what the plan draws for the sample's fields.
         """
+
+    def count_masks(self, value: Any) -> int:  # noqa: ANN401
+        """Returns how many masks of objects a sample's value has: a batch has each as large as the delivered image."""
+        return 0
 
     @abstractmethod
     def collated(self, values: list[Any], drawn: Drawn) -> Any:  # noqa: ANN401

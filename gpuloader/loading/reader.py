@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,7 +29,7 @@ from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
-from gpuloader.loading.fields import Component, cause_of, parse_fields
+from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, cause_of, parse_fields
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import cut_to_region, find_undecodable
 from gpuloader.plan import Cursor, Plan, PlannedBatch, Stream
@@ -187,9 +188,19 @@ class Reader:
         fields: Sequence[Mapping[str, Any]],
     ) -> dict[int, str]:
         """Finds the rows whose output would be too large, with the causes; sizes that are not known yet are 0."""
-        if self._run.recipe.batch == "dense":  # whose size is known to be allowed
-            return {}
-        return self._draw(planned, ids, np.maximum(sizes, 1), fields).too_large()
+        recipe, too_large = self._run.recipe.at(planned.cursor.epoch, planned.shape), dict[int, str]()
+        if recipe.batch == "dense":  # whose size is known to be allowed
+            pixels = np.full(len(ids), sum(prod(shape) for shape in recipe.shapes if shape))
+        else:
+            drawn = self._draw(planned, ids, np.maximum(sizes, 1), fields)
+            pixels, too_large = drawn.pixels, drawn.too_large()
+        masks = [sum(self._run.fields[name].count_masks(value) for name, value in each.items()) for each in fields]
+        pixels = pixels * np.array(masks, np.int64)
+        return too_large | {
+            row: f"its {masks[row]:,} masks of objects have {pixels[row]:,} pixels as the recipe makes them: "
+            f"allowed are {MOST_MASK_PIXELS:,} in a sample"
+            for row in np.flatnonzero(pixels > MOST_MASK_PIXELS).tolist()
+        }
 
     def _delivered_size(self, sample: int, size: Shape) -> Shape:
         """Returns (height, width) of an image as the recipe's transforms see it: upright, if the recipe says so."""

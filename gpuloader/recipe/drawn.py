@@ -94,6 +94,11 @@ class Drawn:
         region = np.concatenate([needed[:, :, :2].min(0), needed[:, :, 2:].max(0)], 1)
         return cls(tuple(views), region, np.zeros((len(region), 2), np.int64))
 
+    @property
+    def pixels(self) -> Ints:
+        """(n,) int64, how many pixels the output of each sample has in all views, without a batch's padding."""
+        return np.sum([view.placement.shape.prod(1) for view in self.views], 0)
+
     def too_large(self) -> dict[int, str]:
         """Finds the rows whose output would be too large, with the causes."""
         return {

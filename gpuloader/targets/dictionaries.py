@@ -89,7 +89,8 @@ def _move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:
         masks = _of_size(_array(target["masks"]), (height, width), ndim=3)
         moved["masks"] = _moved(Mask("json:masks"), masks != 0, view)[""]
     if "mask" in target:
-        moved["mask"] = _moved(Mask("png"), _of_size(_array(target["mask"]), (height, width), ndim=2), view)[""]
+        mask = _of_size(_array(target["mask"]), (height, width), ndim=2)
+        moved["mask"] = _moved(Mask("png"), mask, view)[""].astype(np.int64)
     if "keypoints" in target:
         moved["keypoints"] = _move_points(_array(target["keypoints"]), view)
     if "boxes" not in target:
