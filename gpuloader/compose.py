@@ -76,6 +76,10 @@ class Compose(Recipe):
     def from_torchvision(cls, transform: object, **options: Any) -> Compose:  # noqa: ANN401
         """Converts a torchvision transform, v1 or v2, or a model's own configuration, to a recipe that does the same.
 
+        It also takes the presets and transforms of torchvision's reference programs, and the transforms of open_clip
+        and CLIP, timm, lightly and solo-learn; their lists of pipelines become `views`. The blur of lightly and
+        solo-learn is Pillow's: `GaussianBlur` says how near it is. A list without `ToTensor` or `ToDtype` gives uint8.
+
         Args:
             transform: a transform, a `Compose` of them, or a list. Or what a model's configuration says about its
                 evaluation: timm's `resolve_model_data_config(model)`, or Hugging Face's `AutoImageProcessor`, also as
