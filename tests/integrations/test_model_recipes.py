@@ -26,6 +26,7 @@ from gpuloader.transforms import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     ThreeAugment,
+    TimmAutoAugment,
     TimmRandAugment,
 )
 
@@ -136,6 +137,21 @@ def test_a_models_data_config_is_its_evaluation(name: str) -> None:
                 ColorJitter((0.7, 1.3), (0.7, 1.3), (0.7, 1.3)),
             ],
         ),
+        (
+            {"auto_augment": "rand-m9-mstd101"},
+            [
+                RandomResizedCrop(224),
+                RandomHorizontalFlip(),
+                TimmRandAugment(9, magnitude_std=101, increasing=False, interpolation="bilinear"),
+            ],
+        ),
+        *(
+            (
+                {"auto_augment": f"{policy}-mstd0.5"},
+                [RandomResizedCrop(224), RandomHorizontalFlip(), TimmAutoAugment(policy, 0.5, "bilinear")],
+            )
+            for policy in ("v0", "v0r", "original", "originalr")
+        ),
     ],
     ids=str,
 )
@@ -184,17 +200,15 @@ def test_erasing_has_timms_parameters(mode: str, value: object) -> None:
     [
         ({**TRAIN, "interpolation": "random"}, "timm's RandomResizedCropAndInterpolation draws its filter: give"),
         ({**TRAIN, "train_crop_mode": "rkrc"}, "timm's ResizeKeepRatio to (224, 224) has no counterpart before Cent"),
-        ({**TRAIN, "auto_augment": "original"}, "timm's AutoAugment has no counterpart, except for auto_augment='3a'"),
         ({**TRAIN, "auto_augment": "augmix-m5"}, "timm's AugMixAugment has no counterpart: leave auto_augment out"),
         ({**TRAIN, "auto_augment": "rand-m9-t3a"}, "timm's RandAugment has other operations than timm's own two sets"),
-        ({**TRAIN, "auto_augment": "rand-m9-mstd101"}, "timm's RandAugment draws magnitudes evenly: give auto_augment"),
         ({**TRAIN, "re_prob": 0.2, "re_mode": "rand"}, "timm's RandomErasing erases with one random colour: give "),
         ({**TRAIN, "re_prob": 0.2, "re_count": 3}, "timm's RandomErasing erases several rectangles: give create_tran"),
         (
             {"crop_mode": "border"},
             "timm's ResizeKeepRatio to (256, 256) has no counterpart before CenterCropOrPad: allo",
         ),
-        ({"input_size": (3, 96, 128)}, "of the same size (with timm, crop_pct=1), without drawn sc"),
+        ({"input_size": (3, 96, 128)}, "of the same size (with timm, crop_pct=1), and no drawn sc"),
         ({"crop_border_pixels": 4}, "timm's TrimBorder has no counterpart: leave crop_border_pixels out"),
     ],
     ids=str,

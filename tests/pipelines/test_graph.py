@@ -59,7 +59,7 @@ from gpuloader.recipe.policies import (
     RandomChoice,
     TrivialAugmentWide,
 )
-from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
+from gpuloader.recipe.timm import ThreeAugment, TimmAutoAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 pytestmark = pytest.mark.slow(kept=177, of="graph")
@@ -534,6 +534,7 @@ PIXELS: list[tuple[Transform, float]] = [  # and the mean difference in levels
     (TrivialAugmentWide(), 0.05),
     (AugMix(), 0.05),
     (TimmRandAugment(), 0.05),
+    (TimmAutoAugment("originalr"), 0.05),
     (ThreeAugment(), 0.05),
     (RandomApply([ColorJitter(0.4, 0.4), Grayscale()], 0.5), 0),
     (RandomChoice([RandomInvert(1.0), ColorJitter(0.1, 0.1)], (1.0, 2.0)), 0),
