@@ -130,9 +130,10 @@ def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> A
 
     roi           (n, 8) float64           top, left, bottom, right of the window that is resized, in the region's
                                            pixels, and of the picture; both may reach beyond the region
-    placed        (n, 11) int32            the window's height and width after resizing; the row and column in it where
+    placed        (n, 12) int32            the window's height and width after resizing; the row and column in it where
                                            the output begins; 1 if the rows are reversed; 1 if the columns are; top,
-                                           left, bottom, right of what is shown of it; 1 if the output is transposed
+                                           left, bottom, right of what is shown of it; 1 if the output is transposed;
+                                           the filter's number
     like_output   (n, 0, h, w) uint8       empty, of the output's height and width; a list of n if these differ
     ops           (n, k) int32             the program
     parameters    (n, k, PARAMETERS) float32
@@ -141,9 +142,9 @@ def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> A
     at, program = drawn.placement, drawn.program
     made: Arrays = {
         "roi": np.concatenate([at.window, at.part], 1) - np.tile(region_start, 4),
-        "placed": np.concatenate([at.resized, at.corner, at.mirrored, at.shown, at.transposed[:, None]], 1).astype(
-            np.int32
-        ),
+        "placed": np.concatenate(
+            [at.resized, at.corner, at.mirrored, at.shown, at.transposed[:, None], at.filters()[:, None]], 1
+        ).astype(np.int32),
         "like_output": _empty(at.shape),
     }
     if last_step == "resize":
@@ -171,6 +172,7 @@ def _placing(view: ViewPlan, drawn: DrawnView, region: Ints, shared: bool) -> Ar
     window_...                                     `_padding` of what is resized, if it may show some
     resize_size                    (n, 2) float32  the size after resizing
     resize_start, resize_end       (n, 2) float32  what is resized
+    filter                         (n,) int32      DALI's number of the filter, if it is drawn
     crop_...                                       `_padding` of the output, if it may show some
     vertical, horizontal           (n,) int32      whether it is flipped
     transposed                     (n,) bool       whether rows and columns are exchanged then
@@ -200,6 +202,8 @@ def _placing(view: ViewPlan, drawn: DrawnView, region: Ints, shared: bool) -> Ar
         "resize_start": (start + first * scale).astype(np.float32),
         "resize_end": (start + behind * scale).astype(np.float32),
     }
+    if at.bicubic is not None:
+        made["filter"] = at.filters().astype(np.int32)
     if at.overlapping[1]:
         made |= _padding("crop", at.padding_mode, at.shown, np.concatenate([first, behind], 1), output)
     axes = {each.axis for each in view.placing if isinstance(each, RandomHorizontalFlip)}

@@ -96,7 +96,6 @@ def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe)
         drawn["roi"],
         drawn["placed"],
         drawn["like_output"],
-        interpolation=placement.interpolation,
         antialias=placement.antialias,
         padding_mode=placement.padding_mode,
         fill=placement.fill,
@@ -141,10 +140,11 @@ def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Recipe)
         region = fn.slice(region, start=given["part_start"], end=given["part_end"], axes=(0, 1))
     if how.overlapping[0]:
         region = _pad(region, given, "window", how)
+    drawn = given.get("filter")
     image = fn.resize(
         region,
         size=given["resize_size"],
-        interp_type=_FILTERS[how.interpolation],
+        interp_type=_FILTERS[how.interpolation] if drawn is None else fn.cast(drawn, dtype=types.INTERP_TYPE),
         antialias=how.antialias,
         roi_start=given["resize_start"],
         roi_end=given["resize_end"],

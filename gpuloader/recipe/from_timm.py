@@ -32,9 +32,9 @@ class NoCounterpartError(Exception):
 
 
 def _crop(leaf: Any) -> Transform:  # noqa: ANN401
-    if isinstance(leaf.interpolation, (list, tuple)):
-        raise NoCounterpartError("draws its filter: give create_transform interpolation='bicubic' or 'bilinear'")
-    return RandomResizedCrop(square(*leaf.size), tuple(leaf.scale), tuple(leaf.ratio), leaf.interpolation.value)
+    drawn = isinstance(leaf.interpolation, (list, tuple))
+    interpolation = "random" if drawn else leaf.interpolation.value
+    return RandomResizedCrop(square(*leaf.size), tuple(leaf.scale), tuple(leaf.ratio), interpolation)
 
 
 def centre_crop(leaf: Any) -> list[Transform]:  # noqa: ANN401

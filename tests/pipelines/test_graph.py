@@ -6,7 +6,7 @@ import io
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -146,6 +146,21 @@ def test_every_interpolation_is_pils(interpolation: str, size: tuple[int, int]) 
     whole = in_levels(Resize(size, interpolation=interpolation))
     theirs = [levels(pil(photo).resize(size[::-1], method)) for photo in photos()]
     assert largest_difference(run_graph(whole, photos()), theirs) <= LEVELS[interpolation]
+
+
+@pytest.mark.parametrize("run", [run_graph, lambda *given: run_gpu_graph(*given)[0]], ids=["cpu", "gpu's graph"])
+def test_a_drawn_filter_is_one_of_both_for_each_image(
+    run: Callable[[Recipe, list[bytes], Drawn], torch.Tensor],
+) -> None:
+    either = in_levels(RandomResizedCrop((96, 160), interpolation="random"))
+    one, other = (in_levels(RandomResizedCrop((96, 160), interpolation=each)) for each in ("bilinear", "bicubic"))
+    drawn = draw(either, photos())
+    bicubic = drawn.views[0].placement.bicubic
+    assert bicubic is not None
+    assert 0 < bicubic.sum() < len(photos())
+    expected = [run(preset, photos(), draw(preset, photos())) for preset in (one, other)]
+    for row, image in enumerate(run(either, photos(), drawn)):
+        assert torch.equal(image, expected[int(bicubic[row])][row])
 
 
 @pytest.mark.parametrize("antialias", [True, False])

@@ -65,9 +65,9 @@ def test_resampling(filters: int, channels_first: bool, dtype: int) -> None:
             roi = np.array([*(start - beyond), *(end + beyond), *(picture if beyond else [*np.floor(start), *end])])
             resized, corner, mirror = rng.integers(1, 70, 2), rng.integers(-5, 6, 2), rng.integers(0, 2, 2)
             shown = [*rng.integers(0, resized), *resized] if beyond else [0, 0, *resized]
-            how = [*(LEVELS if dtype == 2 else NORMALISED), *LEVEL, 1, 2, 3, rng.integers(0, 2), filters, padding]
+            how = [*(LEVELS if dtype == 2 else NORMALISED), *LEVEL, 1, 2, 3, rng.integers(0, 2), padding]
             settings = np.array([*how, channels_first, dtype], np.float32)
-            placed = np.array([*resized, *corner, *mirror, *shown, rng.integers(0, 2)], np.int32)
+            placed = np.array([*resized, *corner, *mirror, *shown, rng.integers(0, 2), filters], np.int32)
             first, *others = bits_of_each_variant(
                 "resample",
                 np.empty((3, *out) if channels_first else (*out, 3), DTYPES[dtype]),
