@@ -32,8 +32,7 @@ class NoCounterpartError(Exception):
 
 
 def _crop(leaf: Any) -> Transform:  # noqa: ANN401
-    drawn = isinstance(leaf.interpolation, (list, tuple))
-    interpolation = "random" if drawn else leaf.interpolation.value
+    interpolation: Any = "random" if isinstance(leaf.interpolation, (list, tuple)) else leaf.interpolation.value
     return RandomResizedCrop(square(*leaf.size), tuple(leaf.scale), tuple(leaf.ratio), interpolation)
 
 

@@ -155,7 +155,7 @@ class Gallery:
             and "cls" not in self._shards.extensions
         ):
             place = None
-        self._labels = make_labels(self._shards, place, labelling.classes)
+        self._labels = make_labels(self._shards, place, labelling.classes, order=labelling.order)
         self.class_names: Mapping[int, str] = (
             find_class_names(self._shards) if self._labels is None else self._labels.names
         )
