@@ -119,7 +119,7 @@ def make_inputs(
     for view, drawn_view, named in zip(views, drawn.views, placing, strict=True):
         if view.erasing is not None and drawn_view.erased is not None:
             size = drawn_view.placement.shape.astype(np.int32)
-            named.update(erasing(drawn_view.erased, size, view.erasing.value == "random"))
+            named.update(erasing(drawn_view.erased, size, isinstance(view.erasing.value, str)))
     return Inputs(
         region, [ViewInputs(named, list(islice(of_steps, view.steps))) for view, named in zip(views, placing)]
     )
@@ -137,7 +137,7 @@ def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> A
     like_output   (n, 0, h, w) uint8       empty, of the output's height and width; a list of n if these differ
     ops           (n, k) int32             the program
     parameters    (n, k, PARAMETERS) float32
-    erase         (n, 6) int32             what `RandomErasing` draws
+    erase         (n, 6 * count) int32     what `RandomErasing` draws
     """
     at, program = drawn.placement, drawn.program
     made: Arrays = {
@@ -358,6 +358,8 @@ _CONDITIONS = {name for name in _NUMBERS if name.startswith("is_")}
 def erasing(erased: Numbers, size: Numbers, noise: bool) -> Arrays:
     """Computes what `erase` takes, from what `RandomErasing` draws and the image's height and width, (n, 2) int32.
 
+    The names of each box begin with its number and ".":
+
     erase_start, erase_shape     (n, 2) float32
     erased                       (n,) bool       from here on only for noise
     rows, rows_count             (n, 1) int32    of the box
@@ -365,6 +367,14 @@ def erasing(erased: Numbers, size: Numbers, noise: bool) -> Arrays:
     image_start, image_shape     (n, 2) int32    the image in the box's pixels
     width, key_0, key_1          (n,) uint32     the image's width; the key
     """
+    made: Arrays = {}
+    for number in range(erased.shape[1] // 6):
+        box = _erasing(erased[:, 6 * number : 6 * (number + 1)], size, noise)
+        made |= {f"{number}.{name}": values for name, values in box.items()}
+    return made
+
+
+def _erasing(erased: Numbers, size: Numbers, noise: bool) -> Arrays:
     start, shape, key = np.split(erased, [2, 4], axis=1)
     made: Arrays = {"erase_start": start.astype(np.float32), "erase_shape": shape.astype(np.float32)}
     if noise:

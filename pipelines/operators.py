@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from nvidia.dali import fn, types
@@ -11,7 +11,7 @@ from nvidia.dali.data_node import DataNode
 
 from gpuloader.internals.dali import change_where
 from gpuloader.pipelines.augment import Rgb, augment
-from gpuloader.pipelines.erasing import erase
+from gpuloader.pipelines.erasing import Value, erase
 from gpuloader.pipelines.inputs import ViewInputs
 from gpuloader.pipelines.resample import resample
 from gpuloader.pipelines.steps import Nodes, run_steps
@@ -109,7 +109,7 @@ def _finish(view: ViewPlan, preset: Recipe) -> dict[str, Any]:
     return {"scale": scale, "offset": offset, "dtype": preset.graph_dtype, "channels_first": preset.layout == "nchw"}
 
 
-def _erase_value(view: ViewPlan) -> Rgb | Literal["random"]:
+def _erase_value(view: ViewPlan) -> Value:
     value = 0.0 if view.erasing is None else view.erasing.value
     return value if isinstance(value, str) else rgb(value)
 

@@ -98,13 +98,11 @@ def _auto_augment(leaf: Any) -> Transform:  # noqa: ANN401
 
 
 def _erasing(leaf: Any) -> Transform:  # noqa: ANN401
-    if (leaf.min_count, leaf.max_count) != (1, 1):
-        raise NoCounterpartError("erases several rectangles: give create_transform re_count=1")
-    if leaf.mode == "rand":
-        raise NoCounterpartError("erases with one random colour: give create_transform re_mode='pixel' or 'const'")
+    if leaf.min_count != 1:
+        raise NoCounterpartError(f"with min_count={leaf.min_count}: only 1 is supported")
     low, high = (float(f"{math.exp(bound):.12g}") for bound in leaf.log_aspect_ratio)
-    value = "random" if leaf.mode == "pixel" else 0.0
-    return RandomErasing(leaf.probability, (leaf.min_area, leaf.max_area), (low, high), value)  # type: ignore[arg-type]
+    value: Any = {"pixel": "random", "rand": "random_color"}.get(leaf.mode, 0.0)
+    return RandomErasing(leaf.probability, (leaf.min_area, leaf.max_area), (low, high), value, leaf.max_count)
 
 
 def _each(value: Any) -> tuple[Any, ...]:  # noqa: ANN401

@@ -775,6 +775,8 @@ def test_on_a_gpu_numpy_computes_all_numbers(preset: Recipe, splits: int) -> Non
         [Pad((0, 200, 0, 0), 99), CornerCrop((50, 60), "top left"), Pad(9, 99), Resize((30, 31)), Pad(2, 99)],
         [RandomResizedCrop(32), Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)), RandomErasing(value=(1.0, 0.0, -1.0))],
         [RandomResizedCrop(32), RandomErasing(value="random")],
+        [RandomResizedCrop(32), RandomErasing(1.0, (0.1, 0.5), value="random_color", count=4)],
+        [RandomResizedCrop(32), RandomErasing(1.0, (0.1, 0.5), value="random", count=4)],
     ],
     ids=lambda placing: "-".join(type(each).__name__ for each in placing),
 )
