@@ -103,8 +103,8 @@ class Compose(Recipe):
     def from_timm(cls, transform: object, **options: Any) -> Compose:  # noqa: ANN401
         """Converts what timm's `create_transform(...)` returns, for training or evaluation, to a recipe.
 
-        Its RandAugment becomes `TimmRandAugment`, and its 3-Augment `ThreeAugment`; the arithmetic of their operations
-        is torchvision's instead of PIL's.
+        Its RandAugment becomes `TimmRandAugment`, its AutoAugment `TimmAutoAugment`, and its 3-Augment `ThreeAugment`;
+        the arithmetic of their operations is torchvision's instead of PIL's.
 
         Args:
             transform: what `create_transform` returns, or the mapping of `resolve_model_data_config(model)`.

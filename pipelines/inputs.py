@@ -119,7 +119,7 @@ def make_inputs(
     for view, drawn_view, named in zip(views, drawn.views, placing, strict=True):
         if view.erasing is not None and drawn_view.erased is not None:
             size = drawn_view.placement.shape.astype(np.int32)
-            named.update(erasing(drawn_view.erased, size, view.erasing.value == "random"))
+            named.update(erasing(drawn_view.erased, size, isinstance(view.erasing.value, str)))
     return Inputs(
         region, [ViewInputs(named, list(islice(of_steps, view.steps))) for view, named in zip(views, placing)]
     )
@@ -130,20 +130,21 @@ def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> A
 
     roi           (n, 8) float64           top, left, bottom, right of the window that is resized, in the image's
                                            pixels, and of the picture; both may reach beyond the region
-    placed        (n, 13) int32            the window's height and width after resizing; the row and column in it where
+    placed        (n, 14) int32            the window's height and width after resizing; the row and column in it where
                                            the output begins; 1 if the rows are reversed; 1 if the columns are; top,
                                            left, bottom, right of what is shown of it; 1 if the output is transposed;
-                                           the region's top, left in the image
+                                           the filter's number; the region's top, left in the image
     like_output   (n, 0, h, w) uint8       empty, of the output's height and width; a list of n if these differ
     ops           (n, k) int32             the program
     parameters    (n, k, PARAMETERS) float32
-    erase         (n, 6) int32             what `RandomErasing` draws
+    erase         (n, 6 * count) int32     what `RandomErasing` draws
     """
     at, program = drawn.placement, drawn.program
     made: Arrays = {
         "roi": np.concatenate([at.window, at.part], 1),
         "placed": np.concatenate(
-            [at.resized, at.corner, at.mirrored, at.shown, at.transposed[:, None], region_start], 1
+            [at.resized, at.corner, at.mirrored, at.shown, at.transposed[:, None], at.filters()[:, None], region_start],
+            1,
         ).astype(np.int32),
         "like_output": _empty(at.shape),
     }
@@ -172,6 +173,7 @@ def _placing(view: ViewPlan, drawn: DrawnView, region: Ints, shared: bool) -> Ar
     window_...                                     `_padding` of what is resized, if it may show some
     resize_size                    (n, 2) float32  the size after resizing
     resize_start, resize_end       (n, 2) float32  what is resized
+    filter                         (n,) int32      DALI's number of the filter, if it is drawn
     crop_...                                       `_padding` of the output, if it may show some
     vertical, horizontal           (n,) int32      whether it is flipped
     transposed                     (n,) bool       whether rows and columns are exchanged then
@@ -201,6 +203,8 @@ def _placing(view: ViewPlan, drawn: DrawnView, region: Ints, shared: bool) -> Ar
         "resize_start": (start + first * scale).astype(np.float32),
         "resize_end": (start + behind * scale).astype(np.float32),
     }
+    if at.bicubic is not None:
+        made["filter"] = at.filters().astype(np.int32)
     if at.overlapping[1]:
         made |= _padding("crop", at.padding_mode, at.shown, np.concatenate([first, behind], 1), output)
     axes = {each.axis for each in view.placing if isinstance(each, RandomHorizontalFlip)}
@@ -355,6 +359,8 @@ _CONDITIONS = {name for name in _NUMBERS if name.startswith("is_")}
 def erasing(erased: Numbers, size: Numbers, noise: bool) -> Arrays:
     """Computes what `erase` takes, from what `RandomErasing` draws and the image's height and width, (n, 2) int32.
 
+    The names of each box begin with its number and ".":
+
     erase_start, erase_shape     (n, 2) float32
     erased                       (n,) bool       from here on only for noise
     rows, rows_count             (n, 1) int32    of the box
@@ -362,6 +368,14 @@ def erasing(erased: Numbers, size: Numbers, noise: bool) -> Arrays:
     image_start, image_shape     (n, 2) int32    the image in the box's pixels
     width, key_0, key_1          (n,) uint32     the image's width; the key
     """
+    made: Arrays = {}
+    for number in range(erased.shape[1] // 6):
+        box = _erasing(erased[:, 6 * number : 6 * (number + 1)], size, noise)
+        made |= {f"{number}.{name}": values for name, values in box.items()}
+    return made
+
+
+def _erasing(erased: Numbers, size: Numbers, noise: bool) -> Arrays:
     start, shape, key = np.split(erased, [2, 4], axis=1)
     made: Arrays = {"erase_start": start.astype(np.float32), "erase_shape": shape.astype(np.float32)}
     if noise:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from nvidia.dali import fn, types
@@ -11,7 +11,7 @@ from nvidia.dali.data_node import DataNode
 
 from gpuloader.internals.dali import change_where
 from gpuloader.pipelines.augment import Rgb, augment
-from gpuloader.pipelines.erasing import erase
+from gpuloader.pipelines.erasing import Value, erase
 from gpuloader.pipelines.inputs import ViewInputs
 from gpuloader.pipelines.resample import resample
 from gpuloader.pipelines.steps import Nodes, run_steps
@@ -96,7 +96,6 @@ def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe)
         drawn["roi"],
         drawn["placed"],
         drawn["like_output"],
-        interpolation=placement.interpolation,
         antialias=placement.antialias,
         padding_mode=placement.padding_mode,
         fill=placement.fill,
@@ -110,7 +109,7 @@ def _finish(view: ViewPlan, preset: Recipe) -> dict[str, Any]:
     return {"scale": scale, "offset": offset, "dtype": preset.graph_dtype, "channels_first": preset.layout == "nchw"}
 
 
-def _erase_value(view: ViewPlan) -> Rgb | Literal["random"]:
+def _erase_value(view: ViewPlan) -> Value:
     value = 0.0 if view.erasing is None else view.erasing.value
     return value if isinstance(value, str) else rgb(value)
 
@@ -141,10 +140,11 @@ def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Recipe)
         region = fn.slice(region, start=given["part_start"], end=given["part_end"], axes=(0, 1))
     if how.overlapping[0]:
         region = _pad(region, given, "window", how)
+    drawn = given.get("filter")
     image = fn.resize(
         region,
         size=given["resize_size"],
-        interp_type=_FILTERS[how.interpolation],
+        interp_type=_FILTERS[how.interpolation] if drawn is None else fn.cast(drawn, dtype=types.INTERP_TYPE),
         antialias=how.antialias,
         roi_start=given["resize_start"],
         roi_end=given["resize_end"],

@@ -105,7 +105,7 @@ PUBLIC = {
         RandomEqualize RandomErasing RandomGrayscale RandomHorizontalFlip RandomInvert RandomIoUCrop RandomPerspective
         RandomPosterize RandomResize RandomResizedCrop RandomRotation RandomShortestSize RandomSizeCrop RandomSolarize
         RandomVerticalFlip RandomZoomOut Resize SanitizeBoundingBoxes ScaleJitter TenCrop
-        ThreeAugment TimmRandAugment TrivialAugmentWide View
+        ThreeAugment TimmAutoAugment TimmRandAugment TrivialAugmentWide View
     """,
 }
 

@@ -15,7 +15,7 @@ from gpuloader.helpers.text import did_you_mean
 from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.curriculum import Curriculum
-from gpuloader.shards import user_path
+from gpuloader.shards import ClassOrder, user_path
 
 SubsetOf: TypeAlias = (
     Collection[int] | Collection[str] | slice | Callable[[dict[str, Any]], Collection[bool]] | os.PathLike[str] | str
@@ -87,6 +87,8 @@ class LabelFrom:
         classes: the names of the classes, entry i for label i; they number labels that are text, and folders. None
             takes them from `classes.json` beside the shards or in the folder of pictures, or from the sorted names of
             the folders.
+        order: how the names of folders are sorted: "name" as torchvision does, so that "10" is before "2"; "natural"
+            as timm does, by the numbers in them and without case.
 
     Example:
         >>> from gpuloader import LabelFrom
@@ -96,6 +98,7 @@ class LabelFrom:
 
     place: str | None = "default"
     classes: Sequence[str] | None = None
+    order: ClassOrder = "name"
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class DrawnView:
         shape: (height, width) of the batch's tensor, to which smaller images are padded; None for a list of images.
         placements: where the pixels come from: at first, then after each of the view's `placing`.
         program: the steps that change pixels; it has none if the view has no such transforms.
-        erased: (n, 6) int32, as `RandomErasing.draw` makes it; None if the view does not erase.
+        erased: (n, 6 * count) int32, as `RandomErasing.draw` makes it; None if the view does not erase.
         placing: the transforms between the placements.
     """
 

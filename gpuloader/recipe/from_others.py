@@ -162,7 +162,7 @@ def _resize_to_crop(leaf: Any) -> list[Transform]:  # noqa: ANN401
             return [Resize("cover", filter_.value), CenterCrop(square(*size))]
     raise NoCounterpartError(
         f"to {size} has no counterpart before {name_of(crop)[1]}: allowed are longest=1 before CenterCropOrPad, and "
-        f"longest=0 before CenterCrop, of the same size (with timm, crop_pct=1), without drawn scales, ratios and filters"
+        f"longest=0 before CenterCrop, of the same size (with timm, crop_pct=1), and no drawn scales, ratios or filters"
     )
 
 

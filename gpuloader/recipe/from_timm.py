@@ -10,11 +10,11 @@ from gpuloader.recipe.crops import CenterCrop, RandomResizedCrop
 from gpuloader.recipe.from_config import square
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import RandomErasing
-from gpuloader.recipe.timm import OPERATION_NAMES, ThreeAugment, TimmRandAugment
+from gpuloader.recipe.timm import POLICY_NAMES, ThreeAugment, TimmAutoAugment, TimmRandAugment
 
 _PIL_FILTERS = {0: "nearest", 2: "bilinear", 3: "bicubic"}
-_INCREASING = {"Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness"}
-_3A = [[("Solarize", 1.0, 5, 0)], [("Desaturate", 1.0, 10, 0)], [("GaussianBlurRand", 1.0, 10, 0)]]
+_WITHOUT_MAGNITUDE = ("AutoContrast", "Equalize", "Invert")
+_3A = [[("Solarize", 1.0, 5)], [("Desaturate", 1.0, 10)], [("GaussianBlurRand", 1.0, 10)]]
 _OF_ONE_SIZE = "give create_transform a square input_size, or crop_mode='squash'; to train, train_crop_mode='rrc'"
 ADVICE = {
     "AugMixAugment": "leave auto_augment out, and put gpuloader's AugMix into the recipe",
@@ -32,9 +32,8 @@ class NoCounterpartError(Exception):
 
 
 def _crop(leaf: Any) -> Transform:  # noqa: ANN401
-    if isinstance(leaf.interpolation, (list, tuple)):
-        raise NoCounterpartError("draws its filter: give create_transform interpolation='bicubic' or 'bilinear'")
-    return RandomResizedCrop(square(*leaf.size), tuple(leaf.scale), tuple(leaf.ratio), leaf.interpolation.value)
+    interpolation: Any = "random" if isinstance(leaf.interpolation, (list, tuple)) else leaf.interpolation.value
+    return RandomResizedCrop(square(*leaf.size), tuple(leaf.scale), tuple(leaf.ratio), interpolation)
 
 
 def centre_crop(leaf: Any) -> list[Transform]:  # noqa: ANN401
@@ -49,50 +48,61 @@ def _rand_augment(leaf: Any) -> Transform:  # noqa: ANN401
     first, names = leaf.ops[0], [op.name for op in leaf.ops]
     alike = {(op.prob, op.magnitude, op.magnitude_std, op.magnitude_max) for op in leaf.ops}
     increasing = "PosterizeIncreasing" in names
-    expected = [_timms(each, increasing) for each in OPERATION_NAMES]
+    expected = [_with_rel(each) for each in TimmRandAugment(increasing=increasing).names]
     if leaf.choice_weights is not None or len(alike) > 1 or names != expected:
         raise NoCounterpartError(
             "has other operations than timm's own two sets: leave 't' out of auto_augment='rand-...'"
         )
-    if math.isinf(first.magnitude_std):
-        raise NoCounterpartError("draws magnitudes evenly: give auto_augment='rand-...-mstd...' at most 100")
     if first.hparams.get("translate_pct", 0.45) != 0.45:
         raise NoCounterpartError("with another translate_pct than 0.45 has no counterpart: leave it out")
-    filters = sorted(_PIL_FILTERS[int(each)] for each in _each(first.kwargs["resample"]))
     return TimmRandAugment(
         magnitude=first.magnitude,
         num_ops=leaf.num_layers,
-        magnitude_std=first.magnitude_std,
+        magnitude_std=_std(first),
         increasing=increasing,
         prob=first.prob,
         magnitude_max=first.magnitude_max or 10,
-        interpolation="random" if filters == ["bicubic", "bilinear"] else filters[0],  # type: ignore[arg-type]
-        fill=tuple(first.kwargs["fillcolor"]),
+        **_moving(first),
     )
 
 
-def _timms(operation: str, increasing: bool) -> str:
-    """Returns timm's name of an operation in its RandAugment."""
-    moving = "Rel" if operation.startswith("Translate") else ""
-    return f"{operation}{moving}{'Increasing' if increasing and operation in _INCREASING else ''}"
+def _std(op: Any) -> float:  # noqa: ANN401
+    return min(op.magnitude_std, 101.0)  # timm's infinity is above 100, too
+
+
+def _moving(op: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Returns the parameters of operations that move pixels."""
+    filters = sorted(_PIL_FILTERS[int(each)] for each in _each(op.kwargs["resample"]))
+    interpolation = "random" if filters == ["bicubic", "bilinear"] else filters[0]
+    return {"interpolation": interpolation, "fill": tuple(op.kwargs["fillcolor"])}
+
+
+def _with_rel(operation: str) -> str:
+    """Returns timm's name of an operation: its moves are shares of the image."""
+    return f"{operation}Rel" if operation.startswith("Translate") else operation
 
 
 def _auto_augment(leaf: Any) -> Transform:  # noqa: ANN401
-    if [[(op.name, op.prob, op.magnitude, op.magnitude_std) for op in operations] for operations in leaf.policy] != _3A:
-        raise NoCounterpartError(
-            "has no counterpart, except for auto_augment='3a': take that, or 'rand-m9-mstd0.5-inc1'"
-        )
-    return ThreeAugment(color_jitter=0.0)  # the jitter is a transform of its own
+    first = leaf.policy[0][0]
+    theirs = [
+        [(op.name, op.prob, None if op.name in _WITHOUT_MAGNITUDE else op.magnitude) for op in operations]
+        for operations in leaf.policy
+    ]
+    if theirs == _3A and first.magnitude_std == 0:
+        return ThreeAugment(color_jitter=0.0)  # the jitter is a transform of its own
+    for policy in POLICY_NAMES:
+        ours = TimmAutoAugment(policy, _std(first), **_moving(first))
+        if theirs == [[(_with_rel(name), p, magnitude) for name, p, magnitude in pair] for pair in ours.pairs]:
+            return ours
+    raise NoCounterpartError("has other operations than timm's own: give auto_augment='v0', 'original' or '3a'")
 
 
 def _erasing(leaf: Any) -> Transform:  # noqa: ANN401
-    if (leaf.min_count, leaf.max_count) != (1, 1):
-        raise NoCounterpartError("erases several rectangles: give create_transform re_count=1")
-    if leaf.mode == "rand":
-        raise NoCounterpartError("erases with one random colour: give create_transform re_mode='pixel' or 'const'")
+    if leaf.min_count != 1:
+        raise NoCounterpartError(f"with min_count={leaf.min_count}: only 1 is supported")
     low, high = (float(f"{math.exp(bound):.12g}") for bound in leaf.log_aspect_ratio)
-    value = "random" if leaf.mode == "pixel" else 0.0
-    return RandomErasing(leaf.probability, (leaf.min_area, leaf.max_area), (low, high), value)  # type: ignore[arg-type]
+    value: Any = {"pixel": "random", "rand": "random_color"}.get(leaf.mode, 0.0)
+    return RandomErasing(leaf.probability, (leaf.min_area, leaf.max_area), (low, high), value, leaf.max_count)
 
 
 def _each(value: Any) -> tuple[Any, ...]:  # noqa: ANN401

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError, LabelError, describe
-from gpuloader.helpers.text import similar
+from gpuloader.helpers.text import natural_key, similar
 from gpuloader.helpers.values import innermost, is_integer
 from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
 from gpuloader.shards.folder import Folder
@@ -38,6 +38,7 @@ _KEY_SHOWN = 200
 _SLASHES_OF_CLASS_AND_PICTURE = 2  # ./CLASS/PICTURE
 _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
 
+ClassOrder: TypeAlias = Literal["name", "natural"]
 _LabelOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 _log = logging.getLogger("gpuloader")
@@ -94,6 +95,7 @@ def make_labels(
     label_from: str | None,
     classes: Sequence[str] | None = None,
     used: Callable[[NDArray[np.int64]], NDArray[np.int64]] = every,
+    order: ClassOrder = "name",
 ) -> Labels | None:
     """Makes the labels that `label_from` asks for.
 
@@ -101,21 +103,28 @@ def make_labels(
         classes: the names of the classes, entry i for label i. None takes those of `classes.json` beside the shards,
             and for "folder" the sorted names of the folders.
         used: returns those of some samples, (k,) ids, that are used; only these need a label.
+        order: how the names of the folders are sorted.
 
     Raises:
-        ConfigError: `label_from` is unknown, or `classes` is not a list of different names.
+        ConfigError: `label_from` or `order` is unknown, `order` sorts nothing, or `classes` is not a list of different
+            names.
         LabelError: a sample has no such label.
         DataError: several `classes.json` name a label differently.
     """
     class_names = None if classes is None else _check_classes(classes)
     used_samples = _Used(shards, used)
     label_from = resolve_place(shards, label_from)
+    if order not in get_args(ClassOrder):
+        raise ConfigError(f"order={describe(order)}: allowed are {' and '.join(map(repr, get_args(ClassOrder)))}")
+    if order == "natural" and (class_names is not None or label_from not in ("folder", "folder:top")):
+        numbers = "classes numbers them" if class_names is not None else f"labels are from {describe(label_from)}"
+        raise ConfigError(f'order="natural" sorts the names of class folders, but {numbers}: leave order out')
     if label_from is None:
         if class_names is not None:
             raise ConfigError("classes names labels, but label_from=None gives none: leave one of them out")
         return None
     if label_from in ("folder", "folder:top"):
-        return _from_folders(shards, label_from, class_names, used_samples)
+        return _from_folders(shards, label_from, class_names, used_samples, order)
     if label_from == "cls":
         return _from_cls(shards, _names(shards, class_names), used_samples)
     if isinstance(label_from, str) and label_from.startswith("json:") and len(label_from) > len("json:"):
@@ -300,10 +309,12 @@ def _range_of_labels(shards: ShardSet) -> tuple[int, int]:
     return smallest, largest
 
 
-def _from_folders(shards: ShardSet, place: str, names: tuple[str, ...] | None, used: _Used) -> Labels:
+def _from_folders(
+    shards: ShardSet, place: str, names: tuple[str, ...] | None, used: _Used, order: ClassOrder
+) -> Labels:
     occurring, table = _find_folders(shards, place)
     _check_class_folders(shards, place, occurring)
-    classes = tuple(occurring) if names is None else names
+    classes = tuple(sorted(occurring, key=natural_key) if order == "natural" else occurring) if names is None else names
     numbers = {name: number for number, name in enumerate(classes)}
     label_of = np.array([-1, *(numbers.get(name, -1) for name in occurring)])
     used.refuse(find_rows(len(table), lambda *block: table[slice(*block)] == 0), "are not in a folder")

@@ -152,7 +152,7 @@ class Gallery:
         place = resolve_place(self._shards, labelling.place)
         if labelling == LabelFrom() and place == "cls" and "cls" not in self._shards.extensions:
             place = None if self.has_targets or resolve_place(self._shards, "auto") is None else place
-        self._labels = make_labels(self._shards, place, labelling.classes)
+        self._labels = make_labels(self._shards, place, labelling.classes, order=labelling.order)
         self.class_names: Mapping[int, str] = (
             find_class_names(self._shards) if self._labels is None else self._labels.names
         )

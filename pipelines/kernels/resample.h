@@ -18,7 +18,7 @@ enum { ROWS = 4, ROWS_AHEAD = 8, CACHE_LINE_BYTES = 64 };
 
 // The settings of pipelines/resample.py.
 struct resampling {
-  float scale[3], offset[3], level[3], fill[3], antialias, filter, padding, channels_first, dtype;
+  float scale[3], offset[3], level[3], fill[3], antialias, padding, channels_first, dtype;
 };
 
 // What is done along one axis, in pixels of the image: `start` to `end` is resized to `resized` pixels. The picture is
@@ -82,9 +82,8 @@ static inline int64_t find_source(const struct axis *axis, int64_t tap, enum pad
 }
 
 // Padding behind resizing has no taps, and pixels outside of `start` to `end` have no weight.
-static struct taps make_taps(const struct axis *axis, const struct resampling *how) {
+static struct taps make_taps(const struct axis *axis, enum filter filter, const struct resampling *how) {
   int antialias = how->antialias != 0;
-  enum filter filter = (enum filter)how->filter;
   enum padding padding = (enum padding)how->padding;
   int64_t begin = axis->begin, behind = axis->behind, size = axis->size;
   double start = axis->start, scale = (axis->end - start) / axis->resized;
@@ -369,7 +368,7 @@ static void resample_image(void *out, int64_t height, int64_t width, const uint8
                                .behind = (int64_t)ceil(roi[2 + axis]),
                                .picture_start = (int64_t)roi[4 + axis],
                                .picture_end = (int64_t)roi[6 + axis],
-                               .region_start = placed[11 + axis],
+                               .region_start = placed[12 + axis],
                                .region_size = axis ? image_width : image_height,
                                .resized = placed[axis],
                                .corner = placed[2 + axis],
@@ -377,8 +376,9 @@ static void resample_image(void *out, int64_t height, int64_t width, const uint8
                                .shown_start = placed[6 + axis],
                                .shown_end = placed[8 + axis],
                                .size = axis ? width : height};
-  struct taps down = make_taps(&axes[0], how), across = make_taps(&axes[1], how);
-  enum extra extra = down.blends || across.blends ? BLEND : how->filter >= BICUBIC ? CLAMP : NONE;
+  enum filter filter = (enum filter)placed[11];
+  struct taps down = make_taps(&axes[0], filter, how), across = make_taps(&axes[1], filter, how);
+  enum extra extra = down.blends || across.blends ? BLEND : filter >= BICUBIC ? CLAMP : NONE;
   int64_t values = CHANNELS * image_width, stride = (width + 3) / 4 * 4, line = CHANNELS * stride + 4;
 
   struct columns columns = {stride, take(stride, sizeof(int64_t)), take(stride * across.most, sizeof(float)),

@@ -209,13 +209,13 @@ def test_the_kernels_are_given_rows_of_one_layout() -> None:
     arrays = inputs.views[0].named
     assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
         "roi": (np.float64, (3, 8)),
-        "placed": (np.int32, (3, 13)),
+        "placed": (np.int32, (3, 14)),
         "like_output": (np.uint8, (3, 0, 4, 3)),
     }
     np.testing.assert_array_equal(arrays["roi"], np.concatenate([at.window, at.part], 1))
     np.testing.assert_array_equal(arrays["placed"][:, :2], [[5, 7]] * 3)
     np.testing.assert_array_equal(arrays["placed"][:, 2:4], at.corner)
     np.testing.assert_array_equal(arrays["placed"][:, 4:11], [[0, 1, 0, 0, 5, 7, 0]] * 3)
-    np.testing.assert_array_equal(arrays["placed"][:, 11:], drawn.region[:, :2])
+    np.testing.assert_array_equal(arrays["placed"][:, 12:], drawn.region[:, :2])
     np.testing.assert_array_equal(inputs.region["region_start"], drawn.region[:, :2])
     np.testing.assert_array_equal(inputs.region["region_shape"], drawn.region[:, 2:] - drawn.region[:, :2])

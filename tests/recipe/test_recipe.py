@@ -42,7 +42,7 @@ from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.part import as_plain_values
 from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
-from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
+from gpuloader.recipe.timm import ThreeAugment, TimmAutoAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 FLIP = RandomHorizontalFlip(0.5)
@@ -476,7 +476,7 @@ COUNT = 200
         ([CenterCrop(8), RandomAffine(0, shear=(0, 0, 1, 2))], True),
         *(([CenterCrop(8), RandomPerspective(p=p)], p > 0) for p in (0, 0.5, 1)),
         *(([CenterCrop(8), kind()], True) for kind in (AutoAugment, RandAugment, TrivialAugmentWide, AugMix)),
-        *(([CenterCrop(8), kind()], True) for kind in (TimmRandAugment, ThreeAugment)),
+        *(([CenterCrop(8), kind()], True) for kind in (TimmRandAugment, TimmAutoAugment, ThreeAugment)),
         *(([CenterCrop(8), RandomApply([Grayscale()], p)], 0 < p < 1) for p in (0, 0.5, 1)),
         *(([CenterCrop(8), RandomApply([Grayscale(), GaussianBlur(3)], p)], p > 0) for p in (0, 0.5, 1)),
         ([CenterCrop(8), RandomChoice([Grayscale(), GaussianBlur(3, 1)])], True),

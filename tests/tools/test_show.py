@@ -148,7 +148,9 @@ def test_data_without_labels_needs_no_option(tmp_path: Path, fields: list[str] |
     gallery = Gallery(tar, device_id=None, fields=fields)
     assert (gallery.labels(), gallery.sample(0).label) == (None, None)
     for labelled in ({"__key__": "cat/a"}, {"__key__": "b", "cls": b"3"}):
-        some = write_shard(tmp_path / "b.tar", [{"__key__": "a", "jpg": jpeg(40, 40)}, {"jpg": jpeg(40, 40), **labelled}])
+        some = write_shard(
+            tmp_path / "b.tar", [{"__key__": "a", "jpg": jpeg(40, 40)}, {"jpg": jpeg(40, 40), **labelled}]
+        )
         with pytest.raises(LabelError, match="of 2 samples lack a label"):
             Gallery(some, device_id=None, fields=fields)
 

@@ -57,7 +57,7 @@ def taps(at: Placement, image: np.ndarray, region: np.ndarray) -> np.ndarray:
     given = make_inputs(RESIZE.each_view, drawn, "cpu", "resize").views[0].named
     [[top, left, bottom, right]] = region.tolist()
     levels = [*(1, 1, 1), *(0, 0, 0), *(0, 0, 0), *(0, 0, 0)]
-    how = [*levels, at.antialias, FILTERS.index(at.interpolation), PADDINGS.index(at.padding_mode), True, 0]
+    how = [*levels, at.antialias, PADDINGS.index(at.padding_mode), True, 0]
     inputs = [np.ascontiguousarray(image[top:bottom, left:right]), given["roi"][0], given["placed"][0]]
     return call("resample", np.empty((3, *at.shape[0]), np.float32), [*inputs, np.array(how, np.float32)])
 

@@ -54,9 +54,10 @@ def test_resampling(filters: int, channels_first: bool, dtype: int) -> None:
             roi = np.array([*(start - beyond), *(end + beyond), *(picture if beyond else [*np.floor(start), *end])])
             resized, corner, mirror = rng.integers(1, 70, 2), rng.integers(-5, 6, 2), rng.integers(0, 2, 2)
             shown = [*rng.integers(0, resized), *resized] if beyond else [0, 0, *resized]
-            how = [*(LEVELS if dtype == 2 else NORMALISED), *LEVEL, 1, 2, 3, rng.integers(0, 2), filters, padding]
+            how = [*(LEVELS if dtype == 2 else NORMALISED), *LEVEL, 1, 2, 3, rng.integers(0, 2), padding]
             settings = np.array([*how, channels_first, dtype], np.float32)
-            placed = np.array([*resized, *corner, *mirror, *shown, *rng.integers(0, 2, 3)], np.int32)
+            placed = [*resized, *corner, *mirror, *shown, rng.integers(0, 2), filters, *rng.integers(0, 2, 2)]
+            placed = np.array(placed, np.int32)
             first, *others = bits_of_each_variant(
                 "resample",
                 np.empty((3, *out) if channels_first else (*out, 3), DTYPES[dtype]),
@@ -116,8 +117,8 @@ def test_no_memory_is_kept(op: Op | None) -> None:
 
     def run() -> None:
         if op is None:
-            how = np.array([*NORMALISED, *LEVEL, 1, 2, 3, 1, 2, 0, 1, 0], np.float32)
-            placed = np.array([20, 20, 0, 0, 0, 0, 0, 0, 20, 20, 0, 0, 0], np.int32)
+            how = np.array([*NORMALISED, *LEVEL, 1, 2, 3, 1, 0, 1, 0], np.float32)
+            placed = np.array([20, 20, 0, 0, 0, 0, 0, 0, 20, 20, 0, 2, 0, 0], np.int32)
             inputs = [noise(rng, (40, 40)), np.array([-9, 0, 40, 40, 0, 0, 40, 40], np.float64), placed, how]
             bits_of_each_variant("resample", np.empty((3, 20, 20), np.float32), inputs)
         else:
