@@ -487,9 +487,9 @@ def fails_for_two(components: Sequence[bytes]) -> Any:  # noqa: ANN401
 @pytest.mark.parametrize("on_error", ["raise", "replace"])
 def test_whatever_a_collator_raises_names_its_field_and_the_samples(
     tmp_path: Path,
-    collate: Any,
+    collate: Any,  # noqa: ANN401
     message: str,
-    on_error: str,  # noqa: ANN401
+    on_error: str,
 ) -> None:
     tar = shard(tmp_path, "data", [b"12", b"34", b"5"])
     for field in (collate, Field("data", bytes, collate)):

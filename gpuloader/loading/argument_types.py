@@ -21,7 +21,7 @@ from gpuloader.recipe import PresetName, Recipe
 AnyDevice: TypeAlias = int | str | torch.device | None
 AnyPreset: TypeAlias = PresetName | str | Path | Recipe | Mapping[str, Any]
 AnyShuffle: TypeAlias = Shuffle | bool | CustomOrder | None
-AnyOutput: TypeAlias = Literal["tuple", "dict"] | Mapping[str, str]
+AnyOutput: TypeAlias = Literal["tuple", "dict"] | Mapping[str, str] | None
 AnyLabels: TypeAlias = str | LabelFrom | Mapping[str, Any] | None
 AnyFields: TypeAlias = Sequence[str] | Mapping[str, Collator | Component | Mapping[str, Any]]
 AnySampling: TypeAlias = Sampling | Mapping[str, Any] | None

@@ -59,7 +59,7 @@ _IN_VALUES = {
 _NOT_NEEDED = "not needed here, leave it out: batches are made in threads of this process"
 _OF_TORCH = {
     "batch_sampler": "use shuffle= with a function that gives an epoch's ids, or sampling=Sampling(subset=, weights=)",
-    "collate_fn": 'use fields={extension: collator} with output="dict", see gpuloader.collators',
+    "collate_fn": "use fields={extension: collator}, see gpuloader.collators",
     "device": 'it is called device_id here: a GPU\'s number, "cuda:0", "cpu" or a torch.device',
     "drop_last": 'use last_batch="drop" for True; "partial" keeps the short batch, "pad" fills it',
     "generator": "use seed=: every random number is a function of seed, epoch and sample",
@@ -196,7 +196,9 @@ def resolve_label_from(label_from: object) -> LabelFrom:
 def output_names(
     output: object, fields: Mapping[str, Component], recipe: Recipe, in_buckets: bool
 ) -> dict[str, str] | None:
-    """Maps each entry to its name in the batch; None for a tuple."""
+    """Maps each entry to its name in the batch; None for a tuple, which is the default without fields."""
+    if output is None:
+        output = "dict" if fields else "tuple"
     entries = entries_of(fields, recipe, in_buckets)
     if twice := next((name for name, count in Counter(entries).items() if count > 1), None):
         raise ConfigError(f"fields={list(fields)!r}: {twice} is already the name of another entry of the batch")
@@ -281,7 +283,9 @@ def resolve_fields(
     if isinstance(listed, str) or not isinstance(listed, Iterable):
         raise ConfigError(f"fields={listed!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
     if listed and output == "tuple":
-        raise ConfigError(f'fields={list(listed)!r} are delivered with output="dict" only')
+        raise ConfigError(
+            f'fields={list(listed)!r} are delivered with output="dict" only: leave output out, or give a mapping'
+        )
     fields: dict[str, Component] = {}
     for name, parsing in (listed if isinstance(listed, Mapping) else dict.fromkeys(listed)).items():
         if not isinstance(name, str):

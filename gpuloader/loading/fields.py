@@ -110,7 +110,7 @@ class Field(Component):
     Example:
         >>> from gpuloader import Field, GPULoader
         >>> fields = {"digit": Field("cls"), "is_even": Field("cls", lambda digit: int(digit) % 2 == 0)}
-        >>> loader = GPULoader("shards/", 4, "cpu", preset="cifar10_eval", output="dict", fields=fields)
+        >>> loader = GPULoader("shards/", 4, "cpu", preset="cifar10_eval", fields=fields)
         >>> batch = next(iter(loader))
         >>> batch["digit"], batch["is_even"]
         (tensor([0, 1, 2, 3]), [True, False, True, False])
@@ -163,8 +163,7 @@ class OneOf(Field):
         >>> with TarWriter("captions.tar") as writer:
         ...     _ = writer.write(sample)
         >>> fields = {"caption": OneOf("json:captions")}
-        >>> options = {"preset": "clip_eval", "label_from": None, "output": "dict", "fields": fields}
-        >>> loader = GPULoader("captions.tar", 1, "cpu", **options)
+        >>> loader = GPULoader("captions.tar", 1, "cpu", preset="clip_eval", fields=fields)
         >>> [batch["caption"] for _ in range(4) for batch in loader]
         [['a cat'], ['a cat'], ['a pet'], ['a cat']]
     """

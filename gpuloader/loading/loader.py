@@ -52,7 +52,7 @@ _log = logging.getLogger("gpuloader")
 # `__init__` needs no overloads, and for a wrong argument type checkers name this argument instead of all overloads.
 Output_co = TypeVar("Output_co", covariant=True, default=AnyOutput)
 Fields_co = TypeVar("Fields_co", covariant=True, default=AnyFields)
-Output = TypeVar("Output", bound=AnyOutput, default=Literal["tuple"])
+Output = TypeVar("Output", bound=AnyOutput, default=None)
 Fields = TypeVar("Fields", bound=AnyFields, default=tuple[()])
 
 
@@ -60,7 +60,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     """Delivers normalised batches from TAR shards of images; DALI decodes and augments them.
 
     A batch is `(images, labels)`: images (B, 3, size, size) in the recipe's dtype and range, labels int64 (B,), both on
-    `loader.device`. With `output="dict"` it is a dictionary, a `Batch`:
+    `loader.device`. With `fields` or `output="dict"` it is a dictionary, a `Batch`:
 
         image   as above
         label   as above; None without labels
@@ -99,10 +99,11 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             numbers, otherwise "partial"; with buckets "pad". Only the dictionary tells you which samples are padding.
         seed: an integer in [0, 2**64).
         output: "tuple", "dict", or a mapping that selects entries of the dictionary and renames them, such as
-            `{"image": "pixel_values", "label": "labels"}`.
+            `{"image": "pixel_values", "label": "labels"}`. None means "dict" with `fields`, otherwise "tuple".
         label_from: "cls", "json:NAME", "folder", "folder:top", or None for images only; "auto" for the first of "cls",
             "folder" and None that the data has; "default" for "auto" with folders of pictures, and for "cls" with
-            shards; or a `LabelFrom`, which can also name the classes.
+            shards, or None if there are `fields`, and no sample has a `.cls` or is in a folder; or a `LabelFrom`, which
+            can also name the classes.
         fields: the extensions of the components to deliver beside the image, in a dictionary; or
             {extension: collator}, with a collator of `gpuloader.collators` or your own function; or {name: field}, with
             a `Field` or `OneOf`, or with `Boxes`, `Mask` or `Keypoints`, which move with the pixels. As in YAML, a
@@ -145,7 +146,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         shuffle: AnyShuffle = None,
         last_batch: LastBatch | None = None,
         seed: int = 0,
-        output: Output = "tuple",  # type: ignore[assignment]  # its default says the same
+        output: Output = None,  # type: ignore[assignment]  # its default says the same
         label_from: AnyLabels = "default",
         fields: Fields = (),  # type: ignore[assignment]
         sampling: AnySampling = None,
@@ -252,13 +253,16 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     def __iter__(self: GPULoader[Any, Never, Any]) -> Iterator[Any]: ...  # where `output` is Any
 
     @overload
-    def __iter__(self: GPULoader[Any, Literal["tuple"], Any]) -> Iterator[tuple[Images, Labels]]: ...
+    def __iter__(self: GPULoader[Any, Literal["tuple"] | None, tuple[()]]) -> Iterator[tuple[Images, Labels]]: ...
 
     @overload
     def __iter__(self: GPULoader[Any, Literal["dict"], tuple[()]]) -> Iterator[Batch]: ...
 
     @overload
-    def __iter__(self: GPULoader[Any, Literal["dict"] | Mapping[str, str], Any]) -> Iterator[dict[str, Any]]: ...
+    def __iter__(self: GPULoader[Any, Literal["tuple", "dict"] | None, tuple[()]]) -> Iterator[Any]: ...  # one of them
+
+    @overload
+    def __iter__(self: GPULoader[Any, Literal["dict"] | Mapping[str, str] | None, Any]) -> Iterator[dict[str, Any]]: ...
 
     @overload
     def __iter__(self) -> Iterator[B_co]: ...

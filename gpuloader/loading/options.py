@@ -83,7 +83,7 @@ class LabelFrom:
     Attributes:
         place: "cls", "json:NAME" (or "json:OUTER.INNER"), "folder" (the image's folder), "folder:top" (the uppermost
             folder on the way to the image), None for images only, "auto" for the first of "cls", "folder" and None that
-            the data has, or "default" for "auto" with folders of pictures, and for "cls" with shards.
+            the data has, or "default" for "auto" with folders of pictures, and for "cls" with shards; see `GPULoader`.
         classes: the names of the classes, entry i for label i; they number labels that are text, and folders. None
             takes them from `classes.json` beside the shards or in the folder of pictures, or from the sorted names of
             the folders.

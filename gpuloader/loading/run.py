@@ -35,7 +35,7 @@ from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.changes import describe_sampling, restore_history, rewrite
 from gpuloader.loading.choice import Choice
 from gpuloader.loading.fields import Component
-from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_value
+from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.selection import Sources, check_components, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
@@ -43,7 +43,7 @@ from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import check_for_gpu, read_cached
 from gpuloader.plan import AllSamples, Bucketed, Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
-from gpuloader.shards import Labels, ShardSet, read_quarantine
+from gpuloader.shards import Labels, ShardSet, read_quarantine, resolve_place
 
 _GPU_THREADS = 8
 
@@ -311,6 +311,8 @@ def resolve_run(
         paths, here.local_rank == 0, cache=storing.path, cache_bytes=storing.max_bytes, read_cached=read_cached
     )
     _ = shards.decoded  # if only some shards contain arrays, this raises now and not at the first batch
+    if parsed_fields and labelling == LabelFrom() and resolve_place(shards, "auto") is None:
+        labelling = LabelFrom(None)
     known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
     batch_size = as_python_integer(batch_size)
     if last_batch is None:

@@ -87,7 +87,8 @@ def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
         return label_from
     if _range_of_labels(shards)[1] != NO_LABEL:
         return "cls"
-    return "folder" if any(map(_folder, shards.index.each_key())) else None
+    some = shards.index.kept("any folder", lambda: np.array(any(map(_folder, shards.index.each_key()))))
+    return "folder" if some else None
 
 
 def make_labels(

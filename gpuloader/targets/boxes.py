@@ -58,8 +58,7 @@ class Boxes(Target):
         >>> with TarWriter("boxes.tar") as writer:
         ...     _ = writer.write({"__key__": "0", "jpg": np.zeros((64, 64, 3)), "json": {"annotations": [cat]}})
         >>> fields = {"boxes": Boxes("json:annotations", format="xywh", labels="category_id")}
-        >>> options = {"preset": "cifar10_eval", "label_from": None, "output": "dict", "fields": fields}
-        >>> [batch] = GPULoader("boxes.tar", 1, "cpu", **options)
+        >>> [batch] = GPULoader("boxes.tar", 1, "cpu", preset="cifar10_eval", fields=fields)
         >>> batch["boxes"], batch["boxes_labels"]  # the image is resized to half its size
         ([tensor([[ 4.,  8., 20., 24.]])], [tensor([3])])
     """

@@ -19,7 +19,7 @@ def to_tv_tensors(batch: Mapping[str, Any], fields: Mapping[str, object]) -> dic
     """Returns the batch with its images and targets as torchvision's `tv_tensors`; needs torchvision.
 
     Args:
-        batch: of a loader with one view, `output="dict"` and these `fields`, without `pad_to`.
+        batch: of a loader with one view and these `fields`, without `pad_to`.
         fields: as given to the loader.
 
     Returns:
@@ -65,7 +65,7 @@ def to_detection(
     """Returns the images and the targets that torchvision's detection models take.
 
     Args:
-        batch: of a loader with one view, `output="dict"`, and `Boxes` with `labels`, without `pad_to`.
+        batch: of a loader with one view, and `Boxes` with `labels`, without `pad_to`.
         boxes, masks, points: the names of the fields; None if there are none. Masks and points are those of the same
             annotations as the boxes.
         image_id: the name of the field with the pictures' ids, such as `"image_id": Field("json:image_id")`, by which

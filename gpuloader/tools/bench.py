@@ -79,7 +79,8 @@ def bench(
         plot: a picture of the figures to write, .png, .svg or .pdf; needs matplotlib.
         report: a page with all results to write, one .html file.
         progress: show the progress on stderr.
-        arguments: further arguments of `GPULoader`. By default the last batch is padded.
+        arguments: further arguments of `GPULoader`. By default the last batch is padded, and data without labels is
+            measured without them.
 
     Raises:
         ConfigError: an argument is invalid, the batch is larger than the number of samples, or matplotlib is not
@@ -92,7 +93,7 @@ def bench(
         check_plotting(Path(plot))
     if report is not None:
         check_output(report)
-    arguments = with_output({"preset": "imagenet_train", "last_batch": "pad", **arguments})
+    arguments = with_output({"preset": "imagenet_train", "last_batch": "pad", "label_from": "auto", **arguments})
     machine = this_machine()
     devices: list[int | Literal["auto"] | None] = [None]
     if device_id is not None and (machine.gpus or device_id != "auto"):

@@ -50,6 +50,12 @@ def dictionaries() -> None:
         batch["json"]  # type: ignore[typeddict-item]  # pyright: ignore[reportGeneralTypeIssues]
     for with_fields in GPULoader("a.tar", 8, output="dict", fields={"txt": as_text}):
         assert_type(with_fields, dict[str, Any])
+    for by_default in GPULoader("a.tar", 8, fields=["txt"]):
+        assert_type(by_default, dict[str, Any])
+    for as_in_yaml in GPULoader("a.tar", 8, fields={"boxes": {"Boxes": "json:boxes"}}, output=None):
+        assert_type(as_in_yaml, dict[str, Any])
+    assert_type(next(iter(GPULoader("a.tar", 8, output=None))), tuple[Images, Labels])
+    assert_type(next(iter(GPULoader("a.tar", 8, fields=()))), tuple[Images, Labels])
     for renamed in GPULoader("a.tar", 8, output={"image": "pixel_values"}):
         assert_type(renamed, dict[str, Any])
 
