@@ -265,7 +265,8 @@ def check_keys(
     """
     named = {name: field for name, field in fields.items() if field.path}
     samples: Counter[str] = Counter()
-    found, lacking = set(), {}
+    found: set[tuple[str, str, str]] = set()
+    lacking: dict[tuple[str, str, str], Collection[str]] = {}
     for read in documents:
         left = [name for name in named if samples[name] < _LOOKED_AT]
         if not left:
