@@ -278,12 +278,13 @@ def check_keys(
                 samples[name] += bool(options)
                 found |= {(name, option, key) for option, key, keys in options if key in keys}
                 lacking |= {(name, option, key): keys for option, key, keys in options if key not in keys}
-    for name, option, key in lacking.keys() - found:
-        keys = sorted(lacking[name, option, key])
-        raise ConfigError(
-            f"fields: {name}: {type(named[name]).__name__}({option}): none of {counted(samples[name], 'sample')} with "
-            f"annotations has the key {key!r}{did_you_mean(key, keys)}: the keys are {describe(keys, 500)}"
-        )
+    for (name, option, key), keys in lacking.items():
+        if (name, option, key) not in found:
+            where, hint = f"{name}: {type(named[name]).__name__}({option})", did_you_mean(key, keys)
+            raise ConfigError(
+                f"fields: {where}: of {counted(samples[name], 'sample')} none has the key {key!r}{hint}: the keys are "
+                f"{describe(sorted(keys), 500)}; name the right one"
+            )
     return {name: field for name, field in named.items() if not samples[name]}
 
 

@@ -135,8 +135,7 @@ def _number(labels: Sequence[torch.Tensor], first: int, label_ids: Sequence[int 
     if lacking := sorted(found - known.keys()):
         raise ConfigError(f"label_ids has no id for the labels {lacking[:10]}: give one for each label, counted from 0")
     table = torch.tensor([known.get(label, 0) for label in range(len(label_ids))], dtype=torch.int64)
-    table = table.to(labels[0].device if labels else None, non_blocking=True)
-    return [table[of_sample] for of_sample in labels]
+    return [table.to(of_sample.device, non_blocking=True)[of_sample] for of_sample in labels]
 
 
 def _ids_in(batch: Mapping[str, Any], name: str) -> torch.Tensor:

@@ -106,10 +106,10 @@ def test_the_first_16_samples_with_annotations_that_can_be_delivered_count(tmp_p
     fields = {"boxes": LABELLED}
     tar = write(tmp_path, [background] * 20 + [wrong] * 15 + [right])
     loader(tar, fields=fields).close()
-    with pytest.raises(ConfigError, match=r"none of 15 samples .* the key 'category_id'"):
+    with pytest.raises(ConfigError, match=r"of 15 samples none has the key 'category_id'"):
         loader(tar, fields=fields, sampling=Sampling(subset=slice(0, 35)))
     tar = write(tmp_path, [wrong] * 16 + [right])
-    with pytest.raises(ConfigError, match=r"none of 16 samples .* the key 'category_id'"):
+    with pytest.raises(ConfigError, match=r"of 16 samples none has the key 'category_id'"):
         loader(tar, fields=fields)
     loader(tar, fields=fields, sampling=Sampling(subset=slice(1, None))).close()
 
@@ -119,12 +119,12 @@ def test_samples_that_tell_nothing_of_the_keys_are_waited_for(tmp_path: Path) ->
     optional = Boxes("json:annotations", "xywh", labels="category", required=False)
     contents = [{"annotations": []}, {}, {"annotations": []}, {}, without(1), without(2)]
     tar = write(tmp_path, contents)
-    with pytest.raises(ConfigError, match=r"none of 2 samples .* the key 'category'"):
+    with pytest.raises(ConfigError, match=r"of 2 samples none has the key 'category'"):
         loader(tar, fields={"boxes": optional})
     with loader(merged(tar), 4, fields={"boxes": optional}, shuffle="none") as batches:
         epoch = iter(batches)
         assert [len(boxes) for boxes in next(epoch)["boxes"]] == [0, 0, 0, 0]
-        with pytest.raises(ConfigError, match=r"none of 2 samples .* the key 'category'"):
+        with pytest.raises(ConfigError, match=r"of 2 samples none has the key 'category'"):
             next(epoch)
 
 

@@ -220,8 +220,7 @@ def test_without_targets_labels_are_needed_as_before(tmp_path: Path) -> None:
     sample = {"png": encoded(picture(9, 9), "PNG"), "json": b"{}"}
     path = write_shard(tmp_path / "a.tar", [{"__key__": "a", **sample}, {"__key__": "b", **sample, "cls": b"1"}])
     with pytest.raises(LabelError):
-        Gallery(path)
-
+        Gallery(path, device_id=None)
 
 
 def test_targets_that_cannot_follow_the_recipe_are_left_out_and_named(tar: Path, tmp_path: Path) -> None:
