@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from gpuloader.images.limits import Refused
 from gpuloader.recipe import Drawn, Recipe, Shape
 
 _JSON = "json:"
+_MOST_KEYS = 1000  # that are compared with a wrong one
 _LOOKED_AT = 16  # samples, whether they have the keys that an option names
 _FAILURES = (*REFUSALS, LookupError, TypeError, AttributeError)  # of a parser, for a value that is not as it expects
 _MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
@@ -278,12 +280,13 @@ def check_keys(
                 samples[name] += bool(options)
                 found |= {(name, option, key) for option, key, keys in options if key in keys}
                 lacking |= {(name, option, key): keys for option, key, keys in options if key not in keys}
-    for (name, option, key), keys in lacking.items():
+    for (name, option, key), each_key in lacking.items():
         if (name, option, key) not in found:
+            keys = sorted(islice(each_key, _MOST_KEYS))
             where, hint = f"{name}: {type(named[name]).__name__}({option})", did_you_mean(key, keys)
             raise ConfigError(
                 f"fields: {where}: of {counted(samples[name], 'sample')} none has the key {key!r}{hint}: the keys are "
-                f"{describe(sorted(keys), 500)}; name the right one"
+                f"{describe(keys, 500)}; name the right one"
             )
     return {name: field for name, field in named.items() if not samples[name]}
 

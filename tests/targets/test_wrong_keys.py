@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from making import write_shard
 from scenes import annotations_of, loader, sample_of
 
 from gpuloader import BadImageError, Boxes, ConfigError, Field, Keypoints, Mask, OneOf, Sampling
+from gpuloader.loading.fields import Component, check_keys
 from gpuloader.shards import merge_indexes, resolve_local
 
 LABELLED = Boxes("json:annotations", "xywh", labels="category_id")
@@ -102,7 +106,8 @@ def test_a_key_that_some_have_makes_the_others_bad(tmp_path: Path, batch_size: i
 
 
 def test_the_first_16_samples_with_annotations_that_can_be_delivered_count(tmp_path: Path) -> None:
-    background, wrong, right = {"annotations": []}, without(1), content_of(1)
+    background: dict[str, Any] = {"annotations": []}
+    wrong, right = without(1), content_of(1)
     fields = {"boxes": LABELLED}
     tar = write(tmp_path, [background] * 20 + [wrong] * 15 + [right])
     loader(tar, fields=fields).close()
@@ -137,3 +142,36 @@ def test_an_error_about_a_component_names_it_in_its_title(tmp_path: Path) -> Non
     assert title.startswith("bad sample: the .json component beside it: annotations[0]['bbox'] is 5")
     assert advice.startswith("Repair or remove the sample")
     assert str(BadImageError("a.tar", "0", 512, "the file is empty")).startswith("bad image: the file is empty")
+
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["annotations", "labels", "bbox", "category_id", "about", "caption"]), inner, max_size=4
+        )
+    ),
+    max_leaves=12,
+)
+ANY: dict[str, Component] = {
+    "boxes": LABELLED,
+    "beside": Boxes("json:annotations", labels="json:labels", keys=["score"], required=False),
+    "objects": Mask("json:annotations"),
+    "points": Keypoints("json:about.annotations", required=False),
+    "caption": OneOf("json:about.caption"),
+}
+
+
+@given(st.lists(st.binary(max_size=3) | JSON.map(lambda content: json.dumps(content).encode()), max_size=4))
+def test_whatever_the_documents_have_is_no_other_error(documents: list[bytes]) -> None:
+    with suppress(ConfigError):
+        left = check_keys(ANY, [lambda content=content: content for content in documents])  # type: ignore[misc]
+        assert left.keys() <= ANY.keys()
+
+
+def test_the_error_of_a_document_of_very_many_keys_is_short(tmp_path: Path) -> None:
+    tar = write(tmp_path, [dict.fromkeys(map(str, range(200_000)))] * 2)
+    with pytest.raises(ConfigError, match="none has the key 'caption'") as caught:
+        loader(tar, fields={"caption": Field("json:caption")})
+    assert len(str(caught.value)) < 1000
