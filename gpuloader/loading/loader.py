@@ -266,6 +266,9 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     def __iter__(self: GPULoader[Any, Literal["dict"], tuple[()]]) -> Iterator[Batch]: ...
 
     @overload
+    def __iter__(self: GPULoader[Any, Literal["tuple", "dict"] | None, tuple[()]]) -> Iterator[Any]: ...  # one of them
+
+    @overload
     def __iter__(self: GPULoader[Any, Literal["dict"] | Mapping[str, str] | None, Any]) -> Iterator[dict[str, Any]]: ...
 
     @overload

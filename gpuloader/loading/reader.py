@@ -29,7 +29,7 @@ from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
-from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, cause_of, parse_fields
+from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, cause_of, check_keys, parse_fields
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import cut_to_region, find_undecodable
 from gpuloader.plan import Cursor, Plan, PlannedBatch, Stream
@@ -96,6 +96,7 @@ class Reader:
         self._run = run
         self._suspects = suspects
         self._ahead = ahead
+        self._unseen = run.unseen
 
     def read(self, cursor: Cursor, arena: Arena, wanted: Wanted = lambda: True) -> EncodedBatch:
         """Makes the batch of the step at the cursor, with its images in the arena; stops early if no longer `wanted`.
@@ -137,6 +138,9 @@ class Reader:
                 continue
             if unseen[row] and images[row] is image and self._run.shards.local:
                 accepted.note(sample, tuple(sizes[row].tolist()))
+        if self._unseen:
+            documents = (partial(self._run.shards.read_component, int(sample), "json", wanted) for sample in ids)
+            self._unseen = check_keys(self._unseen, documents)
         refused = self._find_too_large(planned, ids, sizes, fields) | refused
         bad = {int(ids[row]): cause for row, cause in refused.items() if int(ids[row]) not in self._run.known_bad}
         for row, cause in refused.items():  # after the others: this reads shards, which may have changed by now

@@ -39,7 +39,7 @@ from gpuloader.loading.choice import Choice
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
 from gpuloader.loading.probing import resolve_decoder
-from gpuloader.loading.selection import Sources, check_components, resolve_sources
+from gpuloader.loading.selection import Sources, check_components, check_options, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import check_for_gpu, read_cached
@@ -89,6 +89,7 @@ class Run:
         world: this rank and the number of ranks.
         choice: what chose the samples of the plan; None if they cannot be chosen again.
         selected: the fingerprint of the `Selection`.
+        unseen: the fields whose keys are checked when the first annotations are read.
 
     Example:
         >>> from gpuloader import GPULoader
@@ -112,6 +113,7 @@ class Run:
     recipe_name: str = "Recipe"
     choice: Choice | None = None
     selected: str | None = None
+    unseen: Mapping[str, Component] = field(default_factory=dict)
 
     def __str__(self) -> str:
         plan = self.plan
@@ -332,6 +334,7 @@ def resolve_run(
     shards.check_pictures([each.extension for each in parsed_fields.values()])
     required = dict.fromkeys(each.extension for each in parsed_fields.values() if each.required)
     check_components(shards, required, positions, known_bad)
+    unseen = check_options(shards, parsed_fields, positions, known_bad)
     plan = Plan(
         positions,
         batch_size=batch_size,
@@ -347,7 +350,7 @@ def resolve_run(
         warn_of_empty_shares(plan)
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
-    run = replace(run, choice=choice, selected=selected)
+    run = replace(run, choice=choice, selected=selected, unseen=unseen)
     if here.world_size > 1 or here.members:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))

@@ -189,10 +189,9 @@ def shown(value: object) -> str:
 def _under(annotations: object, key: str, otherwise: object = None) -> tuple[list[Any], NameOf]:
     values = []
     for number, annotation in enumerate(as_list(annotations, "annotations", MOST_ANNOTATIONS)):
-        value = annotation.get(key, otherwise) if isinstance(annotation, dict) else None
-        if value is None and not (isinstance(annotation, dict) and key in annotation):
+        if not isinstance(annotation, dict) or (otherwise is None and key not in annotation):
             raise ValueError(f"annotations[{number}] is {shown(annotation)}: allowed is an object with the key {key!r}")
-        values.append(value)
+        values.append(annotation.get(key, otherwise))
     return values, lambda number: f"annotations[{number}][{key!r}]"
 
 

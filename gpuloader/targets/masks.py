@@ -75,6 +75,10 @@ class Mask(Target):
         return not self._of_objects
 
     @property
+    def keys_of_annotations(self) -> list[tuple[str, str]]:
+        return [(f"source={self.source!r}", "segmentation")]
+
+    @property
     def may_be_pasted(self) -> bool:
         """Whether CutMix may paste parts of other samples: of masks of classes, which have no rows for objects."""
         return not self._of_objects

@@ -19,7 +19,7 @@ def to_tv_tensors(batch: Mapping[str, Any], fields: Mapping[str, object]) -> dic
     """Returns the batch with its images and targets as torchvision's `tv_tensors`; needs torchvision.
 
     Args:
-        batch: of a loader with one view, `output="dict"` and these `fields`, without `pad_to`.
+        batch: of a loader with one view and these `fields`, without `pad_to`.
         fields: as given to the loader.
 
     Returns:
@@ -65,7 +65,7 @@ def to_detection(
     """Returns the images and the targets that torchvision's detection models take.
 
     Args:
-        batch: of a loader with one view, `output="dict"`, and `Boxes` with `labels`, without `pad_to`.
+        batch: of a loader with one view, and `Boxes` with `labels`, without `pad_to`.
         boxes, masks, points: the names of the fields; None if there are none. Masks and points are those of the same
             annotations as the boxes.
         image_id: the name of the field with the pictures' ids, such as `"image_id": Field("json:image_id")`, by which
@@ -135,8 +135,7 @@ def _number(labels: Sequence[torch.Tensor], first: int, label_ids: Sequence[int 
     if lacking := sorted(found - known.keys()):
         raise ConfigError(f"label_ids has no id for the labels {lacking[:10]}: give one for each label, counted from 0")
     table = torch.tensor([known.get(label, 0) for label in range(len(label_ids))], dtype=torch.int64)
-    table = table.to(labels[0].device if labels else None, non_blocking=True)
-    return [table[of_sample] for of_sample in labels]
+    return [table.to(of_sample.device, non_blocking=True)[of_sample] for of_sample in labels]
 
 
 def _ids_in(batch: Mapping[str, Any], name: str) -> torch.Tensor:

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from gpuloader import __version__
 from gpuloader.compose import Compose
-from gpuloader.errors import BadImageError, ConfigError, GPULoaderError
+from gpuloader.errors import BadImageError, ConfigError, GPULoaderError, kind_of
 from gpuloader.helpers.text import printable
 from gpuloader.loading.argument_types import AnyFields, AnyLabels
 from gpuloader.loading.selection import Sources
@@ -323,7 +323,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (ConfigError, ValueError) as error:  # ValueError is from urlsplit and parse_qs
             self.send_error(HTTPStatus.BAD_REQUEST, str(error))
         except BadImageError as error:
-            self.send_error(HTTPStatus.UNPROCESSABLE_ENTITY, f"bad image: {error.cause}")
+            self.send_error(HTTPStatus.UNPROCESSABLE_ENTITY, f"{kind_of(error.cause)}: {error.cause}")
         except (GPULoaderError, OSError) as error:
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
 

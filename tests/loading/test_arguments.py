@@ -39,7 +39,7 @@ def order(tar: Any, **kwargs: Any) -> list[int]:  # noqa: ANN401
         ({"num_workers": 8}, "num_workers: there are no worker processes here: set decoder=Decoder(num_threads=)"),
         ({"drop_last": True}, 'drop_last: use last_batch="drop" for True; "partial" keeps the short batch'),
         ({"transform": None}, "transform: use preset=Compose.from_torchvision(transform)"),
-        ({"collate_fn": list}, 'collate_fn: use fields={extension: collator} with output="dict"'),
+        ({"collate_fn": list}, "collate_fn: use fields={extension: collator}, see gpuloader.collators"),
         ({"sampler": None}, "sampler: use sampling=Sampling(subset=, weights=), or shuffle= with a function"),
         ({"generator": None}, "generator: use seed=: every random number is a function of seed, epoch and sample"),
         ({"device": "cuda"}, "device: it is called device_id here"),

@@ -217,7 +217,8 @@ def test_what_pack_writes_is_drawn_as_the_fields_that_name_it(tar: Path) -> None
 
 
 def test_without_targets_labels_are_needed_as_before(tmp_path: Path) -> None:
-    path = write_shard(tmp_path / "a.tar", [{"__key__": "a", "png": encoded(picture(9, 9), "PNG"), "json": b"{}"}])
+    sample = {"png": encoded(picture(9, 9), "PNG"), "json": b"{}"}
+    path = write_shard(tmp_path / "a.tar", [{"__key__": "a", **sample}, {"__key__": "b", **sample, "cls": b"1"}])
     with pytest.raises(LabelError):
         Gallery(path, device_id=None)
 
