@@ -682,7 +682,7 @@ def test_the_pixels_do_not_depend_on_neighbours_or_threads(name: str) -> None:
         assert all(torch.equal(one[0], many[row]) for one, many in zip(alone, together, strict=True))
 
 
-REFLECTED = {"Flip": 2, "TensorSubscript": 4, "Cat": 2, "Slice": 1}
+REFLECTED = {"Flip": 4, "Cat": 2, "Slice": 5}
 PLACED = {"ImageSlice": 1, "Resize": 1, "CropMirrorNormalize": 1}
 
 
@@ -757,6 +757,7 @@ def test_on_a_gpu_numpy_computes_all_numbers(preset: Recipe, splits: int) -> Non
         [Pad(20, padding_mode="reflect"), RandomResizedCrop(32), TenCrop((16, 24))],  # of a region that is shared
         [Pad(20, 99), CenterCrop(70), TenCrop((50, 60)), Resize((30, 31)), Pad(2, 99)],
         [Pad((0, 200, 0, 0), 99), CornerCrop((50, 60), "top left"), Pad(9, 99), Resize((30, 31)), Pad(2, 99)],
+        [Pad(10, padding_mode="reflect"), CornerCrop(8, "top left"), CornerCrop(4, "top left")],  # no pixel is left
         [RandomResizedCrop(32), Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)), RandomErasing(value=(1.0, 0.0, -1.0))],
         [RandomResizedCrop(32), RandomErasing(value="random")],
     ],

@@ -13,6 +13,7 @@ import pytest
 from gpuloader.pipelines.inputs import GRAY, Inputs, make_inputs, needed, step_inputs, warps_of
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe, load_preset, preset_names
+from gpuloader.recipe.placement import PaddingMode
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, PARAMETERS, Op
 from gpuloader.transforms import (
     AugMix,
@@ -191,13 +192,36 @@ def test_images_that_are_not_cut_have_no_region() -> None:
 
 def test_only_what_the_output_shows_is_resized() -> None:
     """Of an image of 10 x 20 pixels at 20 x 40, rows -2 to 22 and columns -2 to 42 are shown, and all of it repeats."""
-    for mode, row in [("constant", -2), ("symmetric", 18), ("reflect", 17)]:
+    for mode, row in [("constant", -2), ("symmetric", 0), ("reflect", 0)]:
         preset = Recipe([Resize((20, 40)), Pad(2, padding_mode=mode)])
         numbers = inputs_of(preset, "gpu").views[0].named
         assert numbers["resize_size"][0].tolist() == [20, 40]
         assert numbers["resize_end"][0].tolist() == [10, 20]
         assert numbers["crop_start"][0, 0] == row
         assert numbers["crop_shape"][0].tolist() == [24, 44]
+
+
+@pytest.mark.parametrize(
+    ("padding", "mode", "before", "behind", "last", "start"),
+    [
+        ((3, 2, 5, 4), "symmetric", (2, 3), (4, 5), (16, 35), (0, 0)),
+        ((3, 2, 5, 4), "reflect", (2, 3), (4, 5), (15, 34), (0, 0)),
+        (0, "symmetric", (1, 1), (1, 1), (19, 39), (1, 1)),  # a strip is not empty
+        ((60, 9), "reflect", (9, 39), (9, 39), (10, 0), (0, -21)),  # or wider than the image
+    ],
+)
+def test_only_strips_as_wide_as_the_padding_are_mirrored(
+    padding: int | tuple[int, ...],
+    mode: PaddingMode,
+    before: tuple[int, int],
+    behind: tuple[int, int],
+    last: tuple[int, int],
+    start: tuple[int, int],
+) -> None:
+    numbers = inputs_of(Recipe([Resize((20, 40)), Pad(padding, padding_mode=mode)]), "gpu").views[0].named
+    assert tuple(numbers["crop_start"][0]) == start
+    for strip, sides in (("before", before), ("behind", behind), ("last", last)):
+        assert tuple(int(numbers[f"crop_{strip}_{axis}"][0, 0]) for axis in (0, 1)) == sides
 
 
 def test_the_kernels_are_given_rows_of_one_layout() -> None:
