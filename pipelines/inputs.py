@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpuloader.recipe import Drawn, DrawnView
 from gpuloader.recipe.crops import RandomHorizontalFlip
-from gpuloader.recipe.model import Ints, with_inner
+from gpuloader.recipe.model import Ints, Transform, with_inner
 from gpuloader.recipe.placement import PaddingMode
 from gpuloader.recipe.program import NEAREST, Op
 from gpuloader.recipe.view import ViewPlan
@@ -113,7 +113,7 @@ def make_inputs(
         step_inputs(  # for all views at once, which is faster
             np.concatenate([view.program.ops for view in drawn.views], axis=1),
             np.concatenate([view.program.parameters for view in drawn.views], axis=1),
-            [needed(possible, warps) for view in views for warps in [warps_of(view)] for possible in view.choices],
+            [needed(*each) for view in views for each in zip(view.choices, warps_of(view), strict=True)],
         )
     )
     for view, drawn_view, named in zip(views, drawn.views, placing, strict=True):
@@ -271,9 +271,14 @@ def needed(possible: frozenset[Op], warps: frozenset[str]) -> tuple[str, ...]:
     )
 
 
-def warps_of(view: ViewPlan) -> frozenset[str]:
-    """Names what a view's steps take for Op.WARP; the matrices of `RandomPerspective` alone may not be affine."""
-    inner = list(with_inner(view.pixels))
+def warps_of(view: ViewPlan) -> list[frozenset[str]]:
+    """Names what each of a view's steps takes for Op.WARP."""
+    return [warps for transform in view.pixels for warps in [_warps_of(transform)] * transform.steps]
+
+
+def _warps_of(transform: Transform) -> frozenset[str]:
+    """Names what a step of a transform takes; the matrices of `RandomPerspective` alone may not be affine."""
+    inner = list(with_inner([transform]))
     kinds = ["affine", *(["perspective"] if any(isinstance(each, RandomPerspective) for each in inner) else [])]
     interpolations = {getattr(each, "interpolation", None) for each in inner} - {None}
     interpolations |= {"nearest" for each in inner if isinstance(each, RandomHorizontalFlip)}

@@ -683,6 +683,8 @@ def test_the_pixels_do_not_depend_on_neighbours_or_threads(name: str) -> None:
 
 
 REFLECTED = {"Flip": 4, "Cat": 2, "Slice": 5}
+ROTATED = {"WarpAffine": 1, "Arithmetic": 2, "Cast": 1}
+FLIPS = [RandomHorizontalFlip(), RandomVerticalFlip()]
 PLACED = {"ImageSlice": 1, "Resize": 1, "CropMirrorNormalize": 1}
 
 
@@ -702,7 +704,9 @@ PLACED = {"ImageSlice": 1, "Resize": 1, "CropMirrorNormalize": 1}
         ([RandomResizedCrop(32), RandomGrayscale()], 8, 2, {"CoordTransform": 1, "Arithmetic": 1, "Cast": 1}),
         ([RandomResizedCrop(32), RandomInvert()], 8, 2, {"Arithmetic": 3}),
         ([RandomResizedCrop(32), RandomRotation(9)], 8, 2, {"WarpAffine": 1}),
-        ([RandomResizedCrop(32), RandomRotation(9, fill=7)], 8, 2, {"WarpAffine": 1, "Arithmetic": 2, "Cast": 1}),
+        ([RandomResizedCrop(32), RandomRotation(9, fill=7)], 8, 2, ROTATED),
+        # a flip is one node
+        ([Resize((32, 32)), RandomRotation(9, "bilinear", fill=7), *FLIPS], 8, 2, {**ROTATED, "WarpAffine": 3}),
         ([RandomResizedCrop(32), RandomErasing()], 7, 2, {"Erase": 1}),
     ],
     ids=lambda value: "-".join(type(each).__name__ for each in value) if isinstance(value, list) else None,
