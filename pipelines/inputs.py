@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpuloader.recipe import Drawn, DrawnView
 from gpuloader.recipe.crops import RandomHorizontalFlip
-from gpuloader.recipe.model import Ints, with_inner
+from gpuloader.recipe.model import Ints, Transform, with_inner
 from gpuloader.recipe.placement import PaddingMode
 from gpuloader.recipe.program import NEAREST, Op
 from gpuloader.recipe.view import ViewPlan
@@ -113,7 +113,7 @@ def make_inputs(
         step_inputs(  # for all views at once, which is faster
             np.concatenate([view.program.ops for view in drawn.views], axis=1),
             np.concatenate([view.program.parameters for view in drawn.views], axis=1),
-            [needed(possible, warps) for view in views for warps in [warps_of(view)] for possible in view.choices],
+            [needed(*each) for view in views for each in zip(view.choices, warps_of(view), strict=True)],
         )
     )
     for view, drawn_view, named in zip(views, drawn.views, placing, strict=True):
@@ -218,9 +218,12 @@ def _placing(view: ViewPlan, drawn: DrawnView, region: Ints, shared: bool) -> Ar
 def _padding(name: str, mode: PaddingMode, picture: Ints, image: Ints, shown: Ints) -> Arrays:
     """Computes what `_pad` takes to show a box around a picture; all boxes are (n, 4) top, left, bottom, right.
 
-    NAME_start     (n, 2) int32       where it begins in the image, or in that and mirrored copies around it
+    NAME_start     (n, 2) int32       where it begins in the image, or in that with mirrored strips around it
     NAME_shape     (n, 2) int32       its size; float32 with padding_mode "edge"
     NAME_shift     (n, 2, 3) float32  instead of the start, with padding_mode "edge": the matrix that moves the image
+    NAME_before_0, NAME_before_1      (n, 1) int32, if the image is mirrored: how many of its rows and columns before it
+    NAME_behind_0, NAME_behind_1      the same for those behind it
+    NAME_last_0, NAME_last_1          where those begin in the image
 
     Args:
         picture: where the picture is; it may be empty.
@@ -232,10 +235,17 @@ def _padding(name: str, mode: PaddingMode, picture: Ints, image: Ints, shown: In
         shift = np.tile(np.eye(2, 3, dtype=np.float32), (len(corner), 1, 1))
         shift[:, :, 2] = corner[:, ::-1]
         return {f"{name}_shift": shift, f"{name}_shape": shape.astype(np.float32)}
-    corner = corner + {"constant": 0 * size, "reflect": size - 1, "symmetric": size}[mode]
-    empty = (picture[:, :2] == picture[:, 2:]).any(1, keepdims=True)  # DALI's images are not: begin behind it
-    start = np.where(empty, size, corner)
-    return {f"{name}_start": start.astype(np.int32), f"{name}_shape": shape.astype(np.int32)}
+    if mode == "constant":
+        empty = (picture[:, :2] == picture[:, 2:]).any(1, keepdims=True)  # DALI's images are not: begin behind it
+        numbers = {"start": np.where(empty, size, corner), "shape": shape}
+    else:
+        most = np.maximum(size - (mode == "reflect"), 0)  # the border is not repeated
+        before, behind = (np.minimum(np.maximum(sides, 1), most) for sides in (-corner, corner + shape - size))
+        numbers = {"start": corner + before, "shape": shape}
+        for axis in (0, 1):
+            of_axis = (("before", before), ("behind", behind), ("last", most - behind))
+            numbers |= {f"{strip}_{axis}": sides[:, axis : axis + 1] for strip, sides in of_axis}
+    return {f"{name}_{number}": values.astype(np.int32) for number, values in numbers.items()}
 
 
 # --- steps that change pixels
@@ -266,9 +276,14 @@ def needed(possible: frozenset[Op], warps: frozenset[str]) -> tuple[str, ...]:
     )
 
 
-def warps_of(view: ViewPlan) -> frozenset[str]:
-    """Names what a view's steps take for Op.WARP; the matrices of `RandomPerspective` alone may not be affine."""
-    inner = list(with_inner(view.pixels))
+def warps_of(view: ViewPlan) -> list[frozenset[str]]:
+    """Names what each of a view's steps takes for Op.WARP."""
+    return [warps for transform in view.pixels for warps in [_warps_of(transform)] * transform.steps]
+
+
+def _warps_of(transform: Transform) -> frozenset[str]:
+    """Names what a step of a transform takes; the matrices of `RandomPerspective` alone may not be affine."""
+    inner = list(with_inner([transform]))
     kinds = ["affine", *(["perspective"] if any(isinstance(each, RandomPerspective) for each in inner) else [])]
     interpolations = {getattr(each, "interpolation", None) for each in inner} - {None}
     interpolations |= {"nearest" for each in inner if isinstance(each, RandomHorizontalFlip)}

@@ -159,7 +159,7 @@ def _pad(image: DataNode, given: Nodes, name: str, how: Placement) -> DataNode:
         matrix, size = given[f"{name}_shift"], given[f"{name}_shape"]
         return fn.warp_affine(image, matrix=matrix, size=size, interp_type=types.INTERP_NN)
     if how.padding_mode != "constant":
-        image = _reflect(image, how.padding_mode)
+        image = _reflect(image, given, name, how.padding_mode)
     return fn.slice(
         image,
         start=given[f"{name}_start"],
@@ -181,13 +181,15 @@ def _transpose(image: DataNode) -> DataNode:
     return fn.transpose(image, perm=[1, 0, 2], transpose_layout=False)
 
 
-def _reflect(image: DataNode, padding_mode: str) -> DataNode:
-    """Extends the image on each side by a mirrored copy, as the padding mode says."""
+def _reflect(image: DataNode, given: Nodes, name: str, padding_mode: str) -> DataNode:
+    """Extends the image on each side by a mirrored strip, as the padding mode says."""
+    border = int(padding_mode == "reflect")  # which is not repeated
     for axis in (0, 1):
-        before = behind = fn.flip(image, vertical=int(axis == 0), horizontal=int(axis == 1))
-        if padding_mode == "reflect":  # without repeating the border
-            before, behind = (before[:-1], before[1:]) if axis == 0 else (before[:, :-1], before[:, 1:])
-        image = fn.cat(before, image, behind, axis=axis)
+        before, behind, last = (given[f"{name}_{strip}_{axis}"] for strip in ("before", "behind", "last"))
+        strips = [fn.slice(image, start=[border], shape=before, axes=[axis]),
+                  fn.slice(image, start=last, shape=behind, axes=[axis])]  # fmt: skip
+        first, final = (fn.flip(strip, vertical=int(axis == 0), horizontal=int(axis == 1)) for strip in strips)
+        image = fn.cat(first, image, final, axis=axis)
     return image
 
 

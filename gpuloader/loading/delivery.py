@@ -111,11 +111,11 @@ def _changed(images: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any
 
 
 def _pixel_mask(device: torch.device, view: DrawnView) -> torch.Tensor:
-    """Makes (b, H, W) int64 of padded images: 1 on the picture."""
+    """Makes (b, H, W) bool of padded images: True on the picture."""
     assert view.shape is not None
     heights, widths = _on_device(device, view.placement.shape.T[..., None, None].copy())
     rows, columns = (torch.arange(side, device=device) for side in view.shape)
-    return ((rows[:, None] < heights) & (columns < widths)).long()
+    return (rows[:, None] < heights) & (columns < widths)
 
 
 def by_view(values: list[Any]) -> Any:  # noqa: ANN401

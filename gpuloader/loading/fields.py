@@ -53,6 +53,11 @@ class Component(ABC):
         return ()
 
     @property
+    def in_threads(self) -> bool:
+        """Whether several threads parse it, in any order: it calls no function of a user, and is mostly not Python."""
+        return False
+
+    @property
     def is_widened(self) -> bool:
         """Whether a batch has its integers as int64: up to the device, they are in a type that takes less."""
         return False

@@ -33,8 +33,9 @@ class MemoryEstimate:
         worst_batch_bytes: the most that the decoded images of one batch can take: the batch of the largest images
             whose size is known and that the recipe's `max_pixels` allows.
         machine_bytes: the memory of the machine that this process may use.
-        output_bytes: the delivered views of prefetch + 2 batches, on the device. If sizes differ, of images of the mean
-            size, or padded to the largest; 0 if no image's size is known.
+        output_bytes: the delivered views of prefetch + 2 batches, on the device, in the epoch with the largest ones. If
+            sizes differ, of images of the mean size, or padded to the largest, with their `pixel_mask`; 0 if no image's
+            size is known.
     """
 
     preset: str
@@ -52,6 +53,7 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
     """Estimates the memory of a loader over these shards; `preset` is the recipe's name in the estimate."""
     heights, widths, sizes = map(shards.column, ("height", "width", "image_size"))
     pixels = heights.astype(np.int64) * widths
+    recipe = recipe.at(recipe.largest_epoch)
     decoded, drawn = None, recipe.drawn_for_none
     some = np.flatnonzero((pixels > 0) & (pixels <= recipe.max_pixels))
     if len(some):
@@ -59,7 +61,7 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         drawn = recipe.draw(Draws(0, 0, some), np.stack([heights[some], widths[some]], 1).astype(np.int64))
         region_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
         decoded = int(2 * batch_size * 3 * region_pixels.mean())
-    values = sum(3 * _delivered_pixels(view) for view in drawn.views)
+    pixel_bytes = 3 * np.dtype(recipe.graph_dtype).itemsize + isinstance(recipe.batch, dict)  # with `pixel_mask`
     return MemoryEstimate(
         preset=preset,
         batch_size=batch_size,
@@ -69,7 +71,7 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         decoded_bytes=decoded,
         worst_batch_bytes=sum(_largest_images_bytes(shards, recipe, batch_size)),
         machine_bytes=available_memory_bytes(),
-        output_bytes=int((prefetch + 2) * batch_size * values * np.dtype(recipe.graph_dtype).itemsize),
+        output_bytes=int((prefetch + 2) * batch_size * sum(map(_delivered_pixels, drawn.views)) * pixel_bytes),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +44,8 @@ _FIELD_NUMBERS = 4  # drawn for the fields of a sample: a block of the stream
 _Request: TypeAlias = tuple[Cursor, Arena]
 _DrawnRow: TypeAlias = tuple[PlannedBatch, NDArray[np.float64]]
 """A row of the plan, and the numbers for its fields, (4,). A replacement has those of the sample that it replaces."""
+_Sample: TypeAlias = tuple[int, EncodedImage, tuple[int, int] | None, NDArray[np.float64], Wanted]
+"""The arguments of `Reader._begin`."""
 _GoodRow: TypeAlias = tuple[EncodedImage, tuple[int, int], Mapping[str, Any]]
 """An image as the graph takes it, its (height, width), and the values of the sample's fields by name."""
 
@@ -97,6 +100,8 @@ class Reader:
         self._suspects = suspects
         self._ahead = ahead
         self._unseen = run.unseen
+        self._parsed_in_threads = {name: field for name, field in run.fields.items() if field.in_threads}
+        self._parsed_in_order = {name: field for name, field in run.fields.items() if not field.in_threads}
 
     def read(self, cursor: Cursor, arena: Arena, wanted: Wanted = lambda: True) -> EncodedBatch:
         """Makes the batch of the step at the cursor, with its images in the arena; stops early if no longer `wanted`.
@@ -128,11 +133,15 @@ class Reader:
         numbers = planned.draws.uniform(Stream.FIELD, _FIELD_NUMBERS) if self._run.fields else np.empty((len(ids), 0))
         fields: list[Mapping[str, Any]] = [{}] * len(ids)
         refused: dict[int, str] = {}
-        for row in np.flatnonzero(unseen | bool(self._run.fields)).tolist():
+        rows = np.flatnonzero(unseen | bool(self._run.fields)).tolist()
+        size_of = {row: None if unseen[row] else tuple(sizes[row].tolist()) for row in rows}
+        begun = self._begin_in_threads(
+            [(int(ids[row]), images[row], size_of[row], numbers[row], wanted) for row in rows]
+        )
+        for row, begin in zip(rows, begun, strict=True):
             sample, image, drawn = int(ids[row]), images[row], (planned.row(row), numbers[row])
-            size = None if unseen[row] else tuple(sizes[row].tolist())
             try:
-                images[row], sizes[row], fields[row] = self._admit(sample, image, size, drawn, wanted)
+                images[row], sizes[row], fields[row] = self._admit(sample, begin, drawn, wanted)
             except Refused as error:
                 refused[row] = error.cause
                 continue
@@ -241,24 +250,58 @@ class Reader:
             )
         return labels
 
-    def _admit(
-        self, sample: int, image: EncodedImage, size: tuple[int, int] | None, drawn: _DrawnRow, wanted: Wanted
+    def _begin_in_threads(self, samples: Sequence[_Sample]) -> list[Callable[[], _GoodRow]]:
+        """Begins to admit samples, in several threads if these parse fields; returns functions that give the results.
+
+        All of it is done when this returns. So nothing depends on which thread was the first.
+        """
+        if not self._parsed_in_threads:
+            return [partial(self._begin, *sample) for sample in samples]
+        with ThreadPoolExecutor(self._run.num_threads, "gpuloader-fields") as threads:
+            return [threads.submit(self._begin, *sample).result for sample in samples]
+
+    def _begin(
+        self,
+        sample: int,
+        image: EncodedImage,
+        size: tuple[int, int] | None,
+        numbers: NDArray[np.float64],
+        wanted: Wanted,
     ) -> _GoodRow:
-        """Returns the image as the graph takes it, its size, and the sample's fields; raises Refused if it is bad.
+        """Returns the image as the graph takes it, its size, and the fields that several threads may parse.
 
         Args:
             size: of an image that the gate accepted; None asks the gate.
         """
-        run, (planned, numbers) = self._run, drawn
-        if cause := run.known_bad.get(sample) or run.shards.too_large.get(sample):
+        if cause := self._known_cause(sample):
             raise Refused(cause)
+        if size is None:
+            image, size = admit_for(self._run, image)
+        return image, size, self._parse(self._parsed_in_threads, sample, size, numbers, wanted)
+
+    def _known_cause(self, sample: int) -> str | None:
+        """Returns why a sample is bad, if that is known before its bytes are looked at."""
+        return self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample)
+
+    def _parse(
+        self,
+        fields: Mapping[str, Component],
+        sample: int,
+        size: Shape,
+        numbers: NDArray[np.float64],
+        wanted: Wanted,
+    ) -> dict[str, Any]:
+        read = partial(self._read_component, sample, wanted)
+        return parse_fields(fields, read, self._delivered_size(sample, size), numbers)
+
+    def _admit(self, sample: int, begin: Callable[[], _GoodRow], drawn: _DrawnRow, wanted: Wanted) -> _GoodRow:
+        """Returns what `_begin` returns, with all fields; raises Refused if the sample is bad."""
+        run, (planned, numbers) = self._run, drawn
         try:
-            if size is None:
-                image, size = admit_for(run, image)
-            read = partial(self._read_component, sample, wanted)
-            fields = parse_fields(run.fields, read, self._delivered_size(sample, size), numbers)
+            image, size, fields = begin()
+            fields = {**fields, **self._parse(self._parsed_in_order, sample, size, numbers, wanted)}
         except Refused:
-            if run.shards.discard_if_damaged(sample):
+            if self._known_cause(sample) is None and run.shards.discard_if_damaged(sample):
                 raise _DiscardedError from None
             raise
         # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
@@ -274,12 +317,13 @@ class Reader:
         """Returns the first good sample among those that the plan draws for the bad one."""
         if not self._run.bad_images.replace and sample not in self._run.known_bad:
             raise BadImageError(*self._run.shards.locate(sample), cause)
-        planned, _ = drawn
+        planned, numbers = drawn
         uniform = planned.draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
         for candidate in self._run.plan.replacements(planned.cursor, uniform).tolist():
             [image] = self._run.shards.read_images(np.array([candidate]), Arena(), wanted)
             with suppress(Refused):
-                admitted = self._admit(candidate, image, None, drawn, wanted)
+                begin = partial(self._begin, candidate, image, None, numbers, wanted)
+                admitted = self._admit(candidate, begin, drawn, wanted)
                 _, size, fields = admitted
                 if not self._find_too_large(planned, np.array([candidate]), np.array([size]), [fields]):
                     return candidate, admitted

@@ -138,11 +138,13 @@ class Run:
 
     @cached_property
     def largest(self) -> Recipe:
-        """The recipe with its largest output: that of the largest bucket that has samples."""
-        buckets = self.plan.bucketed
+        """The recipe with its largest output: of all epochs, and of the largest bucket that has samples."""
+        buckets, epoch = self.plan.bucketed, self.recipe.largest_epoch
         if buckets is None:
-            return self.recipe
-        return self.recipe.at(0, max((shape for shape, run in zip(buckets.shapes, buckets.runs) if len(run)), key=prod))
+            return self.recipe.at(epoch)
+        return self.recipe.at(
+            epoch, max((shape for shape, run in zip(buckets.shapes, buckets.runs) if len(run)), key=prod)
+        )
 
     @property
     def decoded(self) -> bool:

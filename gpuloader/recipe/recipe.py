@@ -248,6 +248,12 @@ class Recipe:
         sizes = [getattr(each, "size", None) for view in self._views for each in view.transforms]
         return tuple(sorted({start for size in sizes if isinstance(size, dict) for start in size}))
 
+    @cached_property
+    def largest_epoch(self) -> int:
+        """The first epoch with the largest output, if sizes change by epoch; otherwise 0."""
+        one, size = np.zeros(1, np.int64), np.array([[1000, 1000]])
+        return max(self._starts, key=lambda epoch: self.draw(Draws(0, epoch, one), size).pixels[0], default=0)
+
     def _made_for(self, epoch: int, shape: Shape | None) -> Self:
         if isinstance(self.views, int):
             made = replace(self, transforms=_sized(self.transforms, epoch, shape))

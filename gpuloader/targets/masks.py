@@ -71,6 +71,10 @@ class Mask(Target):
         return self.instances or bool(self.path)
 
     @property
+    def in_threads(self) -> bool:
+        return self.extension.endswith("png")
+
+    @property
     def is_widened(self) -> bool:
         return not self._of_objects
 

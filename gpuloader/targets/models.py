@@ -190,4 +190,4 @@ def to_detr(batch: Mapping[str, Any], *, boxes: str = "boxes") -> dict[str, Any]
             {"class_labels": classes, "boxes": torch.cat([(start + end) / 2 / scale, (end - start) / scale], 1)}
         )
     ones = torch.ones_like(images[:, 0], dtype=torch.int64)
-    return {"pixel_values": images, "pixel_mask": batch.get("pixel_mask", ones), "labels": labels}
+    return {"pixel_values": images, "pixel_mask": batch.get("pixel_mask", ones).long(), "labels": labels}

@@ -698,7 +698,9 @@ def test_the_pixels_do_not_depend_on_neighbours_or_threads(name: str) -> None:
         assert all(torch.equal(one[0], many[row]) for one, many in zip(alone, together, strict=True))
 
 
-REFLECTED = {"Flip": 2, "TensorSubscript": 4, "Cat": 2, "Slice": 1}
+REFLECTED = {"Flip": 4, "Cat": 2, "Slice": 5}
+ROTATED = {"WarpAffine": 1, "Arithmetic": 2, "Cast": 1}
+FLIPS = [RandomHorizontalFlip(), RandomVerticalFlip()]
 PLACED = {"ImageSlice": 1, "Resize": 1, "CropMirrorNormalize": 1}
 
 
@@ -718,7 +720,9 @@ PLACED = {"ImageSlice": 1, "Resize": 1, "CropMirrorNormalize": 1}
         ([RandomResizedCrop(32), RandomGrayscale()], 8, 2, {"CoordTransform": 1, "Arithmetic": 1, "Cast": 1}),
         ([RandomResizedCrop(32), RandomInvert()], 8, 2, {"Arithmetic": 3}),
         ([RandomResizedCrop(32), RandomRotation(9)], 8, 2, {"WarpAffine": 1}),
-        ([RandomResizedCrop(32), RandomRotation(9, fill=7)], 8, 2, {"WarpAffine": 1, "Arithmetic": 2, "Cast": 1}),
+        ([RandomResizedCrop(32), RandomRotation(9, fill=7)], 8, 2, ROTATED),
+        # a flip is one node
+        ([Resize((32, 32)), RandomRotation(9, "bilinear", fill=7), *FLIPS], 8, 2, {**ROTATED, "WarpAffine": 3}),
         ([RandomResizedCrop(32), RandomErasing()], 7, 2, {"Erase": 1}),
     ],
     ids=lambda value: "-".join(type(each).__name__ for each in value) if isinstance(value, list) else None,
@@ -773,6 +777,7 @@ def test_on_a_gpu_numpy_computes_all_numbers(preset: Recipe, splits: int) -> Non
         [Pad(20, padding_mode="reflect"), RandomResizedCrop(32), TenCrop((16, 24))],  # of a region that is shared
         [Pad(20, 99), CenterCrop(70), TenCrop((50, 60)), Resize((30, 31)), Pad(2, 99)],
         [Pad((0, 200, 0, 0), 99), CornerCrop((50, 60), "top left"), Pad(9, 99), Resize((30, 31)), Pad(2, 99)],
+        [Pad(10, padding_mode="reflect"), CornerCrop(8, "top left"), CornerCrop(4, "top left")],  # no pixel is left
         [RandomResizedCrop(32), Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)), RandomErasing(value=(1.0, 0.0, -1.0))],
         [RandomResizedCrop(32), RandomErasing(value="random")],
         [RandomResizedCrop(32), RandomErasing(1.0, (0.1, 0.5), value="random_color", count=4)],

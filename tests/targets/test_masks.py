@@ -6,18 +6,20 @@ import json
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Barrier, current_thread
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from making import encoded, saved, write_shard
+from numpy.typing import NDArray
 from PIL import Image
 from scenes import loader
 
-from gpuloader import BadImages, Compose, DataError, Mask
+from gpuloader import BadImageError, BadImages, Compose, DataError, Decoder, Field, Mask
 from gpuloader.plan import Draws
-from gpuloader.recipe import Recipe
+from gpuloader.recipe import Recipe, Shape
 from gpuloader.recipe.model import Transform
 from gpuloader.transforms import CenterCrop, Pad, RandomPerspective, Resize
 
@@ -135,6 +137,53 @@ def test_batches_have_int64(tmp_path: Path, batch: str | dict[str, int]) -> None
         images = np.zeros((8, 8, 3), np.uint8)
         target = Compose([Resize((8, 8))])(images, {"mask": expected})[1]  # images in memory have the same
         assert (target["mask"].dtype, target["mask"].tolist()) == (torch.int64, mask.tolist())
+
+
+# --- several threads parse masks
+
+
+class Meeting(Mask):
+    """Parsing it waits for a second thread that parses another."""
+
+    barrier = Barrier(2, timeout=60)
+
+    def value(self, component: Any, size: Shape, drawn: NDArray[np.float64]) -> NDArray[Any]:  # noqa: ANN401
+        self.barrier.wait()
+        return super().value(component, size, drawn)
+
+
+def test_several_threads_parse_masks_and_one_calls_your_functions_in_order(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "a.tar", [{**sample_of(number, 0), "txt": b"%d" % number} for number in range(8)])
+    called: list[tuple[str, int]] = []
+
+    def parse(text: bytes) -> int:
+        called.append((current_thread().name, int(text)))
+        return int(text)
+
+    fields = {"number": Field("txt", parse), "mask": Meeting("mask.png")}
+    options = {"preset": {"transforms": [{"Resize": {"size": [8, 8]}}]}, "shuffle": "full", "seed": 1}
+    with loader(tar, 8, **options, fields=fields, decoder=Decoder(num_threads=2)) as batches:
+        first = next(iter(batches))
+    assert called[:8] == [("gpuloader-reader", number) for number in first["index"].tolist()]
+    assert first["mask"].shape == (8, 8, 8)
+
+
+@pytest.mark.parametrize("num_threads", [1, 5])
+def test_the_number_of_threads_changes_nothing(tmp_path: Path, num_threads: int) -> None:
+    samples = [sample_of(number, 1) for number in range(8)]
+    for bad, broken in ((2, samples[2]["mask.png"][:60]), (5, b"no PNG")):
+        samples[bad]["mask.png"] = broken  # type: ignore[assignment]
+    tar = write_shard(tmp_path / "a.tar", samples)
+    options = {"preset": {"transforms": [{"Resize": {"size": [8, 8]}}]}, "decoder": Decoder(num_threads=num_threads)}
+    fields = {"mask": Mask("mask.png"), **OUTLINES}
+    with loader(tar, 8, **options, fields=fields) as batches, pytest.raises(BadImageError) as raised:
+        next(iter(batches))
+    assert raised.value.key == "2"  # the first bad sample of the batch
+    replacing = BadImages(replace=True, max_share=1)
+    with loader(tar, 8, **options, fields=fields, on_error=replacing) as batches:
+        [batch] = batches
+        assert batch["index"].tolist() == [0, 1, 0, 3, 4, 0, 6, 7]
+        assert list(batches.stats().bad) == [2, 5]
 
 
 # --- the memory of a batch: at most twice what is delivered
