@@ -105,7 +105,7 @@ def all_steps(results: Path, shards: Sequence[str]) -> list[Step]:
     return [
         *map(verify, ["machine", "formats", "repeats", "recipes"]),
         *map(test, first),
-        *map(verify, ["cuts", "operations", "bad-images", "memory", "speed"]),
+        *map(verify, ["cuts", "operations", "forms", "bad-images", "memory", "speed"]),
         *map(test, others),
         Step("benchmark.txt", 1800, ["python3", f"{bench}/orchestrator.py", "--shards", *shards, *settings, *work]),
         Step("training.txt", 1800, ["python3", f"{bench}/training.py", "--shards", *shards]),
