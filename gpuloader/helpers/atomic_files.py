@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_MACHINE = _BOOT.read_text()[:8] if _BOOT.exists() else os.urandom(4).hex()  # it runs since one start
+_MACHINE = _BOOT.read_text()[:8] if _BOOT.exists() else os.urandom(4).hex()  # after a restart it is another one
 _HIDDEN = re.compile(r"\..+\.([0-9a-f]{8})-\w{8}\.tmp")
 _DAY_SECONDS = 24 * 3600
 
