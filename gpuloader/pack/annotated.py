@@ -178,7 +178,7 @@ def _as_json(content: Mapping[str, Any], where: str) -> bytes:
     except ValueError:
         raise PackError(f"{where}: its annotations have NaN or an infinite number: correct them") from None
     except RecursionError:
-        raise PackError(f"{where}: its annotations have lists within lists, too many to write: correct them") from None
+        raise PackError(f"{where}: its annotations are nested too deeply to be written: correct them") from None
 
 
 def _in_pixels(relative: bytes, image: bytes) -> bytes:
