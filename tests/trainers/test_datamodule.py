@@ -97,9 +97,7 @@ class OnOneDevice:
     distributed_sampler_kwargs = None
 
 
-def test_evaluation_shares_the_values_less_the_images_that_are_known_to_be_bad(
-    shards: list[Path], tmp_path: Path
-) -> None:
+def test_evaluation_shares_the_values_and_leaves_out_what_training_replaces(shards: list[Path], tmp_path: Path) -> None:
     known = tmp_path / "bad.jsonl"
     known.touch()
     values = {"on_error": {"replace": True, "known": known}, "decoder": {"num_threads": 2}}
@@ -107,7 +105,7 @@ def test_evaluation_shares_the_values_less_the_images_that_are_known_to_be_bad(
     data.trainer = OnOneDevice()
     train, val = run_of(data.train_dataloader().loader), run_of(data.val_dataloader().loader)
     assert (train.bad_images, train.num_threads, train.plan.steps) == (BadImages(replace=True, known=known), 2, 2)
-    assert (val.bad_images, val.num_threads, val.plan.steps) == (BadImages(replace=True), 2, 5)
+    assert (val.bad_images, val.num_threads, val.plan.steps) == (BadImages(skip=True), 2, 5)
     data.teardown("fit")
 
 
