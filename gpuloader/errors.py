@@ -323,7 +323,7 @@ class BadImageError(DataError):
           shard  train.tar
           key    cat/01
           offset 512
-        Repair or remove the sample, or pass on_error="replace" to train on without it.
+        Repair or remove the sample, or go on without it: on_error="replace" to train, "skip" to evaluate.
     """
 
     def __init__(self, shard: str, key: str, offset: int, cause: str) -> None:
@@ -339,7 +339,7 @@ class BadImageError(DataError):
             f"  shard  {self.shard}",
             f"  key    {self.key}",
             f"  offset {self.offset}",
-            'Repair or remove the sample, or pass on_error="replace" to train on without it.',
+            'Repair or remove the sample, or go on without it: on_error="replace" to train, "skip" to evaluate.',
         )
 
 

@@ -28,7 +28,7 @@ _DESCRIPTIONS = {
     "reading_seconds": "Time of the reading thread for reading bytes",
     "gating_seconds": "Time of the reading thread for the gate, draws, labels and fields",
     "ready_batches": "Batches that are read and wait to be decoded",
-    "bad_images": "Bad images that were replaced",
+    "bad_images": "Bad images that were replaced or left out",
     "cache_hits": "How often a batch found a shard in the cache",
     "cache_misses": "How often a batch had to wait for a shard's download",
     "cache_downloaded_bytes": "Bytes of shards downloaded",

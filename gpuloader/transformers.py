@@ -8,6 +8,7 @@ split them again. In evaluation, it learns from them how many of the last batch'
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -20,6 +21,7 @@ from gpuloader.loading.loader import GPULoader, run_of
 try:
     from accelerate.data_loader import DataLoaderStateMixin
     from accelerate.state import GradientState
+    from accelerate.utils import find_batch_size
     from transformers import Trainer, TrainerCallback
     from transformers.trainer_callback import ExportableState
 except ImportError as error:
@@ -39,7 +41,8 @@ class GPULoaderTrainer(Trainer):
     A loader selects its rank's part of the data itself. Its `batch_size` must be `per_device_train_batch_size` or
     `per_device_eval_batch_size`, and its `output` names what the model takes, such as
     `{"image": "pixel_values", "label": "labels"}`. On several ranks, a loader for evaluation needs `last_batch="equal"`
-    or "pad"; padding counts neither in the metrics nor in the loss of models that leave out the label -100.
+    or "pad"; padding counts neither in the metrics nor in the loss of models that leave out the label -100. On one
+    rank, `on_error="skip"` leaves bad images out of evaluation.
 
     Each checkpoint has the training loader's state. `train(resume_from_checkpoint=...)` resumes at the next batch, also
     in the middle of an epoch and on another number of ranks, if the global batch stays the same. Each training log has
@@ -99,6 +102,12 @@ class GPULoaderTrainer(Trainer):
             raise ConfigError(
                 "the evaluation loader has last_batch='partial', but Trainer gathers batches of one size from all "
                 "ranks: give the loader last_batch='equal' or 'pad'"
+            )
+        if plan.world_size > 1 and run_of(loader).bad_images.skip:
+            raise ConfigError(
+                "the evaluation loader leaves bad images out (skip), but Trainer gathers batches of one size from all "
+                "ranks: evaluate on one rank, or leave skip out and repair the shards with `gpuloader "
+                "check --repair`"
             )
         return _EvaluationBatches(loader, self.label_names)
 
@@ -240,6 +249,7 @@ class _EvaluationBatches(DataLoaderStateMixin):
         self.dataset = range(_delivered(loader))  # Accelerate asks for its length
         self.total_batch_size = run_of(loader).plan.global_batch
         self._drop_last = False
+        self._skips = run_of(loader).bad_images.skip
         self.gradient_state = GradientState()
 
     def __len__(self) -> int:
@@ -249,14 +259,18 @@ class _EvaluationBatches(DataLoaderStateMixin):
         self.begin()
         try:
             self._loader.set_epoch(0)  # so that each evaluation is the same
-            for number, batch in enumerate(self._loader, start=1):
-                self.end_of_dataloader = number == len(self)
-                yield self._without_labels_of_padding(batch) if self.end_of_dataloader else batch
+            some = (batch for batch in self._loader if not self._skips or find_batch_size(batch))
+            for batch, following in pairwise(chain(some, [None])):
+                self.end_of_dataloader = following is None
+                yield self._last(batch) if self.end_of_dataloader else batch
         finally:
             self.end()
 
-    def _without_labels_of_padding(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _last(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Returns the last batch of this rank; its padding has labels that no loss counts."""
+        if self._skips:  # there is no padding
+            self.remainder = find_batch_size(batch)
+            return batch
         plan = run_of(self._loader).plan
         padding = torch.from_numpy(~plan.batch(plan.at(0, len(self) - 1)).valid)
         labels = {name: batch[name].clone() for name in self._label_names if name in batch}

@@ -1,5 +1,6 @@
 """DALI graphs, and running them. No files, YAML, rank or epoch."""
 
+from gpuloader.pipelines.blame import GOOD_SIZE, good_jpeg
 from gpuloader.pipelines.drawn_source import drawn_source
 from gpuloader.pipelines.feed import Feed
 from gpuloader.pipelines.graph import Source, recipe_pipeline
@@ -12,6 +13,7 @@ from gpuloader.pipelines.triage import find_undecodable, taken_by_engines
 from gpuloader.pipelines.whole import WholeDecoder
 
 __all__ = [
+    "GOOD_SIZE",
     "Feed",
     "FilledSource",
     "LastStep",
@@ -23,6 +25,7 @@ __all__ = [
     "cut_to_region",
     "drawn_source",
     "find_undecodable",
+    "good_jpeg",
     "read_cached",
     "recipe_pipeline",
     "taken_by_engines",

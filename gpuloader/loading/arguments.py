@@ -183,10 +183,22 @@ def _gpu_number(name: object) -> int:
 def resolve_bad_images(on_error: object) -> BadImages:
     """Returns a loader's `on_error` as a `BadImages`; the strings are short forms."""
     if isinstance(on_error, str):
-        if on_error not in ("raise", "replace"):
-            raise ConfigError(f'on_error={on_error!r}: allowed are "raise", "replace" and a BadImages(...)')
-        return BadImages(replace=on_error == "replace")
+        if on_error not in ("raise", "replace", "skip"):
+            raise ConfigError(f'on_error={on_error!r}: allowed are "raise", "replace", "skip" and a BadImages(...)')
+        return BadImages(replace=on_error == "replace", skip=on_error == "skip")
     return as_value(BadImages, "on_error", on_error)
+
+
+def check_counting(recipe: Recipe, bad_images: BadImages, names: Mapping[str, str] | None) -> None:
+    """Checks that an evaluation can tell replacements from its samples; raises ConfigError if it cannot."""
+    replaces = bad_images.replace or (bad_images.known is not None and not bad_images.skip)
+    if replaces and not recipe.random and "valid" not in (names or ()):
+        given = 'on_error="replace"' if bad_images.replace else "BadImages(known=...)"
+        raise ConfigError(
+            f"{given}: this recipe draws no random numbers, so it is for evaluation, where replacements of bad images "
+            f'would count as samples: use on_error="skip" or BadImages(skip=True), which leave bad images and padding '
+            f'out of the batches; or output="dict", and count only where batch["valid"]'
+        )
 
 
 def resolve_label_from(label_from: object) -> LabelFrom:

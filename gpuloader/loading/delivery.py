@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -93,6 +94,24 @@ def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: AN
         else:
             values[name] = partial(_deliver_field, run.device, name, batch.fields.get(name, []))
     return {name: values[entry]() for entry, name in run.names.items()}
+
+
+def leave_out(batch: EncodedBatch, views: list[Any]) -> tuple[EncodedBatch, list[Any]]:
+    """Returns a batch and its decoded images without the rows that are not valid; its fields have none of these."""
+    if batch.valid.all():
+        return batch, views
+    rows = np.flatnonzero(batch.valid)
+    left = replace(
+        batch,
+        ids=batch.ids[rows],
+        valid=batch.valid[rows],
+        images=[batch.images[row] for row in rows.tolist()],
+        labels=None if batch.labels is None else batch.labels[rows],
+        drawn=batch.drawn.take(rows),
+    )
+    return left, [
+        [view[row] for row in rows] if isinstance(view, list) else view[_on_device(view.device, rows)] for view in views
+    ]
 
 
 def channels_first(recipe: Recipe, views: list[Any]) -> list[Any]:

@@ -33,7 +33,7 @@ from gpuloader.loading.argument_types import (
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.changes import history_of
 from gpuloader.loading.decoding import DecodedBatches
-from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
+from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, leave_out
 from gpuloader.loading.iteration import AnyCursor, Closing, EpochSampler, Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
@@ -94,7 +94,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         shuffle: "none" (or False), "full" (or True), "block" (neighbours stay near each other, for slow disks) or
             "shards" (16 shards at a time, for stores). None means "full" if the recipe draws random numbers, otherwise
             "none". For a custom order, pass a function that takes the epoch and returns its sample ids, the same
-            number in each epoch. The weights of `sampling` override `shuffle`.
+            number in each epoch. With weights in `sampling`, leave `shuffle` out: they draw the order.
         last_batch: "drop" leaves out the last, short step; "pad" fills it; "equal" fills it until all ranks have the
             same number of samples; "partial" splits it, see `gpuloader.plan.epoch`. None means "drop" if the recipe
             draws random numbers, otherwise "partial"; with buckets "pad". Only the dictionary tells you which samples
@@ -115,7 +115,9 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch, aspect-ratio buckets,
             a curriculum.
         on_error: "raise" raises at a bad image, or at a field that cannot be parsed; "replace" puts a replacement,
-            drawn by the plan, in its place. A `BadImages` also limits how many may be bad, and lists known bad images.
+            drawn by the plan, in its place; "skip" leaves bad images and padding out of the batches, which are then
+            shorter or empty. If the recipe draws no random numbers, "replace" needs an `output` with `valid`. A
+            `BadImages` also limits how many may be bad, and lists known bad images.
         decoder: a `Decoder`: threads, prefetch, and how a GPU decodes.
         cache: a `Cache`: where shards from URLs are kept, and how many bytes of them.
         world: a `World`: this rank and the number of ranks. None takes them from torch.distributed, otherwise from
@@ -372,6 +374,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             self._batches = DecodedBatches(run, self._quarantine)
         with record_function("gpuloader: decode"):
             batch, images = self._batches.decode(cursor)
+            if run.bad_images.skip:
+                batch, images = leave_out(batch, images)
         decoded = time.perf_counter()
         with record_function("gpuloader: deliver"):
             result = deliver(run, batch, images)

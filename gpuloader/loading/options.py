@@ -106,24 +106,30 @@ class BadImages:
     """What happens to images that cannot be decoded, and to those beside which a field cannot be parsed.
 
     Attributes:
-        replace: whether a bad image is replaced by a sample that the plan draws; if False, it raises an error.
-        max_share: the largest share of the data that may be replaced, in [0, 1]; one image is always allowed. Each
-            rank counts the bad images that it met.
+        replace: whether a bad image is replaced by a sample that the plan draws.
+        max_share: the largest share of the data that may be bad, in [0, 1]; one image is always allowed. Each rank
+            counts the bad images that it met.
         known: a file of known bad images, as written by `write_quarantine` and `gpuloader check`. They are replaced
-            from the start, even if `replace` is False, and do not count for `max_share`.
+            from the start, or left out with `skip`, and do not count for `max_share`.
+        skip: whether bad images are left out of their batches, which are then shorter or empty; so is padding. If it
+            and `replace` are False, a bad image raises an error.
 
     Example:
         >>> from gpuloader import BadImages
         >>> BadImages(replace=True, max_share=0.001)
-        BadImages(replace=True, max_share=0.001, known=None)
+        BadImages(replace=True, max_share=0.001, known=None, skip=False)
     """
 
     replace: bool = False
     max_share: float = 0.01
     known: str | Path | None = None
+    skip: bool = False
 
     def __post_init__(self) -> None:
         _check(isinstance(self.replace, _BOOLS), "BadImages(replace", self.replace, "are True and False")
+        _check(isinstance(self.skip, _BOOLS), "BadImages(skip", self.skip, "are True and False")
+        if self.replace and self.skip:
+            raise ConfigError("BadImages(replace=True, skip=True): a bad image is replaced or left out, so give one")
         _check(_is_share(self.max_share), "BadImages(max_share", self.max_share, "is a share of the data in [0, 1]")
         _check(isinstance(self.known, _PATHS), "BadImages(known", self.known, "is the path of a file, or None")
 

@@ -1,8 +1,8 @@
 """Makes encoded batches from the plan and the shards: `Reader` makes one, `ReadAhead` has a thread make them ahead.
 
 In each step it gets the plan's sample ids, reads their bytes into an arena, sends every image through the gate, and
-parses the fields. A refused sample gets a replacement (or raises, if bad images are errors). Then it adds labels and
-what the recipe draws. The graph needs nothing else.
+parses the fields. A refused sample gets a replacement, or an image that is not delivered, or it raises, as `on_error`
+says. Then it adds labels and what the recipe draws. The graph needs nothing else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, cause_of, check_keys, parse_fields
 from gpuloader.loading.run import Run
-from gpuloader.pipelines import cut_to_region, find_undecodable
+from gpuloader.pipelines import GOOD_SIZE, cut_to_region, find_undecodable, good_jpeg
 from gpuloader.plan import Cursor, Plan, PlannedBatch, Stream
 from gpuloader.recipe import Drawn, Mixing, Shape
 from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
@@ -57,12 +57,13 @@ class EncodedBatch:
     Attributes:
         cursor: of this step.
         ids: (b,) int64, the samples that are delivered: the plan's, or their replacements.
-        valid: (b,) bool, False for padding and for replacements.
+        valid: (b,) bool, False for padding and for bad samples: only their replacements are delivered, or nothing.
         images: b encoded images, views into the arena; or arrays (height, width, 3) if the shards contain arrays.
         drawn: what the recipe draws for them.
         mixing: how neighbours are mixed, or None.
         labels: (b,) int64, or None.
-        fields: by name, what is made of the b values; only targets if b is 0.
+        fields: by name, what is made of the b values, or of those that are valid if others are left out; only targets
+            if there are none.
         bad: the planned samples that were found bad here, with the causes: the image, or a component beside it.
         arena: the memory behind `images`; free again when the graph is done with the batch.
         reading_seconds: the time for reading the images' bytes.
@@ -158,6 +159,8 @@ class Reader:
             valid[row] = False
         images, drawn_for_all = self._cut(images, self._draw(planned, ids, sizes, fields))
         mixing = self._draw_mixing(planned)
+        stay = np.flatnonzero(valid) if self._run.bad_images.skip else np.arange(len(ids))
+        drawn_for_those = drawn_for_all if len(stay) == len(ids) else drawn_for_all.take(stay)
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
@@ -165,11 +168,13 @@ class Reader:
             images=images,
             drawn=drawn_for_all,
             mixing=mixing,
-            labels=None if self._run.labels is None else self._check_labels(self._run.labels.of(ids, wanted), ids),
+            labels=None if self._run.labels is None else self._labels_of(ids, stay, wanted),
             fields={
-                name: self._collate(name, field, [values[name] for values in fields], ids, drawn_for_all, mixing)
+                name: self._collate(
+                    name, field, [fields[row][name] for row in stay.tolist()], ids[stay], drawn_for_those, mixing
+                )
                 for name, field in self._run.fields.items()
-                if len(ids) or field.is_target
+                if len(stay) or field.is_target
             },
             bad=bad,
             arena=arena,
@@ -237,9 +242,11 @@ class Reader:
         assert shape is not None  # images that are mixed have one size
         return mix.draw(draw, *shape)
 
-    def _check_labels(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the labels after checking that they are classes that the recipe can mix."""
-        mix = self._run.recipe.mix
+    def _labels_of(self, ids: NDArray[np.int64], rows: NDArray[np.int64], wanted: Wanted) -> NDArray[np.int64]:
+        """Returns the labels of samples, those of some rows only, after checking that the recipe can mix them."""
+        assert self._run.labels is not None
+        labels, mix = np.zeros(len(ids), np.int64), self._run.recipe.mix
+        labels[rows] = self._run.labels.of(ids[rows], wanted)
         if mix is not None and not (labels.min(initial=0) >= 0 and labels.max(initial=0) < mix.num_classes):
             row = int(np.argmax((labels < 0) | (labels >= mix.num_classes)))
             where = self._run.shards.locate(int(ids[row]))
@@ -314,9 +321,16 @@ class Reader:
         return image, size, fields
 
     def _replace(self, sample: int, drawn: _DrawnRow, cause: str, wanted: Wanted) -> tuple[int, _GoodRow]:
-        """Returns the first good sample among those that the plan draws for the bad one."""
-        if not self._run.bad_images.replace and sample not in self._run.known_bad:
+        """Returns the first good sample among those that the plan draws for the bad one.
+
+        A sample that is to be left out stays itself, with an image that can be decoded.
+        """
+        on_error = self._run.bad_images
+        if not (on_error.replace or on_error.skip) and sample not in self._run.known_bad:
             raise BadImageError(*self._run.shards.locate(sample), cause)
+        if on_error.skip:
+            image = np.zeros((*GOOD_SIZE, 3), np.uint8) if self._run.decoded else good_jpeg().copy()
+            return sample, (image, GOOD_SIZE, {})
         planned, numbers = drawn
         uniform = planned.draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
         for candidate in self._run.plan.replacements(planned.cursor, uniform).tolist():

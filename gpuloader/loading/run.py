@@ -19,6 +19,7 @@ from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import (
+    check_counting,
     find_boxes,
     output_names,
     resolve_bad_images,
@@ -306,12 +307,18 @@ def resolve_run(
     in_buckets = chosen.buckets is not None
     parsed_fields = resolve_fields(fields, output)
     names = output_names(output, parsed_fields, recipe, in_buckets)
+    check_counting(recipe, bad_images, names)
     for each in parsed_fields.values():
         each.check_recipe(recipe)
     find_boxes(recipe, parsed_fields)
     if here.local_rank == 0:
         warn_of_places(tuple(name for name, each in parsed_fields.items() if not each.is_target))
     order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
+    if shuffle is not None and chosen.weights is not None:
+        raise ConfigError(
+            f"Sampling(weights=...) and shuffle={shuffle!r} cannot be combined: the weights draw the order, so leave "
+            f"shuffle out"
+        )
     paths, sources = resolve_sources(tar)
     shards = ShardSet.open(
         paths, here.local_rank == 0, cache=storing.path, cache_bytes=storing.max_bytes, read_cached=read_cached
@@ -346,7 +353,7 @@ def resolve_run(
         seed=as_python_integer(seed),
         steps_per_epoch=chosen.steps_per_epoch,
     )
-    _check_mixing(recipe, plan, labels is not None or has_targets)
+    _check_mixing(recipe, plan, labels is not None or has_targets, bad_images)
     if here.rank == 0:
         warn_of_classes(recipe, labels)
         warn_of_empty_shares(plan)
@@ -386,10 +393,12 @@ def _check_shapes(recipe: Recipe, buckets: Bucketed) -> None:
             raise ConfigError(f"buckets: {error}") from None
 
 
-def _check_mixing(recipe: Recipe, plan: Plan, labelled: bool) -> None:
+def _check_mixing(recipe: Recipe, plan: Plan, labelled: bool, bad_images: BadImages) -> None:
     """Checks that there are pairs of samples with labels or masks if the recipe mixes."""
     if recipe.mix is None:
         return
+    if bad_images.skip:
+        raise ConfigError('on_error="skip" would separate neighbours that the recipe mixes: use "replace" or "raise"')
     if not labelled:
         raise ConfigError("the recipe mixes samples, but label_from=None gives no labels to mix: use another recipe")
     if plan.batch_size % 2:

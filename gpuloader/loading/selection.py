@@ -166,7 +166,7 @@ def make_sampling(
     global_batch: int,
     known_bad: Collection[int],
 ) -> Positions:
-    """Makes the samples of each epoch, and their order. Weights override `shuffle`.
+    """Makes the samples of each epoch, and their order. Weights draw the order, and only keep the name of `shuffle`.
 
     Args:
         upright: whether pictures are turned as their EXIF orientation says. It counts only for buckets, as do

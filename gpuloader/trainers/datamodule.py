@@ -53,7 +53,7 @@ class TrainerLoaders:
         eval_preset: the recipe for every stage but training, whose recipe is `preset`.
         eval_loader: arguments of `GPULoader` for every stage but training. Those stages share `batch_size`, `seed`,
             `on_error` (without the known bad images), `decoder`, `output`, `fields`, `label_from` and `cache` with
-            training, unless they are given here.
+            training, unless they are given here. Bad images that training replaces, they leave out.
         change_sampling: whether the sampling of training may differ from a checkpoint's, see
             `GPULoader.load_state_dict`. In the middle of an epoch, only the weights of sources may.
         loader: arguments of `GPULoader` for training.
@@ -275,7 +275,9 @@ def evaluation_options(
     """
     shared = {name: value for name, value in training.items() if name in _IN_EVERY_STAGE}
     if "on_error" in shared:
-        shared["on_error"] = replace(resolve_bad_images(shared["on_error"]), known=None)  # `known` is for train
+        on_error = resolve_bad_images(shared["on_error"])
+        skip = on_error.skip or on_error.replace  # replacements would count as samples
+        shared["on_error"] = replace(on_error, replace=False, skip=skip, known=None)  # `known` is for train
     evaluation = {"preset": eval_preset, **shared, **(eval_loader or {})}
     _check_names({**training, **evaluation})
     return evaluation

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loaders import SMALL, evaluation, loader
+from loaders import CUT, SMALL, evaluation, loader, spoilt
 from torch.nn import functional
 
-from gpuloader import ConfigError, GPULoader, StateError, World
+from gpuloader import BadImages, ConfigError, GPULoader, StateError, World
 
 pytest.importorskip("transformers")
 
@@ -264,6 +264,23 @@ def test_each_sample_counts_once_in_the_metrics_and_in_the_loss(
     np.testing.assert_allclose(predicted.predictions, expected["logits"].numpy(), atol=1e-5)
 
 
+def test_bad_images_are_left_out_of_the_metrics(tmp_path: Path) -> None:
+    bad = dict.fromkeys([1, *range(12, 24), *range(36, 40)], CUT)  # one, all of a batch, and all of the last, short one
+    good = [sample for sample in range(40) if sample not in bad]
+    on_error = BadImages(skip=True, max_share=1)
+    tar = spoilt(tmp_path, bad)
+    with evaluation(tar, 12, output={"image": "pixel_values", "label": "labels"}, on_error=on_error) as given:
+        run = trainer(tmp_path, None, eval_dataset=given, compute_metrics=metrics, per_device_eval_batch_size=12)
+        found = run.evaluate()
+    with evaluation(tar, 40, on_error=on_error) as whole, torch.no_grad():
+        images, labels = next(iter(whole))
+        expected = run.model.eval()(images, labels)["logits"].argmax(1) == labels
+    assert found["eval_samples"] == len(good)
+    assert found["eval_labels"] == sorted(sample % 10 for sample in good)
+    assert found["eval_right"] == expected.sum()
+    assert np.isfinite(found["eval_loss"])
+
+
 def test_evaluation_in_training_changes_nothing_and_may_have_several_loaders(
     shards: list[Path], tmp_path: Path
 ) -> None:
@@ -295,6 +312,11 @@ def test_short_batches_of_several_ranks_are_refused_before_they_are_gathered(
             else:
                 with pytest.raises(ConfigError, match=r"has last_batch='partial', but Trainer gathers batches of one"):
                     run.get_eval_dataloader(given)
+    with (
+        evaluation(shards, 9, output=BATCH, world=World(1, 2), last_batch="pad", on_error="skip") as given,
+        pytest.raises(ConfigError, match=r"leaves bad images out \(skip\), but Trainer gathers batches of one size"),
+    ):
+        run.get_eval_dataloader(given)
     buckets = {"buckets": [(32, 32), (24, 48)]}
     with (
         evaluation(shards, 9, output=BATCH, world=World(1, 2), sampling=buckets) as given,

@@ -419,7 +419,7 @@ def test_a_subset_and_samples_that_come_again_have_their_own(tar: Path, delivere
     subset = by_sample(loader(tar, sampling=Sampling(subset=[7, 3, 2])))
     assert_same(subset, {number: delivered[number] for number in (2, 3, 7)})
     weights = [100.0 if number in (3, 6) else 1e-6 for number in range(COUNT)]
-    drawn = list(loader(tar, shuffle="full", sampling=Sampling(weights=weights)))
+    drawn = list(loader(tar, sampling=Sampling(weights=weights)))
     assert {int(number) for batch in drawn for number in batch["index"]} == {3, 6}
     for batch in drawn:
         assert_same(by_sample([batch]), {int(number): delivered[int(number)] for number in batch["index"]})

@@ -117,7 +117,9 @@ def test_a_bad_image_is_named_and_can_be_left_out(image: bytes, tmp_path: Path) 
     with GPULoader(shard, 4, None, on_error="replace") as loader:
         list(loader)
         loader.write_quarantine(bad)
-    assert stages(bench(shard, 4, None, seconds=SECONDS, on_error=BadImages(known=bad)))[-1] == "loader"
+    for preset in ("cifar10", "cifar10_eval"):
+        measured = bench(shard, 4, None, seconds=SECONDS, preset=preset, on_error=BadImages(known=bad))
+        assert stages(measured)[-1] == "loader"
 
 
 @pytest.mark.parametrize(

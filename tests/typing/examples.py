@@ -103,6 +103,7 @@ def stages(configured: dict[str, Any]) -> None:
 def arguments(configured: dict[str, Any]) -> None:
     GPULoader("a.tar", 8, preset="deit", shuffle=True, decoder=Decoder(prefetch=1), world={"rank": 0, "world_size": 2})
     GPULoader("a.tar", 8, preset="my/recipe.yaml", on_error="replace")
+    GPULoader("a.tar", 8, preset="imagenet_eval", on_error="skip", last_batch="equal")
     GPULoader("a.tar", **configured)
     GPULoader("a.tar", 8)[0]  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
     assert_type(Compose.load("imagenet_eval", dtype="float16"), Compose)
