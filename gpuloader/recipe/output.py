@@ -66,7 +66,7 @@ class RandomErasing(Transform):
     Example:
         >>> from gpuloader.transforms import RandomErasing
         >>> RandomErasing(p=0.25, value="random")
-        RandomErasing(p=0.25, scale=(0.02, 0.33), ratio=(0.3, 3.3), value='random')
+        RandomErasing(p=0.25, scale=(0.02, 0.33), ratio=(0.3, 3.3), value='random', count=1)
     """
 
     p: Probability = 0.5
