@@ -24,6 +24,7 @@ from gpuloader.recipe.preset_files import TRANSFORMS
 Row: TypeAlias = Callable[[Any], Iterable[Any]]
 """Returns what one object of a class does: transforms of torchvision (also made by `like`), or of this library."""
 
+LIBRARIES = ("clip", "lightly", "open_clip", "solo", "timm")
 REFERENCES = "the reference"
 DIGESTS = (  # of presets.py and transforms.py in classification/, detection/ and segmentation/
     "c39872b59484 06fb2eda60df 9664eef68357 724e1769cea4 8731d1cd24ab "
@@ -49,8 +50,11 @@ def name_of(leaf: object) -> tuple[str, str]:
 
 def library_of(leaf: object) -> str:
     """Returns the name of the package that a transform is from."""
+    package = name_of(leaf)[0].partition(".")[0]
+    if package in (*LIBRARIES, "torch", "torchvision"):  # reading the source text takes milliseconds
+        return package
     digest = digest_of(type(leaf))
-    return REFERENCES if digest and digest in DIGESTS else name_of(leaf)[0].partition(".")[0]
+    return REFERENCES if digest and digest in DIGESTS else package
 
 
 def digest_of(kind: type) -> str:
@@ -166,7 +170,6 @@ def _resize_to_crop(leaf: Any) -> list[Transform]:  # noqa: ANN401
     )
 
 
-LIBRARIES = ("clip", "lightly", "open_clip", "solo", "timm")
 NEAREST = {
     "ClampBoundingBoxes": "leave it out: boxes are cut to the image",
     "ElasticTransform": "the nearest is RandomPerspective",

@@ -53,28 +53,26 @@ def _rand_augment(leaf: Any) -> Transform:  # noqa: ANN401
         raise NoCounterpartError(
             "has other operations than timm's own two sets: leave 't' out of auto_augment='rand-...'"
         )
-    if first.hparams.get("translate_pct", 0.45) != 0.45:
-        raise NoCounterpartError("with another translate_pct than 0.45 has no counterpart: leave it out")
     return TimmRandAugment(
         magnitude=first.magnitude,
         num_ops=leaf.num_layers,
-        magnitude_std=_std(first),
         increasing=increasing,
         prob=first.prob,
         magnitude_max=first.magnitude_max or 10,
-        **_moving(first),
+        **_of_all(first),
     )
 
 
-def _std(op: Any) -> float:  # noqa: ANN401
-    return min(op.magnitude_std, 101.0)  # timm's infinity is above 100, too
-
-
-def _moving(op: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Returns the parameters of operations that move pixels."""
+def _of_all(op: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Returns the parameters that all operations of a policy share."""
+    if op.hparams.get("translate_pct", 0.45) != 0.45:
+        raise NoCounterpartError("with another translate_pct than 0.45 has no counterpart: leave it out")
+    if 100 < op.magnitude_std < math.inf:
+        raise NoCounterpartError(f"with mstd{op.magnitude_std:g} has no counterpart: allowed is at most 100")
+    std = min(op.magnitude_std, 101.0)  # infinity is an even draw; here all above 100 are
     filters = sorted(_PIL_FILTERS[int(each)] for each in _each(op.kwargs["resample"]))
     interpolation = "random" if filters == ["bicubic", "bilinear"] else filters[0]
-    return {"interpolation": interpolation, "fill": tuple(op.kwargs["fillcolor"])}
+    return {"magnitude_std": std, "interpolation": interpolation, "fill": tuple(op.kwargs["fillcolor"])}
 
 
 def _with_rel(operation: str) -> str:
@@ -91,7 +89,7 @@ def _auto_augment(leaf: Any) -> Transform:  # noqa: ANN401
     if theirs == _3A and first.magnitude_std == 0:
         return ThreeAugment(color_jitter=0.0)  # the jitter is a transform of its own
     for policy in POLICY_NAMES:
-        ours = TimmAutoAugment(policy, _std(first), **_moving(first))
+        ours = TimmAutoAugment(policy, **_of_all(first))
         if theirs == [[(_with_rel(name), p, magnitude) for name, p, magnitude in pair] for pair in ours.pairs]:
             return ours
     raise NoCounterpartError("has other operations than timm's own: give auto_augment='v0', 'original' or '3a'")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +10,11 @@ from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.model import Ints, Number, Pair, Probability, Transform, Triple, check_range
+from gpuloader.recipe.moving import Bools, Floats
 from gpuloader.recipe.part import part
 
 ATTEMPTS = 10
 _COLUMNS = 5 + 2 * ATTEMPTS  # of random numbers: p, two of the key, two of the place, those of the attempts
-Floats: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
 _LEAST_STD = 1e-9
 _GREATEST = 2.0
 """A mean or standard deviation above this is for levels of 0 to 255; one for values in [0, 1] is at most 1."""
@@ -67,7 +66,7 @@ class RandomErasing(Transform):
     Example:
         >>> from gpuloader.transforms import RandomErasing
         >>> RandomErasing(p=0.25, value="random")
-        RandomErasing(p=0.25, scale=(0.02, 0.33), ratio=(0.3, 3.3), value='random')
+        RandomErasing(p=0.25, scale=(0.02, 0.33), ratio=(0.3, 3.3), value='random', count=1)
     """
 
     p: Probability = 0.5

@@ -7,7 +7,7 @@
 #include "warps.h"
 
 enum { PARAMETERS = 14 };
-enum { BOX_AND_KEY = 6, ONE_COLOUR = 2 }; // of erasing
+enum { BOX_AND_KEY = 6, ONE_COLOUR = 2 }; // the numbers of a box; the value of `noisy` for one colour
 
 // The settings of pipelines/augment.py.
 struct finishing {

@@ -19,6 +19,7 @@ from scipy import stats
 
 from gpuloader import Compose, PresetError
 from gpuloader.recipe import TRANSFORMS, Mix, load_preset
+from gpuloader.recipe.timm import POLICY_NAMES, argument
 from gpuloader.transforms import (
     ColorJitter,
     Normalize,
@@ -37,6 +38,7 @@ pytest.importorskip("transformers")
 import timm
 import transformers
 from timm.data import create_transform, resolve_model_data_config
+from timm.data.auto_augment import LEVEL_TO_ARG
 from timm.data.random_erasing import RandomErasing as TimmErasing
 from timm.data.transforms import CenterCropOrPad
 
@@ -166,6 +168,26 @@ def test_training_has_timms_parameters(options: dict[str, Any], expected: list[A
     assert Compose.from_timm(without) == Compose(expected, dtype="uint8")
 
 
+OPERATIONS = {name for policy in POLICY_NAMES for pair in TimmAutoAugment(policy).pairs for name, *_ in pair}
+OPERATIONS |= {name for each in (True, False) for name in TimmRandAugment(increasing=each).names}
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_arguments_of_operations_are_timms(name: str) -> None:
+    timms = f"{name}Rel" if name.startswith("Translate") else name
+    size = 80 if name == "TranslateX" else 60 if name == "TranslateY" else 1  # theirs are shares of the image
+    for magnitude in np.arange(0, 10.5, 0.5).tolist():
+        of_level = LEVEL_TO_ARG[timms]
+        found = (
+            {0.0} if of_level is None else {size * value for _ in range(40) for value in of_level(magnitude, {})[:1]}
+        )
+        levels = np.full(2, magnitude / 10)
+        ours = argument(name, levels, np.array([1.0, -1.0]), np.array([[60, 80]]))
+        np.testing.assert_allclose(
+            sorted({round(each, 6) for each in ours}), sorted({round(each, 6) for each in found})
+        )
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -218,6 +240,10 @@ def test_several_rectangles_are_distributed_as_timms() -> None:
     ("options", "says"),
     [
         ({**TRAIN, "train_crop_mode": "rkrc"}, "timm's ResizeKeepRatio to (224, 224) has no counterpart before Cent"),
+        (
+            {**TRAIN, "auto_augment": "v0-mstd101"},
+            "timm's AutoAugment with mstd101 has no counterpart: allowed is at mo",
+        ),
         ({**TRAIN, "auto_augment": "augmix-m5"}, "timm's AugMixAugment has no counterpart: leave auto_augment out"),
         ({**TRAIN, "auto_augment": "rand-m9-t3a"}, "timm's RandAugment has other operations than timm's own two sets"),
         (
