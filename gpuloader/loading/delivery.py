@@ -14,7 +14,7 @@ from typing_extensions import TypedDict, TypeVar
 from gpuloader.errors import DataError
 from gpuloader.loading.blending import mix_images, soft_labels
 from gpuloader.loading.fields import Ragged
-from gpuloader.loading.reader import EncodedBatch
+from gpuloader.loading.reader import STAGED_BYTES, EncodedBatch
 from gpuloader.loading.run import Run
 from gpuloader.recipe import DrawnView, Recipe
 
@@ -52,8 +52,6 @@ class Batch(TypedDict):
 
 B_co = TypeVar("B_co", covariant=True, default=Any)
 """A loader's batch: `tuple[Images, Labels]`, `Batch` or `dict[str, Any]`, depending on `output`."""
-
-_STAGED_BYTES = 64 << 10
 
 
 def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: ANN401 - depends on `output`
@@ -163,14 +161,15 @@ def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa:
         raise DataError(f"the field {name}: torch cannot take {value.dtype} {value.shape}: {error}") from None
 
 
-def _on_device(device: torch.device, array: np.ndarray[Any, Any]) -> torch.Tensor:
-    return _move(device, torch.from_numpy(array))
+def _on_device(device: torch.device, array: np.ndarray[Any, Any] | torch.Tensor) -> torch.Tensor:
+    return _move(device, torch.as_tensor(array))
 
 
 def _move(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
     # CUDA stages a small copy from pageable memory before it returns, so no one has to wait. A large copy might wait
-    # for the stream, and training with it. So it is pinned first; torch keeps pinned memory until the copy is done.
+    # for the stream, and training with it. So it is pinned first, if it is not yet; torch keeps pinned memory until the
+    # copy is done.
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
-    if device.type == "cuda" and plain and tensor.nbytes > _STAGED_BYTES:
+    if device.type == "cuda" and plain and tensor.nbytes > STAGED_BYTES:
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gpuloader.collators import wrong_rows
@@ -30,7 +31,7 @@ from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
-from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, cause_of, check_keys, parse_fields
+from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, Ragged, cause_of, check_keys, parse_fields
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import GOOD_SIZE, cut_to_region, find_undecodable, good_jpeg
 from gpuloader.plan import Cursor, Plan, PlannedBatch, Stream
@@ -39,6 +40,7 @@ from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
 REPLACEMENT_ATTEMPTS = 100
 _NO_BOXES = np.zeros((0, 4))
+STAGED_BYTES = 64 << 10  # up to which CUDA stages a copy from pageable memory itself
 _FIELD_NUMBERS = 4  # drawn for the fields of a sample: a block of the stream
 
 _Request: TypeAlias = tuple[Cursor, Arena]
@@ -63,7 +65,7 @@ class EncodedBatch:
         mixing: how neighbours are mixed, or None.
         labels: (b,) int64, or None.
         fields: by name, what is made of the b values, or of those that are valid if others are left out; only targets
-            if there are none.
+            if there are none. Large targets for a GPU are tensors in pinned memory.
         bad: the planned samples that were found bad here, with the causes: the image, or a component beside it.
         arena: the memory behind `images`; free again when the graph is done with the batch.
         reading_seconds: the time for reading the images' bytes.
@@ -112,7 +114,7 @@ class Reader:
         """
         while True:
             try:
-                return self._read(cursor, arena, wanted)
+                return self._pinned(self._read(cursor, arena, wanted))
             except _DiscardedError:
                 # An image was bad because the shard's copy in the cache is damaged. The copy is gone now, and what was
                 # read of it counts for nothing: read all of the step again, which downloads the shard again. A shard
@@ -181,6 +183,17 @@ class Reader:
             reading_seconds=reading_seconds,
             gating_seconds=time.perf_counter() - started - reading_seconds,
         )
+
+    def _pinned(self, batch: EncodedBatch) -> EncodedBatch:
+        """Copies large targets for a GPU to pinned memory; here, because the training loop does not wait for this."""
+        if self._run.device.type != "cuda":
+            return batch
+        pinned = {
+            name: {part: list(map(_pin, of_views)) for part, of_views in batch.fields[name].items()}
+            for name, field in self._run.fields.items()
+            if field.is_target
+        }
+        return replace(batch, fields={**batch.fields, **pinned})
 
     def _draw(
         self,
@@ -383,6 +396,13 @@ class Reader:
     def _component_name(self, sample: int, extension: str) -> str:
         where = self._run.shards.locate(sample)
         return f"the .{extension} component of {where.key!r} in {where.shard}"
+
+
+def _pin(entry: Any) -> Any:  # noqa: ANN401
+    """Returns an array, or a `Ragged` of it, as a tensor in pinned memory; small ones as they are."""
+    if isinstance(entry, Ragged):
+        return replace(entry, values=_pin(entry.values))
+    return torch.from_numpy(entry).pin_memory() if entry.nbytes > STAGED_BYTES else entry
 
 
 def admit_for(run: Run, image: EncodedImage) -> Admitted:

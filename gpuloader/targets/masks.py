@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ _TYPES = (np.uint8, np.int16, np.int32, np.int64)  # those in which torch comput
 class Mask(Target):
     """A mask of each sample, as large as the delivered image: (B, H, W) int64, the class of each pixel.
 
-    It moves as torchvision's `tv_tensors.Mask` does, with the nearest pixel. With `instances`, or a source
+    It moves as `tv_tensors.Mask` of torchvision's v2 does, with the nearest pixel. With `instances`, or a source
     "json:NAME", the batch has a list of B tensors (n, H, W) uint8 instead, 1 where an object is.
 
     If the recipe's `batch` is "list", masks of classes are a list of B tensors (h, w). If it pads the images, they are
@@ -42,6 +42,8 @@ class Mask(Target):
         fill: the class of pixels outside of the image, such as 255, which losses are told to ignore.
         instances: whether the numbers other than 0 are objects, in their order.
         required: whether a sample without a mask is an error. If not, all of its pixels are `fill`, or n is 0.
+        interpolation: which pixel is the nearest in a resize: with "nearest" the one under the new pixel's top left
+            corner, as torchvision's v2 takes it; with "nearest-exact" the one under its centre, as PIL takes it.
 
     Raises:
         ConfigError: an option is invalid.
@@ -58,6 +60,7 @@ class Mask(Target):
     fill: int = 0
     instances: bool = False
     required: bool = True
+    interpolation: Literal["nearest", "nearest-exact"] = "nearest"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,6 +68,8 @@ class Mask(Target):
             raise ConfigError(f'Mask({self.source!r}): allowed are "png", "npy", also as "mask.png", and "json:NAME"')
         if not is_integer(as_python_integer(self.fill), -(2**31), 2**31):
             raise ConfigError(f"Mask(fill={self.fill!r}): allowed is an integer of 32 bits")
+        if self.interpolation not in ("nearest", "nearest-exact"):
+            raise ConfigError(f'Mask(interpolation={self.interpolation!r}): allowed are "nearest" and "nearest-exact"')
 
     @property
     def _of_objects(self) -> bool:
@@ -124,7 +129,7 @@ class Mask(Target):
         made = np.empty(counts.sum(), np.result_type(np.uint8, *{mask.dtype for mask in values}))
         for row, (mask, part, (height, width)) in enumerate(zip(values, np.split(made, counts.cumsum()[:-1]), sides)):
             whole = part.reshape(shapes[row])
-            move_mask(mask, row, view, fill, whole[..., :height, :width])
+            move_mask(mask, row, view, fill, whole[..., :height, :width], exact=self.interpolation == "nearest-exact")
             whole[..., height:, :] = whole[..., width:] = fill  # padding
         is_ragged = self._of_objects or view.shape is None
         yield "", Ragged(made, counts, shapes) if is_ragged else made.reshape(len(values), *(view.shape or ()))

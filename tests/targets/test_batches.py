@@ -569,6 +569,7 @@ def test_objects_without_points_have_points_that_are_not_labelled(tar: Path, tmp
         (lambda: Mask("jpg"), 'allowed are "png", "npy"'),
         (lambda: Mask("png", fill="a"), "fill='a'.: allowed is an integer"),  # type: ignore[arg-type]
         (lambda: Mask("png", fill=2**70), "allowed is an integer of 32 bits"),
+        (lambda: Mask("png", interpolation="bilinear"), '\'bilinear\'.: allowed are "nearest" and "nearest-exact"'),  # type: ignore[arg-type]
     ],
 )
 def test_invalid_options_are_errors(make: Any, message: str) -> None:  # noqa: ANN401

@@ -139,6 +139,22 @@ def test_batches_have_int64(tmp_path: Path, batch: str | dict[str, int]) -> None
         assert (target["mask"].dtype, target["mask"].tolist()) == (torch.int64, mask.tolist())
 
 
+# --- the nearest pixel
+
+
+@pytest.mark.parametrize("batch", ["dense", "list", {"pad": 8}], ids=str)
+def test_masks_are_resized_as_by_pil_if_you_say_so(tmp_path: Path, batch: str | dict[str, int]) -> None:
+    tar = write_shard(tmp_path / "a.tar", [sample_of(0, 1, 15)])
+    preset = {"transforms": [{"CenterCrop": {"size": 13}}, {"Resize": {"size": [8, 8]}}], "batch": batch}
+    fields = {name: Mask("mask.png", interpolation=name) for name in ("nearest", "nearest-exact")}
+    [delivered] = loader(tar, 1, preset=preset, fields=fields)
+    cropped = np.arange(225, dtype=np.int32).reshape(15, 15)[1:14, 1:14].copy()
+    by_pil = Image.fromarray(cropped).resize((8, 8), Image.Resampling.NEAREST)
+    assert delivered["nearest-exact"][0].tolist() == np.asarray(by_pil).tolist()
+    by_torch = torch.nn.functional.interpolate(torch.from_numpy(cropped).double()[None, None], (8, 8))[0, 0]
+    assert delivered["nearest"][0].tolist() == by_torch.long().tolist()
+
+
 # --- several threads parse masks
 
 
