@@ -7,6 +7,7 @@ from gpuloader.pipelines.graph import Source, recipe_pipeline
 from gpuloader.pipelines.inputs import LastStep
 from gpuloader.pipelines.kernels.cutting import cut_to_region
 from gpuloader.pipelines.kernels.reading import read_cached
+from gpuloader.pipelines.operators import decoder_buffers
 from gpuloader.pipelines.running import FilledSource, Running, UndecodableError
 from gpuloader.pipelines.steps import check_for_gpu
 from gpuloader.pipelines.triage import find_undecodable, taken_by_engines
@@ -23,6 +24,7 @@ __all__ = [
     "WholeDecoder",
     "check_for_gpu",
     "cut_to_region",
+    "decoder_buffers",
     "drawn_source",
     "find_undecodable",
     "good_jpeg",

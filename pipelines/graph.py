@@ -69,7 +69,7 @@ def recipe_pipeline(
         decoder_options: `hw_decoder_load` and `hybrid_huffman_threshold` of DALI's decoder on a GPU; DALI's defaults
             apply to missing ones.
         region: whether only the region of an image is decoded; if False, the whole image is decoded and then cropped,
-            which gives the same pixels. It costs less if the files are cut to what the region needs.
+            which gives the same pixels on the CPU. It costs less if the files are cut to what the region needs.
         decoded: whether `source` gives images, uint8 HWC RGB, instead of encoded files.
         last_step: where the graph ends, to measure the cost of its steps: with "decode" or "resize" it returns one row
             of each image at this step.

@@ -52,6 +52,7 @@ def decode_region(
         "use_fast_idct": preset.fast_idct,
         "preallocate_height_hint": largest_image[0],
         "preallocate_width_hint": largest_image[1],
+        **decoder_buffers(*largest_image),
         **(decoder_options or {}),
     }
     if not region:
@@ -60,6 +61,17 @@ def decode_region(
     return fn.decoders.image_slice(
         encoded, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1), **options
     )
+
+
+def decoder_buffers(height: int, width: int) -> dict[str, int]:
+    """Computes the bytes that a GPU's decoder reserves, by DALI's names; 0, 0 is an unknown size.
+
+    It reserves one buffer on the device and two in host memory, for each thread and once more, and enlarges a buffer
+    that is too small. DALI's defaults, the most here, are for images of 1 to 2 megapixels: 288 MiB for 8 threads.
+    """
+    coefficients = 2 * 3 * height * width
+    wanted = {"device_memory_padding": coefficients + 3 * height * width, "host_memory_padding": coefficients}
+    return {name: min(size or most, most) for (name, size), most in zip(wanted.items(), (16 << 20, 8 << 20))}
 
 
 def cut_region(image: DataNode, drawn: Nodes) -> DataNode:

@@ -166,9 +166,9 @@ def _on_device(device: torch.device, array: np.ndarray[Any, Any] | torch.Tensor)
 
 
 def _move(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
-    # CUDA stages a small copy from pageable memory before it returns, so no one has to wait. A large copy might wait
-    # for the stream, and training with it. So it is pinned first, if it is not yet; torch keeps pinned memory until the
-    # copy is done.
+    # CUDA mostly stages a small copy from pageable memory before it returns, so no one has to wait; it does not promise
+    # it. A large copy might wait for the stream, and training with it. So it is pinned first, if it is not yet; torch
+    # keeps pinned memory until the copy is done.
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
     if device.type == "cuda" and plain and tensor.nbytes > STAGED_BYTES:
         tensor = tensor.pin_memory()

@@ -12,12 +12,14 @@ from gpuloader.helpers.cores import available_memory_bytes
 from gpuloader.helpers.text import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.run import Run
+from gpuloader.pipelines import decoder_buffers
 from gpuloader.plan import Draws
 from gpuloader.recipe import DrawnView, Recipe
 from gpuloader.shards import ShardSet
 
 _SAMPLED = 10_000
 _ARENA_GROWTH = 1.25
+_GPU_THREADS = 8  # the default is at most that
 _log = logging.getLogger("gpuloader")
 
 
@@ -36,6 +38,8 @@ class MemoryEstimate:
         output_bytes: the delivered views of prefetch + 2 batches, on the device, in the epoch with the largest ones. If
             sizes differ, of images of the mean size, or padded to the largest, with their `pixel_mask`; 0 if no image's
             size is known.
+        decoder_bytes: what a GPU's decoder reserves with the default of 8 threads, on the device; twice as much or less
+            in pinned host memory.
     """
 
     preset: str
@@ -47,6 +51,7 @@ class MemoryEstimate:
     worst_batch_bytes: int
     machine_bytes: int
     output_bytes: int
+    decoder_bytes: int
 
 
 def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: int, prefetch: int) -> MemoryEstimate:
@@ -62,6 +67,7 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         region_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
         decoded = int(2 * batch_size * 3 * region_pixels.mean())
     pixel_bytes = 3 * np.dtype(recipe.graph_dtype).itemsize + isinstance(recipe.batch, dict)  # with `pixel_mask`
+    largest = shards.largest_image(recipe.max_pixels)
     return MemoryEstimate(
         preset=preset,
         batch_size=batch_size,
@@ -72,6 +78,7 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         worst_batch_bytes=sum(_largest_images_bytes(shards, recipe, batch_size)),
         machine_bytes=available_memory_bytes(),
         output_bytes=int((prefetch + 2) * batch_size * sum(map(_delivered_pixels, drawn.views)) * pixel_bytes),
+        decoder_bytes=(_GPU_THREADS + 1) * decoder_buffers(*largest)["device_memory_padding"],
     )
 
 
@@ -114,13 +121,14 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
     height, width = run.shards.largest_image(run.recipe.max_pixels)
     batch_size, prefetch = run.plan.batch_size, run.decoder.prefetch
     needed = estimate_memory(run.shards, run.largest, "", batch_size, prefetch)
+    reserved = "" if run.device_id is None else f", and its decoder reserves {format_bytes(needed.decoder_bytes)}"
     cause = next(line for line in message.splitlines() if is_out_of_memory(line))
     return (
         f"{run.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of "
         f"up to {width}x{height} pixels: this loader needs about "
         f"{format_bytes(needed.output_bytes)} for finished batches and {format_bytes(needed.decoded_bytes or 0)} for "
-        f"decoded images. Take a smaller batch_size or prefetch, or smaller images (gpuloader pack --max-size). "
-        f"DALI says: {cause.strip()}"
+        f"decoded images{reserved}. Take a smaller "
+        f"batch_size or prefetch, or smaller images (gpuloader pack --max-size). DALI says: {cause.strip()}"
     )
 
 

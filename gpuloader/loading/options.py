@@ -148,9 +148,9 @@ class Decoder:
             decodes a part of the Huffman codes. Only the pixels of the decoded region count. None uses DALI's default,
             1,000,000. Ignored on a CPU.
         region: whether only the region that a crop needs is decoded; if False, the whole image is decoded and then
-            cropped. The pixels are the same. None means True, with two exceptions. One is a GPU on which that fails.
-            The other is shards in which at least 9 of 10 images are seekable JPEGs: of these, only what the crop needs
-            reaches the decoder.
+            cropped. On the CPU the pixels are the same. None means True, with two exceptions. One is a GPU on which
+            that fails. The other is shards in which at least 9 of 10 images are seekable JPEGs: of these, only what the
+            crop needs reaches the decoder.
 
     On a GPU, the first loader tries out what None should mean, in a separate process. The result is kept in the user's
     cache folder for this kind of GPU and these versions of the driver, DALI, nvImageCodec, nvJPEG and nvTIFF;

@@ -105,6 +105,8 @@ class Reader:
         self._unseen = run.unseen
         self._parsed_in_threads = {name: field for name, field in run.fields.items() if field.in_threads}
         self._parsed_in_order = {name: field for name, field in run.fields.items() if not field.in_threads}
+        # What a decoder refused of a sample, None for the whole file, and why: trying it may build pipelines on a GPU.
+        self._undecodable: dict[int, tuple[tuple[int, ...] | None, str]] = {}
 
     def read(self, cursor: Cursor, arena: Arena, wanted: Wanted = lambda: True) -> EncodedBatch:
         """Makes the batch of the step at the cursor, with its images in the arena; stops early if no longer `wanted`.
@@ -329,7 +331,12 @@ class Reader:
             files, tried = self._cut(
                 [image.copy()], self._draw(planned, np.array([sample]), np.array([size]), [fields])
             )
+            whole = run.decoder.region is False and len(files[0]) == len(image)
+            decoded = None if whole else tuple(tried.region[0].tolist())
+            if (known := self._undecodable.get(sample)) is not None and known[0] == decoded:
+                raise Refused(known[1])
             if bad := find_bad_rows(run, files, tried):
+                self._undecodable[sample] = decoded, bad[0]
                 raise Refused(bad[0])
         return image, size, fields
 

@@ -19,13 +19,18 @@ from nvidia.dali import ops
 from packing import samples_of
 from PIL import Image
 
-from gpuloader import BadImageError, BadImages, Compose, DataError
+from gpuloader import BadImageError, BadImages, Compose, DataError, Decoder
+from gpuloader.loading.loader import run_of
+from gpuloader.loading.reader import Reader
 from gpuloader.pipelines import recipe_pipeline
+from gpuloader.plan import Cursor
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.program import Op
+from gpuloader.shards import Arena
 from gpuloader.transforms import (
     AugMix,
+    CenterCrop,
     ColorJitter,
     Pad,
     RandomCrop,
@@ -186,6 +191,26 @@ def test_a_bad_image_costs_few_pipelines(tmp_path: Path, built: list[object]) ->
         assert (~next(iter(loader))["valid"]).nonzero().tolist() == [[13]]
     # That which failed; the image alone; a good one and the rest; the image as it is read again; a good one; the last.
     assert len(built) == 6
+
+
+@pytest.mark.parametrize(
+    ("transform", "region", "tries"),
+    [
+        (RandomResizedCrop(32), False, 1),  # the decoder gets the same in each epoch
+        (CenterCrop(32), True, 1),
+        (RandomResizedCrop(32), True, 3),  # another window in each epoch, which may be without the damage
+    ],
+)
+def test_a_bad_image_is_tried_again_only_where_the_decoder_gets_something_else(
+    tmp_path: Path, built: list[object], transform: Transform, region: bool, tries: int
+) -> None:
+    tar = spoilt(tmp_path, {13: damaged_jpeg()}, count=20)
+    on_error = BadImages(replace=True, max_share=0.1)
+    with load_on(GPU, tar, 20, preset=Recipe([transform]), decoder=Decoder(region=region), on_error=on_error) as loader:
+        reader = Reader(run_of(loader), suspects=[13])
+        bad = [reader.read(Cursor(epoch), Arena()).bad for epoch in range(3)]
+    assert bad == 3 * [{13: "DALI's decoder fails on it"}]
+    assert len(built) == 2 * tries  # of the image, and of a good one before it is blamed
 
 
 def test_a_recipe_run_by_itself_gives_the_loaders_pixels_and_names_bad_images(shards: list[Path]) -> None:

@@ -154,6 +154,7 @@ def test_the_memory_is_that_of_the_buffers(tmp_path: Path) -> None:
     assert memory.output_bytes == 5 * 10 * 3 * 224 * 224
     assert memory.decoded_bytes is not None
     assert 2 * 10 * 3 * 52 * 52 <= memory.decoded_bytes <= 2 * 10 * 3 * 60 * 60
+    assert memory.decoder_bytes == (8 + 1) * 9 * 60 * 80  # one buffer for each of 8 threads, and one more
     assert memory.index_bytes < sum(tar.with_name(tar.name + ".gpuidx").stat().st_size for tar in tars)
 
 
