@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import partial
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
@@ -25,7 +24,7 @@ from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.pipelines import FilledSource, Running, UndecodableError, cut_to_region, find_undecodable
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, PresetName, Recipe, load_preset, preset_from_torchvision, preset_yaml
+from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset, preset_from_torchvision, preset_yaml
 from gpuloader.targets.dictionaries import boxes_of, check_targets, move_targets
 
 if TYPE_CHECKING:
@@ -54,11 +53,11 @@ class Compose(Recipe):
     """
 
     @classmethod
-    def load(cls, preset: PresetName | str | Path | Recipe, /, **overrides: Any) -> Compose:  # noqa: ANN401
+    def load(cls, preset: AnyPreset, /, **overrides: Any) -> Compose:  # noqa: ANN401
         """Loads a preset by name, or a recipe from a YAML file, and replaces some values.
 
         Args:
-            preset: a name, a path or a recipe.
+            preset: a name, a path, a recipe, a dictionary of a recipe's keys, or `{name: {key: new value}}`.
             overrides: new values for keys of the recipe, such as `dtype="float16"`, and for its transforms by name,
                 such as `RandomResizedCrop={"size": 160}`; None removes a transform.
 

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -22,9 +21,10 @@ from gpuloader.errors import ConfigError, DataError, LoaderError, describe
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.fed_threads import FedThreads
 from gpuloader.images.orientation import image_orientations
+from gpuloader.loading.argument_types import AnyDecoder
 from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.delivery import by_view, channels_first, round_to_dtype
-from gpuloader.loading.options import Decoder
+from gpuloader.loading.options import Decoder, as_value
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.pipelines import (
     Feed,
@@ -35,7 +35,7 @@ from gpuloader.pipelines import (
     find_undecodable,
 )
 from gpuloader.plan import Draws, check_epoch, check_seed
-from gpuloader.recipe import Drawn, PresetName, Recipe, load_preset
+from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset
 
 __all__ = ["Stage"]
 
@@ -53,13 +53,14 @@ class Stage:
     seed for its sample of this number.
 
     Args:
-        preset: a recipe, by name, as a path or as a `Compose`. It must neither mix nor draw by boxes.
+        preset: a recipe, as a `GPULoader` takes it. It must neither mix nor draw by boxes.
         device_id: the GPU that decodes; None for the CPU.
         seed: an integer in [0, 2**64).
         on_error: "raise" ends the loop at an image that cannot be decoded; "skip" leaves it out of its batch, which is
             smaller then, and passes over a batch that has no other images. Nothing limits how many are left out,
             because the number of all images is not known: compare `len(stage.bad)` with what you expect.
-        decoder: how images are decoded, how many threads do it, and how many batches are made ahead.
+        decoder: how images are decoded, how many threads do it, and how many batches are made ahead; a `Decoder`, or
+            a dictionary of its fields.
 
     Attributes:
         bad: the images that were left out, with the causes, by id. It is as far ahead as the source is read.
@@ -80,14 +81,14 @@ class Stage:
 
     def __init__(
         self,
-        preset: PresetName | str | Path | Recipe,
+        preset: AnyPreset,
         device_id: int | None = None,
         *,
         seed: int = 0,
         on_error: Literal["raise", "skip"] = "raise",
-        decoder: Decoder | None = None,
+        decoder: AnyDecoder = None,
     ) -> None:
-        recipe = load_preset(preset, {})
+        recipe = load_preset(preset)
         if recipe.mix is not None:
             raise ConfigError("the recipe mixes images with labels, which a Stage does not know: load it with mix=None")
         if recipe.by_boxes:
@@ -99,8 +100,8 @@ class Stage:
         self._seed = check_seed(seed)
         self._skip = on_error == "skip"
         self._device_id = device_id
-        decoder = resolve_decoder(decoder or Decoder(), device_id)
-        self._decoder = replace(decoder, num_threads=decoder.num_threads or available_cores())
+        decoding = resolve_decoder(as_value(Decoder, "decoder", {} if decoder is None else decoder), device_id)
+        self._decoder = replace(decoding, num_threads=decoding.num_threads or available_cores())
         self._views = [str(view.number) for view in recipe.each_view]
         self._kind: list[_Kind] = [(True, 1)]
         self._feed: Feed[_Batch] = Feed()

@@ -32,7 +32,7 @@ from gpuloader.pipelines.operators import (
     view_on_gpu,
 )
 from gpuloader.pipelines.steps import check_for_gpu
-from gpuloader.recipe import Drawn, Recipe
+from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset
 from gpuloader.recipe.view import ViewPlan
 
 Source: TypeAlias = Callable[[], tuple[Sequence[Any], Drawn]]
@@ -41,7 +41,7 @@ Source: TypeAlias = Callable[[], tuple[Sequence[Any], Drawn]]
 
 def recipe_pipeline(
     *,
-    preset: Recipe,
+    preset: AnyPreset,
     source: Source,
     batch_size: int,
     num_threads: int,
@@ -58,7 +58,8 @@ def recipe_pipeline(
     The images of an output differ in size if the recipe's `batch` is "list".
 
     Args:
-        preset: the recipe. With its dtype "bfloat16" the output is float32, because DALI has none.
+        preset: the recipe, as a `GPULoader` takes it. With its dtype "bfloat16" the output is float32, as DALI has no
+            bfloat16.
         source: a function such as that of `drawn_source`, called in the thread that runs the pipeline. The only
             exception it may raise is StopIteration, and the images that it returns must live until their batch is done.
         batch_size: the largest batch; smaller ones are allowed.
@@ -77,16 +78,17 @@ def recipe_pipeline(
     Raises:
         ConfigError: a GPU cannot do what the recipe asks for.
     """
+    recipe = load_preset(preset)
     device: Literal["cpu", "gpu"] = "cpu" if device_id is None else "gpu"
     if device == "gpu":
-        check_for_gpu(preset)
+        check_for_gpu(recipe)
     whole = device == "cpu" and (decoded or not region)
     # It does not hold the recipe, because that may hold the pipeline.
-    make = partial(make_inputs, preset.each_view, device=device, last_step=last_step, whole=whole)
+    make = partial(make_inputs, recipe.each_view, device=device, last_step=last_step, whole=whole)
     pipeline: Pipeline = recipe_graph(
-        preset,
+        recipe,
         _fed(source, make, prefetch_queue_depth),
-        make(preset.drawn_for_none),
+        make(recipe.drawn_for_none),
         device,
         largest_image,
         decoder_options,

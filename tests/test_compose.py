@@ -175,6 +175,18 @@ def test_a_recipe_is_loaded_with_values_replaced(train: Compose) -> None:
         Compose.load("imagenet_evil")
 
 
+@pytest.mark.parametrize("batch", ["list", {"pad": 64}], ids=str)
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_without_transforms_it_only_decodes(batch: Any, dtype: Any) -> None:  # noqa: ANN401
+    for made, array in zip(Compose([], batch=batch, dtype=dtype)(FILES), ARRAYS, strict=True):
+        height, width, _ = array.shape
+        expected = torch.from_numpy(array.copy()).permute(2, 0, 1)
+        expected = expected if dtype == "uint8" else expected / 255
+        torch.testing.assert_close(made[:, :height, :width], expected, rtol=0, atol=1e-7)  # levels are exact
+        assert made.shape[1:] == ((height, width) if batch == "list" else (64, 128))
+        assert torch.count_nonzero(made) == torch.count_nonzero(expected)  # the padding is 0
+
+
 def test_a_mix_is_left_to_the_loader() -> None:
     mixing, plain = (Compose.load("resnet50_v2", RandomResizedCrop={"size": 32}, **mix) for mix in ({}, {"mix": None}))
     assert torch.equal(mixing(ARRAYS[:2]), plain(ARRAYS[:2]))

@@ -354,8 +354,17 @@ def test_what_else_a_source_gives_is_refused(given: object, message: str) -> Non
 
 
 @pytest.mark.parametrize(
+    "preset", [{"transforms": [{"Resize": {"size": [24, 32]}}]}, {"cifar10_eval": {"dtype": "float16"}}], ids=str
+)
+def test_a_recipe_and_a_decoder_may_be_dictionaries(preset: dict[str, Any]) -> None:
+    [(images, _)] = Stage(preset, decoder={"num_threads": 1, "prefetch": 3})([(PNGS[:2], [0, 1])])
+    assert torch.equal(images, Compose.load(preset)(PNGS[:2]))
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"decoder": {"threads": 3}}, "decoder: Decoder has no 'threads'"),
         ({"preset": Compose([RandomResizedCrop(32)], mix=Mix(num_classes=3, mixup_alpha=0.2))}, "mix=None"),
         ({"preset": Compose([RandomIoUCrop(), Resize((8, 8))])}, "RandomIoUCrop draws by boxes"),
         ({"on_error": "replace"}, '"raise" and "skip"'),

@@ -29,7 +29,7 @@ class VisionCollator:
         normalize: whether to normalise to mean 0 and standard deviation 1.
         mean: one for each channel, in [0, 1]; None uses ImageNet's. Images of one channel use the average of three.
         std: the same for the standard deviation.
-        preset: a recipe of this library, by name, path or as a `Compose`: it decodes bytes of files, takes images of
+        preset: a recipe of this library, as a `GPULoader` takes it: it decodes bytes of files, takes images of
             any sizes, and normalises. torch's random numbers decide its draws, as for torchvision's transforms.
         device_id: the GPU that runs the preset, in a DataLoader without worker processes; None runs it on the CPU.
 
@@ -64,7 +64,7 @@ class VisionCollator:
                 f"mean={mean!r}, std={std!r}: allowed is a number for each channel in both, and std above 0"
             )
         self._normalize = normalize
-        self._compose = preset and import_late("gpuloader.compose").Compose.load(preset)
+        self._compose = None if preset is None else import_late("gpuloader.compose").Compose.load(preset)
         self._device_id = device_id
 
     def __call__(self, batch: Sequence[Any]) -> dict[str, Any]:

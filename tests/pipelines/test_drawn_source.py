@@ -21,6 +21,13 @@ from gpuloader.recipe import load_preset
 JPEGS = [encoded(picture(*SIZES[n % len(SIZES)], n), "JPEG", exif=turned(n)) for n in range(10)]
 
 
+def test_a_recipe_may_be_a_dictionary() -> None:
+    recipe = {"cifar10_eval": {"Normalize": None}}
+    source = drawn_source(JPEGS[:4], recipe, batch_size=4)
+    [outputs] = recipe_pipeline(preset=recipe, source=source, batch_size=4, num_threads=1).run()
+    assert torch.equal(torch.from_dlpack(outputs.as_tensor()), Compose.load(recipe)(JPEGS[:4]))
+
+
 def by_dali(preset: Any, jpegs: list[bytes], batch_size: int, seed: int, epochs: int = 1) -> list[list[torch.Tensor]]:  # noqa: ANN401
     """Each view's images of all epochs, as DALI's users run a pipeline."""
     names = [f"view{view.number}" for view in preset.each_view]
