@@ -6,7 +6,7 @@ from gpuloader.pipelines.graph import Source, recipe_pipeline
 from gpuloader.pipelines.inputs import LastStep
 from gpuloader.pipelines.kernels.cutting import cut_to_region
 from gpuloader.pipelines.kernels.reading import read_cached
-from gpuloader.pipelines.running import FilledSource, Running, UndecodableError
+from gpuloader.pipelines.running import FilledSource, Running, UndecodableError, release_unused_memory
 from gpuloader.pipelines.steps import check_for_gpu
 from gpuloader.pipelines.triage import find_undecodable, taken_by_engines
 from gpuloader.pipelines.whole import WholeDecoder
@@ -25,5 +25,6 @@ __all__ = [
     "find_undecodable",
     "read_cached",
     "recipe_pipeline",
+    "release_unused_memory",
     "taken_by_engines",
 ]

@@ -131,7 +131,7 @@ def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa:
     if isinstance(value, Mapping):
         return {part: _deliver_field(device, f"{name}[{part!r}]", its_value) for part, its_value in value.items()}
     if isinstance(value, torch.Tensor):
-        return _move(device, value)
+        return to_device(device, value)
     if isinstance(value, Ragged):
         parts = list(torch.split(_on_device(device, value.values), value.counts.tolist()))
         return parts if value.shapes is None else [part.reshape(shape) for part, shape in zip(parts, value.shapes)]
@@ -144,10 +144,11 @@ def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa:
 
 
 def _on_device(device: torch.device, array: np.ndarray[Any, Any]) -> torch.Tensor:
-    return _move(device, torch.from_numpy(array))
+    return to_device(device, torch.from_numpy(array))
 
 
-def _move(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+def to_device(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+    """Copies a tensor to a device; nobody waits for the copy."""
     # CUDA stages a small copy from pageable memory before it returns, so no one has to wait. A large copy might wait
     # for the stream, and training with it. So it is pinned first; torch keeps pinned memory until the copy is done.
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
