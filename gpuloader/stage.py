@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -19,13 +18,16 @@ from numpy.typing import NDArray
 
 from gpuloader.compose import read_images
 from gpuloader.errors import ConfigError, DataError, LoaderError, describe
-from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.fed_threads import FedThreads
 from gpuloader.images.orientation import image_orientations
+from gpuloader.loading.argument_types import AnyDecoder, AnyDevice
+from gpuloader.loading.arguments import resolve_own_device
 from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.delivery import by_view, channels_first, round_to_dtype
-from gpuloader.loading.options import Decoder
+from gpuloader.loading.iteration import Closing
+from gpuloader.loading.options import Decoder, as_value
 from gpuloader.loading.probing import resolve_decoder
+from gpuloader.loading.world import World
 from gpuloader.pipelines import (
     Feed,
     FilledSource,
@@ -33,9 +35,10 @@ from gpuloader.pipelines import (
     UndecodableError,
     cut_to_region,
     find_undecodable,
+    release_unused_memory,
 )
 from gpuloader.plan import Draws, check_epoch, check_seed
-from gpuloader.recipe import Drawn, PresetName, Recipe, load_preset
+from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset
 
 __all__ = ["Stage"]
 
@@ -45,21 +48,24 @@ _Kind: TypeAlias = tuple[bool, int]
 _log = logging.getLogger("gpuloader")
 
 
-class Stage:
+class Stage(Closing):
     """Decodes and transforms the batches of any iterable, as a `GPULoader` does those of its shards.
 
     `for images, ids, *others in stage(source, epoch=epoch)` reads the source ahead in a thread and decodes ahead, too.
+    Between loops it keeps its pipeline; `close`, or `with`, frees that.
     An image's random numbers depend only on `seed`, `epoch` and its id: the pixels are those of a `GPULoader` with this
     seed for its sample of this number.
 
     Args:
-        preset: a recipe, by name, as a path or as a `Compose`. It must neither mix nor draw by boxes.
-        device_id: the GPU that decodes; None for the CPU.
+        preset: a recipe, as a `GPULoader` takes it. It must neither mix nor draw by boxes.
+        device_id: the GPU that decodes, or the CPU, as a `GPULoader` takes it. In a worker process of torch's
+            DataLoader, "auto" is the CPU.
         seed: an integer in [0, 2**64).
         on_error: "raise" ends the loop at an image that cannot be decoded; "skip" leaves it out of its batch, which is
             smaller then, and passes over a batch that has no other images. Nothing limits how many are left out,
             because the number of all images is not known: compare `len(stage.bad)` with what you expect.
-        decoder: how images are decoded, how many threads do it, and how many batches are made ahead.
+        decoder: how images are decoded, how many threads do it, and how many batches are made ahead; a `Decoder`, or
+            a dictionary of its fields.
 
     Attributes:
         bad: the images that were left out, with the causes, by id. It is as far ahead as the source is read.
@@ -80,14 +86,14 @@ class Stage:
 
     def __init__(
         self,
-        preset: PresetName | str | Path | Recipe,
-        device_id: int | None = None,
+        preset: AnyPreset,
+        device_id: AnyDevice = "auto",
         *,
         seed: int = 0,
         on_error: Literal["raise", "skip"] = "raise",
-        decoder: Decoder | None = None,
+        decoder: AnyDecoder = None,
     ) -> None:
-        recipe = load_preset(preset, {})
+        recipe = load_preset(preset)
         if recipe.mix is not None:
             raise ConfigError("the recipe mixes images with labels, which a Stage does not know: load it with mix=None")
         if recipe.by_boxes:
@@ -98,13 +104,15 @@ class Stage:
         self._recipe = recipe
         self._seed = check_seed(seed)
         self._skip = on_error == "skip"
-        self._device_id = device_id
-        decoder = resolve_decoder(decoder or Decoder(), device_id)
-        self._decoder = replace(decoder, num_threads=decoder.num_threads or available_cores())
+        self._device_id = device = resolve_own_device(device_id)
+        decoding = resolve_decoder(as_value(Decoder, "decoder", {} if decoder is None else decoder), device)
+        self._decoder = replace(
+            decoding, num_threads=decoding.num_threads or World.of_process().decoding_threads(device)
+        )
         self._views = [str(view.number) for view in recipe.each_view]
         self._kind: list[_Kind] = [(True, 1)]
         self._feed: Feed[_Batch] = Feed()
-        build = partial(_build, recipe, self._feed, self._kind, self._decoder, device_id)
+        build = partial(_build, recipe, self._feed, self._kind, self._decoder, device)
         self._running = Running(build, self._views, as_lists=recipe.batch == "list")
         self._ahead: _Ahead | None = None
 
@@ -134,6 +142,13 @@ class Stage:
             raise ConfigError(f"source={describe(source)}: allowed is what a `for` loop takes, such as a DataLoader")
         return self._iterate(iter(source), check_epoch(epoch))
 
+    def close(self) -> None:
+        """Ends a loop and frees the pipeline with its memory; a later loop makes them again. Closing twice is fine."""
+        self._end_loop()
+        self._running.drop()
+        self._feed.clear()
+        release_unused_memory()
+
     def _iterate(self, batches: Iterator[Any], epoch: int) -> Iterator[tuple[Any, ...]]:
         self._end_loop()
         gate = _Gate(self._recipe, self._seed, epoch, self.bad if self._skip else None, most=self._kind[0][1])
@@ -150,7 +165,7 @@ class Stage:
                     batch = self._feed.pop()
                     yield self._deliver(batch, views)
                     if self._ahead is not ahead:
-                        raise LoaderError("this loop is over, because a later one over the same Stage has begun")
+                        raise LoaderError("this loop is over: a later one over this Stage has begun, or it was closed")
             self._ahead = None  # all was delivered, so the pipeline is kept for the next loop
         finally:
             ahead.close()

@@ -8,7 +8,7 @@ from gpuloader.pipelines.inputs import LastStep
 from gpuloader.pipelines.kernels.cutting import cut_to_region
 from gpuloader.pipelines.kernels.reading import read_cached
 from gpuloader.pipelines.operators import decoder_buffers
-from gpuloader.pipelines.running import FilledSource, Running, UndecodableError
+from gpuloader.pipelines.running import FilledSource, Running, UndecodableError, release_unused_memory
 from gpuloader.pipelines.steps import check_for_gpu
 from gpuloader.pipelines.triage import find_undecodable, taken_by_engines
 from gpuloader.pipelines.whole import WholeDecoder
@@ -30,5 +30,6 @@ __all__ = [
     "good_jpeg",
     "read_cached",
     "recipe_pipeline",
+    "release_unused_memory",
     "taken_by_engines",
 ]

@@ -10,6 +10,7 @@ import re
 import tarfile
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -217,6 +218,47 @@ def test_a_stage_that_is_dropped_leaves_no_thread() -> None:
     assert set(threading.enumerate()) - before == set()
 
 
+def test_a_closed_stage_holds_no_pipeline_and_can_be_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[weakref.ref[Any]] = []
+
+    def build(**given: Any) -> Any:  # noqa: ANN401
+        pipeline = recipe_pipeline(**given)
+        built.append(weakref.ref(pipeline))
+        return pipeline
+
+    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", build)
+    threads = set(threading.enumerate())
+    with Stage(EVALUATION) as stage:
+        for _ in range(2):
+            assert len(list(stage(batches(PNGS, 4, 4)))) == 2
+            stage.close()
+            next(iter(stage(batches(PNGS, 4, 4, 2))))  # left in the middle
+            stage.close()
+            assert [pipeline() for pipeline in built] == [None] * len(built)
+            assert set(threading.enumerate()) == threads
+        next(loop := iter(stage(batches(PNGS, 4, 4, 2))))
+    assert built[-1]() is None
+    with pytest.raises(LoaderError, match="was closed"):
+        list(loop)
+
+
+def test_dalis_pool_is_returned_when_nobody_else_runs_ahead(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned: list[str] = []
+    with GPULoader(shards, 8, None, preset="cifar10_eval") as loader, Stage(EVALUATION) as stage:
+        next(iter(loader))
+        list(stage(batches(PNGS, 4)))
+        monkeypatch.setattr("gpuloader.pipelines.running.ReleaseUnusedMemory", lambda: returned.append("all"))
+        stage.close()
+        assert returned == []  # the loader has a pipeline
+        list(stage(batches(PNGS, 4)))
+        loader.close()
+        assert returned == []  # the stage has one
+        stage.close()
+        assert returned == ["all"]
+
+
 def test_a_forked_child_has_a_pipeline_of_its_own() -> None:
     stage = Stage(EVALUATION)
     loop = stage(batches(PNGS, 4, 4, 2))
@@ -354,8 +396,17 @@ def test_what_else_a_source_gives_is_refused(given: object, message: str) -> Non
 
 
 @pytest.mark.parametrize(
+    "preset", [{"transforms": [{"Resize": {"size": [24, 32]}}]}, {"cifar10_eval": {"dtype": "float16"}}], ids=str
+)
+def test_a_recipe_and_a_decoder_may_be_dictionaries(preset: dict[str, Any]) -> None:
+    [(images, _)] = Stage(preset, decoder={"num_threads": 1, "prefetch": 3})([(PNGS[:2], [0, 1])])
+    assert torch.equal(images, Compose.load(preset)(PNGS[:2]))
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"decoder": {"threads": 3}}, "decoder: Decoder has no 'threads'"),
         ({"preset": Compose([RandomResizedCrop(32)], mix=Mix(num_classes=3, mixup_alpha=0.2))}, "mix=None"),
         ({"preset": Compose([RandomIoUCrop(), Resize((8, 8))])}, "RandomIoUCrop draws by boxes"),
         ({"on_error": "replace"}, '"raise" and "skip"'),

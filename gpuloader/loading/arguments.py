@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.data import get_worker_info
 
 from gpuloader.collators import Collator, collator_of, in_parts
 from gpuloader.errors import ConfigError, DeviceError, describe
 from gpuloader.helpers.late_imports import import_late
 from gpuloader.helpers.text import counted, did_you_mean, either, similar
-from gpuloader.helpers.values import is_integer
+from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.fields import Component, Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
@@ -168,6 +169,12 @@ def resolve_device(device_id: object, world: World) -> int | None:
             f"device_id={device_id!r} but this machine has {counted(count, 'CUDA device')}, numbered from 0"
         )
     return world.local_rank % count if number is None else number
+
+
+def resolve_own_device(device_id: object) -> int | None:
+    """Does the same for what is no loader, such as a `Stage`; in a worker of torch's DataLoader, "auto" is the CPU."""
+    in_a_worker = isinstance(device_id, str) and device_id == "auto" and get_worker_info() is not None
+    return None if in_a_worker else resolve_device(as_python_integer(device_id), World.of_process())
 
 
 def _gpu_number(name: object) -> int:

@@ -149,7 +149,7 @@ def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa:
     if isinstance(value, Mapping):
         return {part: _deliver_field(device, f"{name}[{part!r}]", its_value) for part, its_value in value.items()}
     if isinstance(value, torch.Tensor):
-        return _move(device, value)
+        return to_device(device, value)
     if isinstance(value, Ragged):
         parts = list(torch.split(_on_device(device, value.values), value.counts.tolist()))
         return parts if value.shapes is None else [part.reshape(shape) for part, shape in zip(parts, value.shapes)]
@@ -162,10 +162,11 @@ def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa:
 
 
 def _on_device(device: torch.device, array: np.ndarray[Any, Any] | torch.Tensor) -> torch.Tensor:
-    return _move(device, torch.as_tensor(array))
+    return to_device(device, torch.as_tensor(array))
 
 
-def _move(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+def to_device(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+    """Copies a tensor to a device; nobody waits for the copy."""
     # CUDA mostly stages a small copy from pageable memory before it returns, so no one has to wait; it does not promise
     # it. A large copy might wait for the stream, and training with it. So it is pinned first, if it is not yet; torch
     # keeps pinned memory until the copy is done.

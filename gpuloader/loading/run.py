@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from gpuloader.errors import ConfigError, GPULoaderError, PresetError, StateError, describe
-from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading import argument_types as types
@@ -47,8 +46,6 @@ from gpuloader.pipelines import check_for_gpu, read_cached
 from gpuloader.plan import AllSamples, Bucketed, Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.shards import Labels, ShardSet, read_quarantine, resolve_place
-
-_GPU_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -365,7 +362,9 @@ def resolve_run(
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
     if not run.decoded:
         decoding = resolve_decoder(decoding, device, shards.seekable)
-    return replace(run, decoder=replace(decoding, num_threads=decoding.num_threads or _default_threads(run)))
+    return replace(
+        run, decoder=replace(decoding, num_threads=decoding.num_threads or run.world.decoding_threads(device))
+    )
 
 
 def _name_recipe(preset: types.AnyPreset) -> str:
@@ -374,12 +373,6 @@ def _name_recipe(preset: types.AnyPreset) -> str:
     if isinstance(preset, Mapping):
         return f"{', '.join(map(_name_recipe, preset))} with overrides"
     return str(preset) if isinstance(preset, (str, Path)) else type(preset).__name__
-
-
-def _default_threads(run: Run) -> int:
-    """Returns this process's share of the cores; with a GPU, at most 8."""
-    cores = max(1, available_cores() // run.world.local_world_size)
-    return cores if run.device_id is None else min(cores, _GPU_THREADS)
 
 
 def _check_shapes(recipe: Recipe, buckets: Bucketed) -> None:

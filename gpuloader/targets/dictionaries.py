@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, describe
+from gpuloader.loading.delivery import to_device
 from gpuloader.loading.fields import Ragged
 from gpuloader.recipe import DrawnView, Recipe, Shape
 from gpuloader.targets.annotations import Annotated, parse_boxes, parse_column, parse_points
@@ -107,7 +108,7 @@ def _move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:
 
 def _as_tensors(target: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     return {
-        name: torch.as_tensor(value, device=device)
+        name: to_device(device, torch.as_tensor(value))
         if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf")
         else value
         for name, value in target.items()

@@ -10,6 +10,7 @@ import torch
 
 from gpuloader.errors import ConfigError, describe
 from gpuloader.helpers.values import is_integer
+from gpuloader.loading.delivery import to_device
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.target import Target
@@ -181,7 +182,7 @@ def to_detr(batch: Mapping[str, Any], *, boxes: str = "boxes") -> dict[str, Any]
         raise ConfigError(
             "DETR takes a tensor of images, but the batch has a list: set the recipe's batch to {pad: 32}"
         )
-    shape = torch.tensor(images.shape[-2:], device=images.device)
+    shape = to_device(images.device, torch.tensor(images.shape[-2:]))
     sizes = batch["size"] if "pixel_mask" in batch else shape.expand(len(images), 2)
     labels = []
     for corners, classes, size in zip(batch[boxes], batch[f"{boxes}_labels"], sizes):

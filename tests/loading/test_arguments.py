@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_graph import GPU, gpu_graph
 from making import encoded, jpeg, write_shard
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from gpuloader import Compose, ConfigError, DeviceError, GPULoader, LoaderError, Sampling
-from gpuloader.loading.arguments import warn_of_places
+from gpuloader import Compose, ConfigError, DeviceError, GPULoader, LoaderError, Sampling, World
+from gpuloader.loading.arguments import resolve_own_device, warn_of_places
 
 SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 
@@ -262,3 +263,24 @@ def test_the_sampler_has_the_length_that_scripts_of_torch_read(
 def test_a_loader_shows_what_it_runs(shards: list[Path], kwargs: dict[str, Any], says: str) -> None:
     with loader(shards, **kwargs) as batches:
         assert says in repr(batches)
+
+
+@pytest.mark.parametrize(("given", "device"), [("auto", GPU), (GPU, GPU), ("cuda", GPU), (None, None), ("cpu", None)])
+def test_what_is_no_loader_chooses_its_device_as_a_loader_does(given: Any, device: int | None) -> None:  # noqa: ANN401
+    with gpu_graph():
+        assert resolve_own_device(given) == device
+    if device is None or given == "auto":  # on a machine without a GPU
+        assert torch.cuda.is_available() or resolve_own_device(given) is None
+
+
+def test_in_a_worker_process_auto_is_the_cpu() -> None:
+    with gpu_graph():
+        [found] = DataLoader(["auto"], batch_size=None, num_workers=1, collate_fn=resolve_own_device)
+    assert found is None
+
+
+def test_decoding_threads_are_the_processs_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuloader.loading.world.available_cores", lambda: 48)
+    shares = {n: World(0, n, local_world_size=n) for n in (1, 2, 8, 64)}
+    assert {n: world.decoding_threads(None) for n, world in shares.items()} == {1: 48, 2: 24, 8: 6, 64: 1}
+    assert {n: world.decoding_threads(GPU) for n, world in shares.items()} == {1: 8, 2: 8, 8: 6, 64: 1}

@@ -76,7 +76,7 @@ def test_closing_gives_dalis_memory_back_once_the_pipeline_is_gone(
     loader = GPULoader(shards, 8, None, preset="cifar10_eval")
     next(iter(loader))
     monkeypatch.setattr(
-        "gpuloader.loading.decoding.ReleaseUnusedMemory", lambda: alive.append(pipelines[0]() is not None)
+        "gpuloader.pipelines.running.ReleaseUnusedMemory", lambda: alive.append(pipelines[0]() is not None)
     )
     loader.close()
     assert alive == [False]

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 from typing_extensions import assert_type
 
-from gpuloader import Batch, Compose, Decoder, GPULoader, MixedLoader
+from gpuloader import Batch, Compose, Decoder, GPULoader, MixedLoader, Stage
 from gpuloader.collators import as_text
 from gpuloader.loading.delivery import Images, Labels
 from gpuloader.trainers.datamodule import TrainerLoaders
@@ -115,11 +115,17 @@ def recipes(picture: bytes) -> None:
     Compose([Resize((192, 256)), RandomApply([ColorJitter(hue=[0, 0.1])]), RandomChoice([Grayscale()], p=[1])])
     Compose([RandomResizedCrop({0: 96, 30: 128}, scale=[0.2, 1]), Pad([1, 2, 3, 4])], formats=["jpeg"])
     Compose(views=[View([CenterCrop(96)], count=2), View([CenterCrop(96)])], mix=Mix(10, mixup_alpha=0.2))
+    mixed = Compose([CenterCrop(96)], mix={"num_classes": 10, "mixup_alpha": 0.2})
+    assert_type(mixed.mix, Mix | None)
+    Compose([], batch="list")
     assert_type(compose(picture), Tensor | Any)  # a list if the recipe has several views
     assert_type(compose(picture, {"boxes": [[0, 0, 8, 8]]}), tuple[Tensor | Any, Any])
     compose([picture, picture])
     compose([picture, picture], [{"labels": [3]}, {}], seed=1)
     compose(Image.new("RGB", (8, 8)))
+    Compose.load({"transforms": ["CenterCrop"]}, dtype="float16")
+    Stage({"imagenet_eval": {"Resize": {"size": 256}}}, decoder={"prefetch": 1})
+    Compose([CenterCrop(96)], mix=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Resize("256")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Compose([128])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     Compose([Resize(256)], transform=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
