@@ -12,6 +12,7 @@ from gpuloader.helpers.cores import available_memory_bytes
 from gpuloader.helpers.text import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.run import Run
+from gpuloader.loading.world import GPU_THREADS
 from gpuloader.pipelines import decoder_buffers
 from gpuloader.plan import Draws
 from gpuloader.recipe import DrawnView, Recipe
@@ -19,7 +20,6 @@ from gpuloader.shards import ShardSet
 
 _SAMPLED = 10_000
 _ARENA_GROWTH = 1.25
-_GPU_THREADS = 8  # the default is at most that
 _log = logging.getLogger("gpuloader")
 
 
@@ -78,7 +78,7 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         worst_batch_bytes=sum(_largest_images_bytes(shards, recipe, batch_size)),
         machine_bytes=available_memory_bytes(),
         output_bytes=int((prefetch + 2) * batch_size * sum(map(_delivered_pixels, drawn.views)) * pixel_bytes),
-        decoder_bytes=(_GPU_THREADS + 1) * decoder_buffers(*largest)["device_memory_padding"],
+        decoder_bytes=(GPU_THREADS + 1) * decoder_buffers(*largest)["device_memory_padding"],
     )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # some builds of torch have no torch.distributed
     from torch.distributed.device_mesh import DeviceMesh
 
 _MEETING_SECONDS = 120.0
-_GPU_THREADS = 8
+GPU_THREADS = 8
 _meetings: defaultdict[str, Iterator[int]] = defaultdict(count)  # by the ranks that meet
 _log = logging.getLogger("gpuloader")
 
@@ -92,7 +92,7 @@ class World:
     def decoding_threads(self, device_id: int | None) -> int:
         """Returns this process's share of the machine's cores; with a GPU, at most 8."""
         cores = max(1, available_cores() // self.local_world_size)
-        return cores if device_id is None else min(cores, _GPU_THREADS)
+        return cores if device_id is None else min(cores, GPU_THREADS)
 
     @classmethod
     def from_mesh(cls, mesh: DeviceMesh, names: str | Sequence[str] | None = None) -> World:
