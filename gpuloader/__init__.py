@@ -35,6 +35,10 @@ from gpuloader.helpers.late_imports import import_late
 from gpuloader.helpers.text import make_printable
 
 if TYPE_CHECKING:
+    from gpuloader import collators as collators
+    from gpuloader import errors as errors
+    from gpuloader import targets as targets
+    from gpuloader import transforms as transforms
     from gpuloader.compose import Compose
     from gpuloader.loading.buckets import Buckets
     from gpuloader.loading.curriculum import Curriculum
@@ -121,6 +125,8 @@ _LATE = {
 }
 
 
+_OFFERED = {"collators", "errors", "targets", "transforms"}
+"""Modules that are attributes without an import of their own. Others need packages that may not be installed."""
 _MODULES = {
     *("collators", "compat", "compose", "data", "errors", "lightning", "metrics"),
     *("pack", "pipelines", "pytorch_lightning", "stage", "targets", "training", "transformers", "transforms"),
@@ -129,10 +135,12 @@ _MODULES = {
 
 def __dir__() -> list[str]:
     imported = {name for name in globals() if name in _MODULES or name.startswith("__")}
-    return sorted({*__all__, *imported})
+    return sorted({*__all__, *_OFFERED, *imported})
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name in _OFFERED:
+        return import_late(f"gpuloader.{name}")
     if name not in _LATE:
         raise AttributeError(f"module 'gpuloader' has no attribute {name!r}")
     from gpuloader.loading.installation import check_dali

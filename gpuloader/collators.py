@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.errors import describe
 from gpuloader.helpers.text import counted
 
 __all__ = [
@@ -309,6 +310,8 @@ def _pad(arrays: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
 def tokenized(tokenizer: Any, **options: Any) -> Collator:  # noqa: ANN401
     """Makes a collator of a Hugging Face tokenizer: "input_ids" and "attention_mask", each (B, longest) int64, padded.
 
+    It takes components, or texts: `OneOf("json:captions", None, tokenized(tokenizer))` gives the tokens of one caption.
+
     Args:
         tokenizer: of `transformers`, with a padding token.
         options: its arguments, such as `truncation=True, max_length=77`.
@@ -321,7 +324,13 @@ def tokenized(tokenizer: Any, **options: Any) -> Collator:  # noqa: ANN401
         >>> tokenized(tokenizer, truncation=True)([b"a cat", b"an eel"])["input_ids"].shape
         (2, 1)
     """
-    return Parsing(bytes.decode, partial(_tokens, tokenizer, {"padding": True, "return_tensors": "np", **options}))
+    return Parsing(_text, partial(_tokens, tokenizer, {"padding": True, "return_tensors": "np", **options}))
+
+
+def _text(value: bytes | str) -> str:
+    if not isinstance(value, (bytes, str)):
+        raise ValueError(f"{describe(value)} is no text")
+    return value if isinstance(value, str) else value.decode()
 
 
 def _tokens(tokenizer: Any, options: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:  # noqa: ANN401

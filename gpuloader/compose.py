@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import partial
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
@@ -14,17 +13,20 @@ import torch
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError
-from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.forking import at_fork
-from gpuloader.images.gate import admit_all
+from gpuloader.images.gate import admit_each
+from gpuloader.images.limits import Refused
 from gpuloader.images.orientation import image_orientations
+from gpuloader.loading.argument_types import AnyDevice
+from gpuloader.loading.arguments import resolve_own_device
 from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.delivery import Images, by_view, channels_first, round_to_dtype
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
+from gpuloader.loading.world import World
 from gpuloader.pipelines import FilledSource, Running, UndecodableError, cut_to_region, find_undecodable
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, PresetName, Recipe, load_preset, preset_from_torchvision, preset_yaml
+from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset, preset_from_torchvision, preset_yaml
 from gpuloader.targets.dictionaries import boxes_of, check_targets, move_targets
 
 if TYPE_CHECKING:
@@ -53,11 +55,11 @@ class Compose(Recipe):
     """
 
     @classmethod
-    def load(cls, preset: PresetName | str | Path | Recipe, /, **overrides: Any) -> Compose:  # noqa: ANN401
+    def load(cls, preset: AnyPreset, /, **overrides: Any) -> Compose:  # noqa: ANN401
         """Loads a preset by name, or a recipe from a YAML file, and replaces some values.
 
         Args:
-            preset: a name, a path or a recipe.
+            preset: a name, a path, a recipe, a dictionary of a recipe's keys, or `{name: {key: new value}}`.
             overrides: new values for keys of the recipe, such as `dtype="float16"`, and for its transforms by name,
                 such as `RandomResizedCrop={"size": 160}`; None removes a transform.
 
@@ -74,6 +76,10 @@ class Compose(Recipe):
     @classmethod
     def from_torchvision(cls, transform: object, **options: Any) -> Compose:  # noqa: ANN401
         """Converts a torchvision transform, v1 or v2, or a model's own configuration, to a recipe that does the same.
+
+        It also takes the presets and transforms of torchvision's reference programs, and the transforms of open_clip
+        and CLIP, timm, lightly and solo-learn; their lists of pipelines become `views`. The blur of lightly and
+        solo-learn is Pillow's: `GaussianBlur` says how near it is. A list without `ToTensor` or `ToDtype` gives uint8.
 
         Args:
             transform: a transform, a `Compose` of them, or a list. Or what a model's configuration says about its
@@ -98,8 +104,8 @@ class Compose(Recipe):
     def from_timm(cls, transform: object, **options: Any) -> Compose:  # noqa: ANN401
         """Converts what timm's `create_transform(...)` returns, for training or evaluation, to a recipe.
 
-        Its RandAugment becomes `TimmRandAugment`, and its 3-Augment `ThreeAugment`; the arithmetic of their operations
-        is torchvision's instead of PIL's.
+        Its RandAugment becomes `TimmRandAugment`, its AutoAugment `TimmAutoAugment`, and its 3-Augment `ThreeAugment`;
+        the arithmetic of their operations is torchvision's instead of PIL's.
 
         Args:
             transform: what `create_transform` returns, or the mapping of `resolve_model_data_config(model)`.
@@ -120,7 +126,7 @@ class Compose(Recipe):
         seed: int = 0,
         epoch: int = 0,
         sample: int = 0,
-        device_id: int | None = None,
+        device_id: AnyDevice = "auto",
     ) -> Images: ...
 
     @overload
@@ -132,7 +138,7 @@ class Compose(Recipe):
         seed: int = 0,
         epoch: int = 0,
         sample: int = 0,
-        device_id: int | None = None,
+        device_id: AnyDevice = "auto",
     ) -> tuple[Images, Any]: ...
 
     def __call__(
@@ -143,7 +149,7 @@ class Compose(Recipe):
         seed: int = 0,
         epoch: int = 0,
         sample: int = 0,
-        device_id: int | None = None,
+        device_id: AnyDevice = "auto",
     ) -> Any:
         """Applies the recipe: one image gives (3, h, w), a list of n gives (n, 3, h, w), several views give a list.
 
@@ -162,6 +168,8 @@ class Compose(Recipe):
                 call returns (images, targets), with tensors on the images' device. Boxes of which less than a pixel is
                 left in width or height are left out, with their rows of all entries that have n; "area" is scaled with
                 its box. "image_id", "size", "orig_size" and all other entries stay as they are.
+            device_id: the GPU that runs it, or the CPU, as a `GPULoader` takes it. In a worker process of torch's
+                DataLoader, "auto" is the CPU.
 
         Raises:
             ConfigError: an image is not a uint8 array of (height, width, 3), a number is out of range, or a target is
@@ -192,16 +200,19 @@ class Compose(Recipe):
         drawn = self.draw(draws, sizes, turned, () if listed is None else boxes_of(listed))
         if too_large := drawn.too_large():
             raise DataError("; ".join(f"image {number}: {cause}" for number, cause in too_large.items()))
-        graphs: dict[Any, _Graph] = self.__dict__.setdefault("_graphs", {})
-        key = (device_id, encoded, 1 << (len(arrays) - 1).bit_length())
-        # The graph has a copy of the recipe, so that it is freed with this one.
-        graph = graphs.get(key) or graphs.setdefault(key, _Graph(copy(self), *key))
+        device = resolve_own_device(device_id)
+        # The last graph is kept, for calls with as many images or fewer.
+        graph: _Graph | None = self.__dict__.get("_graph")
+        if graph is None or not graph.takes(device, encoded, len(arrays)):
+            # It has a copy of the recipe, so that it is freed with this one.
+            graph = _Graph(copy(self), device, encoded, 1 << (len(arrays) - 1).bit_length())
+            self.__dict__["_graph"] = graph
         if encoded:  # in copies, as the bytes are the caller's
             arrays, drawn = cut_to_region([array.copy() for array in arrays], drawn)
         try:
             views = graph.run(arrays, drawn)
         except UndecodableError as error:
-            causes = find_undecodable(self, arrays, drawn, device_id, **graph.decoding, message=str(error))
+            causes = find_undecodable(self, arrays, drawn, device, **graph.decoding, message=str(error))
             bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
             raise DataError("; ".join(bad) or f"the images cannot be decoded: {error}") from None
         views = round_to_dtype(self, channels_first(self, views))
@@ -215,7 +226,7 @@ class Compose(Recipe):
         return preset_yaml(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_graphs"}  # each process has its own
+        return {name: value for name, value in self.__dict__.items() if name != "_graph"}  # each process has its own
 
     @classmethod
     def _of(cls, preset: Recipe) -> Compose:
@@ -232,7 +243,9 @@ class _Graph:
     def __init__(self, preset: Recipe, device_id: int | None, encoded: bool, batch_size: int) -> None:
         self._lock = Lock()
         self._batch: list[tuple[list[NDArray[np.uint8]], Drawn]] = []
-        decoder = Decoder(min(batch_size, available_cores()), prefetch=1)
+        self._made_for = device_id, encoded
+        self._batch_size = batch_size
+        decoder = Decoder(min(batch_size, World.of_process().decoding_threads(device_id)), prefetch=1)
         decoder = resolve_decoder(decoder, device_id) if encoded else decoder
         self.decoding = decoder.graph_options
         batch = self._batch
@@ -241,6 +254,9 @@ class _Graph:
             partial(build_pipeline, preset, source, decoder, batch_size, device_id, decoded=not encoded)
         )
         at_fork(self, _Graph._renew_lock)
+
+    def takes(self, device_id: int | None, encoded: bool, count: int) -> bool:
+        return self._made_for == (device_id, encoded) and count <= self._batch_size
 
     def run(self, images: Sequence[NDArray[np.uint8]], drawn: Drawn) -> list[Any]:
         with self._lock:
@@ -264,21 +280,30 @@ def _check_images(preset: Recipe, images: Sequence[Any]) -> tuple[bool, list[NDA
         raise ConfigError(
             f"images: found {len(images)}, {sum(encoded)} of them bytes: give at least one, all arrays or all bytes"
         )
-    if encoded[0]:
-        return True, *admit_all(images, preset.max_pixels, preset.formats)
-    return False, *check_arrays(preset, images)
+    made, sizes, refused = read_images(preset, images)
+    for number, cause in refused.items():
+        raise DataError(f"image {number} cannot be decoded: {cause}")
+    return encoded[0], made, sizes
 
 
-def check_arrays(preset: Recipe, images: Sequence[Any]) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
-    """Returns arrays and PIL images as the graph takes them, and their (n, 2) heights and widths.
+def read_images(
+    preset: Recipe, images: Sequence[Any]
+) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64], dict[int, str]]:
+    """Returns files, or arrays and PIL images, as the graph takes them, their (n, 2) heights and widths, and by row
+    why one cannot be decoded or converted.
 
     Raises:
-        ConfigError: one is not uint8 of (height, width, 3).
+        ConfigError: one is neither a file nor uint8 of (height, width, 3).
     """
-    if preset.orientation == "apply":
-        images = [_turn_upright(image) for image in images]
-    arrays = [np.ascontiguousarray(image) for image in images]
-    for number, (image, array) in enumerate(zip(images, arrays, strict=True)):
+    if images and isinstance(images[0], (bytes, bytearray)):
+        return admit_each(images, preset.max_pixels, preset.formats)
+    arrays, refused = [np.zeros((1, 1, 3), np.uint8)] * len(images), {}
+    for number, image in enumerate(images):
+        try:
+            array = _as_array(image, upright=preset.orientation == "apply")
+        except Refused as error:
+            refused[number] = error.cause
+            continue
         if not (array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8 and array.size):
             of_numbers = array.dtype.kind in "biuf"
             found = f"{array.dtype} of shape {array.shape}" if of_numbers else f"a {type(image).__name__}"
@@ -286,11 +311,20 @@ def check_arrays(preset: Recipe, images: Sequence[Any]) -> tuple[list[NDArray[np
                 f"image {number} is {found}: allowed are the bytes of a file, PIL images, and uint8 arrays of RGB "
                 "(height, width, 3)"
             )
-    return arrays, np.array([array.shape[:2] for array in arrays], np.int64)
+        arrays[number] = array
+    return arrays, np.array([array.shape[:2] for array in arrays], np.int64), refused
+
+
+def _as_array(image: Any, upright: bool) -> NDArray[Any]:  # noqa: ANN401
+    """Returns an array as it is, and a PIL image as one; `upright` turns the latter as its EXIF orientation says."""
+    try:
+        return np.ascontiguousarray(_turn_upright(image) if upright else image)
+    except Exception as error:  # PIL's decoders and a user's `__array__` raise errors of any type
+        said = str(error) or type(error).__name__
+        raise Refused(f"this {type(image).__name__} cannot become an array: {said}") from error
 
 
 def _turn_upright(image: object) -> object:
-    """Returns a PIL image as its EXIF orientation says, and an array as it is."""
     from PIL import Image, ImageOps  # here, because a normal start does not need it
 
     return ImageOps.exif_transpose(image) if isinstance(image, Image.Image) else image

@@ -50,6 +50,10 @@ __all__ = [
 ]
 
 
+BESIDE = " component beside it: "
+"""In each cause about a component, behind its extension."""
+
+
 def describe(value: object, most_characters: int = 80) -> str:
     """A value for a message: its `repr`, shortened. Also for values without one, such as numbers of 5,000 digits."""
     try:
@@ -297,6 +301,11 @@ class PackError(DataError):
     """
 
 
+def kind_of(cause: str) -> str:
+    """Says what is bad for this cause: the image, or a component of its sample."""
+    return "bad sample" if BESIDE in cause else "bad image"
+
+
 class BadImageError(DataError):
     """An image that cannot be decoded, or whose sample has a field that cannot be parsed.
 
@@ -313,7 +322,7 @@ class BadImageError(DataError):
           shard  train.tar
           key    cat/01
           offset 512
-        Repair or remove the sample, or pass on_error="replace" to train on without it.
+        Repair or remove the sample, or go on without it: on_error="replace" to train, "skip" to evaluate.
     """
 
     def __init__(self, shard: str, key: str, offset: int, cause: str) -> None:
@@ -325,11 +334,11 @@ class BadImageError(DataError):
 
     def _lines(self) -> Sequence[object]:
         return (
-            f"bad image: {self.cause}",
+            f"{kind_of(self.cause)}: {self.cause}",
             f"  shard  {self.shard}",
             f"  key    {self.key}",
             f"  offset {self.offset}",
-            'Repair or remove the sample, or pass on_error="replace" to train on without it.',
+            'Repair or remove the sample, or go on without it: on_error="replace" to train, "skip" to evaluate.',
         )
 
 

@@ -11,23 +11,23 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.compose import check_arrays
+from gpuloader.compose import read_images
 from gpuloader.errors import ConfigError, DataError, LoaderError, describe
-from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.fed_threads import FedThreads
-from gpuloader.images.gate import admit_each
 from gpuloader.images.orientation import image_orientations
+from gpuloader.loading.argument_types import AnyDecoder, AnyDevice
+from gpuloader.loading.arguments import resolve_own_device
 from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.delivery import by_view, channels_first, round_to_dtype
-from gpuloader.loading.options import Decoder
+from gpuloader.loading.iteration import Closing
+from gpuloader.loading.options import Decoder, as_value
 from gpuloader.loading.probing import resolve_decoder
+from gpuloader.loading.world import World
 from gpuloader.pipelines import (
     Feed,
     FilledSource,
@@ -35,9 +35,10 @@ from gpuloader.pipelines import (
     UndecodableError,
     cut_to_region,
     find_undecodable,
+    release_unused_memory,
 )
 from gpuloader.plan import Draws, check_epoch, check_seed
-from gpuloader.recipe import Drawn, PresetName, Recipe, load_preset
+from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset
 
 __all__ = ["Stage"]
 
@@ -47,21 +48,24 @@ _Kind: TypeAlias = tuple[bool, int]
 _log = logging.getLogger("gpuloader")
 
 
-class Stage:
+class Stage(Closing):
     """Decodes and transforms the batches of any iterable, as a `GPULoader` does those of its shards.
 
     `for images, ids, *others in stage(source, epoch=epoch)` reads the source ahead in a thread and decodes ahead, too.
+    Between loops it keeps its pipeline; `close`, or `with`, frees that.
     An image's random numbers depend only on `seed`, `epoch` and its id: the pixels are those of a `GPULoader` with this
     seed for its sample of this number.
 
     Args:
-        preset: a recipe, by name, as a path or as a `Compose`. It must neither mix nor draw by boxes.
-        device_id: the GPU that decodes; None for the CPU.
+        preset: a recipe, as a `GPULoader` takes it. It must neither mix nor draw by boxes.
+        device_id: the GPU that decodes, or the CPU, as a `GPULoader` takes it. In a worker process of torch's
+            DataLoader, "auto" is the CPU.
         seed: an integer in [0, 2**64).
         on_error: "raise" ends the loop at an image that cannot be decoded; "skip" leaves it out of its batch, which is
             smaller then, and passes over a batch that has no other images. Nothing limits how many are left out,
             because the number of all images is not known: compare `len(stage.bad)` with what you expect.
-        decoder: how images are decoded, how many threads do it, and how many batches are made ahead.
+        decoder: how images are decoded, how many threads do it, and how many batches are made ahead; a `Decoder`, or
+            a dictionary of its fields.
 
     Attributes:
         bad: the images that were left out, with the causes, by id. It is as far ahead as the source is read.
@@ -82,14 +86,14 @@ class Stage:
 
     def __init__(
         self,
-        preset: PresetName | str | Path | Recipe,
-        device_id: int | None = None,
+        preset: AnyPreset,
+        device_id: AnyDevice = "auto",
         *,
         seed: int = 0,
         on_error: Literal["raise", "skip"] = "raise",
-        decoder: Decoder | None = None,
+        decoder: AnyDecoder = None,
     ) -> None:
-        recipe = load_preset(preset, {})
+        recipe = load_preset(preset)
         if recipe.mix is not None:
             raise ConfigError("the recipe mixes images with labels, which a Stage does not know: load it with mix=None")
         if recipe.by_boxes:
@@ -100,13 +104,15 @@ class Stage:
         self._recipe = recipe
         self._seed = check_seed(seed)
         self._skip = on_error == "skip"
-        self._device_id = device_id
-        decoder = resolve_decoder(decoder or Decoder(), device_id)
-        self._decoder = replace(decoder, num_threads=decoder.num_threads or available_cores())
+        self._device_id = device = resolve_own_device(device_id)
+        decoding = resolve_decoder(as_value(Decoder, "decoder", {} if decoder is None else decoder), device)
+        self._decoder = replace(
+            decoding, num_threads=decoding.num_threads or World.of_process().decoding_threads(device)
+        )
         self._views = [str(view.number) for view in recipe.each_view]
         self._kind: list[_Kind] = [(True, 1)]
         self._feed: Feed[_Batch] = Feed()
-        build = partial(_build, recipe, self._feed, self._kind, self._decoder, device_id)
+        build = partial(_build, recipe, self._feed, self._kind, self._decoder, device)
         self._running = Running(build, self._views, as_lists=recipe.batch == "list")
         self._ahead: _Ahead | None = None
 
@@ -132,7 +138,16 @@ class Stage:
             DataError: an image cannot be decoded; the message names its id and the cause.
             LoaderError: a later loop over the stage has begun.
         """
+        if not hasattr(source, "__iter__"):
+            raise ConfigError(f"source={describe(source)}: allowed is what a `for` loop takes, such as a DataLoader")
         return self._iterate(iter(source), check_epoch(epoch))
+
+    def close(self) -> None:
+        """Ends a loop and frees the pipeline with its memory; a later loop makes them again. Closing twice is fine."""
+        self._end_loop()
+        self._running.drop()
+        self._feed.clear()
+        release_unused_memory()
 
     def _iterate(self, batches: Iterator[Any], epoch: int) -> Iterator[tuple[Any, ...]]:
         self._end_loop()
@@ -150,7 +165,7 @@ class Stage:
                     batch = self._feed.pop()
                     yield self._deliver(batch, views)
                     if self._ahead is not ahead:
-                        raise LoaderError("this loop is over, because a later one over the same Stage has begun")
+                        raise LoaderError("this loop is over: a later one over this Stage has begun, or it was closed")
             self._ahead = None  # all was delivered, so the pipeline is kept for the next loop
         finally:
             ahead.close()
@@ -167,7 +182,7 @@ class Stage:
 
     def _decode(self, gate: _Gate) -> list[Any] | None:
         """Returns the images of each view of the first batch in flight; None after the last batch."""
-        failure: Exception
+        failure: BaseException
         while True:
             try:
                 outputs = self._running.next()
@@ -257,11 +272,8 @@ class _Gate:
         """Makes a batch, which may be left without images."""
         images, ids, columns = _check(given)
         recipe = self._recipe
-        refused: dict[int, str] = {}
-        if encoded := bool(images) and isinstance(images[0], (bytes, bytearray)):
-            files, sizes, refused = admit_each(images, recipe.max_pixels, recipe.formats)
-        else:
-            files, sizes = check_arrays(recipe, images)
+        encoded = bool(images) and isinstance(images[0], (bytes, bytearray))
+        files, sizes, refused = read_images(recipe, images)
         self._most = max(self._most, 1 << (len(images) - 1).bit_length()) if images else self._most
         turned = image_orientations(images) if encoded and recipe.orientation == "apply" else None
         drawn = recipe.draw(Draws(self._seed, self._epoch, ids), sizes.reshape(-1, 2), turned)
@@ -298,14 +310,13 @@ def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
             f"each image"
         )
     images, *columns = given
-    if isinstance(images, (bytes, bytearray, str)) or not hasattr(images, "__len__"):
+    if (count := _rows(images)) is None:
         raise ConfigError(f"images: the source gave {describe(images)}: allowed is a list of images")
     names = ["ids", *(f"the entry {number} behind the images and ids" for number in range(len(columns) - 1))]
     for name, column in zip(names, columns, strict=True):
-        rows = len(column) if hasattr(column, "__getitem__") and not isinstance(column, (str, bytes, Mapping)) else None
-        if rows != len(images):
+        if _rows(column) != count:
             raise ConfigError(
-                f"{name}: the source gave {describe(column)} for {len(images)} images: allowed is a list, tuple, array "
+                f"{name}: the source gave {describe(column)} for {count} images: allowed is a list, tuple, array "
                 f"or tensor with an entry for each image"
             )
     named = all(isinstance(each, str) for each in columns[0])  # also if there are none
@@ -319,6 +330,13 @@ def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
     if 0 < (files := sum(isinstance(image, (bytes, bytearray)) for image in images)) < len(images):
         raise ConfigError(f"{files} of {len(images)} images are bytes: allowed are all of them, or none")
     return images, ids.astype(np.int64), columns
+
+
+def _rows(column: Any) -> int | None:  # noqa: ANN401
+    """Counts the entries of a list, tuple, array or tensor; None if it is nothing of that kind."""
+    if isinstance(column, (str, bytes, bytearray, Mapping)) or not hasattr(column, "__getitem__"):
+        return None
+    return None if getattr(column, "shape", None) == () else len(column)
 
 
 def _hash(name: str) -> int:
@@ -338,10 +356,9 @@ class _Ahead:
     """The batches of a source, which a thread reads before they are asked for."""
 
     def __init__(self, gate: _Gate, batches: Iterator[Any], depth: int) -> None:
-        self._results: SimpleQueue[_Batch | Exception] = SimpleQueue()
-        self._first: _Batch | Exception | None = None
+        self._first: _Batch | BaseException | None = None
         self._kind: _Kind | None = None
-        self._thread: FedThreads[bool] = FedThreads(partial(_read, gate, batches, self._results), "gpuloader-stage")
+        self._thread: FedThreads[bool, _Batch] = FedThreads(partial(_read, gate, batches), "gpuloader-stage")
         for _ in range(depth):
             self._thread.put(True)
 
@@ -350,15 +367,15 @@ class _Ahead:
         first = self._wait()
         if isinstance(first, _End):
             return None
-        if isinstance(first, Exception):
+        if isinstance(first, BaseException):
             raise first
         self._kind = first.kind
         return first.kind
 
-    def take(self) -> _Batch | Exception:
+    def take(self) -> _Batch | BaseException:
         """Returns the next batch if it is of the same kind, `_End` if it is of another; or the source's error."""
         first = self._wait()
-        if isinstance(first, Exception):
+        if isinstance(first, BaseException):
             return first
         if first.kind != self._kind:
             return _End()
@@ -369,26 +386,18 @@ class _Ahead:
     def close(self) -> None:
         self._thread.close()
 
-    def _wait(self) -> _Batch | Exception:
+    def _wait(self) -> _Batch | BaseException:
         if self._first is None:
-            self._first = self._results.get()
+            self._first = self._thread.get()
         return self._first
 
 
-def _read(
-    gate: _Gate,
-    batches: Iterator[Any],
-    results: SimpleQueue[_Batch | Exception],
-    _: bool,
-    wanted: Callable[[], bool],
-) -> None:
-    try:
-        while wanted():
-            if (batch := gate.read(next(batches))).images:
-                results.put(batch)
-                return
-    except StopIteration:
-        results.put(_End())
-    except Exception as error:  # noqa: BLE001 - the loop raises it when its turn comes
-        results.put(error)
-    del results  # otherwise an error that nobody takes would hold itself, because it holds this frame
+def _read(gate: _Gate, batches: Iterator[Any], _: bool, wanted: Callable[[], bool]) -> _Batch | None:
+    while wanted():
+        try:
+            given = next(batches)
+        except StopIteration:
+            break
+        if (batch := gate.read(given)).images:
+            return batch
+    raise _End

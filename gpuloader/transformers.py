@@ -8,6 +8,7 @@ split them again. In evaluation, it learns from them how many of the last batch'
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -20,6 +21,7 @@ from gpuloader.loading.loader import GPULoader, run_of
 try:
     from accelerate.data_loader import DataLoaderStateMixin
     from accelerate.state import GradientState
+    from accelerate.utils import find_batch_size
     from transformers import Trainer, TrainerCallback
     from transformers.trainer_callback import ExportableState
 except ImportError as error:
@@ -38,8 +40,9 @@ class GPULoaderTrainer(Trainer):
 
     A loader selects its rank's part of the data itself. Its `batch_size` must be `per_device_train_batch_size` or
     `per_device_eval_batch_size`, and its `output` names what the model takes, such as
-    `{"image": "pixel_values", "label": "labels"}`. On several ranks, a loader for evaluation needs `last_batch="pad"`;
-    padding counts neither in the metrics nor in the loss of models that leave out the label -100.
+    `{"image": "pixel_values", "label": "labels"}`. On several ranks, a loader for evaluation needs `last_batch="equal"`
+    or "pad"; padding counts neither in the metrics nor in the loss of models that leave out the label -100. On one
+    rank, `on_error="skip"` leaves bad images out of evaluation.
 
     Each checkpoint has the training loader's state. `train(resume_from_checkpoint=...)` resumes at the next batch, also
     in the middle of an epoch and on another number of ranks, if the global batch stays the same. Each training log has
@@ -98,7 +101,13 @@ class GPULoaderTrainer(Trainer):
         if plan.last_batch == "partial" and plan.world_size > 1 and plan.epoch_samples % plan.global_batch:
             raise ConfigError(
                 "the evaluation loader has last_batch='partial', but Trainer gathers batches of one size from all "
-                "ranks: give the loader last_batch='pad'"
+                "ranks: give the loader last_batch='equal' or 'pad'"
+            )
+        if plan.world_size > 1 and run_of(loader).bad_images.skip:
+            raise ConfigError(
+                "the evaluation loader leaves bad images out (skip), but Trainer gathers batches of one size from all "
+                "ranks: evaluate on one rank, or leave skip out and repair the shards with `gpuloader "
+                "check --repair`"
             )
         return _EvaluationBatches(loader, self.label_names)
 
@@ -129,7 +138,8 @@ class GPULoaderState(TrainerCallback, ExportableState):
         self._loader: GPULoader[Any] | None = None
 
     def state(self) -> dict[str, Any]:
-        saved = None if self._loader is None else self._loader.state_dict()
+        loader = self._loader
+        saved = None if loader is None else {**loader.state_dict(), "ranks": loader.world.world_size}
         return {"args": {}, "attributes": {"saved": saved}}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **_: Any) -> None:  # noqa: ANN401
@@ -158,6 +168,7 @@ class _Steps(Dataset[Any]):
         self._batches: Iterator[Any] = iter(())
         self._next: int | None = None  # the number of the next batch; None before the epoch's first
         self._saved: dict[str, int] | None = None
+        self._ranks: object = None  # those of the checkpoint
 
     def __len__(self) -> int:
         """Counts the samples of an epoch over all ranks; Trainer reports them."""
@@ -175,13 +186,14 @@ class _Steps(Dataset[Any]):
     def resume(self, state: dict[str, Any]) -> None:
         """Takes the state of a checkpoint, at whose place the next batch must be."""
         self.loader.load_state_dict(state, change_sampling=self._change_sampling)
-        plan, state = run_of(self.loader).plan, self.loader.state_dict()
-        self._saved = plan.place(plan.at_step(plan.cursor(state["epoch"], state["delivered"])))
+        plan, place = run_of(self.loader).plan, self.loader.state_dict()
+        self._saved = plan.place(plan.at_step(plan.cursor(place["epoch"], place["delivered"])))
+        self._ranks = state.get("ranks")
 
     def _begin(self, step: int) -> None:
         plan = run_of(self.loader).plan
-        place = plan.place(plan.at(self.epoch, step))
-        saved, self._saved = self._saved, None
+        place = plan.place(plan.on(self._ranks).at(self.epoch, step))  # as the checkpoint's ranks counted it
+        saved, self._saved, self._ranks = self._saved, None, None
         if saved is not None and saved != place:
             raise StateError(
                 f"Trainer resumes with sample {place['delivered']} of epoch {place['epoch']}, but the checkpoint's "
@@ -237,6 +249,7 @@ class _EvaluationBatches(DataLoaderStateMixin):
         self.dataset = range(_delivered(loader))  # Accelerate asks for its length
         self.total_batch_size = run_of(loader).plan.global_batch
         self._drop_last = False
+        self._skips = run_of(loader).bad_images.skip
         self.gradient_state = GradientState()
 
     def __len__(self) -> int:
@@ -246,22 +259,24 @@ class _EvaluationBatches(DataLoaderStateMixin):
         self.begin()
         try:
             self._loader.set_epoch(0)  # so that each evaluation is the same
-            for number, batch in enumerate(self._loader, start=1):
-                self.end_of_dataloader = number == len(self)
-                yield self._without_labels_of_padding(batch) if self.end_of_dataloader else batch
+            some = (batch for batch in self._loader if not self._skips or find_batch_size(batch))
+            for batch, following in pairwise(chain(some, [None])):
+                self.end_of_dataloader = following is None
+                yield self._last(batch) if self.end_of_dataloader else batch
         finally:
             self.end()
 
-    def _without_labels_of_padding(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def _last(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Returns the last batch of this rank; its padding has labels that no loss counts."""
-        plan = run_of(self._loader).plan
-        if plan.last_batch != "pad":
+        if self._skips:  # there is no padding
+            self.remainder = find_batch_size(batch)
             return batch
-        valid = max(0, plan.epoch_samples - (len(self) - 1) * plan.global_batch - plan.rank * plan.batch_size)
+        plan = run_of(self._loader).plan
+        padding = torch.from_numpy(~plan.batch(plan.at(0, len(self) - 1)).valid)
         labels = {name: batch[name].clone() for name in self._label_names if name in batch}
         for values in labels.values():
             if not values.is_floating_point():
-                values[valid:] = _IGNORED
+                values[padding.to(values.device)] = _IGNORED
         return {**batch, **labels}
 
 

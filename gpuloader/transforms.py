@@ -37,7 +37,7 @@ from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
 from gpuloader.recipe.recipe import View
-from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
+from gpuloader.recipe.timm import ThreeAugment, TimmAutoAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
@@ -80,6 +80,7 @@ __all__ = [
     "ScaleJitter",
     "TenCrop",
     "ThreeAugment",
+    "TimmAutoAugment",
     "TimmRandAugment",
     "TrivialAugmentWide",
     "View",

@@ -1,17 +1,20 @@
 """DALI graphs, and running them. No files, YAML, rank or epoch."""
 
+from gpuloader.pipelines.blame import GOOD_SIZE, good_jpeg
 from gpuloader.pipelines.drawn_source import drawn_source
 from gpuloader.pipelines.feed import Feed
 from gpuloader.pipelines.graph import Source, recipe_pipeline
 from gpuloader.pipelines.inputs import LastStep
 from gpuloader.pipelines.kernels.cutting import cut_to_region
 from gpuloader.pipelines.kernels.reading import read_cached
-from gpuloader.pipelines.running import FilledSource, Running, UndecodableError
+from gpuloader.pipelines.operators import decoder_buffers
+from gpuloader.pipelines.running import FilledSource, Running, UndecodableError, release_unused_memory
 from gpuloader.pipelines.steps import check_for_gpu
 from gpuloader.pipelines.triage import find_undecodable, taken_by_engines
 from gpuloader.pipelines.whole import WholeDecoder
 
 __all__ = [
+    "GOOD_SIZE",
     "Feed",
     "FilledSource",
     "LastStep",
@@ -21,9 +24,12 @@ __all__ = [
     "WholeDecoder",
     "check_for_gpu",
     "cut_to_region",
+    "decoder_buffers",
     "drawn_source",
     "find_undecodable",
+    "good_jpeg",
     "read_cached",
     "recipe_pipeline",
+    "release_unused_memory",
     "taken_by_engines",
 ]

@@ -23,7 +23,7 @@ def augment(
     offset: Rgb,
     dtype: str,
     channels_first: bool,
-    erase_value: Rgb | Literal["random"],
+    erase_value: Rgb | Literal["random", "random_color"],
 ) -> DataNode:
     """Runs a program on an image, computes scale x + offset for its levels x, and erases a part of the result.
 
@@ -31,19 +31,20 @@ def augment(
         image: uint8 (h, w, 3), RGB.
         ops: int32 (k,), the steps of `gpuloader.recipe.program`; k is at least 1.
         parameters: float32 (k, PARAMETERS).
-        erase: int32 (6,): top, left, height, width of the erased part in pixels; only its part inside the image counts,
-            and height 0 erases nothing. Then two words, the key of the noise.
+        erase: int32 (6 * k,), for each erased part: its top, left, height, width in pixels; only what is inside the
+            image counts, and height 0 erases nothing. Then two words, the key of the noise.
         like_output: uint8 (0, h, w); it is empty, only its shape counts.
         dtype: "float32", "float16", or "uint8", which needs scale 1 and offset 0.
         channels_first: CHW instead of HWC.
         erase_value: the value for each channel, in the output's units; or "random" for standard normal noise, with a
-            different number for each value; not for uint8.
+            different number for each value, "random_color" with one for each channel of a part; not for uint8.
     """
-    values = (0.0, 0.0, 0.0) if erase_value == "random" else erase_value
+    noisy = ("random", "random_color").index(erase_value) + 1 if isinstance(erase_value, str) else 0
+    values = (0.0, 0.0, 0.0) if isinstance(erase_value, str) else erase_value
     return call_kernel(
         "augment",
         ((image, types.UINT8, 3), (ops, types.INT32, 1), (parameters, types.FLOAT, 2), (erase, types.INT32, 1)),
-        (*scale, *offset, *values, erase_value == "random"),
+        (*scale, *offset, *values, noisy),
         like_output,
         dtype,
         channels_first,

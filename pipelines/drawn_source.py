@@ -12,10 +12,10 @@ from gpuloader.images.gate import admit_all
 from gpuloader.images.orientation import image_orientations
 from gpuloader.pipelines.graph import Source
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Recipe
+from gpuloader.recipe import AnyPreset, Drawn, load_preset
 
 
-def drawn_source(jpegs: Sequence[bytes], preset: Recipe, batch_size: int, seed: int = 0) -> Source:
+def drawn_source(jpegs: Sequence[bytes], preset: AnyPreset, batch_size: int, seed: int = 0) -> Source:
     """Makes a source for `recipe_pipeline` from images in memory, in their order, with the draws of this seed.
 
     It ends each epoch with StopIteration, as DALI's iterators expect; after their `reset()` the next epoch begins.
@@ -23,21 +23,22 @@ def drawn_source(jpegs: Sequence[bytes], preset: Recipe, batch_size: int, seed: 
 
     Args:
         jpegs: the files, at least one, in any format of the recipe's `formats`.
-        preset: the recipe.
+        preset: the recipe, as a `GPULoader` takes it.
         batch_size: images in a batch; the last one of an epoch may have fewer.
         seed: an integer in [0, 2**64).
 
     Raises:
         DataError: an image cannot be decoded; the message names the first one.
     """
-    files, sizes = admit_all(jpegs, preset.max_pixels, preset.formats)
-    turned = image_orientations(jpegs) if preset.orientation == "apply" else np.zeros(len(files), np.int64)
+    recipe = load_preset(preset)
+    files, sizes = admit_all(jpegs, recipe.max_pixels, recipe.formats)
+    turned = image_orientations(jpegs) if recipe.orientation == "apply" else np.zeros(len(files), np.int64)
 
     def batches() -> Iterator[tuple[list[Any], Drawn] | None]:
         for epoch in count():
             for first in range(0, len(files), batch_size):
                 ids = np.arange(first, min(first + batch_size, len(files)))
-                yield [files[number] for number in ids], preset.draw(Draws(seed, epoch, ids), sizes[ids], turned[ids])
+                yield [files[number] for number in ids], recipe.draw(Draws(seed, epoch, ids), sizes[ids], turned[ids])
             yield None
 
     each = batches()

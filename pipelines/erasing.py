@@ -2,7 +2,7 @@
 
 The noise at (row, column, channel) of an image `width` pixels wide, in 32-bit arithmetic:
 
-    i     = (row * width + column) * 3 + channel
+    i     = (row * width + column) * 3 + channel    of a box of one random colour: channel
     a, b  = hash(i ^ key[0]), hash(i + key[1])
     value = sqrt(-2 ln((a + 1) / 2**32)) cos(2 pi b / 2**32)
 
@@ -30,26 +30,34 @@ Layout: TypeAlias = Literal["CHW", "HWC"]
 _LARGEST = 8192  # pixels of height and of width, as `Recipe.size`
 
 
-def erase(image: DataNode, inputs: Nodes, value: Rgb | Literal["random"], layout: Layout) -> DataNode:
-    """Fills the image's box.
+Value: TypeAlias = Rgb | Literal["random", "random_color"]
+"""The colour in the image's units, noise for each pixel and channel, or for each channel of a box."""
+
+
+def erase(image: DataNode, inputs: Nodes, value: Value, layout: Layout) -> DataNode:
+    """Fills the image's boxes, one after the other.
 
     Args:
         image: float32 (DALI erases no float16 on a GPU), on either device, at most 8192 pixels high and wide.
         inputs: on the CPU, what `inputs.erasing` makes.
-        value: the colour in the image's units, or "random" for noise.
         layout: the image's layout.
     """
-    image = fn.erase(
-        image,
-        anchor=inputs["erase_start"],
-        shape=inputs["erase_shape"],
-        axis_names="HW",
-        fill_value=(0.0, 0.0, 0.0) if value == "random" else value,
-    )
-    return image if value != "random" else _add_noise(image, inputs, layout)
+    for number in range(sum(name.endswith("erase_start") for name in inputs)):
+        box = {name.partition(".")[2]: node for name, node in inputs.items() if name.startswith(f"{number}.")}
+        image = fn.erase(
+            image,
+            anchor=box["erase_start"],
+            shape=box["erase_shape"],
+            axis_names="HW",
+            fill_value=(0.0, 0.0, 0.0) if isinstance(value, str) else value,
+        )
+        if isinstance(value, str):
+            image = _add_noise(image, box, 3 if value == "random" else 0, layout)
+    return image
 
 
-def _add_noise(image: DataNode, inputs: Nodes, layout: Layout) -> DataNode:
+def _add_noise(image: DataNode, inputs: Nodes, per_pixel: int, layout: Layout) -> DataNode:
+    """Adds noise to a box, whose index i grows by `per_pixel` from pixel to pixel: by 0 if all have one colour."""
     first = layout.index("H")
     count = types.Constant(np.arange(_LARGEST, dtype=np.uint32), device=image.device)
     rows = fn.slice(count, start=inputs["rows"], shape=inputs["rows_count"], axes=[0])
@@ -67,7 +75,7 @@ def _add_noise(image: DataNode, inputs: Nodes, layout: Layout) -> DataNode:
         *key: DataNode,
     ) -> DataNode:
         rows, columns = fn.expand_dims(rows, axes=[1, 2]), fn.expand_dims(columns, axes=[0, 2])
-        noise = _noise((rows * width + columns) * _word(3) + channels, key)
+        noise = _noise((rows * width + columns) * _word(per_pixel) + channels, key)
         if layout == "CHW":
             noise = fn.transpose(noise, perm=[2, 0, 1])
         return image + fn.slice(noise, start=start, shape=shape, axes=[first, first + 1], out_of_bounds_policy="pad")

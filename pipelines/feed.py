@@ -34,9 +34,9 @@ class Feed(Generic[BatchT]):
     """
 
     def __init__(self) -> None:
-        self._take: Callable[[], BatchT | Exception] | None = None
+        self._take: Callable[[], BatchT | BaseException] | None = None
         self.in_flight: deque[BatchT] = deque()
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self._with_pipeline = 0  # how many of those in flight the pipeline has
         self._unwanted = 0  # how many of these are no longer wanted
 
@@ -57,7 +57,7 @@ class Feed(Generic[BatchT]):
         self._with_pipeline -= 1
         return self.in_flight.popleft()
 
-    def restart(self, take: Callable[[], BatchT | Exception]) -> None:
+    def restart(self, take: Callable[[], BatchT | BaseException]) -> None:
         """Takes the next batches from elsewhere; a running pipeline first returns those it has, unwanted.
 
         Args:
@@ -98,7 +98,7 @@ class Feed(Generic[BatchT]):
         if self.failure is not None or self._take is None:
             raise StopIteration
         outcome = self._take()
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, BaseException):
             # Do not raise it here: its traceback would hold DALI's frames, and these the pipeline.
             self.failure = outcome
             raise StopIteration

@@ -32,7 +32,7 @@ from gpuloader.pipelines.operators import (
     view_on_gpu,
 )
 from gpuloader.pipelines.steps import check_for_gpu
-from gpuloader.recipe import Drawn, Recipe
+from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset
 from gpuloader.recipe.view import ViewPlan
 
 Source: TypeAlias = Callable[[], tuple[Sequence[Any], Drawn]]
@@ -41,7 +41,7 @@ Source: TypeAlias = Callable[[], tuple[Sequence[Any], Drawn]]
 
 def recipe_pipeline(
     *,
-    preset: Recipe,
+    preset: AnyPreset,
     source: Source,
     batch_size: int,
     num_threads: int,
@@ -49,7 +49,7 @@ def recipe_pipeline(
     prefetch_queue_depth: int = 2,
     largest_image: tuple[int, int] = (0, 0),
     decoder_options: Mapping[str, float] | None = None,
-    region: bool = True,
+    region: bool | None = None,
     decoded: bool = False,
     last_step: LastStep = "all",
 ) -> Pipeline:
@@ -58,7 +58,8 @@ def recipe_pipeline(
     The images of an output differ in size if the recipe's `batch` is "list".
 
     Args:
-        preset: the recipe. With its dtype "bfloat16" the output is float32, because DALI has none.
+        preset: the recipe, as a `GPULoader` takes it. With its dtype "bfloat16" the output is float32, as DALI has no
+            bfloat16.
         source: a function such as that of `drawn_source`, called in the thread that runs the pipeline. The only
             exception it may raise is StopIteration, and the images that it returns must live until their batch is done.
         batch_size: the largest batch; smaller ones are allowed.
@@ -67,9 +68,10 @@ def recipe_pipeline(
         prefetch_queue_depth: the number of batches that are made ahead.
         largest_image: (height, width) for which the GPU decoder reserves memory at the start; 0 for none.
         decoder_options: `hw_decoder_load` and `hybrid_huffman_threshold` of DALI's decoder on a GPU; DALI's defaults
-            apply to missing ones.
+            apply to missing ones. None uses no JPEG engines, so that an image's pixels do not depend on its batch.
         region: whether only the region of an image is decoded; if False, the whole image is decoded and then cropped,
-            which gives the same pixels. It costs less if the files are cut to what the region needs.
+            which gives the same pixels on the CPU. It costs less if the files are cut to what the region needs. None
+            means True on the CPU and False on a GPU: a `GPULoader` tries first whether a GPU decodes regions.
         decoded: whether `source` gives images, uint8 HWC RGB, instead of encoded files.
         last_step: where the graph ends, to measure the cost of its steps: with "decode" or "resize" it returns one row
             of each image at this step.
@@ -77,16 +79,19 @@ def recipe_pipeline(
     Raises:
         ConfigError: a GPU cannot do what the recipe asks for.
     """
+    recipe = load_preset(preset)
     device: Literal["cpu", "gpu"] = "cpu" if device_id is None else "gpu"
     if device == "gpu":
-        check_for_gpu(preset)
+        check_for_gpu(recipe)
+        decoder_options = {"hw_decoder_load": 0.0} if decoder_options is None else decoder_options
+    region = device == "cpu" if region is None else region
     whole = device == "cpu" and (decoded or not region)
     # It does not hold the recipe, because that may hold the pipeline.
-    make = partial(make_inputs, preset.each_view, device=device, last_step=last_step, whole=whole)
+    make = partial(make_inputs, recipe.each_view, device=device, last_step=last_step, whole=whole)
     pipeline: Pipeline = recipe_graph(
-        preset,
+        recipe,
         _fed(source, make, prefetch_queue_depth),
-        make(preset.drawn_for_none),
+        make(recipe.drawn_for_none),
         device,
         largest_image,
         decoder_options,

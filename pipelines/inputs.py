@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpuloader.recipe import Drawn, DrawnView
 from gpuloader.recipe.crops import RandomHorizontalFlip
-from gpuloader.recipe.model import Ints, with_inner
+from gpuloader.recipe.model import Ints, Transform, with_inner
 from gpuloader.recipe.placement import PaddingMode
 from gpuloader.recipe.program import NEAREST, Op
 from gpuloader.recipe.view import ViewPlan
@@ -113,13 +113,13 @@ def make_inputs(
         step_inputs(  # for all views at once, which is faster
             np.concatenate([view.program.ops for view in drawn.views], axis=1),
             np.concatenate([view.program.parameters for view in drawn.views], axis=1),
-            [needed(possible, warps) for view in views for warps in [warps_of(view)] for possible in view.choices],
+            [needed(*each) for view in views for each in zip(view.choices, warps_of(view), strict=True)],
         )
     )
     for view, drawn_view, named in zip(views, drawn.views, placing, strict=True):
         if view.erasing is not None and drawn_view.erased is not None:
             size = drawn_view.placement.shape.astype(np.int32)
-            named.update(erasing(drawn_view.erased, size, view.erasing.value == "random"))
+            named.update(erasing(drawn_view.erased, size, isinstance(view.erasing.value, str)))
     return Inputs(
         region, [ViewInputs(named, list(islice(of_steps, view.steps))) for view, named in zip(views, placing)]
     )
@@ -128,22 +128,24 @@ def make_inputs(
 def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> Arrays:
     """Computes what the CPU's kernels take for a view; only what it uses.
 
-    roi           (n, 8) float64           top, left, bottom, right of the window that is resized, in the region's
+    roi           (n, 8) float64           top, left, bottom, right of the window that is resized, in the image's
                                            pixels, and of the picture; both may reach beyond the region
-    placed        (n, 11) int32            the window's height and width after resizing; the row and column in it where
+    placed        (n, 14) int32            the window's height and width after resizing; the row and column in it where
                                            the output begins; 1 if the rows are reversed; 1 if the columns are; top,
-                                           left, bottom, right of what is shown of it; 1 if the output is transposed
+                                           left, bottom, right of what is shown of it; 1 if the output is transposed;
+                                           the filter's number; the region's top, left in the image
     like_output   (n, 0, h, w) uint8       empty, of the output's height and width; a list of n if these differ
     ops           (n, k) int32             the program
     parameters    (n, k, PARAMETERS) float32
-    erase         (n, 6) int32             what `RandomErasing` draws
+    erase         (n, 6 * count) int32     what `RandomErasing` draws
     """
     at, program = drawn.placement, drawn.program
     made: Arrays = {
-        "roi": np.concatenate([at.window, at.part], 1) - np.tile(region_start, 4),
-        "placed": np.concatenate([at.resized, at.corner, at.mirrored, at.shown, at.transposed[:, None]], 1).astype(
-            np.int32
-        ),
+        "roi": np.concatenate([at.window, at.part], 1),
+        "placed": np.concatenate(
+            [at.resized, at.corner, at.mirrored, at.shown, at.transposed[:, None], at.filters()[:, None], region_start],
+            1,
+        ).astype(np.int32),
         "like_output": _empty(at.shape),
     }
     if last_step == "resize":
@@ -171,6 +173,7 @@ def _placing(view: ViewPlan, drawn: DrawnView, region: Ints, shared: bool) -> Ar
     window_...                                     `_padding` of what is resized, if it may show some
     resize_size                    (n, 2) float32  the size after resizing
     resize_start, resize_end       (n, 2) float32  what is resized
+    filter                         (n,) int32      DALI's number of the filter, if it is drawn
     crop_...                                       `_padding` of the output, if it may show some
     vertical, horizontal           (n,) int32      whether it is flipped
     transposed                     (n,) bool       whether rows and columns are exchanged then
@@ -200,6 +203,8 @@ def _placing(view: ViewPlan, drawn: DrawnView, region: Ints, shared: bool) -> Ar
         "resize_start": (start + first * scale).astype(np.float32),
         "resize_end": (start + behind * scale).astype(np.float32),
     }
+    if at.bicubic is not None:
+        made["filter"] = at.filters().astype(np.int32)
     if at.overlapping[1]:
         made |= _padding("crop", at.padding_mode, at.shown, np.concatenate([first, behind], 1), output)
     axes = {each.axis for each in view.placing if isinstance(each, RandomHorizontalFlip)}
@@ -213,9 +218,12 @@ def _placing(view: ViewPlan, drawn: DrawnView, region: Ints, shared: bool) -> Ar
 def _padding(name: str, mode: PaddingMode, picture: Ints, image: Ints, shown: Ints) -> Arrays:
     """Computes what `_pad` takes to show a box around a picture; all boxes are (n, 4) top, left, bottom, right.
 
-    NAME_start     (n, 2) int32       where it begins in the image, or in that and mirrored copies around it
+    NAME_start     (n, 2) int32       where it begins in the image, or in that with mirrored strips around it
     NAME_shape     (n, 2) int32       its size; float32 with padding_mode "edge"
     NAME_shift     (n, 2, 3) float32  instead of the start, with padding_mode "edge": the matrix that moves the image
+    NAME_before_0, NAME_before_1      (n, 1) int32, if the image is mirrored: how many of its rows and columns before it
+    NAME_behind_0, NAME_behind_1      the same for those behind it
+    NAME_last_0, NAME_last_1          where those begin in the image
 
     Args:
         picture: where the picture is; it may be empty.
@@ -227,10 +235,17 @@ def _padding(name: str, mode: PaddingMode, picture: Ints, image: Ints, shown: In
         shift = np.tile(np.eye(2, 3, dtype=np.float32), (len(corner), 1, 1))
         shift[:, :, 2] = corner[:, ::-1]
         return {f"{name}_shift": shift, f"{name}_shape": shape.astype(np.float32)}
-    corner = corner + {"constant": 0 * size, "reflect": size - 1, "symmetric": size}[mode]
-    empty = (picture[:, :2] == picture[:, 2:]).any(1, keepdims=True)  # DALI's images are not: begin behind it
-    start = np.where(empty, size, corner)
-    return {f"{name}_start": start.astype(np.int32), f"{name}_shape": shape.astype(np.int32)}
+    if mode == "constant":
+        empty = (picture[:, :2] == picture[:, 2:]).any(1, keepdims=True)  # DALI's images are not: begin behind it
+        numbers = {"start": np.where(empty, size, corner), "shape": shape}
+    else:
+        most = np.maximum(size - (mode == "reflect"), 0)  # the border is not repeated
+        before, behind = (np.minimum(np.maximum(sides, 1), most) for sides in (-corner, corner + shape - size))
+        numbers = {"start": corner + before, "shape": shape}
+        for axis in (0, 1):
+            of_axis = (("before", before), ("behind", behind), ("last", most - behind))
+            numbers |= {f"{strip}_{axis}": sides[:, axis : axis + 1] for strip, sides in of_axis}
+    return {f"{name}_{number}": values.astype(np.int32) for number, values in numbers.items()}
 
 
 # --- steps that change pixels
@@ -261,9 +276,14 @@ def needed(possible: frozenset[Op], warps: frozenset[str]) -> tuple[str, ...]:
     )
 
 
-def warps_of(view: ViewPlan) -> frozenset[str]:
-    """Names what a view's steps take for Op.WARP; the matrices of `RandomPerspective` alone may not be affine."""
-    inner = list(with_inner(view.pixels))
+def warps_of(view: ViewPlan) -> list[frozenset[str]]:
+    """Names what each of a view's steps takes for Op.WARP."""
+    return [warps for transform in view.pixels for warps in [_warps_of(transform)] * transform.steps]
+
+
+def _warps_of(transform: Transform) -> frozenset[str]:
+    """Names what a step of a transform takes; the matrices of `RandomPerspective` alone may not be affine."""
+    inner = list(with_inner([transform]))
     kinds = ["affine", *(["perspective"] if any(isinstance(each, RandomPerspective) for each in inner) else [])]
     interpolations = {getattr(each, "interpolation", None) for each in inner} - {None}
     interpolations |= {"nearest" for each in inner if isinstance(each, RandomHorizontalFlip)}
@@ -354,6 +374,8 @@ _CONDITIONS = {name for name in _NUMBERS if name.startswith("is_")}
 def erasing(erased: Numbers, size: Numbers, noise: bool) -> Arrays:
     """Computes what `erase` takes, from what `RandomErasing` draws and the image's height and width, (n, 2) int32.
 
+    The names of each box begin with its number and ".":
+
     erase_start, erase_shape     (n, 2) float32
     erased                       (n,) bool       from here on only for noise
     rows, rows_count             (n, 1) int32    of the box
@@ -361,6 +383,14 @@ def erasing(erased: Numbers, size: Numbers, noise: bool) -> Arrays:
     image_start, image_shape     (n, 2) int32    the image in the box's pixels
     width, key_0, key_1          (n,) uint32     the image's width; the key
     """
+    made: Arrays = {}
+    for number in range(erased.shape[1] // 6):
+        box = _erasing(erased[:, 6 * number : 6 * (number + 1)], size, noise)
+        made |= {f"{number}.{name}": values for name, values in box.items()}
+    return made
+
+
+def _erasing(erased: Numbers, size: Numbers, noise: bool) -> Arrays:
     start, shape, key = np.split(erased, [2, 4], axis=1)
     made: Arrays = {"erase_start": start.astype(np.float32), "erase_shape": shape.astype(np.float32)}
     if noise:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from nvidia.dali import fn, types
@@ -11,7 +11,7 @@ from nvidia.dali.data_node import DataNode
 
 from gpuloader.internals.dali import change_where
 from gpuloader.pipelines.augment import Rgb, augment
-from gpuloader.pipelines.erasing import erase
+from gpuloader.pipelines.erasing import Value, erase
 from gpuloader.pipelines.inputs import ViewInputs
 from gpuloader.pipelines.resample import resample
 from gpuloader.pipelines.steps import Nodes, run_steps
@@ -52,6 +52,7 @@ def decode_region(
         "use_fast_idct": preset.fast_idct,
         "preallocate_height_hint": largest_image[0],
         "preallocate_width_hint": largest_image[1],
+        **decoder_buffers(*largest_image),
         **(decoder_options or {}),
     }
     if not region:
@@ -60,6 +61,17 @@ def decode_region(
     return fn.decoders.image_slice(
         encoded, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1), **options
     )
+
+
+def decoder_buffers(height: int, width: int) -> dict[str, int]:
+    """Computes the bytes that a GPU's decoder reserves, by DALI's names; 0, 0 is an unknown size.
+
+    It reserves one buffer on the device and two in host memory, for each thread and once more, and enlarges a buffer
+    that is too small. DALI's defaults, the most here, are for images of 1 to 2 megapixels: 288 MiB for 8 threads.
+    """
+    coefficients = 2 * 3 * height * width
+    wanted = {"device_memory_padding": coefficients + 3 * height * width, "host_memory_padding": coefficients}
+    return {name: min(size or most, most) for (name, size), most in zip(wanted.items(), (16 << 20, 8 << 20))}
 
 
 def cut_region(image: DataNode, drawn: Nodes) -> DataNode:
@@ -96,7 +108,6 @@ def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe)
         drawn["roi"],
         drawn["placed"],
         drawn["like_output"],
-        interpolation=placement.interpolation,
         antialias=placement.antialias,
         padding_mode=placement.padding_mode,
         fill=placement.fill,
@@ -110,7 +121,7 @@ def _finish(view: ViewPlan, preset: Recipe) -> dict[str, Any]:
     return {"scale": scale, "offset": offset, "dtype": preset.graph_dtype, "channels_first": preset.layout == "nchw"}
 
 
-def _erase_value(view: ViewPlan) -> Rgb | Literal["random"]:
+def _erase_value(view: ViewPlan) -> Value:
     value = 0.0 if view.erasing is None else view.erasing.value
     return value if isinstance(value, str) else rgb(value)
 
@@ -141,10 +152,11 @@ def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Recipe)
         region = fn.slice(region, start=given["part_start"], end=given["part_end"], axes=(0, 1))
     if how.overlapping[0]:
         region = _pad(region, given, "window", how)
+    drawn = given.get("filter")
     image = fn.resize(
         region,
         size=given["resize_size"],
-        interp_type=_FILTERS[how.interpolation],
+        interp_type=_FILTERS[how.interpolation] if drawn is None else fn.cast(drawn, dtype=types.INTERP_TYPE),
         antialias=how.antialias,
         roi_start=given["resize_start"],
         roi_end=given["resize_end"],
@@ -159,7 +171,7 @@ def _pad(image: DataNode, given: Nodes, name: str, how: Placement) -> DataNode:
         matrix, size = given[f"{name}_shift"], given[f"{name}_shape"]
         return fn.warp_affine(image, matrix=matrix, size=size, interp_type=types.INTERP_NN)
     if how.padding_mode != "constant":
-        image = _reflect(image, how.padding_mode)
+        image = _reflect(image, given, name, how.padding_mode)
     return fn.slice(
         image,
         start=given[f"{name}_start"],
@@ -181,13 +193,15 @@ def _transpose(image: DataNode) -> DataNode:
     return fn.transpose(image, perm=[1, 0, 2], transpose_layout=False)
 
 
-def _reflect(image: DataNode, padding_mode: str) -> DataNode:
-    """Extends the image on each side by a mirrored copy, as the padding mode says."""
+def _reflect(image: DataNode, given: Nodes, name: str, padding_mode: str) -> DataNode:
+    """Extends the image on each side by a mirrored strip, as the padding mode says."""
+    border = int(padding_mode == "reflect")  # which is not repeated
     for axis in (0, 1):
-        before = behind = fn.flip(image, vertical=int(axis == 0), horizontal=int(axis == 1))
-        if padding_mode == "reflect":  # without repeating the border
-            before, behind = (before[:-1], before[1:]) if axis == 0 else (before[:, :-1], before[:, 1:])
-        image = fn.cat(before, image, behind, axis=axis)
+        before, behind, last = (given[f"{name}_{strip}_{axis}"] for strip in ("before", "behind", "last"))
+        strips = [fn.slice(image, start=[border], shape=before, axes=[axis]),
+                  fn.slice(image, start=last, shape=behind, axes=[axis])]  # fmt: skip
+        first, final = (fn.flip(strip, vertical=int(axis == 0), horizontal=int(axis == 1)) for strip in strips)
+        image = fn.cat(first, image, final, axis=axis)
     return image
 
 

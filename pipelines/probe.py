@@ -37,7 +37,8 @@ MOST_SECONDS = 180
 _STDERR_SHOWN_CHARACTERS = 500
 _IMAGES = 24
 _BATCHES = 3
-_SIZES = [(375, 500), (500, 375), (224, 224), (600, 800), (97, 131)]
+# Above 1,000,000 pixels, nvImageCodec decodes with another of nvJPEG's backends.
+_SIZES = [(375, 500), (500, 375), (224, 224), (600, 800), (97, 131), (1000, 1200)]
 _SAMPLINGS = ("4:2:0", "4:4:4", "4:2:2", "gray")
 
 
@@ -141,7 +142,7 @@ def _serve(device_id: int | None) -> None:
 def _jpeg(number: int) -> NDArray[np.uint8]:
     size, sampling = _SIZES[number % len(_SIZES)], _SAMPLINGS[number % len(_SAMPLINGS)]
     picture, file = smooth_picture(number, *size), io.BytesIO()
-    options = {"quality": 90, "restart_marker_blocks": 5 * (number % 3 == 0)}
+    options = {"quality": 90, "restart_marker_blocks": 5 * (number % 5 == 0)}
     if sampling == "gray":
         picture.convert("L").save(file, "JPEG", **options)
     else:

@@ -7,8 +7,7 @@ from nvidia.dali.data_node import DataNode
 
 from gpuloader.pipelines.kernels.call import call_kernel
 
-_INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # in the order of the kernel's numbers
-_PADDINGS = ("constant", "edge", "reflect", "symmetric")
+_PADDINGS = ("constant", "edge", "reflect", "symmetric")  # in the order of the kernel's numbers
 
 
 def resample(
@@ -17,7 +16,6 @@ def resample(
     placed: DataNode,
     like_output: DataNode,
     *,
-    interpolation: str,
     antialias: bool,
     padding_mode: str,
     fill: tuple[float, float, float],
@@ -32,16 +30,15 @@ def resample(
         image: uint8 HWC, RGB, values x in [0, 255].
         roi, placed: as in `inputs.make_inputs`.
         like_output: uint8 (0, h, w), of the output's height and width; it is empty, only its shape counts.
-        interpolation, antialias, padding_mode, fill: as in a `Placement`.
+        antialias, padding_mode, fill: as in a `Placement`.
         dtype: "float32", "float16", or "uint8", which rounds and needs scale 1 and offset 0.
         channels_first: CHW instead of HWC.
     """
     filled = [factor * level + shift for factor, level, shift in zip(scale, fill, offset)]
-    kinds = _INTERPOLATIONS.index(interpolation), _PADDINGS.index(padding_mode)
     return call_kernel(
         "resample",
         ((image, types.UINT8, 3), (roi, types.FLOAT64, 1), (placed, types.INT32, 1)),
-        (*scale, *offset, *fill, *filled, antialias, *kinds),
+        (*scale, *offset, *fill, *filled, antialias, _PADDINGS.index(padding_mode)),
         like_output,
         dtype,
         channels_first,

@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
+from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 from nvidia.dali.pipeline import Pipeline
 
 from gpuloader.helpers.forking import at_fork
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
 from gpuloader.pipelines.graph import Source
 from gpuloader.recipe import Drawn
+
+_ahead: WeakSet[Running] = WeakSet()
+
+
+def release_unused_memory() -> None:
+    """Returns the memory in DALI's pools to the machine, unless a pipeline that runs ahead would take it again."""
+    if not any(running.begun for running in _ahead):
+        ReleaseUnusedMemory()
 
 
 class UndecodableError(Exception):
@@ -41,6 +51,8 @@ class Running:
         self._pipeline: Pipeline | None = None
         self._iterator: Any = None
         self._ended = False  # until the source is asked again
+        if views:
+            _ahead.add(self)
         at_fork(self, Running._leave_to_the_parent)
 
     @property

@@ -99,6 +99,9 @@ EXAMPLES: dict[str, Sequence[Transform]] = {
     "RandomApply": [T.RandomApply((T.GaussianBlur(23, 4.0),), p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)],
     "RandomChoice": [T.RandomChoice((T.RandomSolarize(128, 1.0), T.Grayscale(), T.RandomInvert(1.0)))] * 5,
     "TimmRandAugment": [T.TimmRandAugment(magnitude, interpolation="bilinear") for magnitude in (1, 3, 5, 7, 9)],
+    "TimmAutoAugment": [
+        T.TimmAutoAugment(policy, interpolation="bilinear") for policy in ("v0", "v0r", "original", "originalr", "v0")
+    ],
     "ThreeAugment": [T.ThreeAugment(strength) for strength in (0.0, 0.2, 0.3, 0.5, 0.8)],
     "RandomErasing": [T.RandomErasing(1.0, (share, share), value=0.5) for share in (0.02, 0.1, 0.2, 0.33)]
     + [T.RandomErasing(1.0, value="random")],

@@ -31,6 +31,8 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 LOADS = re.compile(
     r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^"'\s>]*|url\(["']?https?:"""
 )
+TEXT_OF_TABLE = re.compile(r"<p>(?:(?:(?!</p>).)*?\n)??(\|[^\n]*)", re.DOTALL)
+"""The first line in a paragraph that begins as the rows of tables do: Markdown took it for text."""
 ALONE = "\n    options: {members: false}"
 """For mkdocstrings: a class without its methods, which are internal."""
 log = logging.getLogger("mkdocs.hooks.site_pages")  # `--strict` counts its warnings
@@ -54,13 +56,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Puts the pages' Markdown beside them, for agents, and warns if a page loads anything from elsewhere."""
+    """Puts the pages' Markdown beside them, for agents; warns of broken tables, and of what comes from elsewhere."""
     site, docs = Path(config.site_dir), Path(config.docs_dir)
     for path in docs.rglob("*.md"):
         shutil.copy(path, site / path.relative_to(docs))
     for path in [*site.rglob("*.html"), *site.rglob("*.css")]:
         for found in LOADS.findall(path.read_text()):
             log.warning("%s loads from elsewhere: %s", path.relative_to(site), found)
+    for path in site.rglob("*.html"):
+        for row in TEXT_OF_TABLE.findall(path.read_text()):
+            log.warning("%s has a table's row as text (an empty line above it?): %s", path.relative_to(site), row)
 
 
 def reference() -> dict[str, str]:

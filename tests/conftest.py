@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs_program(*names): skipped where one of these is not installed")
     config.addinivalue_line("markers", "slow(kept, of): a long sweep, of which that many rows run, others each day")
     if config.option.sample is None:
         config.option.sample = str(date.today().toordinal())  # xdist's workers are told
@@ -92,6 +94,15 @@ def places(request: pytest.FixtureRequest) -> Callable[[int], Iterator[int]]:
     """`places(7)` counts on without end: every seventh number, others each day; all with `--sample all`."""
     sample = request.config.option.sample
     return lambda every: count() if sample == "all" else count(int(sample) % every, every)
+
+
+# --- programs that a bare machine lacks
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("needs_program"):
+        if missing := [name for name in marker.args if shutil.which(name) is None]:
+            pytest.skip(f"not installed: {', '.join(missing)}")
 
 
 # --- data

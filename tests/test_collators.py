@@ -16,7 +16,7 @@ import pytest
 import torch
 from making import jpeg, write_shard
 
-from gpuloader import BadImageError, ConfigError, DataError, GPULoader, collators
+from gpuloader import BadImageError, ConfigError, DataError, Field, GPULoader, OneOf, collators
 from gpuloader.collators import REFUSALS
 
 OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
@@ -206,7 +206,8 @@ def test_components_that_do_not_fit_together_are_named_by_their_batch(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         collator(components)
-    with pytest.raises(DataError, match=rf"the batch that begins with the \.data component of '0' in .*: {message}"):
+    where = r"the field data: of 2 samples, the batch that begins with the \.data component of '0' in"
+    with pytest.raises(DataError, match=f"{where} .*: {message}"):
         first_of(shard(tmp_path, "data", components), fields={"data": collator})
 
 
@@ -421,6 +422,80 @@ def test_texts_become_padded_tokens(tmp_path: Path, kind: str) -> None:
     assert torch.equal(batch["txt"]["attention_mask"], torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]]))
     cut = collators.tokenized(Letters(), truncation=True, max_length=1)([b"abc", b"b"])
     assert cut["input_ids"].tolist() == [[97], [98]]
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        (Field("txt", None, collators.tokenized(Letters())), ["ab", "c"]),
+        (Field("txt", lambda component: component.decode().upper(), collators.tokenized(Letters())), ["AB", "C"]),
+        (Field("json:about.text", None, collators.tokenized(Letters())), ["xyz", "z"]),
+        (OneOf("json:captions", None, collators.tokenized(Letters())), ["one", "caption"]),
+    ],
+)
+def test_texts_of_any_field_become_tokens(tmp_path: Path, field: Field, expected: list[str]) -> None:
+    contents = [{"about": {"text": "xyz"}, "captions": ["one"]}, {"about": {"text": "z"}, "captions": ["caption"]}]
+    samples = [
+        {"__key__": f"{i}", "jpg": jpeg(40, 40), "txt": text, "json": json.dumps(content).encode()}
+        for i, (text, content) in enumerate(zip([b"ab", b"c"], contents))
+    ]
+    tokens = first_of(write_shard(tmp_path / "a.tar", samples), fields={"tokens": field})["tokens"]
+    assert ["".join(map(chr, row[row > 0])) for row in tokens["input_ids"]] == expected
+    assert tokens["attention_mask"].sum(1).tolist() == [len(text) for text in expected]
+
+
+def test_a_caption_and_its_tokens_are_of_the_same_draw(tmp_path: Path) -> None:
+    captions = [[f"{i} of {number}" for i in range(5)] for number in range(8)]
+    tar = shard(tmp_path, "json", [json.dumps({"captions": each}).encode() for each in captions])
+    fields = {"caption": OneOf("json:captions"), "tokens": OneOf("json:captions", None, collators.tokenized(Letters()))}
+    batch = first_of(tar, batch_size=8, fields=fields)
+    assert ["".join(map(chr, row)) for row in batch["tokens"]["input_ids"]] == batch["caption"]
+    assert len({caption[0] for caption in batch["caption"]}) > 1
+
+
+def test_a_value_that_is_no_text_is_named(tmp_path: Path) -> None:
+    tar = shard(tmp_path, "json", [b'{"a": "text"}', b'{"a": ["text"]}'])
+    with pytest.raises(DataError, match=r"the field a: .* component of '1' .*: \['text'\] is no text"):
+        first_of(tar, fields={"a": Field("json:a", None, collators.tokenized(Letters()))})
+
+
+def test_a_collator_in_place_of_a_parser_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"parse=.*: this is a collator, which takes all samples of a batch: give it"):
+        Field("txt", collators.tokenized(Letters()))
+
+
+def fails_for_short(components: Sequence[bytes]) -> list[int]:
+    return [component[1] for component in components]
+
+
+def fails_for_all(components: Sequence[bytes]) -> list[int]:
+    raise OSError("no tokenizer there")
+
+
+def fails_for_two(components: Sequence[bytes]) -> Any:  # noqa: ANN401
+    return len(components) if len(components) == 1 else next(iter(()))
+
+
+@pytest.mark.parametrize(
+    ("collate", "message"),
+    [
+        (fails_for_short, r"of 3 samples, the \.data component of '2' in .*a\.tar: IndexError: index out of range"),
+        (fails_for_all, r"of 3 samples, the \.data component of '0' in .*a\.tar: OSError: no tokenizer there"),
+        (fails_for_two, r"of 3 samples, the batch that begins with the \.data component of '0' .*: StopIteration$"),
+    ],
+)
+@pytest.mark.parametrize("on_error", ["raise", "replace"])
+def test_whatever_a_collator_raises_names_its_field_and_the_samples(
+    tmp_path: Path,
+    collate: Any,  # noqa: ANN401
+    message: str,
+    on_error: str,
+) -> None:
+    tar = shard(tmp_path, "data", [b"12", b"34", b"5"])
+    for field in (collate, Field("data", bytes, collate)):
+        with pytest.raises(DataError, match=rf"the field data: {message}") as caught:
+            first_of(tar, batch_size=3, on_error=on_error, fields={"data": field})
+        assert caught.value.__cause__ is not None  # with the traceback of the function
 
 
 def test_a_text_that_is_none_is_named(tmp_path: Path) -> None:

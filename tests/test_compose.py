@@ -7,6 +7,7 @@ import gc
 import pickle
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from making import SIZES, damaged_jpeg, encoded, jpeg, picture
 from oracle import transforms
 
 from gpuloader import Compose, ConfigError, DataError, GPULoader, PresetError
+from gpuloader.pipelines import recipe_pipeline
 from gpuloader.recipe import Mix, View
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur
 from gpuloader.recipe.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
@@ -175,6 +177,18 @@ def test_a_recipe_is_loaded_with_values_replaced(train: Compose) -> None:
         Compose.load("imagenet_evil")
 
 
+@pytest.mark.parametrize("batch", ["list", {"pad": 64}], ids=str)
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_without_transforms_it_only_decodes(batch: Any, dtype: Any) -> None:  # noqa: ANN401
+    for made, array in zip(Compose([], batch=batch, dtype=dtype)(FILES), ARRAYS, strict=True):
+        height, width, _ = array.shape
+        expected = torch.from_numpy(array.copy()).permute(2, 0, 1)
+        expected = expected if dtype == "uint8" else expected / 255
+        torch.testing.assert_close(made[:, :height, :width], expected, rtol=0, atol=1e-7)  # levels are exact
+        assert made.shape[1:] == ((height, width) if batch == "list" else (128, 128))
+        assert torch.count_nonzero(made) == torch.count_nonzero(expected)  # the padding is 0
+
+
 def test_a_mix_is_left_to_the_loader() -> None:
     mixing, plain = (Compose.load("resnet50_v2", RandomResizedCrop={"size": 32}, **mix) for mix in ({}, {"mix": None}))
     assert torch.equal(mixing(ARRAYS[:2]), plain(ARRAYS[:2]))
@@ -327,6 +341,24 @@ def test_it_ends_its_threads_with_itself() -> None:
         assert left_behind(at_start) == {}
     finally:
         gc.enable()
+
+
+def test_the_last_graph_alone_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[weakref.ref[Any]] = []
+
+    def build(**given: Any) -> Any:  # noqa: ANN401
+        pipeline = recipe_pipeline(**given)
+        built.append(weakref.ref(pipeline))
+        return pipeline
+
+    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", build)
+    compose = Compose([Resize((8, 9))])
+    expected = [compose(image) for image in ARRAYS]
+    for count, graphs in ((3, 2), (4, 2), (1, 2), (5, 3), (2, 3)):  # made for 1 image, then for 4, then for 8
+        assert torch.equal(compose(ARRAYS[:count]), torch.stack(expected[:count]))
+        assert (len(built), sum(each() is not None for each in built)) == (graphs, 1)
+    compose(FILES)
+    assert (len(built), sum(each() is not None for each in built)) == (4, 1)
 
 
 def test_a_forked_child_makes_its_own_pipeline_and_can_exit() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from collections import Counter
 from importlib import import_module
@@ -98,7 +99,7 @@ PUBLIC = {
         RandomEqualize RandomErasing RandomGrayscale RandomHorizontalFlip RandomInvert RandomIoUCrop RandomPerspective
         RandomPosterize RandomResize RandomResizedCrop RandomRotation RandomShortestSize RandomSizeCrop RandomSolarize
         RandomVerticalFlip RandomZoomOut Resize SanitizeBoundingBoxes ScaleJitter TenCrop
-        ThreeAugment TimmRandAugment TrivialAugmentWide View
+        ThreeAugment TimmAutoAugment TimmRandAugment TrivialAugmentWide View
     """,
 }
 
@@ -131,6 +132,20 @@ def test_a_module_has_its_public_names(module: str) -> None:
         assert getattr(import_module(module), name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Loader'"):
         import_module(module).Loader  # noqa: B018
+
+
+def test_modules_that_need_no_further_package_are_attributes() -> None:
+    code = """if True:
+        import gpuloader
+        assert {"collators", "errors", "targets", "transforms"} <= set(dir(gpuloader))
+        assert gpuloader.transforms.RandomResizedCrop(224).size == 224
+        assert gpuloader.targets.Boxes is gpuloader.Boxes
+        assert gpuloader.collators.as_text.__name__ == "as_text"
+        assert gpuloader.errors.ConfigError is gpuloader.ConfigError
+        assert not hasattr(gpuloader, "lightning")  # which raises InstallationError where Lightning is not installed
+        assert not hasattr(gpuloader, "data")
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("room", ["pipelines", "plan", "recipe", "shards", "shards.remote"])

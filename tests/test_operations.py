@@ -105,6 +105,7 @@ ROWS = [
     Row("TrivialAugmentWide", "its steps", 0.01, 255, gpu=(0.1, 255)),
     Row("AugMix", "its steps", 0.01, 255, gpu=(0.1, 255)),
     Row("TimmRandAugment", "its steps", 0.01, 255, gpu=(0.1, 255)),
+    Row("TimmAutoAugment", "its steps", 0.01, 255, gpu=(0.3, 255)),  # it often equalizes
     Row("ThreeAugment", "its steps", 0.001, 1, gpu=(0.001, 4)),
     Row("RandomApply", "its steps", 0.001, 1, gpu=(0.001, 1)),
     Row("RandomChoice", "its steps", 0, 0),

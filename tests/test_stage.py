@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import io
 import os
+import re
 import tarfile
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from making import damaged_jpeg, encoded, jpeg, picture
+from PIL import Image
 
 from gpuloader import Compose, ConfigError, DataError, Decoder, GPULoader, LoaderError, Stage
 from gpuloader.pipelines import recipe_pipeline
@@ -158,6 +163,32 @@ def test_a_stage_can_be_used_again_after_break_and_after_an_error() -> None:
         assert all(map(torch.equal, given, expected))
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError])
+def test_what_a_source_raises_reaches_the_loop(kind: type[BaseException]) -> None:
+    def failing() -> Iterator[Any]:
+        yield from batches(PNGS, 4, 3)
+        raise error
+
+    error, received = kind("mine"), []
+    with pytest.raises(kind) as caught:
+        received.extend(len(images) for images, *_ in Stage(EVALUATION)(failing()))
+    assert (caught.value, received) == (error, [4, 3])
+
+
+class Empty(list[Any]):
+    """A column whose length cannot be asked for: it raises StopIteration."""
+
+    def __len__(self) -> int:
+        return next(iter(()))
+
+
+def test_only_the_sources_own_next_ends_a_loop() -> None:
+    received = []
+    with pytest.raises(RuntimeError, match=r"StopIteration, raised in __len__ \(.*test_stage\.py, line"):
+        received.extend(ids for _, ids in Stage(EVALUATION)([(PICTURES[:2], [0, 1]), ([PICTURES[0]], Empty())]))
+    assert received == [[0, 1]]
+
+
 def test_batches_before_an_error_of_the_source_are_delivered() -> None:
     def failing() -> Iterator[Any]:
         yield from batches(PNGS, 4, 3)
@@ -185,6 +216,47 @@ def test_a_stage_that_is_dropped_leaves_no_thread() -> None:
     del loop
     gc.collect()
     assert set(threading.enumerate()) - before == set()
+
+
+def test_a_closed_stage_holds_no_pipeline_and_can_be_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[weakref.ref[Any]] = []
+
+    def build(**given: Any) -> Any:  # noqa: ANN401
+        pipeline = recipe_pipeline(**given)
+        built.append(weakref.ref(pipeline))
+        return pipeline
+
+    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", build)
+    threads = set(threading.enumerate())
+    with Stage(EVALUATION) as stage:
+        for _ in range(2):
+            assert len(list(stage(batches(PNGS, 4, 4)))) == 2
+            stage.close()
+            next(iter(stage(batches(PNGS, 4, 4, 2))))  # left in the middle
+            stage.close()
+            assert [pipeline() for pipeline in built] == [None] * len(built)
+            assert set(threading.enumerate()) == threads
+        next(loop := iter(stage(batches(PNGS, 4, 4, 2))))
+    assert built[-1]() is None
+    with pytest.raises(LoaderError, match="was closed"):
+        list(loop)
+
+
+def test_dalis_pool_is_returned_when_nobody_else_runs_ahead(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned: list[str] = []
+    with GPULoader(shards, 8, None, preset="cifar10_eval") as loader, Stage(EVALUATION) as stage:
+        next(iter(loader))
+        list(stage(batches(PNGS, 4)))
+        monkeypatch.setattr("gpuloader.pipelines.running.ReleaseUnusedMemory", lambda: returned.append("all"))
+        stage.close()
+        assert returned == []  # the loader has a pipeline
+        list(stage(batches(PNGS, 4)))
+        loader.close()
+        assert returned == []  # the stage has one
+        stage.close()
+        assert returned == ["all"]
 
 
 def test_a_forked_child_has_a_pipeline_of_its_own() -> None:
@@ -234,6 +306,43 @@ def test_skip_leaves_bad_images_out_with_their_entries(name: str, caplog: pytest
     assert sum("bad image left out" in record.message for record in caplog.records) == 3  # each once
 
 
+class Unreadable:
+    """An array that NumPy refuses to take."""
+
+    def __array__(self, *_: object, **__: object) -> Any:  # noqa: ANN401
+        raise ZeroDivisionError("no numbers here")
+
+
+def cut(kind: str) -> Image.Image:
+    """A PIL image whose file ends too early, opened but not decoded yet, as `Image.open` gives it."""
+    whole = encoded(picture(300, 400), kind)
+    return Image.open(io.BytesIO(whole[: len(whole) // 2]))
+
+
+UNREADABLE = {  # with a part of the cause
+    "a JPEG that is cut": (lambda: cut("JPEG"), "this JpegImageFile cannot become an array: image file is truncated"),
+    "a PNG that is cut": (lambda: cut("PNG"), "this PngImageFile cannot become an array: "),
+    "rows of two lengths": (lambda: [[1], [2, 3]], "this list cannot become an array: .*inhomogeneous"),
+    "a user's class": (Unreadable, "this Unreadable cannot become an array: no numbers here"),
+}
+
+
+@pytest.mark.parametrize("orientation", ["apply", "off"])
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_an_image_in_memory_that_cannot_become_an_array_is_bad(name: str, orientation: Any) -> None:  # noqa: ANN401
+    make, cause = UNREADABLE[name]
+    recipe = Compose([Resize((24, 32))], orientation=orientation)
+    stage = Stage(recipe, on_error="skip")
+    given = [(PICTURES[:1], [3]), ([PICTURES[1], make()], [4, 5]), ([make()], [6]), (PICTURES[2:3], [7])]
+    assert [ids for _, ids in stage(given)] == [[3], [4], [7]]
+    assert list(stage.bad) == [5, 6]
+    assert all(re.match(cause, each) for each in stage.bad.values())
+    with pytest.raises(DataError, match=f"image 5 cannot be decoded: {cause}"):
+        list(Stage(recipe)([([PICTURES[1], make()], [4, 5])]))
+    with pytest.raises(DataError, match=f"image 1 cannot be decoded: {cause}"):
+        recipe([PICTURES[1], make()])
+
+
 def test_a_source_of_bad_images_alone_gives_nothing() -> None:
     stage = Stage(EVALUATION, on_error="skip")
     assert list(stage([([damaged_jpeg()], [0]), ([b""], [1])])) == []
@@ -272,6 +381,10 @@ def test_an_image_that_would_be_too_large_is_bad() -> None:
         ((PNGS[:2], ["a", 1]), "or a string for each"),
         ((PNGS[:2], [b"a", b"b"]), "or a string for each"),
         ((PNGS[:2], [1, 2], "ab"), "the entry 0"),
+        ((PNGS[:1], [1], np.array(3)), "the entry 0"),  # of shape ()
+        ((PNGS[:1], [1], torch.tensor(3)), "the entry 0"),
+        ((np.array(3), [1]), "a list of images"),
+        ((set(PNGS[:1]), [1]), "a list of images"),  # which has no order
         ((PNGS[:2], [1, 2], [1, 2], [1]), "the entry 1"),
         (([PNGS[0], PICTURES[1]], [1, 2]), "1 of 2 images are bytes"),
         (([np.zeros((3, 4, 4), np.uint8)], [1]), "image 0 is uint8 of shape"),
@@ -283,8 +396,17 @@ def test_what_else_a_source_gives_is_refused(given: object, message: str) -> Non
 
 
 @pytest.mark.parametrize(
+    "preset", [{"transforms": [{"Resize": {"size": [24, 32]}}]}, {"cifar10_eval": {"dtype": "float16"}}], ids=str
+)
+def test_a_recipe_and_a_decoder_may_be_dictionaries(preset: dict[str, Any]) -> None:
+    [(images, _)] = Stage(preset, decoder={"num_threads": 1, "prefetch": 3})([(PNGS[:2], [0, 1])])
+    assert torch.equal(images, Compose.load(preset)(PNGS[:2]))
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"decoder": {"threads": 3}}, "decoder: Decoder has no 'threads'"),
         ({"preset": Compose([RandomResizedCrop(32)], mix=Mix(num_classes=3, mixup_alpha=0.2))}, "mix=None"),
         ({"preset": Compose([RandomIoUCrop(), Resize((8, 8))])}, "RandomIoUCrop draws by boxes"),
         ({"on_error": "replace"}, '"raise" and "skip"'),
@@ -294,6 +416,12 @@ def test_what_else_a_source_gives_is_refused(given: object, message: str) -> Non
 def test_an_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Stage(**{"preset": TRAIN, **arguments})
+
+
+@pytest.mark.parametrize("source", [None, 3])
+def test_a_source_that_is_no_iterable_is_refused(source: Any) -> None:  # noqa: ANN401
+    with pytest.raises(ConfigError, match=f"source={source}: allowed is what a `for` loop takes"):
+        Stage(TRAIN)(source)
 
 
 def test_an_epoch_is_refused_before_anything_is_read() -> None:

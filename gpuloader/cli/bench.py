@@ -33,7 +33,7 @@ def bench(
     cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU only.")] = False,
     num_threads: Annotated[int | None, typer.Option(help="Number of threads that decode.")] = None,
     shuffle: Shuffle = None,
-    label_from: LabelFrom = "default",
+    label_from: LabelFrom = "auto",
     quarantine: Quarantine = None,
     seconds: Annotated[float, typer.Option(help="How long to measure on each device.")] = 20,
     plot: Annotated[Path | None, typer.Option(help="A picture of the figures to write; needs matplotlib.")] = None,

@@ -87,6 +87,7 @@ def _print(info: Info) -> None:
     say(f"  encoded images   {format_bytes(memory.encoded_bytes):>9}  host")
     say(f"  decoded regions  {decoded:>9}  device")
     say(f"  batches          {format_bytes(memory.output_bytes):>9}  device")
+    say(f"  decoder          {format_bytes(memory.decoder_bytes):>9}  device, only on a GPU")
     machine = format_bytes(memory.machine_bytes)
     say(
         f"  largest batch    {format_bytes(memory.worst_batch_bytes):>9}  device, decoded whole; {machine} on this host"

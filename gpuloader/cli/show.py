@@ -19,6 +19,7 @@ from gpuloader.cli.options import (
     loader_of,
 )
 from gpuloader.cli.printing import print_json, say
+from gpuloader.errors import kind_of
 from gpuloader.helpers.text import counted
 
 
@@ -90,7 +91,7 @@ def show(
         say(f"{name} not drawn: {cause}")
     for sample in shown.samples:
         if sample.id in shown.bad:
-            say(f"bad image: {sample.key} in {sample.shard}: {shown.bad[sample.id]}")
+            say(f"{kind_of(shown.bad[sample.id])}: {sample.key} in {sample.shard}: {shown.bad[sample.id]}")
 
 
 def _overrides(changes: Sequence[str]) -> dict[str, Any]:

@@ -29,9 +29,10 @@ class VisionCollator:
         normalize: whether to normalise to mean 0 and standard deviation 1.
         mean: one for each channel, in [0, 1]; None uses ImageNet's. Images of one channel use the average of three.
         std: the same for the standard deviation.
-        preset: a recipe of this library, by name, path or as a `Compose`: it decodes bytes of files, takes images of
+        preset: a recipe of this library, as a `GPULoader` takes it: it decodes bytes of files, takes images of
             any sizes, and normalises. torch's random numbers decide its draws, as for torchvision's transforms.
-        device_id: the GPU that runs the preset, in a DataLoader without worker processes; None runs it on the CPU.
+        device_id: the GPU that runs the preset, or the CPU, as a `GPULoader` takes it. In a worker process of a
+            DataLoader, "auto" is the CPU. A DataLoader whose batches are on a GPU needs `pin_memory=False`.
 
     Raises:
         ConfigError: samples without images, images that cannot be stacked, or invalid arguments.
@@ -51,11 +52,11 @@ class VisionCollator:
         std: Sequence[float] | None = None,
         *,
         preset: Any = None,  # noqa: ANN401 - AnyPreset, of a module that imports DALI
-        device_id: int | None = None,
+        device_id: Any = "auto",  # noqa: ANN401 - AnyDevice
     ) -> None:
         if preset is not None and not (normalize is True and mean is None and std is None):
             raise ConfigError("preset: it has its own Normalize; leave normalize, mean and std out")
-        if preset is None and device_id is not None:
+        if preset is None and device_id not in ("auto", None):
             raise ConfigError(f"device_id={device_id!r}: it is for preset=, which is missing")
         self._mean = _IMAGENET[0] if mean is None else mean
         self._std = _IMAGENET[1] if std is None else std
@@ -64,7 +65,7 @@ class VisionCollator:
                 f"mean={mean!r}, std={std!r}: allowed is a number for each channel in both, and std above 0"
             )
         self._normalize = normalize
-        self._compose = preset and import_late("gpuloader.compose").Compose.load(preset)
+        self._compose = None if preset is None else import_late("gpuloader.compose").Compose.load(preset)
         self._device_id = device_id
 
     def __call__(self, batch: Sequence[Any]) -> dict[str, Any]:

@@ -1,11 +1,20 @@
-"""Writes files completely or not at all, even if others write them or this process is killed; and adds to tars."""
+"""Writes files completely or not at all, even if others write them or this process is killed; and adds to tars.
+
+A file that is being written is hidden, and its writer holds a lock on it (flock), which ends with its process. So when
+a process first writes in a folder, it removes what killed writers left there: what nobody has locked. Some file systems
+lock for one machine only. So a hidden name has the machine, and what other machines left is removed a day later.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -14,24 +23,22 @@ if TYPE_CHECKING:
     import tarfile
 
 
-class OtherWriterError(FileNotFoundError):
-    """Another process took the file that this one was writing for a leftover, and removed it."""
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_MACHINE = _BOOT.read_text()[:8] if _BOOT.exists() else os.urandom(4).hex()  # after a restart it is another one
+_HIDDEN = re.compile(r"\..+\.([0-9a-f]{8})-\w{8}\.tmp")
+_DAY_SECONDS = 24 * 3600
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """Opens a file for writing. Its name is hidden until it is complete and on the disk; then it replaces the old one.
 
-    Raises:
-        OtherWriterError: another process writes the same file.
+    If several write the same file, the last one wins.
     """
     with _hidden(path) as file:
         yield file
         _to_disk(file)
-        try:
-            Path(file.name).replace(path)
-        except FileNotFoundError:
-            raise OtherWriterError(f"another process is writing {path}, too: let one of them end first") from None
+        Path(file.name).replace(path)
 
 
 def write_once(path: Path, content: bytes) -> bytes:
@@ -46,14 +53,14 @@ def write_once(path: Path, content: bytes) -> bytes:
     return path.read_bytes()
 
 
-def remove_leftovers(paths: Iterable[Path]) -> None:
-    """Removes what writers of these files left behind when they were killed."""
-    ours = set(paths)
-    for folder in {path.parent for path in ours}:
-        for leftover in folder.glob(".*.tmp"):
-            name = leftover.name[1:].removesuffix(".tmp").rpartition(".")[0]
-            if folder / name in ours:
-                leftover.unlink(missing_ok=True)
+def remove_leftovers(folder: Path) -> None:
+    """Removes from a folder what killed writers left: what no process has locked. Without locks, everything stays."""
+    for path in folder.glob(".*.tmp"):
+        if (name := _HIDDEN.fullmatch(path.name)) and path.is_file():
+            with suppress(OSError), path.open("r+b") as file:  # it is in use, another user's, or there are no locks
+                if name[1] == _MACHINE or time.time() - os.fstat(file.fileno()).st_mtime > _DAY_SECONDS:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
 
 
 def write_sample(tar: tarfile.TarFile, key: str, components: Mapping[str, bytes]) -> None:
@@ -64,14 +71,30 @@ def write_sample(tar: tarfile.TarFile, key: str, components: Mapping[str, bytes]
         tar.addfile(member, BytesIO(data))
 
 
+_look_once = cache(remove_leftovers)
+
+
 @contextmanager
 def _hidden(path: Path) -> Iterator[IO[bytes]]:
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as file:
+    _look_once(path.parent.absolute())
+    with _locked(path) as file:
         try:
             yield file
         except BaseException:
             Path(file.name).unlink(missing_ok=True)
             raise
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """Makes a hidden file, and locks it where there are locks."""
+    while True:
+        prefix = f".{path.name}.{_MACHINE}-"
+        file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=prefix, suffix=".tmp", delete=False)  # noqa: SIM115
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.lexists(file.name):
+            return file
+        file.close()  # before it was locked, another process removed it
 
 
 def _to_disk(file: IO[bytes]) -> None:

@@ -1,44 +1,65 @@
-"""Threads that take requests from a queue."""
+"""Threads that take requests from a queue, and put what comes of them into another."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import finalize
 
 Request = TypeVar("Request")
+Result = TypeVar("Result")
+Work: TypeAlias = Callable[[Request, Callable[[], bool]], Result]
+
+_LOOK_SECONDS = 1.0
 
 
-class FedThreads(Generic[Request]):
+class FedThreads(Generic[Request, Result]):
     """Threads that do the same work for each request, until they are closed.
 
-    They and their owner share a queue that is written in C. An interrupt can leave locks that are written in Python
+    They and their owner share queues that are written in C. An interrupt can leave locks that are written in Python
     locked, such as an executor's, and then a thread hangs.
 
     Args:
-        work: takes a request, and a function that says whether its result is still wanted. It must raise nothing, and
-            must not hold the owner, because garbage collection and the process's end close the threads, too.
+        work: takes a request, and a function that says whether its result is still wanted. Whatever it raises is its
+            outcome, also SystemExit; there is none if it returns None. It must not hold the owner, because garbage
+            collection and the process's end close the threads, too.
         name: of the threads.
         count: how many there are.
     """
 
-    def __init__(self, work: Callable[[Request, Callable[[], bool]], None], name: str, count: int = 1) -> None:
+    def __init__(self, work: Work[Request, Result | None], name: str, count: int = 1) -> None:
         self._requests: SimpleQueue[Request | None] = SimpleQueue()
+        self._outcomes: SimpleQueue[Result | BaseException] = SimpleQueue()
         stopping: list[bool] = []
         # The threads and the finalizer hold these, never this object: otherwise it would not be collected, and its
         # threads would run until the process ends.
-        each = (work, self._requests, stopping)
-        threads = [Thread(target=_serve, args=each, name=name, daemon=True) for _ in range(count)]
-        self._to_stop = (self._requests, threads, stopping)
+        each = (work, self._requests, self._outcomes, stopping)
+        self._threads = [Thread(target=_serve, args=each, name=name, daemon=True) for _ in range(count)]
+        self._to_stop = (self._requests, self._threads, stopping)
         self._at_end = finalize(self, _stop, *self._to_stop)
-        for thread in threads:
+        for thread in self._threads:
             thread.start()
 
     def put(self, request: Request) -> None:
         self._requests.put(request)
+
+    def get(self) -> Result | BaseException:
+        """Waits for the next outcome: a result, or an error, which the caller raises where it wants to."""
+        while True:
+            ended = not any(thread.is_alive() for thread in self._threads)  # before looking: it may put one and end
+            with suppress(Empty):
+                return self._outcomes.get(timeout=0 if ended else _LOOK_SECONDS)
+            if ended:
+                return RuntimeError(f"the thread {self._threads[0].name} ended without an answer")
+
+    @property
+    def ready(self) -> int:
+        """The outcomes that `get` returns at once."""
+        return self._outcomes.qsize()
 
     def close(self) -> None:
         """Ends the threads, which give up requests that are no longer wanted. You may close it twice."""
@@ -46,14 +67,39 @@ class FedThreads(Generic[Request]):
         self._at_end.detach()
 
 
+def not_an_end(error: StopIteration) -> RuntimeError:
+    """Makes an error of a StopIteration that comes from a user's code and would end a loop in silence."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    made = RuntimeError(
+        f"StopIteration, raised in {frame.name} ({frame.filename}, line {frame.lineno}), would end the loop silently: "
+        f"catch it there, or give `next` a default"
+    )
+    made.__cause__ = error
+    return made
+
+
 def _serve(
-    work: Callable[[Request, Callable[[], bool]], None],
+    work: Work[Request, Result | None],
     requests: SimpleQueue[Request | None],
+    outcomes: SimpleQueue[Result | BaseException],
     stopping: list[bool],
 ) -> None:
     while (request := requests.get()) is not None:
-        work(request, lambda: not stopping)
-    del work  # otherwise an error that it keeps would hold itself, through this frame
+        if (outcome := _outcome(work, request, lambda: not stopping)) is not None:
+            outcomes.put(outcome)
+        del outcome
+    del work, outcomes  # otherwise an error that they keep would hold itself, through this frame
+
+
+def _outcome(
+    work: Work[Request, Result | None], request: Request, wanted: Callable[[], bool]
+) -> Result | BaseException | None:
+    try:
+        return work(request, wanted)
+    except StopIteration as error:
+        return not_an_end(error)
+    except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+        return error
 
 
 def _stop(requests: SimpleQueue[Any], threads: Sequence[Thread], stopping: list[bool]) -> None:

@@ -64,6 +64,12 @@ def format_bytes(count: float) -> str:
     return f"{count:,.3g} TB"
 
 
+def natural_key(name: str) -> tuple[object, ...]:
+    """Makes a key that sorts numbers in names by their size, and letters without their case: class2, Class10."""
+    parts = re.split(r"([0-9]+)", name.lower())
+    return tuple((len(part.lstrip("0")), part.lstrip("0")) if number % 2 else part for number, part in enumerate(parts))
+
+
 def similar(name: str, allowed: Iterable[str], most: int = 1) -> list[str]:
     """Returns the allowed names that begin with "NAME_", otherwise at most this many of the most similar ones."""
     from difflib import get_close_matches  # here, because only errors need it

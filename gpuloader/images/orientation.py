@@ -54,7 +54,7 @@ def image_orientation(read: Read) -> int:
         return _of_exif(read, *_exif_of_jpeg(read))
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return _of_exif(read, *_find_chunk(_chunks_of_png(read), b"eXIf", b"IDAT"))
-    if head.startswith(b"RIFF") and head[8:16] == b"WEBPVP8X" and head[20] & 8:
+    if head.startswith(b"RIFF") and head[8:16] == b"WEBPVP8X" and int.from_bytes(head[20:21], "big") & 8:
         return _of_exif(read, *_find_chunk(_chunks_of_webp(read), b"EXIF", b""))
     return _of_tiff(read, 0, 2**62)
 

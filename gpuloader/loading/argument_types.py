@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -16,16 +15,15 @@ from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Samp
 from gpuloader.loading.selection import CustomOrder
 from gpuloader.loading.world import World
 from gpuloader.plan import LastBatch, Shuffle
-from gpuloader.recipe import PresetName, Recipe
+from gpuloader.recipe import AnyPreset as AnyPreset  # noqa: PLC0414 - the others are imported from here, too
 
 AnyDevice: TypeAlias = int | str | torch.device | None
-AnyPreset: TypeAlias = PresetName | str | Path | Recipe | Mapping[str, Any]
 AnyShuffle: TypeAlias = Shuffle | bool | CustomOrder | None
-AnyOutput: TypeAlias = Literal["tuple", "dict"] | Mapping[str, str]
+AnyOutput: TypeAlias = Literal["tuple", "dict"] | Mapping[str, str] | None
 AnyLabels: TypeAlias = str | LabelFrom | Mapping[str, Any] | None
 AnyFields: TypeAlias = Sequence[str] | Mapping[str, Collator | Component | Mapping[str, Any]]
 AnySampling: TypeAlias = Sampling | Mapping[str, Any] | None
-OnError: TypeAlias = Literal["raise", "replace"] | BadImages | Mapping[str, Any]
+OnError: TypeAlias = Literal["raise", "replace", "skip"] | BadImages | Mapping[str, Any]
 AnyDecoder: TypeAlias = Decoder | Mapping[str, Any] | None
 AnyCache: TypeAlias = Cache | Mapping[str, Any] | None
 AnyWorld: TypeAlias = World | DeviceMesh | Mapping[str, Any] | None

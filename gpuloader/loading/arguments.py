@@ -13,18 +13,20 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.data import get_worker_info
 
 from gpuloader.collators import Collator, collator_of, in_parts
 from gpuloader.errors import ConfigError, DeviceError, describe
 from gpuloader.helpers.late_imports import import_late
 from gpuloader.helpers.text import counted, did_you_mean, either, similar
-from gpuloader.helpers.values import is_integer
+from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.fields import Component, Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
 from gpuloader.loading.world import World
-from gpuloader.plan import Bucketed, Shuffle
+from gpuloader.plan import Bucketed, Plan, Shuffle
 from gpuloader.recipe import Recipe
+from gpuloader.shards import Labels
 
 _log = logging.getLogger("gpuloader")
 
@@ -57,11 +59,11 @@ _IN_VALUES = {
 }
 
 _NOT_NEEDED = "not needed here, leave it out: batches are made in threads of this process"
-_OF_TORCH = {
+_OF_OTHERS = {
     "batch_sampler": "use shuffle= with a function that gives an epoch's ids, or sampling=Sampling(subset=, weights=)",
-    "collate_fn": 'use fields={extension: collator} with output="dict", see gpuloader.collators',
+    "collate_fn": "use fields={extension: collator}, see gpuloader.collators",
     "device": 'it is called device_id here: a GPU\'s number, "cuda:0", "cpu" or a torch.device',
-    "drop_last": 'use last_batch="drop" for True; "partial" keeps the short batch, "pad" fills it',
+    "drop_last": 'use last_batch="drop" for True; "partial" keeps the short batch, "pad" and "equal" fill it',
     "generator": "use seed=: every random number is a function of seed, epoch and sample",
     "in_order": "not needed here, leave it out: batches always come in order",
     "multiprocessing_context": _NOT_NEEDED,
@@ -70,8 +72,10 @@ _OF_TORCH = {
     "pin_memory": "not needed here, leave it out: batches are already on loader.device",
     "pin_memory_device": "not needed here, leave it out: batches are already on loader.device",
     "prefetch_factor": "use decoder=Decoder(prefetch=), the number of batches that are decoded ahead",
+    "resume": "use loader.load_state_dict(state), with a state from loader.state_dict()",
     "sampler": "use sampling=Sampling(subset=, weights=), or shuffle= with a function; ranks get separate samples",
     "timeout": _NOT_NEEDED,
+    "train": 'use preset="imagenet_train" or preset="imagenet_eval"; it also chooses shuffle and last_batch',
     "transform": "use preset=Compose.from_torchvision(transform), or the name of a preset",
     "worker_init_fn": _NOT_NEEDED,
 }
@@ -112,8 +116,8 @@ def refuse_unknown(function: _Function) -> _Function:
 
 
 def _advice(unknown: str, known: Sequence[str]) -> str:
-    if unknown in _OF_TORCH:
-        return _OF_TORCH[unknown]
+    if unknown in _OF_OTHERS:
+        return _OF_OTHERS[unknown]
     if unknown in _OF_A_RECIPE:
         return f"it is part of the recipe: use {_OF_A_RECIPE[unknown]}"
     near = [_IN_VALUES.get(name, name) for name in similar(unknown, [*known, *_IN_VALUES])]
@@ -167,6 +171,12 @@ def resolve_device(device_id: object, world: World) -> int | None:
     return world.local_rank % count if number is None else number
 
 
+def resolve_own_device(device_id: object) -> int | None:
+    """Does the same for what is no loader, such as a `Stage`; in a worker of torch's DataLoader, "auto" is the CPU."""
+    in_a_worker = isinstance(device_id, str) and device_id == "auto" and get_worker_info() is not None
+    return None if in_a_worker else resolve_device(as_python_integer(device_id), World.of_process())
+
+
 def _gpu_number(name: object) -> int:
     number = int(name[5:]) if isinstance(name, str) and name.startswith("cuda:") and name[5:].isdecimal() else name
     if not is_integer(number, 0, 2**31):
@@ -180,10 +190,22 @@ def _gpu_number(name: object) -> int:
 def resolve_bad_images(on_error: object) -> BadImages:
     """Returns a loader's `on_error` as a `BadImages`; the strings are short forms."""
     if isinstance(on_error, str):
-        if on_error not in ("raise", "replace"):
-            raise ConfigError(f'on_error={on_error!r}: allowed are "raise", "replace" and a BadImages(...)')
-        return BadImages(replace=on_error == "replace")
+        if on_error not in ("raise", "replace", "skip"):
+            raise ConfigError(f'on_error={on_error!r}: allowed are "raise", "replace", "skip" and a BadImages(...)')
+        return BadImages(replace=on_error == "replace", skip=on_error == "skip")
     return as_value(BadImages, "on_error", on_error)
+
+
+def check_counting(recipe: Recipe, bad_images: BadImages, names: Mapping[str, str] | None) -> None:
+    """Checks that an evaluation can tell replacements from its samples; raises ConfigError if it cannot."""
+    replaces = bad_images.replace or (bad_images.known is not None and not bad_images.skip)
+    if replaces and not recipe.random and "valid" not in (names or ()):
+        given = 'on_error="replace"' if bad_images.replace else "BadImages(known=...)"
+        raise ConfigError(
+            f"{given}: this recipe draws no random numbers, so it is for evaluation, where replacements of bad images "
+            f'would count as samples: use on_error="skip" or BadImages(skip=True), which leave bad images and padding '
+            f'out of the batches; or output="dict", and count only where batch["valid"]'
+        )
 
 
 def resolve_label_from(label_from: object) -> LabelFrom:
@@ -196,7 +218,9 @@ def resolve_label_from(label_from: object) -> LabelFrom:
 def output_names(
     output: object, fields: Mapping[str, Component], recipe: Recipe, in_buckets: bool
 ) -> dict[str, str] | None:
-    """Maps each entry to its name in the batch; None for a tuple."""
+    """Maps each entry to its name in the batch; None for a tuple, which is the default without fields."""
+    if output is None:
+        output = "dict" if fields else "tuple"
     entries = entries_of(fields, recipe, in_buckets)
     if twice := next((name for name, count in Counter(entries).items() if count > 1), None):
         raise ConfigError(f"fields={list(fields)!r}: {twice} is already the name of another entry of the batch")
@@ -241,6 +265,33 @@ def warn_of_turned(recipe: Recipe, turned: int) -> None:
         )
 
 
+def warn_of_classes(recipe: Recipe, labels: Labels | None) -> None:
+    """Logs a warning if a recipe that mixes makes labels of another width than the data has classes."""
+    if recipe.mix is None or labels is None or labels.classes is None:
+        return
+    if (width := recipe.mix.num_classes) != (classes := len(labels.classes)):
+        _log.warning(
+            "the recipe's mix.num_classes is %d, but the data has %s: labels get %d columns. Set it in the recipe, "
+            'such as preset={"NAME": {"mix": {"num_classes": %d}}}',
+            width,
+            counted(classes, "class", "classes"),
+            width,
+            classes,
+        )
+
+
+def warn_of_empty_shares(plan: Plan) -> None:
+    """Logs a warning if some ranks get a batch without samples at the end of each epoch."""
+    if plan.has_empty_shares:
+        _log.warning(
+            'last_batch="partial" gives some of %d ranks an empty batch at the end of each epoch of %s, which may end '
+            'your program: use last_batch="equal"%s',
+            plan.world_size,
+            counted(plan.epoch_samples, "sample"),
+            "" if plan.epoch_samples < plan.world_size else ", or batch_size=2 or more",
+        )
+
+
 def warn_of_small_buckets(buckets: Bucketed) -> None:
     """Logs a warning if last_batch="drop" leaves out all of a bucket, in every epoch."""
     small = [shape for shape, run in zip(buckets.shapes, buckets.runs) if 0 < len(run) < buckets.quantum]
@@ -281,7 +332,9 @@ def resolve_fields(
     if isinstance(listed, str) or not isinstance(listed, Iterable):
         raise ConfigError(f"fields={listed!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
     if listed and output == "tuple":
-        raise ConfigError(f'fields={list(listed)!r} are delivered with output="dict" only')
+        raise ConfigError(
+            f'fields={list(listed)!r} are delivered with output="dict" only: leave output out, or give a mapping'
+        )
     fields: dict[str, Component] = {}
     for name, parsing in (listed if isinstance(listed, Mapping) else dict.fromkeys(listed)).items():
         if not isinstance(name, str):

@@ -42,7 +42,7 @@ class Choice:
             ConfigError, LabelError, DataError: an argument is invalid, or does not fit the data.
         """
         selection = select(shards, self.sampling)
-        labels = make_labels(shards, self.labelling.place, self.labelling.classes, selection.of)
+        labels = make_labels(shards, self.labelling.place, self.labelling.classes, selection.of, self.labelling.order)
         positions = make_sampling(
             shards,
             selection,

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 from nvidia.dali.pipeline import Pipeline
 
 from gpuloader.errors import DeviceError, LoaderError
@@ -28,7 +27,16 @@ from gpuloader.loading.options import Decoder
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader, find_bad_rows
 from gpuloader.loading.run import Run
-from gpuloader.pipelines import Feed, FilledSource, LastStep, Running, Source, UndecodableError, recipe_pipeline
+from gpuloader.pipelines import (
+    Feed,
+    FilledSource,
+    LastStep,
+    Running,
+    Source,
+    UndecodableError,
+    recipe_pipeline,
+    release_unused_memory,
+)
 from gpuloader.plan import Cursor, Draws
 from gpuloader.recipe import Drawn, Recipe
 from gpuloader.shards import Arena
@@ -132,7 +140,7 @@ class DecodedBatches:
         return batch, images
 
     def close(self) -> None:
-        """Ends the threads, drops the pipeline, and returns the memory in DALI's pools to the machine.
+        """Ends the threads, drops the pipeline, and returns the memory in DALI's pools if nobody else uses them.
 
         The next batch begins new ones. An interrupt may end this anywhere; then it is called again.
         """
@@ -141,7 +149,7 @@ class DecodedBatches:
             self._reading.close()
             self._running.drop()
             self._feed.clear()
-            ReleaseUnusedMemory()
+            release_unused_memory()
             self._reading = None
 
     def leave_to_the_parent(self) -> None:
@@ -172,7 +180,7 @@ class DecodedBatches:
 
     def _decode(self, batches: ReadAhead) -> list[Any] | None:
         """Returns the images of the first batch in flight; None if it failed, and was read again."""
-        failure: Exception
+        failure: BaseException
         try:
             outputs = self._running.next()
             while self._feed.pop_unwanted():

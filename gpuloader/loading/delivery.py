@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -13,7 +14,7 @@ from typing_extensions import TypedDict, TypeVar
 from gpuloader.errors import DataError
 from gpuloader.loading.blending import mix_images, soft_labels
 from gpuloader.loading.fields import Ragged
-from gpuloader.loading.reader import EncodedBatch
+from gpuloader.loading.reader import STAGED_BYTES, EncodedBatch
 from gpuloader.loading.run import Run
 from gpuloader.recipe import DrawnView, Recipe
 
@@ -52,8 +53,6 @@ class Batch(TypedDict):
 B_co = TypeVar("B_co", covariant=True, default=Any)
 """A loader's batch: `tuple[Images, Labels]`, `Batch` or `dict[str, Any]`, depending on `output`."""
 
-_STAGED_BYTES = 64 << 10
-
 
 def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: ANN401 - depends on `output`
     """Makes the loop's batch from an encoded batch and the images of each view, as the graph gives them.
@@ -89,10 +88,28 @@ def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: AN
         if field.is_target:
             for part, of_views in batch.fields[name].items():
                 entry = f"{name}_{part}" if part else name
-                values[entry] = partial(_deliver_target, run.device, entry, of_views)
+                values[entry] = partial(_deliver_target, run.device, entry, of_views, field.is_widened)
         else:
             values[name] = partial(_deliver_field, run.device, name, batch.fields.get(name, []))
     return {name: values[entry]() for entry, name in run.names.items()}
+
+
+def leave_out(batch: EncodedBatch, views: list[Any]) -> tuple[EncodedBatch, list[Any]]:
+    """Returns a batch and its decoded images without the rows that are not valid; its fields have none of these."""
+    if batch.valid.all():
+        return batch, views
+    rows = np.flatnonzero(batch.valid)
+    left = replace(
+        batch,
+        ids=batch.ids[rows],
+        valid=batch.valid[rows],
+        images=[batch.images[row] for row in rows.tolist()],
+        labels=None if batch.labels is None else batch.labels[rows],
+        drawn=batch.drawn.take(rows),
+    )
+    return left, [
+        [view[row] for row in rows] if isinstance(view, list) else view[_on_device(view.device, rows)] for view in views
+    ]
 
 
 def channels_first(recipe: Recipe, views: list[Any]) -> list[Any]:
@@ -106,16 +123,16 @@ def round_to_dtype(recipe: Recipe, views: list[Any]) -> list[Any]:
 
 
 def _changed(images: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401
-    """Changes tensors of images, in lists of lists."""
+    """Changes tensors in lists of lists."""
     return [_changed(each, change) for each in images] if isinstance(images, list) else change(images)
 
 
 def _pixel_mask(device: torch.device, view: DrawnView) -> torch.Tensor:
-    """Makes (b, H, W) int64 of padded images: 1 on the picture."""
+    """Makes (b, H, W) bool of padded images: True on the picture."""
     assert view.shape is not None
     heights, widths = _on_device(device, view.placement.shape.T[..., None, None].copy())
     rows, columns = (torch.arange(side, device=device) for side in view.shape)
-    return ((rows[:, None] < heights) & (columns < widths)).long()
+    return (rows[:, None] < heights) & (columns < widths)
 
 
 def by_view(values: list[Any]) -> Any:  # noqa: ANN401
@@ -123,15 +140,16 @@ def by_view(values: list[Any]) -> Any:  # noqa: ANN401
     return values[0] if len(values) == 1 else values
 
 
-def _deliver_target(device: torch.device, name: str, of_views: list[Any]) -> Any:  # noqa: ANN401
-    return by_view([_deliver_field(device, name, value) for value in of_views])
+def _deliver_target(device: torch.device, name: str, of_views: list[Any], is_widened: bool) -> Any:  # noqa: ANN401
+    views = [_deliver_field(device, name, value) for value in of_views]
+    return by_view(_changed(views, torch.Tensor.long) if is_widened else views)
 
 
 def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, Mapping):
         return {part: _deliver_field(device, f"{name}[{part!r}]", its_value) for part, its_value in value.items()}
     if isinstance(value, torch.Tensor):
-        return _move(device, value)
+        return to_device(device, value)
     if isinstance(value, Ragged):
         parts = list(torch.split(_on_device(device, value.values), value.counts.tolist()))
         return parts if value.shapes is None else [part.reshape(shape) for part, shape in zip(parts, value.shapes)]
@@ -143,14 +161,16 @@ def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa:
         raise DataError(f"the field {name}: torch cannot take {value.dtype} {value.shape}: {error}") from None
 
 
-def _on_device(device: torch.device, array: np.ndarray[Any, Any]) -> torch.Tensor:
-    return _move(device, torch.from_numpy(array))
+def _on_device(device: torch.device, array: np.ndarray[Any, Any] | torch.Tensor) -> torch.Tensor:
+    return to_device(device, torch.as_tensor(array))
 
 
-def _move(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
-    # CUDA stages a small copy from pageable memory before it returns, so no one has to wait. A large copy might wait
-    # for the stream, and training with it. So it is pinned first; torch keeps pinned memory until the copy is done.
+def to_device(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+    """Copies a tensor to a device; nobody waits for the copy."""
+    # CUDA mostly stages a small copy from pageable memory before it returns, so no one has to wait; it does not promise
+    # it. A large copy might wait for the stream, and training with it. So it is pinned first, if it is not yet; torch
+    # keeps pinned memory until the copy is done.
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
-    if device.type == "cuda" and plain and tensor.nbytes > _STAGED_BYTES:
+    if device.type == "cuda" and plain and tensor.nbytes > STAGED_BYTES:
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)

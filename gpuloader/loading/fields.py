@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,14 +17,19 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from gpuloader.collators import REFUSALS, Parsing, collator_of, in_parts
-from gpuloader.errors import ConfigError, describe
+from gpuloader.errors import BESIDE, ConfigError, describe
+from gpuloader.helpers.text import counted, did_you_mean
 from gpuloader.helpers.values import innermost
 from gpuloader.images.limits import Refused
 from gpuloader.recipe import Drawn, Recipe, Shape
 
 _JSON = "json:"
+_MOST_KEYS = 1000  # that are compared with a wrong one
+_LOOKED_AT = 16  # samples, whether they have the keys that an option names
 _FAILURES = (*REFUSALS, LookupError, TypeError, AttributeError)  # of a parser, for a value that is not as it expects
-MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
+_MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
+MOST_MASK_PIXELS = 1 << 28
+"""How many pixels the masks of a sample's objects may have, before the recipe and after it; each takes a byte."""
 
 
 class Component(ABC):
@@ -44,6 +52,16 @@ class Component(ABC):
         """The names of its further entries: the batch has them as NAME_COLUMN."""
         return ()
 
+    @property
+    def in_threads(self) -> bool:
+        """Whether several threads parse it, in any order: it calls no function of a user, and is mostly not Python."""
+        return False
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether a batch has its integers as int64: up to the device, they are in a type that takes less."""
+        return False
+
     @cached_property
     def path(self) -> str:
         """NAME of a source "json:NAME"; empty for all of the component."""
@@ -59,6 +77,16 @@ class Component(ABC):
         if not isinstance(self.source, str) or not self.source.removeprefix(_JSON).strip("."):
             name = type(self).__name__
             raise ConfigError(f'{name}({self.source!r}): allowed are an extension, such as "txt", and "json:NAME"')
+
+    def named_keys(self, document: Any) -> Iterator[tuple[str, str, Collection[str]]]:  # noqa: ANN401
+        """Yields the keys that its options name in a sample's JSON: the option, the key, and the keys that there are.
+
+        It yields nothing of a sample without annotations.
+        """
+        if self.path:
+            searched, last = innermost(document, self.path)
+            if isinstance(searched, dict) and (self.required or last in searched):
+                yield f"source={self.source!r}", last, searched.keys()
 
     @abstractmethod
     def resolve(self) -> Component:
@@ -77,6 +105,10 @@ class Component(ABC):
             size: (height, width) of the sample's image.
             drawn: (4,) in [0, 1), what the plan draws for the sample's fields.
         """
+
+    def count_masks(self, value: Any) -> int:  # noqa: ANN401
+        """Returns how many masks of objects a sample's value has: a batch has each as large as the delivered image."""
+        return 0
 
     @abstractmethod
     def collated(self, values: list[Any], drawn: Drawn) -> Any:  # noqa: ANN401
@@ -110,7 +142,7 @@ class Field(Component):
     Example:
         >>> from gpuloader import Field, GPULoader
         >>> fields = {"digit": Field("cls"), "is_even": Field("cls", lambda digit: int(digit) % 2 == 0)}
-        >>> loader = GPULoader("shards/", 4, "cpu", preset="cifar10_eval", output="dict", fields=fields)
+        >>> loader = GPULoader("shards/", 4, "cpu", preset="cifar10_eval", fields=fields)
         >>> batch = next(iter(loader))
         >>> batch["digit"], batch["is_even"]
         (tensor([0, 1, 2, 3]), [True, False, True, False])
@@ -126,6 +158,11 @@ class Field(Component):
             if not (getattr(self, option) is None or callable(getattr(self, option))):
                 name = type(self).__name__
                 raise ConfigError(f"{name}({option}={getattr(self, option)!r}): allowed are a function and None")
+        if isinstance(self.parse, Parsing):
+            raise ConfigError(
+                f"{type(self).__name__}(parse={self.parse!r}): this is a collator, which takes all samples of a batch: "
+                f"give it as `collate`, {type(self).__name__}({self.source!r}, collate=...)"
+            )
 
     def resolve(self) -> Self:
         """Returns the field with both functions, taken from the extension's collator where it has none."""
@@ -158,8 +195,7 @@ class OneOf(Field):
         >>> with TarWriter("captions.tar") as writer:
         ...     _ = writer.write(sample)
         >>> fields = {"caption": OneOf("json:captions")}
-        >>> options = {"preset": "clip_eval", "label_from": None, "output": "dict", "fields": fields}
-        >>> loader = GPULoader("captions.tar", 1, "cpu", **options)
+        >>> loader = GPULoader("captions.tar", 1, "cpu", preset="clip_eval", fields=fields)
         >>> [batch["caption"] for _ in range(4) for batch in loader]
         [['a cat'], ['a cat'], ['a pet'], ['a cat']]
     """
@@ -225,10 +261,58 @@ def parse_fields(
                 component = documents[which]
             values[name] = field.value(component, size, drawn)
         except (Refused, *_FAILURES) as error:
-            said = isinstance(error, (Refused, *REFUSALS))
-            kind = "" if said else f"{type(error).__name__}: "  # a KeyError's text is a key
-            raise Refused(f"the .{field.extension} component beside it: {kind}{error!s:.{MOST_SAID}}") from error
+            raise Refused(f"the .{field.extension}{BESIDE}{cause_of(error)}") from error
     return values
+
+
+def check_keys(
+    fields: Mapping[str, Component], documents: Iterable[Callable[[], bytes | None]]
+) -> dict[str, Component]:
+    """Checks that at least one of some samples has each key that an option names, for it may be misspelt.
+
+    Of each field, the first 16 samples with annotations count. One that cannot be read counts when it is delivered.
+
+    Args:
+        documents: read the JSON of the samples.
+
+    Returns:
+        The fields that read JSON, and of which no sample has annotations.
+
+    Raises:
+        ConfigError: no sample has a key, and some have annotations.
+    """
+    named = {name: field for name, field in fields.items() if field.path}
+    samples: Counter[str] = Counter()
+    found: set[tuple[str, str, str]] = set()
+    lacking: dict[tuple[str, str, str], Collection[str]] = {}
+    for read in documents:
+        left = [name for name in named if samples[name] < _LOOKED_AT]
+        if not left:
+            break
+        with suppress(Refused, *_FAILURES):
+            document = json.loads(read() or b"null")
+            for name in left:
+                options = list(named[name].named_keys(document))
+                samples[name] += bool(options)
+                found |= {(name, option, key) for option, key, keys in options if key in keys}
+                lacking |= {(name, option, key): keys for option, key, keys in options if key not in keys}
+    for (name, option, key), each_key in lacking.items():
+        if (name, option, key) not in found:
+            keys = sorted(islice(each_key, _MOST_KEYS))
+            where, hint = f"{name}: {type(named[name]).__name__}({option})", did_you_mean(key, keys)
+            raise ConfigError(
+                f"fields: {where}: of {counted(samples[name], 'sample')} none has the key {key!r}{hint}: the keys are "
+                f"{describe(keys, 500)}; name the right one"
+            )
+    return {name: field for name, field in named.items() if not samples[name]}
+
+
+def cause_of(error: Exception) -> str:
+    """Returns what a function that parses or collates says of a value that it cannot take."""
+    text, kind = f"{error!s:.{_MOST_SAID}}", type(error).__name__
+    if isinstance(error, (Refused, *REFUSALS)):
+        return text or kind
+    return f"{kind}: {text}" if text else kind  # a KeyError's text is a key
 
 
 def under(path: str, content: Any, required: bool = True) -> Any:  # noqa: ANN401

@@ -10,6 +10,7 @@ from torch.utils.data import SequentialSampler
 from typing_extensions import Self
 
 from gpuloader.errors import LoaderError
+from gpuloader.helpers.fed_threads import not_an_end
 from gpuloader.plan import Plan, check_epoch
 
 Item_co = TypeVar("Item_co", covariant=True)
@@ -110,7 +111,7 @@ class Iteration(Generic[CursorT, Item_co]):
 
     Args:
         progress: the loader's.
-        step: returns the next item of this iteration; raises StopIteration at the end.
+        step: returns the next item of this iteration; None at the end.
 
     Attributes:
         token: identifies this iteration in `Progress.running`.
@@ -118,9 +119,9 @@ class Iteration(Generic[CursorT, Item_co]):
         begun: whether its first item was asked for.
     """
 
-    def __init__(self, progress: Progress[CursorT], step: Callable[[Any], Item_co]) -> None:
+    def __init__(self, progress: Progress[CursorT], step: Callable[[Any], Item_co | None]) -> None:
         self._progress = progress
-        self._step: Callable[[Any], Item_co] | None = step
+        self._step: Callable[[Any], Item_co | None] | None = step
         self.token = object()
         self.start: CursorT | None = None
         self.begun = False
@@ -131,14 +132,15 @@ class Iteration(Generic[CursorT, Item_co]):
     def __next__(self) -> Item_co:
         self._progress.enter()
         try:
-            if self._step is None:
-                raise StopIteration
-            return self._step(self)
-        except StopIteration:
-            self._step = None
-            raise
+            item = None if self._step is None else self._step(self)
+        except StopIteration as error:
+            raise not_an_end(error) from error
         finally:
             self._progress.inside = {}  # not a call, in which an interrupt could come after the epoch's end
+        if item is None:
+            self._step = None
+            raise StopIteration
+        return item
 
 
 class EpochSampler(SequentialSampler):

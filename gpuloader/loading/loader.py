@@ -33,7 +33,7 @@ from gpuloader.loading.argument_types import (
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.changes import history_of
 from gpuloader.loading.decoding import DecodedBatches
-from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
+from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, leave_out
 from gpuloader.loading.iteration import AnyCursor, Closing, EpochSampler, Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
@@ -52,7 +52,7 @@ _log = logging.getLogger("gpuloader")
 # `__init__` needs no overloads, and for a wrong argument type checkers name this argument instead of all overloads.
 Output_co = TypeVar("Output_co", covariant=True, default=AnyOutput)
 Fields_co = TypeVar("Fields_co", covariant=True, default=AnyFields)
-Output = TypeVar("Output", bound=AnyOutput, default=Literal["tuple"])
+Output = TypeVar("Output", bound=AnyOutput, default=None)
 Fields = TypeVar("Fields", bound=AnyFields, default=tuple[()])
 
 
@@ -60,7 +60,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     """Delivers normalised batches from TAR shards of images; DALI decodes and augments them.
 
     A batch is `(images, labels)`: images (B, 3, size, size) in the recipe's dtype and range, labels int64 (B,), both on
-    `loader.device`. With `output="dict"` it is a dictionary, a `Batch`:
+    `loader.device`. With `fields` or `output="dict"` it is a dictionary, a `Batch`:
 
         image   as above
         label   as above; None without labels
@@ -94,15 +94,18 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         shuffle: "none" (or False), "full" (or True), "block" (neighbours stay near each other, for slow disks) or
             "shards" (16 shards at a time, for stores). None means "full" if the recipe draws random numbers, otherwise
             "none". For a custom order, pass a function that takes the epoch and returns its sample ids, the same
-            number in each epoch. The weights of `sampling` override `shuffle`.
-        last_batch: "drop", "pad" or "partial", see `gpuloader.plan.epoch`. None means "drop" if the recipe draws random
-            numbers, otherwise "partial"; with buckets "pad". Only the dictionary tells you which samples are padding.
+            number in each epoch. With weights in `sampling`, leave `shuffle` out: they draw the order.
+        last_batch: "drop" leaves out the last, short step; "pad" fills it; "equal" fills it until all ranks have the
+            same number of samples; "partial" splits it, see `gpuloader.plan.epoch`. None means "drop" if the recipe
+            draws random numbers, otherwise "partial"; with buckets "pad". Only the dictionary tells you which samples
+            are padding.
         seed: an integer in [0, 2**64).
         output: "tuple", "dict", or a mapping that selects entries of the dictionary and renames them, such as
-            `{"image": "pixel_values", "label": "labels"}`.
+            `{"image": "pixel_values", "label": "labels"}`. None means "dict" with `fields`, otherwise "tuple".
         label_from: "cls", "json:NAME", "folder", "folder:top", or None for images only; "auto" for the first of "cls",
             "folder" and None that the data has; "default" for "auto" with folders of pictures, and for "cls" with
-            shards; or a `LabelFrom`, which can also name the classes.
+            shards, or None if there are `fields`, and no sample has a `.cls` or is in a folder; or a `LabelFrom`, which
+            can also name the classes.
         fields: the extensions of the components to deliver beside the image, in a dictionary; or
             {extension: collator}, with a collator of `gpuloader.collators` or your own function; or {name: field}, with
             a `Field` or `OneOf`, or with `Boxes`, `Mask` or `Keypoints`, which move with the pixels. As in YAML, a
@@ -112,7 +115,9 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch, aspect-ratio buckets,
             a curriculum.
         on_error: "raise" raises at a bad image, or at a field that cannot be parsed; "replace" puts a replacement,
-            drawn by the plan, in its place. A `BadImages` also limits how many may be bad, and lists known bad images.
+            drawn by the plan, in its place; "skip" leaves bad images and padding out of the batches, which are then
+            shorter or empty. If the recipe draws no random numbers, "replace" needs an `output` with `valid`. A
+            `BadImages` also limits how many may be bad, and lists known bad images.
         decoder: a `Decoder`: threads, prefetch, and how a GPU decodes.
         cache: a `Cache`: where shards from URLs are kept, and how many bytes of them.
         world: a `World`: this rank and the number of ranks. None takes them from torch.distributed, otherwise from
@@ -145,7 +150,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         shuffle: AnyShuffle = None,
         last_batch: LastBatch | None = None,
         seed: int = 0,
-        output: Output = "tuple",  # type: ignore[assignment]  # its default says the same
+        output: Output = None,  # type: ignore[assignment]  # its default says the same
         label_from: AnyLabels = "default",
         fields: Fields = (),  # type: ignore[assignment]
         sampling: AnySampling = None,
@@ -174,6 +179,11 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     def __len__(self) -> int:
         """Counts the steps of an epoch, the same on every rank. A resumed epoch has only the steps that are left."""
         return self._run.plan.steps
+
+    @property
+    def num_batches(self) -> int:
+        """`len(loader)`, under webdataset's and open_clip's name."""
+        return len(self)
 
     def __repr__(self) -> str:
         return f"GPULoader({self._run})"
@@ -252,13 +262,16 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     def __iter__(self: GPULoader[Any, Never, Any]) -> Iterator[Any]: ...  # where `output` is Any
 
     @overload
-    def __iter__(self: GPULoader[Any, Literal["tuple"], Any]) -> Iterator[tuple[Images, Labels]]: ...
+    def __iter__(self: GPULoader[Any, Literal["tuple"] | None, tuple[()]]) -> Iterator[tuple[Images, Labels]]: ...
 
     @overload
     def __iter__(self: GPULoader[Any, Literal["dict"], tuple[()]]) -> Iterator[Batch]: ...
 
     @overload
-    def __iter__(self: GPULoader[Any, Literal["dict"] | Mapping[str, str], Any]) -> Iterator[dict[str, Any]]: ...
+    def __iter__(self: GPULoader[Any, Literal["tuple", "dict"] | None, tuple[()]]) -> Iterator[Any]: ...  # one of them
+
+    @overload
+    def __iter__(self: GPULoader[Any, Literal["dict"] | Mapping[str, str] | None, Any]) -> Iterator[dict[str, Any]]: ...
 
     @overload
     def __iter__(self) -> Iterator[B_co]: ...
@@ -345,13 +358,13 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             raise LoaderError(f"this loader {self._unusable}: make a new one")
 
     def _next(self, epoch: _Epoch) -> Any:  # noqa: ANN401
-        """Returns the next batch of the running epoch; raises StopIteration at its end."""
+        """Returns the next batch of the running epoch; None at its end."""
         self._check_open()
         self._progress.begin(epoch)
         cursor, run = self._progress.cursor, self._run
         if not run.plan.steps_left(cursor):
             self._progress.cursor, self._progress.running = self._progress.start, None
-            raise StopIteration
+            return None
         started = time.perf_counter()
         if run is not self._runs.first:  # another epoch than the state's has begun
             self._runs = self._runs.leave()
@@ -361,6 +374,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             self._batches = DecodedBatches(run, self._quarantine)
         with record_function("gpuloader: decode"):
             batch, images = self._batches.decode(cursor)
+            if run.bad_images.skip:
+                batch, images = leave_out(batch, images)
         decoded = time.perf_counter()
         with record_function("gpuloader: deliver"):
             result = deliver(run, batch, images)

@@ -12,6 +12,8 @@ from gpuloader.helpers.cores import available_memory_bytes
 from gpuloader.helpers.text import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.run import Run
+from gpuloader.loading.world import GPU_THREADS
+from gpuloader.pipelines import decoder_buffers
 from gpuloader.plan import Draws
 from gpuloader.recipe import DrawnView, Recipe
 from gpuloader.shards import ShardSet
@@ -33,8 +35,11 @@ class MemoryEstimate:
         worst_batch_bytes: the most that the decoded images of one batch can take: the batch of the largest images
             whose size is known and that the recipe's `max_pixels` allows.
         machine_bytes: the memory of the machine that this process may use.
-        output_bytes: the delivered views of prefetch + 2 batches, on the device. If sizes differ, of images of the mean
-            size, or padded to the largest; 0 if no image's size is known.
+        output_bytes: the delivered views of prefetch + 2 batches, on the device, in the epoch with the largest ones. If
+            sizes differ, of images of the mean size, or padded to the largest, with their `pixel_mask`; 0 if no image's
+            size is known.
+        decoder_bytes: what a GPU's decoder reserves with the default of 8 threads, on the device; twice as much or less
+            in pinned host memory.
     """
 
     preset: str
@@ -46,12 +51,14 @@ class MemoryEstimate:
     worst_batch_bytes: int
     machine_bytes: int
     output_bytes: int
+    decoder_bytes: int
 
 
 def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: int, prefetch: int) -> MemoryEstimate:
     """Estimates the memory of a loader over these shards; `preset` is the recipe's name in the estimate."""
     heights, widths, sizes = map(shards.column, ("height", "width", "image_size"))
     pixels = heights.astype(np.int64) * widths
+    recipe = recipe.at(recipe.largest_epoch)
     decoded, drawn = None, recipe.drawn_for_none
     some = np.flatnonzero((pixels > 0) & (pixels <= recipe.max_pixels))
     if len(some):
@@ -59,7 +66,8 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         drawn = recipe.draw(Draws(0, 0, some), np.stack([heights[some], widths[some]], 1).astype(np.int64))
         region_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
         decoded = int(2 * batch_size * 3 * region_pixels.mean())
-    values = sum(3 * _delivered_pixels(view) for view in drawn.views)
+    pixel_bytes = 3 * np.dtype(recipe.graph_dtype).itemsize + isinstance(recipe.batch, dict)  # with `pixel_mask`
+    largest = shards.largest_image(recipe.max_pixels)
     return MemoryEstimate(
         preset=preset,
         batch_size=batch_size,
@@ -69,7 +77,8 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         decoded_bytes=decoded,
         worst_batch_bytes=sum(_largest_images_bytes(shards, recipe, batch_size)),
         machine_bytes=available_memory_bytes(),
-        output_bytes=int((prefetch + 2) * batch_size * values * np.dtype(recipe.graph_dtype).itemsize),
+        output_bytes=int((prefetch + 2) * batch_size * sum(map(_delivered_pixels, drawn.views)) * pixel_bytes),
+        decoder_bytes=(GPU_THREADS + 1) * decoder_buffers(*largest)["device_memory_padding"],
     )
 
 
@@ -112,13 +121,14 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
     height, width = run.shards.largest_image(run.recipe.max_pixels)
     batch_size, prefetch = run.plan.batch_size, run.decoder.prefetch
     needed = estimate_memory(run.shards, run.largest, "", batch_size, prefetch)
+    reserved = "" if run.device_id is None else f", and its decoder reserves {format_bytes(needed.decoder_bytes)}"
     cause = next(line for line in message.splitlines() if is_out_of_memory(line))
     return (
         f"{run.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of "
         f"up to {width}x{height} pixels: this loader needs about "
         f"{format_bytes(needed.output_bytes)} for finished batches and {format_bytes(needed.decoded_bytes or 0)} for "
-        f"decoded images. Take a smaller batch_size or prefetch, or smaller images (gpuloader pack --max-size). "
-        f"DALI says: {cause.strip()}"
+        f"decoded images{reserved}. Take a smaller "
+        f"batch_size or prefetch, or smaller images (gpuloader pack --max-size). DALI says: {cause.strip()}"
     )
 
 

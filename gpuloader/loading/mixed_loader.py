@@ -101,6 +101,11 @@ class MixedLoader(Closing, Generic[B_co]):
         epoch = self._progress.start.epoch
         return self._steps(epoch, self._lengths_of(epoch))
 
+    @property
+    def num_batches(self) -> int:
+        """`len(loader)`, under webdataset's and open_clip's name."""
+        return len(self)
+
     def __iter__(self) -> Iterator[tuple[str, B_co]]:
         """Iterates over the next epoch, or over the rest of the epoch that `load_state_dict` restored.
 
@@ -191,8 +196,8 @@ class MixedLoader(Closing, Generic[B_co]):
         for loader in self._epochs.values():
             loader.close()
 
-    def _next(self, epoch: _Epoch[B_co]) -> tuple[str, B_co]:
-        """Returns the next turn of the running epoch; raises StopIteration at its end."""
+    def _next(self, epoch: _Epoch[B_co]) -> tuple[str, B_co] | None:
+        """Returns the next turn of the running epoch; None at its end."""
         progress = self._progress
         progress.begin(epoch)
         cursor = progress.cursor
@@ -201,7 +206,7 @@ class MixedLoader(Closing, Generic[B_co]):
         epoch.turn = epoch.turn or next(epoch.turns, None)  # if the turn before raised, it is still to be given
         if epoch.turn is None:
             progress.cursor, progress.running = progress.start, None
-            raise StopIteration
+            return None
         name, number = epoch.turn
         passes, index = divmod(number, lengths[name])
         if index == 0:
@@ -297,7 +302,7 @@ class _Epoch(Iteration[Turn, tuple[str, B_co]]):
         epochs: the epochs of the loaders that were begun, by name.
     """
 
-    def __init__(self, progress: Progress[Turn], step: Callable[[Any], tuple[str, B_co]]) -> None:
+    def __init__(self, progress: Progress[Turn], step: Callable[[Any], tuple[str, B_co] | None]) -> None:
         super().__init__(progress, step)
         self.turns: Iterator[tuple[str, int]] | None = None
         self.turn: tuple[str, int] | None = None

@@ -15,7 +15,7 @@ from gpuloader.helpers.text import did_you_mean
 from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.curriculum import Curriculum
-from gpuloader.shards import user_path
+from gpuloader.shards import ClassOrder, user_path
 
 SubsetOf: TypeAlias = (
     Collection[int] | Collection[str] | slice | Callable[[dict[str, Any]], Collection[bool]] | os.PathLike[str] | str
@@ -83,10 +83,12 @@ class LabelFrom:
     Attributes:
         place: "cls", "json:NAME" (or "json:OUTER.INNER"), "folder" (the image's folder), "folder:top" (the uppermost
             folder on the way to the image), None for images only, "auto" for the first of "cls", "folder" and None that
-            the data has, or "default" for "auto" with folders of pictures, and for "cls" with shards.
+            the data has, or "default" for "auto" with folders of pictures, and for "cls" with shards; see `GPULoader`.
         classes: the names of the classes, entry i for label i; they number labels that are text, and folders. None
             takes them from `classes.json` beside the shards or in the folder of pictures, or from the sorted names of
             the folders.
+        order: how the names of folders are sorted: "name" as torchvision does, so that "10" is before "2"; "natural"
+            as timm does, by the numbers in them and without case.
 
     Example:
         >>> from gpuloader import LabelFrom
@@ -96,6 +98,7 @@ class LabelFrom:
 
     place: str | None = "default"
     classes: Sequence[str] | None = None
+    order: ClassOrder = "name"
 
 
 @dataclass(frozen=True)
@@ -103,24 +106,30 @@ class BadImages:
     """What happens to images that cannot be decoded, and to those beside which a field cannot be parsed.
 
     Attributes:
-        replace: whether a bad image is replaced by a sample that the plan draws; if False, it raises an error.
-        max_share: the largest share of the data that may be replaced, in [0, 1]; one image is always allowed. Each
-            rank counts the bad images that it met.
+        replace: whether a bad image is replaced by a sample that the plan draws.
+        max_share: the largest share of the data that may be bad, in [0, 1]; one image is always allowed. Each rank
+            counts the bad images that it met.
         known: a file of known bad images, as written by `write_quarantine` and `gpuloader check`. They are replaced
-            from the start, even if `replace` is False, and do not count for `max_share`.
+            from the start, or left out with `skip`, and do not count for `max_share`.
+        skip: whether bad images are left out of their batches, which are then shorter or empty; so is padding. If it
+            and `replace` are False, a bad image raises an error.
 
     Example:
         >>> from gpuloader import BadImages
         >>> BadImages(replace=True, max_share=0.001)
-        BadImages(replace=True, max_share=0.001, known=None)
+        BadImages(replace=True, max_share=0.001, known=None, skip=False)
     """
 
     replace: bool = False
     max_share: float = 0.01
     known: str | Path | None = None
+    skip: bool = False
 
     def __post_init__(self) -> None:
         _check(isinstance(self.replace, _BOOLS), "BadImages(replace", self.replace, "are True and False")
+        _check(isinstance(self.skip, _BOOLS), "BadImages(skip", self.skip, "are True and False")
+        if self.replace and self.skip:
+            raise ConfigError("BadImages(replace=True, skip=True): a bad image is replaced or left out, so give one")
         _check(_is_share(self.max_share), "BadImages(max_share", self.max_share, "is a share of the data in [0, 1]")
         _check(isinstance(self.known, _PATHS), "BadImages(known", self.known, "is the path of a file, or None")
 
@@ -139,9 +148,9 @@ class Decoder:
             decodes a part of the Huffman codes. Only the pixels of the decoded region count. None uses DALI's default,
             1,000,000. Ignored on a CPU.
         region: whether only the region that a crop needs is decoded; if False, the whole image is decoded and then
-            cropped. The pixels are the same. None means True, with two exceptions. One is a GPU on which that fails.
-            The other is shards in which at least 9 of 10 images are seekable JPEGs: of these, only what the crop needs
-            reaches the decoder.
+            cropped. On the CPU the pixels are the same. None means True, with two exceptions. One is a GPU on which
+            that fails. The other is shards in which at least 9 of 10 images are seekable JPEGs: of these, only what the
+            crop needs reaches the decoder.
 
     On a GPU, the first loader tries out what None should mean, in a separate process. The result is kept in the user's
     cache folder for this kind of GPU and these versions of the driver, DALI, nvImageCodec, nvJPEG and nvTIFF;

@@ -14,7 +14,7 @@ _log = logging.getLogger("gpuloader")
 
 
 class Quarantine:
-    """The bad images that a loader has met and replaced.
+    """The bad images that a loader has met, and replaced or left out.
 
     Attributes:
         bad: maps sample ids to causes.
@@ -36,7 +36,8 @@ class Quarantine:
         for sample, cause in bad.items():
             if sample not in self.bad:
                 self.bad[sample] = cause
-                _log.warning("bad image replaced: %s, key %r at byte %d: %s", *shards.locate(sample), cause)
+                done = "left out" if self._run.bad_images.skip else "replaced"
+                _log.warning("bad image %s: %s, key %r at byte %d: %s", done, *shards.locate(sample), cause)
         if len(self.bad) > max(1, max_share * samples):
             sample, cause = next(reversed(self.bad.items()))
             where = shards.locate(sample)

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from gpuloader.errors import ConfigError, GPULoaderError, PresetError, StateError, describe
-from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import (
+    check_counting,
     find_boxes,
     output_names,
     resolve_bad_images,
@@ -27,6 +27,8 @@ from gpuloader.loading.arguments import (
     resolve_label_from,
     resolve_shuffle,
     resolve_world,
+    warn_of_classes,
+    warn_of_empty_shares,
     warn_of_places,
     warn_of_small_buckets,
     warn_of_turned,
@@ -35,17 +37,15 @@ from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.changes import describe_sampling, restore_history, rewrite
 from gpuloader.loading.choice import Choice
 from gpuloader.loading.fields import Component
-from gpuloader.loading.options import BadImages, Cache, Decoder, Sampling, as_value
+from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
 from gpuloader.loading.probing import resolve_decoder
-from gpuloader.loading.selection import Sources, check_components, resolve_sources
+from gpuloader.loading.selection import Sources, check_components, check_options, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import check_for_gpu, read_cached
 from gpuloader.plan import AllSamples, Bucketed, Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
-from gpuloader.shards import Labels, ShardSet, read_quarantine
-
-_GPU_THREADS = 8
+from gpuloader.shards import Labels, ShardSet, read_quarantine, resolve_place
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ class Run:
         world: this rank and the number of ranks.
         choice: what chose the samples of the plan; None if they cannot be chosen again.
         selected: the fingerprint of the `Selection`.
+        unseen: the fields whose keys are checked when the first annotations are read.
 
     Example:
         >>> from gpuloader import GPULoader
@@ -110,6 +111,7 @@ class Run:
     recipe_name: str = "Recipe"
     choice: Choice | None = None
     selected: str | None = None
+    unseen: Mapping[str, Component] = field(default_factory=dict)
 
     def __str__(self) -> str:
         plan = self.plan
@@ -134,11 +136,13 @@ class Run:
 
     @cached_property
     def largest(self) -> Recipe:
-        """The recipe with its largest output: that of the largest bucket that has samples."""
-        buckets = self.plan.bucketed
+        """The recipe with its largest output: of all epochs, and of the largest bucket that has samples."""
+        buckets, epoch = self.plan.bucketed, self.recipe.largest_epoch
         if buckets is None:
-            return self.recipe
-        return self.recipe.at(0, max((shape for shape, run in zip(buckets.shapes, buckets.runs) if len(run)), key=prod))
+            return self.recipe.at(epoch)
+        return self.recipe.at(
+            epoch, max((shape for shape, run in zip(buckets.shapes, buckets.runs) if len(run)), key=prod)
+        )
 
     @property
     def decoded(self) -> bool:
@@ -300,17 +304,25 @@ def resolve_run(
     in_buckets = chosen.buckets is not None
     parsed_fields = resolve_fields(fields, output)
     names = output_names(output, parsed_fields, recipe, in_buckets)
+    check_counting(recipe, bad_images, names)
     for each in parsed_fields.values():
         each.check_recipe(recipe)
     find_boxes(recipe, parsed_fields)
     if here.local_rank == 0:
         warn_of_places(tuple(name for name, each in parsed_fields.items() if not each.is_target))
     order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
+    if shuffle is not None and chosen.weights is not None:
+        raise ConfigError(
+            f"Sampling(weights=...) and shuffle={shuffle!r} cannot be combined: the weights draw the order, so leave "
+            f"shuffle out"
+        )
     paths, sources = resolve_sources(tar)
     shards = ShardSet.open(
         paths, here.local_rank == 0, cache=storing.path, cache_bytes=storing.max_bytes, read_cached=read_cached
     )
     _ = shards.decoded  # if only some shards contain arrays, this raises now and not at the first batch
+    if parsed_fields and labelling == LabelFrom() and resolve_place(shards, "auto") is None:
+        labelling = LabelFrom(None)
     known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
     batch_size = as_python_integer(batch_size)
     if last_batch is None:
@@ -328,6 +340,7 @@ def resolve_run(
     shards.check_pictures([each.extension for each in parsed_fields.values()])
     required = dict.fromkeys(each.extension for each in parsed_fields.values() if each.required)
     check_components(shards, required, positions, known_bad)
+    unseen = check_options(shards, parsed_fields, positions, known_bad)
     plan = Plan(
         positions,
         batch_size=batch_size,
@@ -337,16 +350,21 @@ def resolve_run(
         seed=as_python_integer(seed),
         steps_per_epoch=chosen.steps_per_epoch,
     )
-    _check_mixing(recipe, plan, labels is not None or has_targets)
+    _check_mixing(recipe, plan, labels is not None or has_targets, bad_images)
+    if here.rank == 0:
+        warn_of_classes(recipe, labels)
+        warn_of_empty_shares(plan)
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
-    run = replace(run, choice=choice, selected=selected)
+    run = replace(run, choice=choice, selected=selected, unseen=unseen)
     if here.world_size > 1 or here.members:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
     if not run.decoded:
         decoding = resolve_decoder(decoding, device, shards.seekable)
-    return replace(run, decoder=replace(decoding, num_threads=decoding.num_threads or _default_threads(run)))
+    return replace(
+        run, decoder=replace(decoding, num_threads=decoding.num_threads or run.world.decoding_threads(device))
+    )
 
 
 def _name_recipe(preset: types.AnyPreset) -> str:
@@ -355,12 +373,6 @@ def _name_recipe(preset: types.AnyPreset) -> str:
     if isinstance(preset, Mapping):
         return f"{', '.join(map(_name_recipe, preset))} with overrides"
     return str(preset) if isinstance(preset, (str, Path)) else type(preset).__name__
-
-
-def _default_threads(run: Run) -> int:
-    """Returns this process's share of the cores; with a GPU, at most 8."""
-    cores = max(1, available_cores() // run.world.local_world_size)
-    return cores if run.device_id is None else min(cores, _GPU_THREADS)
 
 
 def _check_shapes(recipe: Recipe, buckets: Bucketed) -> None:
@@ -374,13 +386,17 @@ def _check_shapes(recipe: Recipe, buckets: Bucketed) -> None:
             raise ConfigError(f"buckets: {error}") from None
 
 
-def _check_mixing(recipe: Recipe, plan: Plan, labelled: bool) -> None:
+def _check_mixing(recipe: Recipe, plan: Plan, labelled: bool, bad_images: BadImages) -> None:
     """Checks that there are pairs of samples with labels or masks if the recipe mixes."""
     if recipe.mix is None:
         return
+    if bad_images.skip:
+        raise ConfigError('on_error="skip" would separate neighbours that the recipe mixes: use "replace" or "raise"')
     if not labelled:
         raise ConfigError("the recipe mixes samples, but label_from=None gives no labels to mix: use another recipe")
     if plan.batch_size % 2:
         raise ConfigError(f"batch_size={plan.batch_size}: the recipe mixes neighbours, so it must be even")
-    if plan.last_batch == "partial":
-        raise ConfigError('last_batch="partial" would separate neighbours that the recipe mixes: use "drop" or "pad"')
+    if plan.last_batch in ("partial", "equal"):
+        raise ConfigError(
+            f'last_batch="{plan.last_batch}" would separate neighbours that the recipe mixes: use "drop" or "pad"'
+        )

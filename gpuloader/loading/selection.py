@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
@@ -22,6 +22,7 @@ from gpuloader.helpers.values import is_integer
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.curriculum import Curriculum, Scores
+from gpuloader.loading.fields import Component, check_keys
 from gpuloader.loading.options import Sampling, SubsetOf, Weights
 from gpuloader.loading.schedules import ByEpoch, check_by_epoch, is_number, number_at
 from gpuloader.plan import (
@@ -43,7 +44,8 @@ from gpuloader.plan import (
     parts_of,
 )
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, every, resolve_shards, shared, user_path
-from gpuloader.shards.index import BAD_LABEL
+from gpuloader.shards.index import BAD_LABEL, row_blocks
+from gpuloader.shards.merged import MergedShards
 
 # LightningCLI reads these at runtime. It supports no forward references and no arrays, and takes the first that fits.
 Columns: TypeAlias = dict[str, NDArray[Any]]
@@ -54,6 +56,7 @@ Weight: TypeAlias = float | ByEpoch
 """The weight of a source; or several, by the epoch from which each counts."""
 KEY_FILE_SUFFIX = ".txt"
 """The end of a string that names a file of keys. As a pattern it matches nothing: the last part of a key has no dot."""
+_MOST_LOOKED_AT = 256  # samples that are read for their keys; many may have no annotations
 _MOST_EXTENSIONS = 20  # that an error lists
 _MOST_CHARACTERS = 200  # of a name in an error
 _MOST_KEY_FILE_BYTES = 1 << 32  # a hundred million keys take some 1.5 GB
@@ -163,7 +166,7 @@ def make_sampling(
     global_batch: int,
     known_bad: Collection[int],
 ) -> Positions:
-    """Makes the samples of each epoch, and their order. Weights override `shuffle`.
+    """Makes the samples of each epoch, and their order. Weights draw the order, and only keep the name of `shuffle`.
 
     Args:
         upright: whether pictures are turned as their EXIF orientation says. It counts only for buckets, as do
@@ -206,8 +209,8 @@ def make_sampling(
         return _staged(shards, np.sort(_chosen(shards, selection)), curriculum, shuffle, most)
     if isinstance(buckets, Buckets):
         ids = _chosen(shards, selection)
-        if last_batch == "partial":
-            raise ConfigError('last_batch="partial" and buckets cannot be combined: use "pad" or "drop"')
+        if last_batch in ("partial", "equal"):
+            raise ConfigError(f'last_batch="{last_batch}" and buckets cannot be combined: use "pad" or "drop"')
         numbers = assign_buckets(shards, ids, buckets, upright, known_bad)
         counts = np.bincount(numbers + 1, minlength=len(buckets.shapes) + 1)
         _, *runs = np.split(ids[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
@@ -290,6 +293,27 @@ def check_components(
     if problems:
         how = "in the function given as shuffle" if isinstance(positions, Custom) else f"by Sampling(require={lacking})"
         raise DataError(f"fields: {'; '.join(problems)}. Leave these samples out {how}, or repair the shards")
+
+
+def check_options(
+    shards: ShardSet, fields: Mapping[str, Component], positions: Positions, known_bad: Collection[int]
+) -> dict[str, Component]:
+    """Checks the keys that options of fields name in the first samples that can be delivered, see `check_keys`.
+
+    Returns:
+        The fields that are to be checked at the first batch: all if the shards are on stores, or from a merged index,
+        for then nothing of a shard is read before its turn.
+    """
+    fields = {name: field for name, field in fields.items() if field.path}
+    if not fields or not shards.local or isinstance(shards.shards, MergedShards):
+        return fields
+    blocks = (np.arange(*block) for block in row_blocks(len(shards)))
+    samples = chain.from_iterable(block[positions.includes(block)].tolist() for block in blocks)
+    looked_at = islice((sample for sample in samples if sample not in known_bad), _MOST_LOOKED_AT)
+    try:
+        return check_keys(fields, (partial(shards.read_component, sample, "json") for sample in looked_at))
+    finally:
+        shards.close()
 
 
 def columns(shards: ShardSet, argument: str = "subset") -> Columns:

@@ -70,6 +70,10 @@ def check_identity(
         if name in ("sampling", "shuffle"):
             if differences := _differences(saved.get("sampling"), described["sampling"], "it"):
                 problem = f"the state was saved with another sampling: {_list(differences, '; ')}"
+            elif identity["shuffle"] == "shards" and not is_same(saved.get("shards"), described["shards"]):
+                difference = _shard_difference(saved.get("shards"), shards)
+                other = "other shards of the same samples, and shuffle='shards' depends on them"
+                problem = f"the state was saved with {other}: {difference}" if difference else problem
             raise StateError(
                 f"{problem}. Make the loader as it was when the state was saved, start "
                 f"without the state, or change the sampling from there on: load_state_dict(state, "

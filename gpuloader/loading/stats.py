@@ -16,7 +16,7 @@ class Stats:
 
     Attributes:
         batches: batches delivered.
-        samples: samples in them, padding included.
+        samples: samples in them, padding included if it is delivered.
         elapsed_seconds: time spent in loops over the loader, the loop's body included.
         waiting_seconds: the part of it that the loop waited for the loader.
         decoding_seconds: the part of the waiting that was for decoded images.
@@ -25,7 +25,7 @@ class Stats:
         gating_seconds: the reading thread's time for the gate, draws, labels and fields.
         ready_batches: batches that are read and wait to be decoded.
         cache: what the cache of shards on stores did; None if all shards are local.
-        bad: the bad images that were replaced so far: sample id -> cause.
+        bad: the bad images that were replaced or left out so far: sample id -> cause.
         last: the same for the last batch only.
 
     Example:

@@ -18,6 +18,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.values import as_python_integer
 
 if TYPE_CHECKING:  # some builds of torch have no torch.distributed
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # some builds of torch have no torch.distributed
     from torch.distributed.device_mesh import DeviceMesh
 
 _MEETING_SECONDS = 120.0
+GPU_THREADS = 8
 _meetings: defaultdict[str, Iterator[int]] = defaultdict(count)  # by the ranks that meet
 _log = logging.getLogger("gpuloader")
 
@@ -81,6 +83,16 @@ class World:
         """
         _refuse_several_workers()
         return cls(*(_from_distributed() or _from_environment()))
+
+    @classmethod
+    def of_process(cls) -> World:
+        """Returns this process among those of its machine, for what shares no data, such as a `Stage`."""
+        return cls(*(_from_distributed() or (0, 1)))
+
+    def decoding_threads(self, device_id: int | None) -> int:
+        """Returns this process's share of the machine's cores; with a GPU, at most 8."""
+        cores = max(1, available_cores() // self.local_world_size)
+        return cores if device_id is None else min(cores, GPU_THREADS)
 
     @classmethod
     def from_mesh(cls, mesh: DeviceMesh, names: str | Sequence[str] | None = None) -> World:

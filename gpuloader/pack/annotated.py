@@ -73,7 +73,7 @@ def annotated_files(
         masks: the paths of each picture's mask.
 
     Raises:
-        PackError: files are missing, or a content has a number that JSON has not.
+        PackError: files are missing, or a content has a number that JSON has not, or is nested too deeply.
         NoSamplesError: there are no pictures.
     """
     if not paths:
@@ -177,6 +177,8 @@ def _as_json(content: Mapping[str, Any], where: str) -> bytes:
         return json.dumps(content, allow_nan=False).encode()
     except ValueError:
         raise PackError(f"{where}: its annotations have NaN or an infinite number: correct them") from None
+    except RecursionError:
+        raise PackError(f"{where}: its annotations are nested too deeply to be written: correct them") from None
 
 
 def _in_pixels(relative: bytes, image: bytes) -> bytes:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from gpuloader.errors import PackError, describe
 from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations
 from gpuloader.pack.records import OpenedSource
@@ -16,7 +14,6 @@ from gpuloader.shards.index import IMAGE_EXTENSIONS
 
 MOST_BYTES = 16 << 20  # of a text file
 MOST_YAML_BYTES = 1 << 18
-_MOST_YAML_DEPTH = 16
 
 _IMAGES, _LABELS, _MASKS = "images", "labels", ("masks", "annotations")  # ADE20K has its masks in annotations
 _TOLERANCE = 0.01  # of coordinates outside of the picture, by rounding
@@ -124,26 +121,14 @@ def _names(root: Path) -> tuple[str, ...] | None:
     file = next((file for file in (root / "data.yaml", root.parent / "data.yaml") if file.exists()), None)
     if file is None:
         return None
-    text = read_annotations(file, MOST_YAML_BYTES)
-    try:
-        _check_yaml(text)
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise PackError(f"{file} cannot be read: {error}") from None
-    if not isinstance(content, dict) or "kpt_shape" in content:
-        raise PackError(f"{file}: allowed is a mapping with `names`; key points (`kpt_shape`) cannot be packed")
+    from gpuloader.recipe.strict_yaml import StrictLoader, load_yaml  # recipes take a while to import
+
+    content = load_yaml(read_annotations(file, MOST_YAML_BYTES), str(file), StrictLoader, PackError)
+    if "kpt_shape" in content:
+        raise PackError(f"{file}: key points (`kpt_shape`) cannot be packed")
     names = content.get("names")
     if isinstance(names, dict) and list(names) == list(range(len(names))):
         names = list(names.values())
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise PackError(f"{file}: its names are {describe(names)}: allowed are a list, and {{0: NAME, 1: NAME, ...}}")
     return tuple(names)
-
-
-def _check_yaml(text: bytes) -> None:
-    """Raises ValueError for what could take endless time or memory: aliases, and lists in lists in lists."""
-    depth = 0
-    for event in yaml.parse(text, yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent) or depth > _MOST_YAML_DEPTH:
-            raise ValueError("aliases and lists within lists are not allowed")

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuloader.errors import ConfigError, NoSamplesError, PackError
+from gpuloader.errors import ConfigError, DataError, NoSamplesError, PackError
 from gpuloader.pack.records import OpenedSource, labelled_files
-from gpuloader.shards.folder import PICTURE_ENDINGS, is_picture
+from gpuloader.shards.folder import PICTURE_ENDINGS, is_picture, list_files
 from gpuloader.shards.paths import SPLITS
 
 
@@ -21,6 +21,7 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
         NoSamplesError: there are no class folders, or one has no picture.
         ConfigError: the folders are splits instead of classes.
         LabelError: a folder that is not in `classes`.
+        PackError: a folder cannot be listed, see `list_files`.
     """
     entries = (entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     names = sorted(entries, key=os.fsencode)
@@ -35,27 +36,19 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
             f"{folder} has the splits {', '.join(names)} instead of classes: pack one at a time, {folder / names[0]}"
         )
     root = str(folder.absolute())
-    paths: list[str] = []
-    labels: list[str] = []
-    files = 0
-    for name in names:
-        found: list[str] = []
-        for inner, _, file_names in os.walk(f"{root}/{name}", onerror=_raise, followlinks=True):
-            if (real := os.path.realpath(inner)) in map(os.path.realpath, Path(inner).parents):
-                raise PackError(f"{inner} is a link to {real}, a folder that contains it: remove the link")
-            files += len(file_names)
-            found += [f"{inner}/{file}" for file in file_names if is_picture(file)]
-        if not found:
-            raise NoSamplesError(
-                f"the class folder {folder / name} has no pictures, but would still count as a class: remove it, or "
-                f"check its files' names (pictures end in {', '.join(PICTURE_ENDINGS)})"
-            )
-        paths += sorted(found, key=lambda path: os.fsencode(path).split(b"/"))  # as in a tar
-        labels += [name] * len(found)
-    left_out_count = files - len(paths)
+    try:
+        listing = list_files(Path(root), names)
+    except DataError as error:
+        raise PackError(str(error)) from None
+    found = [*map(listing.name, listing.pictures.tolist()), *(name for name, _ in listing.others if is_picture(name))]
+    found.sort(key=lambda path: os.fsencode(path).split(b"/"))  # as in a tar
+    labels = [path.partition("/")[0] for path in found]
+    if empty := sorted(set(names).difference(labels), key=os.fsencode):
+        raise NoSamplesError(
+            f"the class folder {folder / empty[0]} has no pictures, but would still count as a class: remove it, or "
+            f"check its files' names (pictures end in {', '.join(PICTURE_ENDINGS)})"
+        )
+    paths = [f"{root}/{path}" for path in found]
+    left_out_count = len(listing) + len(listing.others) - len(paths)
     # If no names are given, folders called by numbers count as names, as in ImageFolder.
     return labelled_files(root, paths, labels, classes, where=lambda i: paths[i], left_out_count=left_out_count)
-
-
-def _raise(error: OSError) -> None:
-    raise error  # os.walk would leave out a folder that cannot be read

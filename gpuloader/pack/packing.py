@@ -170,7 +170,7 @@ def pack(
         for shard in own
         if shard.name not in finished
     ]
-    with _remove_leftovers(folder, own), progress_bar(progress and bool(tasks)) as bar:
+    with _clean(folder), progress_bar(progress and bool(tasks)) as bar:
         shown = bar.add_task("packing", total=sum(len(task.keys) for task in tasks))
         for count in run(write_shard, tasks, workers, ray):
             bar.advance(shown, count)
@@ -329,14 +329,13 @@ def _manifest(folder: Path, prefix: str) -> Path:
 
 
 @contextmanager
-def _remove_leftovers(folder: Path, shards: Sequence[PlannedShard]) -> Iterator[None]:
-    """Removes what killed writers of these shards left behind, in earlier runs and in this one."""
-    paths = [path for shard in shards for path in (folder / shard.name, _left_out_file(folder, shard.name))]
-    remove_leftovers(paths)
+def _clean(folder: Path) -> Iterator[None]:
+    """Removes at the end what killed workers left."""
     try:
         yield
     finally:
-        remove_leftovers(paths)
+        for each in (folder, folder / LEFT_OUT):
+            remove_leftovers(each)
 
 
 def _differences(existing: bytes, content: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpuloader.errors import PackError, StateError
-from gpuloader.helpers.atomic_files import OtherWriterError, atomic_file, write_sample
+from gpuloader.helpers.atomic_files import atomic_file, write_sample
 from gpuloader.images.limits import Refused
 from gpuloader.pack.pictures import Rendering, render
 from gpuloader.pack.records import Record, Sample
@@ -56,7 +56,7 @@ def write_shard(task: ShardTask) -> int:
     The bytes depend on the task's samples alone: times, users and modes are fixed.
 
     Raises:
-        PackError: a sample cannot be stored, or another process is writing the same shard.
+        PackError: a sample cannot be stored.
     """
     left_out: list[LeftOutPicture] = []
     with _naming(task.path), atomic_file(task.path) as file:
@@ -78,8 +78,6 @@ def _naming(path: Path | str) -> Iterator[None]:
     """Names the file in an error of the operating system; Python does not, for example for a full disk."""
     try:
         yield
-    except OtherWriterError as error:
-        raise PackError(str(error)) from None
     except OSError as error:
         if error.errno is None or error.filename is not None:
             raise

@@ -60,6 +60,7 @@ class Stream(IntEnum):
     FIELD = 26
     SCALE = 27
     ZOOM_OUT = 28
+    FILTER = 29
     NONE = 63
 
 
@@ -91,6 +92,10 @@ class Draw:
 
     def take(self, rows: NDArray[np.int64]) -> Draw:
         return replace(self, draws=self.draws.take(rows))
+
+    def of(self, stream: Stream) -> Draw:
+        """Draws from another stream for the same transform, so that its other numbers stay as they are."""
+        return replace(self, stream=self.stream - self.stream % _STREAMS + stream)
 
     def split(self, parts: int) -> list[Draw]:
         """Draws for transforms within this one, which share no numbers."""

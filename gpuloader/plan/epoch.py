@@ -9,7 +9,13 @@ The last global batch may be short. Every rank gets the same number of steps in 
 
     drop     the short batch is left out
     pad      it is filled from the start of the epoch's order, and the filling is marked as not valid
-    partial  it is split evenly: ranks differ by one sample at most (some get none, if there are fewer than ranks)
+    equal    it is filled in the same way, but only until all ranks have the same number of samples
+    partial  it is split evenly: ranks differ by one sample at most
+
+"partial" avoids batches without samples: if fewer samples than ranks are left after the last full step, this step
+takes ceil(batch_size / 2) samples for each rank, and the last step takes the rest. For 101 samples, 2 ranks and a
+batch_size of 25, the steps are 25 and 25, 13 and 13, 12 and 13. Which samples form one of these two steps then depends
+on the number of ranks. With a batch_size of 1, or fewer samples than ranks, some ranks get none.
 
 With buckets, each global batch is of one bucket, and each bucket ends with "drop" or "pad": `gpuloader.plan.buckets`.
 """
@@ -33,7 +39,7 @@ from gpuloader.plan.draws import Draws, check_seed
 from gpuloader.plan.order import Order
 from gpuloader.plan.positions import Positions
 
-LastBatch: TypeAlias = Literal["drop", "pad", "partial"]
+LastBatch: TypeAlias = Literal["drop", "pad", "partial", "equal"]
 
 
 @dataclass(frozen=True, order=True)
@@ -107,7 +113,7 @@ class Plan:
                 f'last_batch="drop" leaves no batch: {counted(self.samples, "sample")} '
                 f"{'is' if self.samples == 1 else 'are'} fewer than one step of "
                 f"{counted(self.world_size, 'rank')} x batch_size {self.batch_size} = {self.global_batch}. "
-                f'Use a smaller batch_size, or last_batch="pad" or "partial"'
+                f'Use a smaller batch_size, or last_batch="pad", "equal" or "partial"'
             )
         steps = self.steps_per_epoch
         if steps is not None and not is_integer(steps, 1, natural + 1):
@@ -167,9 +173,15 @@ class Plan:
         """The steps of an epoch; the same on every rank."""
         return _steps(self.epoch_samples, self.global_batch, self.last_batch)
 
+    def on(self, ranks: object) -> Plan:
+        """Returns rank 0's plan of another number of ranks with the same global batch; itself if there is none."""
+        if not is_integer(ranks, 1) or self.global_batch % ranks:
+            return self
+        return replace(self, batch_size=self.global_batch // ranks, rank=0, world_size=ranks)
+
     def at(self, epoch: int, step: int) -> Cursor:
         """Returns the place before a step of an epoch, counted from 0."""
-        return Cursor(epoch, step * self.global_batch)
+        return self.after(Cursor(epoch), step)
 
     def step_of(self, cursor: Cursor) -> int:
         """Returns the step at the cursor, from 0. After a resume with another global batch, steps may begin earlier."""
@@ -181,16 +193,23 @@ class Plan:
 
     def share(self, cursor: Cursor) -> tuple[int, int]:
         """Returns this rank's part of the global batch at the cursor: its first sample, and the one after its last."""
-        left = self.epoch_samples - cursor.delivered
-        if self.last_batch == "partial" and left < self.global_batch:
-            return left * self.rank // self.world_size, left * (self.rank + 1) // self.world_size
-        return self.rank * self.batch_size, (self.rank + 1) * self.batch_size
+        taken, rank, ranks = self.after(cursor).delivered - cursor.delivered, self.rank, self.world_size
+        if self.last_batch == "partial":
+            return taken * rank // ranks, taken * (rank + 1) // ranks
+        size = -(-taken // ranks) if self.last_batch == "equal" else self.batch_size
+        return rank * size, (rank + 1) * size
+
+    @property
+    def has_empty_shares(self) -> bool:
+        """Whether some ranks get no sample in the last step of an epoch."""
+        last = self.epoch_samples - self.at(0, self.steps - 1).delivered
+        return self.last_batch == "partial" and last < self.world_size
 
     def batch(self, cursor: Cursor) -> PlannedBatch:
         """Returns what this rank gets in the step at the cursor; the cursor's epoch must have steps left."""
         first, end = self.share(cursor)
         positions = np.arange(cursor.delivered + first, cursor.delivered + end, dtype=np.int64)
-        # Only "pad" goes beyond the epoch: positions begin at 0 again there, and are not valid.
+        # Only padding is beyond the epoch: positions begin at 0 again there, and are not valid.
         valid, positions = positions < self.epoch_samples, positions % self.samples
         found = self._order(cursor.epoch)(positions)
         ids = _decoded(found)
@@ -235,7 +254,11 @@ class Plan:
 
     def after(self, cursor: Cursor, steps: int = 1) -> Cursor:
         """Returns the place after the step at the cursor, or after several; at most the end of its epoch."""
-        return Cursor(cursor.epoch, min(cursor.delivered + steps * self.global_batch, self.epoch_samples))
+        full, rest = divmod(self.epoch_samples - cursor.delivered, self.global_batch)
+        end = cursor.delivered + steps * self.global_batch
+        if self.last_batch == "partial" and 0 < steps == full and 0 < rest < self.world_size:
+            end -= self.world_size * (self.batch_size // 2)  # which the last full step leaves to the last one
+        return Cursor(cursor.epoch, min(end, self.epoch_samples))
 
     def place(self, cursor: Cursor) -> dict[str, int]:
         """Returns the cursor as states save it, for any number of ranks and batch size that the quantum allows."""

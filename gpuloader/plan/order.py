@@ -46,7 +46,8 @@ def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
         return BlockShuffle(samples, words(seed, epoch, Stream.ORDER, 2 * _ROUNDS + 1))
     if shuffle == "shards":
         raise ConfigError('shuffle="shards" needs all samples of the shards, each once: use "full" or "block" here')
-    raise ConfigError(f"shuffle={shuffle!r}: allowed are {', '.join(map(repr, get_args(Shuffle)))}")
+    allowed = ", ".join(map(repr, get_args(Shuffle)))
+    raise ConfigError(f"shuffle={shuffle!r}: allowed are {allowed}, True, False and a function of the epoch")
 
 
 def seed_of_part(seed: int, number: int) -> int:

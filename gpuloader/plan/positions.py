@@ -35,7 +35,7 @@ class Positions(Protocol):
         length: how many there are, the same in every epoch.
         fingerprint: identifies the samples and their order; equal for equal samplings.
         repeats: whether a sample can occur twice in an epoch.
-        shuffle: the name of the order; states keep it. A function has "none", weights keep the one that they override.
+        shuffle: the name of the order; states keep it. A function has "none", weights have the recipe's default.
     """
 
     @property

@@ -7,6 +7,7 @@ from gpuloader.recipe.mix import Mix, Mixing
 from gpuloader.recipe.placement import Shape
 from gpuloader.recipe.preset_files import (
     TRANSFORMS,
+    AnyPreset,
     PresetName,
     is_recipe_mapping,
     load_preset,
@@ -18,6 +19,7 @@ from gpuloader.recipe.recipe import Recipe, View
 
 __all__ = [
     "TRANSFORMS",
+    "AnyPreset",
     "Drawn",
     "DrawnView",
     "ExplainedView",

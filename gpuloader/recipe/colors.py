@@ -162,6 +162,10 @@ class GaussianBlur(PixelTransform):
 
     On the CPU its levels differ from torchvision's by at most 1.
 
+    Pillow's blur of the same sigma is near: it is three box blurs. With sigmas from 0.1 to 5, levels differed on drawn
+    pictures by at most 6, and by 0.8 on average. On noise they differed by at most 48, and on average by 10 at sigma
+    0.3 and by 1.1 from sigma 1 on.
+
     Attributes:
         kernel_size: pixels of the kernel's side, odd; half of it must fit into the image. On a GPU at most 171.
         sigma: the standard deviation in pixels, or the range [low, high] that it is drawn from.

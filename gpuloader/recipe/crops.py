@@ -11,7 +11,17 @@ from pydantic_core import PydanticCustomError
 
 from gpuloader.errors import describe
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Fill, Ints, Pair, Probability, ResizeFilter, Transform, check_range, kept_as
+from gpuloader.recipe.model import (
+    CropFilter,
+    Fill,
+    Ints,
+    Pair,
+    Probability,
+    ResizeFilter,
+    Transform,
+    check_range,
+    kept_as,
+)
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import (
     PaddingMode,
@@ -51,7 +61,7 @@ Cover: TypeAlias = Annotated[Literal["cover"], BeforeValidator(_as_cover)]
 class Resampling(PlacingTransform):
     """An operation that resizes, with a filter."""
 
-    interpolation: ResizeFilter
+    interpolation: CropFilter
     antialias: bool
 
     @model_validator(mode="after")
@@ -150,6 +160,7 @@ class RandomResizedCrop(Resampling):
         size: of the output.
         scale: bounds of the window's share of the image's area.
         ratio: bounds of its width over its height, drawn evenly on a logarithmic scale.
+        interpolation: the filter; "random" is bilinear or bicubic, drawn for each image, as timm does.
 
     Example:
         >>> from gpuloader.transforms import RandomResizedCrop
@@ -160,7 +171,7 @@ class RandomResizedCrop(Resampling):
     size: Size
     scale: Pair = (0.08, 1.0)
     ratio: Pair = (3 / 4, 4 / 3)
-    interpolation: ResizeFilter = "bilinear"
+    interpolation: CropFilter = "bilinear"
     antialias: bool = True
     stream: ClassVar[Stream] = Stream.CROP
 
@@ -174,7 +185,9 @@ class RandomResizedCrop(Resampling):
     def place(self, at: Placement, draw: Draw) -> Placement:
         windows = random_windows(draw, at.shape, self.scale, self.ratio)
         size = np.full_like(at.shape, sides(self.size))
-        return at.resized_crop(windows[:, :2], windows[:, 2:], size, self.interpolation, self.antialias)
+        filter_: ResizeFilter = "bicubic" if self.interpolation == "random" else self.interpolation
+        at = at.resized_crop(windows[:, :2], windows[:, 2:], size, filter_, self.antialias)
+        return at.choose_filters(draw.of(Stream.FILTER)(1)[:, 0] < 0.5) if self.interpolation == "random" else at
 
     def output_shape(self, before: Shape | None) -> Shape | None:
         return sides(self.size)

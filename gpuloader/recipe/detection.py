@@ -24,6 +24,7 @@ Overlaps = Annotated[Sequence[float], kept_as(tuple[Factor, ...], min_length=1, 
 class Scaling(Resampling):
     """A resize to a drawn size."""
 
+    interpolation: ResizeFilter
     stream: ClassVar[Stream] = Stream.SCALE
 
     def _resize(self, at: Placement, scale: Floats) -> Placement:

@@ -43,7 +43,7 @@ class DrawnView:
         shape: (height, width) of the batch's tensor, to which smaller images are padded; None for a list of images.
         placements: where the pixels come from: at first, then after each of the view's `placing`.
         program: the steps that change pixels; it has none if the view has no such transforms.
-        erased: (n, 6) int32, as `RandomErasing.draw` makes it; None if the view does not erase.
+        erased: (n, 6 * count) int32, as `RandomErasing.draw` makes it; None if the view does not erase.
         placing: the transforms between the placements.
     """
 
@@ -93,6 +93,11 @@ class Drawn:
         needed = np.stack([view.placement.needed() for view in views])
         region = np.concatenate([needed[:, :, :2].min(0), needed[:, :, 2:].max(0)], 1)
         return cls(tuple(views), region, np.zeros((len(region), 2), np.int64))
+
+    @property
+    def pixels(self) -> Ints:
+        """(n,) int64, how many pixels the output of each sample has in all views, without a batch's padding."""
+        return np.sum([view.placement.shape.prod(1) for view in self.views], 0)
 
     def too_large(self) -> dict[int, str]:
         """Finds the rows whose output would be too large, with the causes."""

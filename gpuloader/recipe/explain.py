@@ -103,9 +103,9 @@ def _view(view: ViewPlan, drawn: DrawnView) -> ExplainedView:
             steps += [Step(name, op.name.lower(), _parameters(op, row, *shape)) for op, row in done]
             steps += [] if done else [Step(name, None)]
     if drawn.erased is not None:
-        box = drawn.erased[0, :4].tolist()
         name = type(view.erasing).__name__
-        steps.append(Step(name, "erase", dict(zip(_BOX, box))) if any(box) else Step(name, None))
+        boxes = [box for box in drawn.erased[0].reshape(-1, 6)[:, :4].tolist() if any(box)]
+        steps += [Step(name, "erase", dict(zip(_BOX, box))) for box in boxes] or [Step(name, None)]
     return ExplainedView(_window(drawn.placement), (height, width), tuple(steps))
 
 

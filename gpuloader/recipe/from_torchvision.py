@@ -1,4 +1,4 @@
-"""torchvision's and timm's transforms, and models' own configurations, as a recipe.
+"""Transforms of torchvision, and of other libraries in its words, and models' own configurations, as a recipe.
 
 They are read from their attributes. None of these libraries is imported.
 """
@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from enum import Enum
+from itertools import groupby
 from typing import Any, get_args
 
 from gpuloader.errors import PresetError
 from gpuloader.recipe.crops import CenterCrop, RandomResizedCrop, Resize
 from gpuloader.recipe.detection import Scaling
 from gpuloader.recipe.from_config import as_config, translate_config
-from gpuloader.recipe.from_timm import AS_TORCHVISIONS, translate_timms
+from gpuloader.recipe.from_others import LIBRARIES, library_of, name_of, row_of, views_of, why_not, with_crops
+from gpuloader.recipe.from_timm import NoCounterpartError
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.output import Normalize
+from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.part import make_part
 from gpuloader.recipe.preset_files import TRANSFORMS
-from gpuloader.recipe.recipe import Dtype, Recipe
+from gpuloader.recipe.recipe import Dtype, Recipe, View
 
 _NESTING = {"Compose", "Sequential", "ModuleList"}
 _NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity", "ConvertBoundingBoxFormat"}
@@ -40,43 +42,81 @@ def preset_from_torchvision(transform: object, **options: Any) -> Recipe:  # noq
     if config is not None:
         what = "the model's configuration"
         transforms, dtype = translate_config(config, problems)
+        keys: dict[str, Any] = {"transforms": transforms}
     else:
-        leaves = list(_leaves(transform))
-        what = f"{'timm' if any(map(_is_timms, leaves)) else 'torchvision'}'s transform"
-        transforms, dtype = _translate(leaves, "uint8", problems)
-        resizes = [type(each).__name__ for each in transforms if isinstance(each, (Resize, RandomResizedCrop, Scaling))]
-        if len(resizes) > 1:
-            problems.append(f"{' and '.join(resizes)}: here they are one resizing, which gives other pixels: leave one")
+        libraries = {library for leaf in _leaves(transform) if (library := library_of(leaf)) in LIBRARIES}
+        what = f"{min(libraries, default='torchvision')}'s transform"
+        keys, dtype = _translate_views(transform, options, problems)
     if problems:
-        raise PresetError(f"{what} cannot be translated: {'; '.join(problems)}")
-    return make_part(Recipe, {"dtype": dtype, **options, "transforms": transforms}, f"{what}: `")
+        raise PresetError(f"{what} cannot be translated: {'; '.join(dict.fromkeys(problems))}")
+    return make_part(Recipe, {"dtype": dtype, **options, **keys}, f"{what}: `")
 
 
-def _leaves(transform: Any) -> Iterable[Any]:  # noqa: ANN401
-    """Yields the transforms within nested `Compose`s and lists, in order."""
+def _translate_views(transform: object, options: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, Any], str]:
+    """Returns (`transforms` or `views` of the recipe, or both; the dtype after them)."""
+    made = [(_translate_view(each, options, problems), count) for each, count in views_of(transform)]
+    dtypes = sorted({dtype for (_, dtype), _ in made})
+    if len(dtypes) > 1:
+        problems.append(f"its views are {' and '.join(dtypes)}: allowed is one dtype for all")
+    groups = [
+        View(transforms, sum(count for _, count in views))
+        for transforms, views in groupby(made, lambda each: each[0][0])
+        if not problems
+    ]
+    count = sum(view.count for view in groups)
+    if count > 1 and "views" in options:
+        problems.append("it makes several views itself: leave `views` out")
+    if len(groups) > 1:
+        return {"views": groups}, dtypes[0]
+    return {"transforms": made[0][0][0], **({"views": count} if count > 1 else {})}, dtypes[0]
+
+
+def _translate_view(
+    transform: object, options: Mapping[str, Any], problems: list[str]
+) -> tuple[tuple[Transform, ...], str]:
+    """Returns (the transforms of a view, the dtype after them)."""
+    transforms, dtype = _translate(_leaves(transform, problems), "uint8", problems)
+    resizes = [type(each).__name__ for each in transforms if isinstance(each, (Resize, RandomResizedCrop, Scaling))]
+    if len(resizes) > 1:
+        problems.append(f"{' and '.join(resizes)}: here they are one resizing, which gives other pixels: leave one")
+    floats = [type(each).__name__ for each in transforms if isinstance(each, (Normalize, RandomErasing))]
+    if floats and dtype == "uint8" and "dtype" not in options:
+        problems.append(
+            f"{' and '.join(floats)} on uint8: a list without ToTensor or ToDtype gives uint8; put ToTensor before "
+            f'{floats[0]}, or give dtype="float32"'
+        )
+    return transforms, dtype
+
+
+def _leaves(transform: Any, problems: list[str] | None = None) -> Iterable[Any]:  # noqa: ANN401
+    """Yields the transforms within nested `Compose`s and lists, in order.
+
+    If `problems` are given, other libraries' transforms are translated to those of torchvision, or named in them.
+    """
+    row = None if problems is None else row_of(transform)
     if isinstance(transform, (list, tuple)) or type(transform).__name__ in _NESTING:
-        for inner in getattr(transform, "transforms", transform):
-            yield from _leaves(inner)
-    else:
+        for inner in with_crops(getattr(transform, "transforms", transform)):
+            yield from _leaves(inner, problems)
+    elif row is None or problems is None:
         yield transform
-
-
-def _is_timms(leaf: object) -> bool:
-    return type(leaf).__module__.startswith("timm.")
+    else:
+        try:
+            yield from _leaves(list(row(transform)), problems)
+        except PresetError as error:  # a number that is out of range here
+            problems.extend(str(error).splitlines())
+        except NoCounterpartError as error:
+            problems.append(f"{library_of(transform)}'s {name_of(transform)[1]} {error}")
 
 
 def _translate(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple[tuple[Transform, ...], str]:
     """Returns (the transforms, the dtype after them); `dtype` is the image's before them."""
     transforms = []
     for leaf in leaves:
-        name, module = type(leaf).__name__, type(leaf).__module__
-        if _is_timms(leaf):
-            if name not in AS_TORCHVISIONS:
-                transforms += translate_timms(leaf, problems)
-            elif AS_TORCHVISIONS[name] in _CONVERTING:
-                dtype = "float32"
+        module, name = name_of(leaf)
+        if isinstance(leaf, Transform):
+            transforms.append(leaf)
         elif not module.startswith(("torchvision.transforms", "torch.nn")):
-            problems.append(f"{module}.{name} is not a transform of torchvision")
+            problems.append(why_not(leaf, _NESTING))
         elif name in _MIXING:
             mix = f"mix=Mix(num_classes={leaf.num_classes or '...'}, {_MIXING[name]}={leaf.alpha})"
             problems.append(f"{name} mixes batches: leave it out, and give the recipe {mix}")
@@ -113,7 +153,7 @@ def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa
     """Returns the counterpart of a transform; an empty list if a problem was added."""
     name, before = type(leaf).__name__, len(problems)
     if name not in TRANSFORMS:
-        problems.append(f"{name} has no counterpart")
+        problems.append(why_not(leaf, _NESTING))
         return []
     problems.extend(
         f"{name} with {attribute}={getattr(leaf, attribute)!r}: only {wanted!r} is supported"
@@ -123,7 +163,7 @@ def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa
     parameters = {}
     for field in fields(TRANSFORMS[name]):
         if field.name == "transforms":
-            inner = [_translate(_leaves(each), dtype, problems)[0] for each in leaf.transforms]
+            inner = [_translate(_leaves(each, problems), dtype, problems)[0] for each in leaf.transforms]
             if name == "RandomChoice" and len(problems) == before and any(len(each) != 1 for each in inner):
                 problems.append("RandomChoice: each choice must be exactly one transform")
             parameters["transforms"] = sum(inner, ())

@@ -6,6 +6,7 @@ the plan alone: not on the batch size, and not on how many ranks share the batch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, Literal
 
@@ -13,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from gpuloader.errors import describe
 from gpuloader.plan import Draw
 from gpuloader.recipe.distributions import beta
 from gpuloader.recipe.model import Factor, Probability
-from gpuloader.recipe.part import part
+from gpuloader.recipe.part import make_part, part
 
 
 @plain_dataclass(frozen=True, eq=False)
@@ -92,3 +94,19 @@ class Mix:
         area = (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])
         weight = np.where(mixed & cut, 1 - area / (height * width), weight)
         return Mixing(weight.astype(np.float32), box.astype(np.int32))
+
+
+def as_mix(given: object) -> Mix | None:
+    """Returns a recipe's `mix`, made from a mapping of its keys if it is one.
+
+    Raises:
+        ValueError: it is neither, nor None.
+    """
+    if isinstance(given, Mapping):
+        return make_part(Mix, given, "`Mix")
+    if given is not None and not isinstance(given, Mix):
+        raise ValueError(
+            f"found {describe(given)}: allowed are a Mix(...), with `from gpuloader.transforms import Mix`, or a "
+            f"mapping of its keys"
+        )
+    return given

@@ -37,6 +37,7 @@ Level: TypeAlias = Annotated[float, Field(ge=0, le=255)]
 Fill: TypeAlias = Level | Annotated[Sequence[float], kept_as(tuple[Level, Level, Level])]
 """A level of 0 to 255, or one for each channel."""
 ResizeFilter: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+CropFilter: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos", "random"]
 
 Ints: TypeAlias = NDArray[np.int64]
 

@@ -257,7 +257,9 @@ def _warp(points: Floats, rows: Ints, warp: _Warp) -> Floats:
     return moved[..., :2] / moved[..., 2:]
 
 
-def move_mask(mask: Pixels, row: int, view: DrawnView, fill: int) -> Pixels:
+def move_mask(
+    mask: Pixels, row: int, view: DrawnView, fill: int, into: Pixels | None = None, *, exact: bool = False
+) -> Pixels:
     """Moves the mask of one sample to a view's output: each pixel is the nearest one, as torchvision finds it.
 
     Args:
@@ -265,23 +267,38 @@ def move_mask(mask: Pixels, row: int, view: DrawnView, fill: int) -> Pixels:
         row: the sample's.
         view: what is drawn for the samples.
         fill: the value outside of the image.
+        into: where the result is written, of its shape; None makes a new array of the mask's type.
+        exact: whether a resize takes the pixel under the centre, as torch's "nearest-exact", and not as its "nearest".
 
     """
     places = [np.arange(side) for side in mask.shape[-2:]]
     for move in _moves(view.placements):
         for axis in (0, 1):
             cut = _cut(places[axis], move.cut[row, axis::2], move.padding_mode)
-            resized = cut[_nearest(len(cut), int(move.resized[row, axis]))]
+            resized = cut[_nearest(len(cut), int(move.resized[row, axis]), exact)]
             places[axis] = _cut(resized, move.shown[row, axis::2], move.padding_mode)
         if move.transposed[row]:
             mask, places = mask.swapaxes(-1, -2), places[::-1]
         places = [each[::-1] if flipped else each for each, flipped in zip(places, move.flipped[row])]
     rows, columns = places
-    moved = mask.take(rows, -2).take(columns, -1)
-    moved[..., rows < 0, :] = fill
-    moved[..., columns < 0] = fill
+    no_row, no_column = np.flatnonzero(rows < 0), np.flatnonzero(columns < 0)
     matrices = [warp.matrices[row] for warp in _warps(view) if warp.applied[row]]
-    return _warp_mask(moved, matrices, fill) if matrices else moved
+    warped = _find_warped(len(rows), len(columns), matrices)
+    moved = np.empty((*mask.shape[:-2], len(rows), len(columns)), mask.dtype) if into is None else into
+    height, width = mask.shape[-2:]
+    for index in np.ndindex(mask.shape[:-2]):  # one by one, so that what is between takes no more than one mask
+        if len(rows) * width < height * len(columns):
+            one = mask[index].take(rows, 0).take(columns, 1)
+        else:
+            one = mask[index].take(columns, 1).take(rows, 0)
+        one[no_row] = fill
+        one[:, no_column] = fill
+        if warped is not None:
+            y, x, outside = warped
+            one = one[y, x]
+            one[outside] = fill
+        moved[index] = one
+    return moved
 
 
 def _cut(places: Ints, ends: Ints, padding_mode: PaddingMode) -> Ints:
@@ -295,15 +312,20 @@ def _cut(places: Ints, ends: Ints, padding_mode: PaddingMode) -> Ints:
     return places[start + before : end + before]
 
 
-def _nearest(before: int, after: int) -> Ints:
+def _nearest(before: int, after: int, exact: bool) -> Ints:
     """Finds the nearest pixels as `torch.nn.functional.interpolate` does, with the numbers of float32."""
-    places = np.arange(after, dtype=np.float32) * (np.float32(before) / np.float32(after))
+    place: NDArray[np.float32] = np.arange(after, dtype=np.float32) + np.float32(0.5 if exact else 0)
+    places = place * (np.float32(before) / np.float32(after))
     return np.minimum(places.astype(np.int64), before - 1)
 
 
-def _warp_mask(mask: Pixels, matrices: list[NDArray[np.float32]], fill: int) -> Pixels:
-    """Warps a mask by one matrix after the other, as the graph's kernel warps images: the nearest, in float32."""
-    height, width = mask.shape[-2:]
+def _find_warped(height: int, width: int, matrices: list[NDArray[np.float32]]) -> tuple[Ints, Ints, Bools] | None:
+    """Finds the row and column of each pixel before warps, one after the other, and whether it is outside; or None.
+
+    As the graph's kernel warps images: the nearest pixel, in float32.
+    """
+    if not matrices:
+        return None
     half = np.float32(0.5)
     x: NDArray[np.float32] = np.arange(width, dtype=np.float32)
     y: NDArray[np.float32] = np.arange(height, dtype=np.float32)[:, None]
@@ -315,6 +337,4 @@ def _warp_mask(mask: Pixels, matrices: list[NDArray[np.float32]], fill: int) -> 
         y = np.rint((m[1, 0] * column + (m[1, 1] * row + m[1, 2])) / depth - half)
         here = (x >= 0) & (x < width) & (y >= 0) & (y < height)  # false for NaN
         x, y, inside = np.where(here, x, 0), np.where(here, y, 0), inside & here
-    moved = mask[..., y.astype(np.int64), x.astype(np.int64)]
-    moved[..., ~inside] = fill
-    return moved
+    return y.astype(np.int64), x.astype(np.int64), ~inside

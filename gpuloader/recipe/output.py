@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.model import Ints, Number, Pair, Probability, Transform, Triple, check_range
+from gpuloader.recipe.moving import Bools, Floats
 from gpuloader.recipe.part import part
 
 ATTEMPTS = 10
+_COLUMNS = 5 + 2 * ATTEMPTS  # of random numbers: p, two of the key, two of the place, those of the attempts
 _LEAST_STD = 1e-9
 _GREATEST = 2.0
 """A mean or standard deviation above this is for levels of 0 to 255; one for values in [0, 1] is at most 1."""
@@ -54,22 +56,26 @@ class RandomErasing(Transform):
     """Sets a random rectangle of the output to a value, with probability p.
 
     Attributes:
-        scale: bounds of the rectangle's share of the area.
+        scale: bounds of the rectangle's share of the area; of several rectangles, of the sum of their shares.
         ratio: bounds of its height over its width, drawn evenly on a logarithmic scale.
         value: in units of the output, so 0 is the mean if it is normalised; one number, one for each channel, or
-            "random": standard normal noise for each pixel and channel.
+            "random": standard normal noise for each pixel and channel; or "random_color": for each channel of a
+            rectangle.
+        count: the most rectangles. How many an image gets is drawn evenly from 1 to `count`.
 
     Example:
         >>> from gpuloader.transforms import RandomErasing
         >>> RandomErasing(p=0.25, value="random")
-        RandomErasing(p=0.25, scale=(0.02, 0.33), ratio=(0.3, 3.3), value='random')
+        RandomErasing(p=0.25, scale=(0.02, 0.33), ratio=(0.3, 3.3), value='random', count=1)
     """
 
     p: Probability = 0.5
     scale: Pair = (0.02, 0.33)
     ratio: Pair = (0.3, 3.3)
-    value: Number | Triple | Literal["random"] = 0.0
+    value: Number | Triple | Literal["random", "random_color"] = 0.0
+    count: Annotated[int, Field(ge=1, le=100)] = 1
     stream: ClassVar[Stream] = Stream.ERASING
+    later: ClassVar[frozenset[str]] = frozenset({"count"})
 
     @model_validator(mode="after")
     def _check(self) -> RandomErasing:
@@ -83,21 +89,28 @@ class RandomErasing(Transform):
         return self.p > 0
 
     def draw(self, draw: Draw, sizes: Ints) -> NDArray[np.int32]:
-        """Draws (n, 6): the rectangle's top, left, height, width, or 0 for none; its noise's key, two words.
+        """Draws (n, 6 * count): each rectangle's top, left, height, width, or 0 for none; its noise's key, two words.
 
         `sizes` are the images', as in `PixelTransform.program`. Ten rectangles are drawn, and the first that is smaller
         than the image is used. If none is, nothing is erased.
         """
-        uniform = draw(5 + 2 * ATTEMPTS)
+        uniform = draw(_COLUMNS * self.count + 1)
+        erases, counts = uniform[:, 0] < self.p, 1 + np.floor(self.count * uniform[:, -1])
+        numbers = [uniform[:, _COLUMNS * number : _COLUMNS * (number + 1)] for number in range(self.count)]
+        boxes = [self._draw_one(each, sizes, counts, erases & (n < counts)) for n, each in enumerate(numbers)]
+        return np.concatenate(boxes, 1)
+
+    def _draw_one(self, uniform: Floats, sizes: Ints, counts: Floats, erases: Bools) -> NDArray[np.int32]:
+        """Draws (n, 6), one of `counts`, (n,), rectangles, where the image `erases`, (n,), that one."""
         places, areas, ratios = uniform[:, 3:5], uniform[:, 5 : 5 + ATTEMPTS], uniform[:, 5 + ATTEMPTS :]
         sizes = sizes[:, None]
-        area = sizes.prod(2) * (self.scale[0] + areas * (self.scale[1] - self.scale[0]))
+        area = sizes.prod(2) * (self.scale[0] + areas * (self.scale[1] - self.scale[0])) / counts[:, None]
         low, high = np.log(self.ratio)
         ratio = np.exp(low + ratios * (high - low))
         boxes = np.rint(np.sqrt(np.stack([area * ratio, area / ratio], 2)))  # (n, ATTEMPTS, 2)
         fits = (boxes < sizes).all(2)
-        box = boxes[np.arange(draw.samples), fits.argmax(1)]
+        box = boxes[np.arange(len(uniform)), fits.argmax(1)]
         start = np.floor(places * (sizes[:, 0] - box + 1))
+        erases = erases & fits.any(1)
         box, key = np.concatenate([start, box], 1), (uniform[:, 1:3] * 2**32).astype(np.uint32)
-        erased = fits.any(1) & (uniform[:, 0] < self.p)
-        return np.concatenate([np.where(erased[:, None], box, 0).astype(np.int32), key.view(np.int32)], 1)
+        return np.concatenate([np.where(erases[:, None], box, 0).astype(np.int32), key.view(np.int32)], 1)

@@ -196,6 +196,6 @@ def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
 
 
 def set_values(part: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Returns the parameters of a part that are not at their default."""
-    values = ((field, getattr(part, field.name)) for field in fields(part))
-    return {field.name: value for field, value in values if value != field.default}
+    """Returns the parameters of a part that are not at their default, and those that it needs."""
+    values, needed = ((field, getattr(part, field.name)) for field in fields(part)), getattr(part, "written", ())
+    return {field.name: value for field, value in values if value != field.default or field.name in needed}

@@ -55,6 +55,8 @@ class Placement:
         mirrored: (n, 2) bool, whether rows and columns are reversed.
         transposed: (n,) bool, whether rows and columns are exchanged, after all else.
         interpolation, antialias: how it is resized.
+        bicubic: (n,) bool, whether a sample's filter is bicubic or bilinear, if that is drawn; `interpolation` is then
+            the wider one, bicubic.
         padding_mode, fill: what the padding shows; the fill in levels of 0 to 255, for "constant".
         padded: whether an operation has said what the padding shows.
         overlapping: whether the window, and whether the output, may reach beyond the picture.
@@ -71,6 +73,7 @@ class Placement:
     transposed: NDArray[np.bool_]
     interpolation: ResizeFilter = "bilinear"
     antialias: bool = True
+    bicubic: NDArray[np.bool_] | None = None
     padding_mode: PaddingMode = "constant"
     fill: tuple[float, float, float] = (0.0, 0.0, 0.0)
     padded: bool = False
@@ -107,8 +110,13 @@ class Placement:
             shape=shape,
             interpolation=interpolation,
             antialias=antialias,
+            bicubic=None,
             overlapping=(any(self.overlapping), False),
         )
+
+    def choose_filters(self, bicubic: NDArray[np.bool_]) -> Placement:
+        """Resizes by the bicubic filter where `bicubic`, (n,), and by the bilinear one elsewhere."""
+        return replace(self, interpolation="bicubic", bicubic=bicubic)
 
     def crop(self, start: Ints, shape: Ints) -> Placement:
         """Crops the output, or extends it: `start`, (n, 2), may be negative. What was cut off does not return."""
@@ -174,6 +182,13 @@ class Placement:
         low = np.minimum(np.maximum(np.floor(start + scale * first - reach), least), most - 1)
         high = np.minimum(np.maximum(np.ceil(start + scale * last + reach), low + 1), most)
         return np.concatenate([low, high], 1).astype(np.int64)
+
+    def filters(self) -> Ints:
+        """Returns (n,) int64, the number of each sample's filter, in the order of `SUPPORT`."""
+        names = list(SUPPORT)
+        if self.bicubic is None:
+            return np.full(len(self.part), names.index(self.interpolation))
+        return np.where(self.bicubic, names.index("bicubic"), names.index("bilinear"))
 
     def canvas(self) -> Ints:
         """Computes (n, 4) int64 top, left, bottom, right of the image's pixels that the window touches."""

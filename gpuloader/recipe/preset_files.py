@@ -35,6 +35,8 @@ PresetName: TypeAlias = (
     | Literal["simclr", "ssd", "ssd_eval", "ssdlite", "ssdlite_eval", "yolo", "yolo_eval"]
 )
 """A file of configs/presets, written here for editors to complete; a test compares them."""
+AnyPreset: TypeAlias = PresetName | str | Path | Recipe | Mapping[str, Any]
+"""What `load_preset` takes."""
 
 _FOLDER = Path(__file__).resolve().parents[1] / "configs" / "presets"
 
@@ -71,10 +73,11 @@ def preset_yaml(preset: Recipe) -> str:
     return yaml.safe_dump(as_plain_values(preset, brief=True), sort_keys=False, default_flow_style=None, width=110)
 
 
-def load_preset(source: str | Path | Recipe | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Loads a preset by name or by path of a YAML file, or takes a Recipe; `{name: overrides}` gives both arguments.
+def load_preset(source: AnyPreset, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Returns the recipe that an argument `preset` stands for, wherever the library takes one.
 
-    A mapping of a recipe's keys, such as `{"transforms": [...], "dtype": "float16"}`, is a recipe too.
+    It is a name, the path of a YAML file, a Recipe, or a mapping of a recipe's keys, such as `{"transforms": [...],
+    "dtype": "float16"}`; `{name: overrides}` gives both arguments.
 
     Args:
         overrides: values to replace: of the recipe's keys, and of its transforms by their name, such as
@@ -84,17 +87,19 @@ def load_preset(source: str | Path | Recipe | Mapping[str, Any], overrides: Mapp
     Raises:
         PresetError: names the file, the key, what was found, what is allowed and the nearest right name.
     """
-    if is_recipe_mapping(source) and overrides is None:
-        return _preset(source, "preset")
-    if isinstance(source, Mapping) and len(source) == 1 and overrides is None:
-        [(source, overrides)] = source.items()
+    if is_recipe_mapping(source):
+        return load_preset(_preset(source, "preset"), overrides)
+    if isinstance(source, Mapping) and len(source) == 1:
+        [(name, values)] = source.items()
+        return load_preset(load_preset(name, values), overrides)
     if not isinstance(source, (str, Path, Recipe)) or not isinstance(overrides or {}, Mapping):
         from_torch = type(source).__module__.startswith(("torch.", "torchvision."))
         hint = "; Compose.from_torchvision(...) translates torchvision's" if from_torch else ""
         found = " ".join(describe(source, 1000).split())
+        given = f", overrides={describe(overrides)}" if overrides else ""
         raise PresetError(
-            f"preset={found:.80}, overrides={describe(overrides)}: allowed are a name, a path or a Compose, with a "
-            f"mapping of the values to replace{hint}"
+            f"preset={found:.80}{given}: allowed are a name, a path, a Compose or a mapping of a recipe's keys, with "
+            f"a mapping of the values to replace{hint}"
         )
     if isinstance(source, Recipe):
         if not overrides:
@@ -229,6 +234,8 @@ def _replace(content: Mapping[str, Any], overrides: Mapping[str, Any], where: st
             replaced[key] = {**replaced[key], **value}
         else:
             replaced[key] = value
+    if _has_transforms(content) and not _has_transforms(replaced) and "transforms" not in overrides:
+        raise PresetError(f"{where}: no transform is left: leave one in, or give a recipe with `transforms: []`")
     return replaced
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, model_validator
+from pydantic_core import ArgsKwargs
 from typing_extensions import Self
 
 from gpuloader.errors import PresetError
@@ -21,7 +22,7 @@ from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.crops import FiveCrop, TenCrop
 from gpuloader.recipe.drawn import Batching, Drawn
 from gpuloader.recipe.html_table import recipe_html
-from gpuloader.recipe.mix import Mix
+from gpuloader.recipe.mix import Mix, as_mix
 from gpuloader.recipe.model import MAX_STEPS, Ints, Transform, check_transforms, kept_as
 from gpuloader.recipe.moving import Floats
 from gpuloader.recipe.part import as_plain_values, part, set_values
@@ -51,9 +52,22 @@ def _as_yaml_reads(orientation: object) -> object:
 
 
 Orientation: TypeAlias = Annotated[Literal["off", "apply"], BeforeValidator(_as_yaml_reads)]
+
+if TYPE_CHECKING:
+
+    class _GivenMix:
+        """What checkers know: a recipe takes a mapping of the keys of a `Mix`, too, and has a `Mix`."""
+
+        def __get__(self, recipe: object, kind: object) -> Mix | None: ...
+        def __set__(self, recipe: object, given: Mix | Mapping[str, Any] | None) -> None: ...
+
+else:
+    _GivenMix = Annotated[Mix | None, BeforeValidator(as_mix)]
+
 Layout: TypeAlias = Annotated[Literal["nchw", "channels_last", "nhwc"], AfterValidator(_as_torch_says)]
 
 _SEVERAL = (FiveCrop, TenCrop)
+_EITHER = "give either `transforms`, or `views` with their own transforms"
 _NOT_PIXELS = {"layout"}
 _LATER_KEYS = {"max_pixels", "formats", "orientation", "batch"}
 _EARLIER_DEFAULT_FORMATS = FORMATS[:-1]
@@ -86,10 +100,10 @@ class Recipe:
     `Normalize`; then `RandomErasing`.
 
     Attributes:
-        transforms: what is done to each image.
+        transforms: what is done to each image. An empty list only decodes; then `batch` must allow images that differ.
         views: how many images are made of each sample, drawn independently; or several `View`s, without `transforms`.
             A batch then has a list of image tensors.
-        mix: MixUp and CutMix, or None.
+        mix: a `Mix`, which is MixUp and CutMix, or a mapping of its keys; None does not mix.
         fast_idct: decode JPEGs by the fast, less exact inverse transform, on the CPU; `docs/presets.md` says how exact.
         dtype: of the output; "uint8" gives levels of 0 to 255, the others give values in [0, 1] without `Normalize`.
             "bfloat16" is rounded from float32, to 8 bits: values change by up to 1/256 of their size.
@@ -107,7 +121,7 @@ class Recipe:
 
     transforms: Transforms = ()
     views: Count | Annotated[Sequence[View], kept_as(tuple[InstanceOf[View], ...], min_length=1, max_length=VIEWS)] = 1
-    mix: Mix | None = None
+    mix: _GivenMix = cast("_GivenMix", None)
     fast_idct: bool = False
     dtype: Dtype = "float32"
     layout: Layout = "nchw"
@@ -116,10 +130,18 @@ class Recipe:
     orientation: Orientation = "off"
     batch: Batching = "dense"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_given(cls, given: ArgsKwargs) -> ArgsKwargs:
+        values = given.kwargs or {}
+        if not given.args and "transforms" not in values and isinstance(values.get("views", 1), int):
+            raise ValueError(f"{_EITHER}; an empty list of transforms only decodes")
+        return given
+
     @model_validator(mode="after")
     def _check(self) -> Recipe:
-        if isinstance(self.views, int) != bool(self.transforms):
-            raise ValueError("give either `transforms`, or `views` with their own transforms")
+        if not isinstance(self.views, int) and self.transforms:
+            raise ValueError(_EITHER)
         self._check_count()
         views = self.each_view
         for epoch in self._starts:
@@ -164,6 +186,11 @@ class Recipe:
     def by_boxes(self) -> str:
         """The names of its transforms that draw by the boxes of a sample, or ""."""
         return ", ".join(dict.fromkeys(view.by_boxes for view in self.each_view if view.by_boxes))
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The keys that it needs, also at their default."""
+        return ("transforms",) if isinstance(self.views, int) else ()
 
     @property
     def graph_dtype(self) -> Literal["float32", "float16", "uint8"]:
@@ -247,6 +274,12 @@ class Recipe:
         """The epochs in which a size changes."""
         sizes = [getattr(each, "size", None) for view in self._views for each in view.transforms]
         return tuple(sorted({start for size in sizes if isinstance(size, dict) for start in size}))
+
+    @cached_property
+    def largest_epoch(self) -> int:
+        """The first epoch with the largest output, if sizes change by epoch; otherwise 0."""
+        one, size = np.zeros(1, np.int64), np.array([[1000, 1000]])
+        return max(self._starts, key=lambda epoch: self.draw(Draws(0, epoch, one), size).pixels[0], default=0)
 
     def _made_for(self, epoch: int, shape: Shape | None) -> Self:
         if isinstance(self.views, int):

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, ValuesView
 from typing import Any
 
 import yaml
 
-from gpuloader.errors import PresetError, describe
+from gpuloader.errors import GPULoaderError, PresetError, describe
 
 # A hundred times what the longest recipe has.
 MAX_YAML_CHARACTERS = 1 << 18
 _MAX_VALUES = 10_000
-_MAX_VALUE_CHARACTERS = 1_000
 _MAX_DEPTH = 64
 
 
-class _StrictLoader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
+    """Refuses tags, aliases, duplicate keys and deep nesting; values may be as many and as long as the text holds."""
+
+    most_values: float = math.inf
+    most_value_characters: float = math.inf
+
     def __init__(self, text: str | bytes) -> None:
         super().__init__(text)
         self._values = self._depth = 0
@@ -29,10 +34,10 @@ class _StrictLoader(yaml.SafeLoader):
             raise _error("tags are not allowed", event)
         self._values += 1
         self._depth += 1
-        if self._values > _MAX_VALUES or self._depth > _MAX_DEPTH:
-            raise _error(f"more than {_MAX_VALUES} values, or nested more than {_MAX_DEPTH} deep", event)
-        if self.check_event(yaml.ScalarEvent) and len(event.value) > _MAX_VALUE_CHARACTERS:
-            raise _error(f"a value of {len(event.value)} characters: allowed are up to {_MAX_VALUE_CHARACTERS}", event)
+        if self._values > self.most_values or self._depth > _MAX_DEPTH:
+            raise _error(f"more than {self.most_values} values, or nested more than {_MAX_DEPTH} deep", event)
+        if self.check_event(yaml.ScalarEvent) and len(event.value) > (most := self.most_value_characters):
+            raise _error(f"a value of {len(event.value)} characters: allowed are up to {most}", event)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -49,27 +54,38 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class _RecipeLoader(StrictLoader):
+    most_values = _MAX_VALUES
+    most_value_characters = 1_000
+
+
 def _error(problem: str, at: Any) -> yaml.YAMLError:  # noqa: ANN401 - an event or a node
     return yaml.constructor.ConstructorError(None, None, problem, at.start_mark)
 
 
-def load_yaml(text: str | bytes, where: str) -> dict[str, Any]:
+def load_yaml(
+    text: str | bytes,
+    where: str,
+    loader: type[StrictLoader] = _RecipeLoader,
+    error_type: type[GPULoaderError] = PresetError,
+) -> dict[str, Any]:
     """Reads the mapping in a YAML text; `where` names it in errors.
 
     Raises:
-        PresetError: it is not YAML, not a mapping, has a key twice, an alias or a tag, or is larger than any recipe.
+        PresetError: or another `error_type`. It is not YAML, not a mapping, has a key twice, an alias or a tag, or is
+            larger than any recipe.
     """
     if len(text) > MAX_YAML_CHARACTERS:
-        raise PresetError(f"{where}: more than {MAX_YAML_CHARACTERS} characters; no recipe needs as many")
+        raise error_type(f"{where}: more than {MAX_YAML_CHARACTERS} characters; no recipe needs as many")
     try:
-        content = yaml.load(text, _StrictLoader)
+        content = yaml.load(text, loader)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # ValueError: the 32nd of a month
         problem, *place = (str(error) or type(error).__name__).splitlines()
         if problem == "mapping values are not allowed here":
             problem += ": a name with values below it ends with a colon, and they are indented further"
-        raise PresetError(f"{where} cannot be read as YAML: {problem}", *place) from None
+        raise error_type(f"{where} cannot be read as YAML: {problem}", *place) from None
     if not isinstance(content, dict):
-        raise PresetError(f"{where}: found {describe(content)}, allowed is a mapping of keys to values")
+        raise error_type(f"{where}: found {describe(content)}, allowed is a mapping of keys to values")
     return content
 
 

@@ -5,12 +5,15 @@ The arithmetic of the operations is that of `program`, as for all transforms her
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from gpuloader.plan import Draw, Stream
+from gpuloader.recipe.auto_augment import POLICIES, V0, Trial
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur, Grayscale, RandomSolarize
 from gpuloader.recipe.distributions import normal
 from gpuloader.recipe.model import Factor, Fill, Ints, PixelTransform, Probability
@@ -23,17 +26,99 @@ OPERATION_NAMES = (
     *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd"),
     *("Color", "Contrast", "Brightness", "Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY"),
 )
+PolicyName: TypeAlias = Literal["v0", "v0r", "original", "originalr"]
+POLICY_NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
+_INCREASING = {"Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness"}
+_GREATEST_STD = 100.0
+"""Above it, magnitudes are drawn evenly."""
+Std: TypeAlias = Annotated[float, Field(ge=0, le=1_000)]
+
+
+def draw_levels(magnitude: Floats | float, std: float, numbers: tuple[Floats, Floats], most: float) -> Floats:
+    """Draws levels, in tenths of magnitudes, from two columns of uniform numbers."""
+    radius, angle = numbers
+    drawn = magnitude + std * normal(radius, angle) if std <= _GREATEST_STD else magnitude * radius
+    return np.clip(drawn, 0, most) / 10
+
+
+def argument(name: str, level: Floats, sign: Floats, sizes: Ints) -> Floats:
+    """Computes `operation`'s arguments for timm's name of an operation, levels (n,), and signs that are 1 or -1."""
+    match name:
+        case "Rotate":
+            return sign * level * 30
+        case "ShearX" | "ShearY":
+            return sign * level * 0.3
+        case "TranslateX":
+            return sign * level * 0.45 * sizes[:, 1]
+        case "TranslateY":
+            return sign * level * 0.45 * sizes[:, 0]
+        case "Color" | "Contrast" | "Brightness" | "Sharpness":
+            return level * 1.8 + 0.1
+        case "ColorIncreasing" | "ContrastIncreasing" | "BrightnessIncreasing" | "SharpnessIncreasing":
+            return np.maximum(0.1, 1 + sign * level * 0.9)
+        case "Posterize":
+            return np.minimum(8, np.trunc(level * 4))
+        case "PosterizeIncreasing":
+            return np.maximum(0, 4 - np.trunc(level * 4))
+        case "PosterizeOriginal":
+            return np.minimum(8, np.trunc(level * 4) + 4)
+        case "Solarize":
+            return np.minimum(256, np.trunc(level * 256))
+        case "SolarizeIncreasing":
+            return 256 - np.minimum(256, np.trunc(level * 256))
+        case "SolarizeAdd":
+            return np.minimum(128, np.trunc(level * 110))
+        case _:
+            return np.zeros_like(level)
+
+
+class _Timms(PixelTransform):
+    """A policy of timm's operations."""
+
+    interpolation: Interpolation | Literal["random"]
+    fill: Fill | None
+
+    def _steps(
+        self, names: Sequence[str], chosen: Ints, level: Floats, sign: Floats, interpolation: Floats, sizes: Ints
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Makes a program's operations and parameters.
+
+        Args:
+            names: timm's, of operations.
+            chosen: (n, k), the numbers of names; -1 for no operation.
+            level: (n, k), in tenths of the magnitude.
+            sign, interpolation: (n, k), from 0 to 1; they are drawn.
+        """
+        sign = np.where(sign < 0.5, -1.0, 1.0)
+        if self.interpolation == "random":
+            interpolation = np.where(interpolation < 0.5, BILINEAR, BICUBIC)
+        else:
+            interpolation = np.full(chosen.shape, INTERPOLATIONS[self.interpolation])
+        ops = np.full(chosen.shape, Op.IDENTITY, np.int32)
+        parameters = np.zeros((*chosen.shape, PARAMETERS), np.float32)
+        for number, name in enumerate(names):
+            at = np.nonzero(chosen == number)
+            size = sizes if len(sizes) == 1 else sizes[at[0]]
+            made = operation(
+                _plain(name), argument(name, level[at], sign[at], size), size, interpolation[at], self.fill
+            )
+            ops[at], parameters[at] = made.ops[:, 0], made.parameters[:, 0]
+        return ops, parameters
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix("Increasing").removesuffix("Original")
 
 
 @part
-class TimmRandAugment(PixelTransform):
+class TimmRandAugment(_Timms):
     """timm's `rand_augment_transform`; "rand-m9-mstd0.5-inc1" are the defaults.
 
     Attributes:
         magnitude: m, the mean of the operations' magnitudes, of 10.
         num_ops: n, how many operations are chosen, with replacement.
         magnitude_std: mstd, the standard deviation of the magnitudes; each is drawn independently and cut off at 0 and
-            at `magnitude_max`.
+            at `magnitude_max`. Above 100, they are drawn evenly from 0 to `magnitude`, as by timm.
         increasing: inc, whether all operations grow stronger with the magnitude.
         prob: p, the probability that a chosen operation is applied.
         magnitude_max: mmax, the greatest magnitude.
@@ -50,7 +135,7 @@ class TimmRandAugment(PixelTransform):
 
     magnitude: Annotated[float, Field(ge=0, le=1_000)] = 9.0
     num_ops: Annotated[int, Field(ge=0, le=200)] = 2
-    magnitude_std: Annotated[float, Field(ge=0, le=100)] = 0.5
+    magnitude_std: Std = 0.5
     increasing: bool = True
     prob: Probability = 0.5
     magnitude_max: Annotated[float, Field(gt=0, le=1_000)] = 10.0
@@ -61,55 +146,78 @@ class TimmRandAugment(PixelTransform):
     def steps(self) -> int:
         return self.num_ops
 
+    @property
+    def names(self) -> Sequence[str]:
+        """timm's names of the operations."""
+        return [f"{each}Increasing" if self.increasing and each in _INCREASING else each for each in OPERATION_NAMES]
+
     def program(self, draw: Draw, sizes: Ints) -> Program:
         """Draws `num_ops` steps.
 
         Columns for each: the operation, whether it is applied, two for the magnitude, the sign, the interpolation.
         """
-        n, k = draw.samples, self.num_ops
-        which, applied, radius, angle, sign, interpolation = draw(6 * k).reshape(n * k, 6).T
+        numbers = draw(6 * self.num_ops).reshape(draw.samples, self.num_ops, 6)
+        which, applied, radius, angle, sign, interpolation = np.moveaxis(numbers, 2, 0)
         chosen = np.where(applied < self.prob, (which * len(OPERATION_NAMES)).astype(np.int64), -1)
-        level = np.clip(self.magnitude + self.magnitude_std * normal(radius, angle), 0, self.magnitude_max) / 10
-        sign = np.where(sign < 0.5, -1.0, 1.0)
-        if self.interpolation == "random":
-            interpolation = np.where(interpolation < 0.5, BILINEAR, BICUBIC)
-        else:
-            interpolation = np.full(n * k, INTERPOLATIONS[self.interpolation])
-        ops = np.full(n * k, Op.IDENTITY, np.int32)
-        parameters = np.zeros((n * k, PARAMETERS), np.float32)
-        for number, name in enumerate(OPERATION_NAMES):
-            rows = np.flatnonzero(chosen == number)
-            size = sizes if len(sizes) == 1 else sizes[rows // k]
-            argument = self.argument(name, level[rows], sign[rows], size)
-            part = operation(name, argument, size, interpolation[rows], self.fill)
-            ops[rows], parameters[rows] = part.ops[:, 0], part.parameters[:, 0]
+        level = draw_levels(self.magnitude, self.magnitude_std, (radius, angle), self.magnitude_max)
+        steps = self._steps(self.names, chosen, level, sign, interpolation, sizes)
         names = frozenset(OPERATIONS[name] for name in OPERATION_NAMES) if self.prob > 0 else frozenset()
         choices = names | {Op.IDENTITY} if self.prob < 1 else names
-        return Program(ops.reshape(n, k), parameters.reshape(n, k, PARAMETERS), (choices,) * k)
+        return Program(*steps, (choices,) * self.num_ops)
 
-    def argument(self, name: str, level: Floats, sign: Floats, sizes: Ints) -> Floats:
-        """Computes `operation`'s arguments for levels, (n,), in tenths of the magnitude, and signs that are 1 or -1."""
-        match name:
-            case "Rotate":
-                return sign * level * 30
-            case "ShearX" | "ShearY":
-                return sign * level * 0.3
-            case "TranslateX":
-                return sign * level * 0.45 * sizes[:, 1]
-            case "TranslateY":
-                return sign * level * 0.45 * sizes[:, 0]
-            case "Color" | "Contrast" | "Brightness" | "Sharpness":
-                return np.maximum(0.1, 1 + sign * level * 0.9) if self.increasing else level * 1.8 + 0.1
-            case "Posterize":
-                bits = np.trunc(level * 4)
-                return np.maximum(0, 4 - bits) if self.increasing else np.minimum(8, bits)
-            case "Solarize":
-                threshold = np.minimum(256, np.trunc(level * 256))
-                return 256 - threshold if self.increasing else threshold
-            case "SolarizeAdd":
-                return np.minimum(128, np.trunc(level * 110))
-            case _:
-                return np.zeros_like(level)
+
+@part
+class TimmAutoAugment(_Timms):
+    """timm's `auto_augment_transform`: one of 25 pairs of operations, each with its probability and magnitude.
+
+    Attributes:
+        policy: "v0" is that of EfficientNet, "original" that of the AutoAugment paper; with "v0r" and "originalr",
+            posterizing grows stronger with the magnitude.
+        magnitude_std: mstd, as for `TimmRandAugment`; 0 is none.
+        interpolation, fill: as for `TimmRandAugment`.
+
+    Example:
+        >>> from gpuloader.transforms import TimmAutoAugment
+        >>> TimmAutoAugment("original").magnitude_std
+        0.0
+    """
+
+    stream: ClassVar[Stream] = Stream.AUTO_AUGMENT
+    steps: ClassVar[int] = 2
+
+    policy: PolicyName = "v0"
+    magnitude_std: Std = 0.0
+    interpolation: Interpolation | Literal["random"] = "random"
+    fill: Fill | None = (124.0, 116.0, 104.0)
+
+    @property
+    def pairs(self) -> Sequence[Sequence[Trial]]:
+        """The policy's pairs, with timm's names of the operations."""
+        kind = {"v0": "", "original": "Original"}.get(self.policy, "Increasing")
+        pairs = V0 if self.policy.startswith("v0") else POLICIES["imagenet"]
+        return [[(f"{name}{kind if name == 'Posterize' else ''}", p, m) for name, p, m in pair] for pair in pairs]
+
+    def program(self, draw: Draw, sizes: Ints) -> Program:
+        """Draws two steps.
+
+        Columns: the pair; for each of the two, whether it is applied, two for the magnitude, the sign, the
+        interpolation.
+        """
+        pairs = self.pairs
+        names = sorted({name for pair in pairs for name, _, _ in pair})
+        numbers = draw(11)
+        pair = (numbers[:, 0] * len(pairs)).astype(np.int64)
+        applied, radius, angle, sign, interpolation = np.moveaxis(numbers[:, 1:].reshape(-1, 2, 5), 2, 0)
+        chosen = np.array([[names.index(name) for name, _, _ in each] for each in pairs])[pair]
+        probabilities = np.array([[p for _, p, _ in each] for each in pairs])[pair]
+        magnitudes = np.array([[magnitude or 0.0 for _, _, magnitude in each] for each in pairs])[pair]
+        level = draw_levels(magnitudes, self.magnitude_std, (radius, angle), 10.0)
+        chosen = np.where(applied < probabilities, chosen, -1)
+        choices = tuple(
+            frozenset({OPERATIONS[_plain(name)] for name, p, _ in trials if p > 0}) | {Op.IDENTITY}
+            for trials in zip(*pairs)
+        )
+        return Program(*self._steps(names, chosen, level, sign, interpolation, sizes), choices)
 
 
 @part

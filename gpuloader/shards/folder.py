@@ -10,7 +10,6 @@ import hashlib
 import os
 import stat
 from array import array
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,7 +28,8 @@ _HEADER_BYTES = 512
 PICTURE_ENDINGS = tuple(f".{extension}" for extension in IMAGE_EXTENSIONS)
 _KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 CHANGED = "it changed since this loader was created. Make a new loader once the folder is final"
-_MOST_VISITS = 1000  # of a folder, over links; n folders with two links each to the next could be visited 2^n times
+# The most entries of folders that links lead to again: n folders with two links each to the next have 2^n ways.
+_MOST_AGAIN, _MOST_AGAIN_FOR_EACH = 100_000, 10
 
 
 class FolderStat(NamedTuple):
@@ -189,15 +189,19 @@ def is_picture(path: str) -> bool:
     return path.lower().endswith(PICTURE_ENDINGS) and not path.rpartition("/")[2].startswith(".")
 
 
-def list_files(folder: Path) -> Listing:
+def list_files(folder: Path, names: Sequence[str] | None = None) -> Listing:
     """Lists the files of a folder in the order of GNU tar's `--sort=name`; links are followed.
 
+    Args:
+        names: of the files and folders in it that are listed, sorted as bytes; None lists all.
+
     Raises:
-        DataError: the folder, or one in it, cannot be read, or contains itself by a link.
+        DataError: the folder, or one in it, cannot be read, or contains itself by a link; or links to folders lead to
+            too many files again: to more than 100,000, and to more than ten times those that are there.
     """
     gathered, work = _Gathered(), LongWork("listing the files of %s: %s so far")
     try:
-        for _ in gathered.walk(os.fspath(folder)):
+        for _ in gathered.walk(os.fspath(folder), names):
             work.reached(folder, len(gathered))
     except OSError as error:
         raise DataError(
@@ -215,19 +219,23 @@ class _Gathered:
     pictures: array[int] = field(default_factory=lambda: array("q"))
     top_folders: list[str] = field(default_factory=list)
     others: list[tuple[str, str]] = field(default_factory=list)
-    visits: Counter[tuple[int, int]] = field(default_factory=Counter)
+    listed: set[tuple[int, int]] = field(default_factory=set)
+    there: int = 0
+    again: int = 0
 
     def __len__(self) -> int:
         return len(self.numbers) // len(_COLUMNS)
 
-    def walk(self, root: str) -> Iterator[None]:
-        """Lists all below a folder; yields for each file and folder."""
+    def walk(self, root: str, names: Sequence[str] | None) -> Iterator[None]:
+        """Lists all below a folder, or what is called so; yields for each file and folder."""
         begun = Path(root).stat()
         above = [(begun.st_dev, begun.st_ino)]
-        waiting = [("", _sorted_names(root))]
+        names = _sorted_names(root) if names is None else names
+        self._count(above[0], len(names), root)
+        waiting = [("", iter(names))]
         while waiting:
-            prefix, names = waiting[-1]
-            for name in names:
+            prefix, left = waiting[-1]
+            for name in left:
                 below = f"{prefix}{name}"
                 found = self._look_at(root, below)
                 yield
@@ -236,16 +244,31 @@ class _Gathered:
                 if not prefix and not name.startswith("."):
                     self.top_folders.append(name)
                 identity = found.st_dev, found.st_ino
-                self.visits[identity] += 1
-                if identity in above or self.visits[identity] > _MOST_VISITS:
-                    how = "again within itself" if identity in above else "there on more than 1,000 ways"
-                    raise DataError(f"the folder {root}/{below} is {how}, because of a link: remove the link")
+                if identity in above:
+                    raise DataError(
+                        f"the folder {root}/{below} is again within itself, because of a link: remove the link"
+                    )
                 above.append(identity)
-                waiting.append((f"{below}/", _sorted_names(f"{root}/{below}")))
+                inner = _sorted_names(f"{root}/{below}")
+                self._count(identity, len(inner), root)
+                waiting.append((f"{below}/", iter(inner)))
                 break
             else:
                 waiting.pop()
                 above.pop()
+
+    def _count(self, identity: tuple[int, int], entries: int, root: str) -> None:
+        if identity not in self.listed:
+            self.listed.add(identity)
+            self.there += entries
+        else:
+            self.again += entries
+            if self.again > _MOST_AGAIN + _MOST_AGAIN_FOR_EACH * self.there:
+                raise DataError(
+                    f"links to folders in {root} lead {self.again:,} times to files and folders that are listed "
+                    f"already: allowed are {_MOST_AGAIN:,}, and {_MOST_AGAIN_FOR_EACH} for each of the {self.there:,} "
+                    f"that are there. Remove such links"
+                )
 
     def _look_at(self, root: str, below: str) -> os.stat_result | None:
         """Adds what is no folder; returns the stat of a folder."""
@@ -281,8 +304,8 @@ class _Gathered:
         )
 
 
-def _sorted_names(folder: str) -> Iterator[str]:
-    return iter(sorted(os.listdir(folder), key=os.fsencode))  # noqa: PTH208 - the names alone
+def _sorted_names(folder: str) -> list[str]:
+    return sorted(os.listdir(folder), key=os.fsencode)  # noqa: PTH208 - the names alone
 
 
 def _as_int64(inode: int) -> int:

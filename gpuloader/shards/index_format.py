@@ -61,6 +61,7 @@ CheckValues: TypeAlias = Callable[["Head", Arrays, str, int, int], None]
 _MAGIC = b"GPULIDX"
 _START = struct.Struct("<7sBQQ")
 _HEAD_AT = _START.size + DIGEST_BYTES
+_MOST_HEAD_BYTES = 2 << 30  # six times that of a billion samples
 _TYPE = re.compile(r"[<|][iufV]([1-9][0-9]{0,3})")
 
 
@@ -121,6 +122,8 @@ def read_head(read: Read, file_bytes: int, path: str, table: Kinds, columns: Kin
     _, version, json_bytes, head_bytes = _START.unpack_from(start)
     if version != VERSION:
         raise IndexFileError(f"{path} has format version {version}, this gpuloader reads version {VERSION}")
+    if head_bytes > _MOST_HEAD_BYTES:
+        raise IndexFileError(f"{path} is damaged: a head of {head_bytes:,} bytes, more than {_MOST_HEAD_BYTES:,}")
     head = read(head_bytes, _HEAD_AT) if head_bytes <= file_bytes - _HEAD_AT else b""
     digest = _digest(start[: _START.size], head)
     if len(head) != head_bytes or digest != start[_START.size :]:

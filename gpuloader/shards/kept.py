@@ -36,8 +36,7 @@ MOST_PRIVATE = 1_000_000
 """The most numbers that an array has in the memory of each process; larger ones are shared."""
 
 _DIGEST_BYTES = 64  # so that the numbers begin at a multiple of 64 bytes, as in a NumPy file
-_DAY_SECONDS = 24 * 3600
-_DAYS_KEPT = 90
+_SECONDS_KEPT = 90 * 24 * 3600
 _log = logging.getLogger("gpuloader")
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -118,13 +117,11 @@ def _cache_lock() -> Iterator[None]:
 
 
 def _remove_unused(path: Path) -> None:
-    """Removes files of its kind that no loader used for 90 days, and after a day what killed processes left behind."""
-    kind = path.name.partition("-")[0]
-    for pattern, days in ((f"{kind}-*", _DAYS_KEPT), (f".{kind}-*.tmp", 1)):
-        for old in path.parent.glob(pattern):
-            with suppress(OSError):  # another process removed it, or it is another user's
-                if time.time() - old.stat().st_atime > days * _DAY_SECONDS:
-                    old.unlink()
+    """Removes files of its kind that no loader used for 90 days."""
+    for old in path.parent.glob(f"{path.name.partition('-')[0]}-*"):
+        with suppress(OSError):  # another process removed it, or it is another user's
+            if time.time() - old.stat().st_atime > _SECONDS_KEPT:
+                old.unlink()
 
 
 def _write(file: IO[bytes], array: NDArray[Any]) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError, LabelError, describe
-from gpuloader.helpers.text import similar
+from gpuloader.helpers.text import natural_key, similar
 from gpuloader.helpers.values import innermost, is_integer
 from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
 from gpuloader.shards.folder import Folder
@@ -34,12 +34,11 @@ _ALLOWED = (
     '"auto" for folders of pictures)'
 )
 _LABEL_FROM = f"label_from: {_ALLOWED}"
-_LACKING = "lack a label: they have no .{} component"
-_LEAVE_OUT = "Sampling(require=['{}']) leaves such samples out"
 _KEY_SHOWN = 200
 _SLASHES_OF_CLASS_AND_PICTURE = 2  # ./CLASS/PICTURE
 _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
 
+ClassOrder: TypeAlias = Literal["name", "natural"]
 _LabelOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 _log = logging.getLogger("gpuloader")
@@ -87,7 +86,8 @@ def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
         return label_from
     if _range_of_labels(shards)[1] != NO_LABEL:
         return "cls"
-    return "folder" if any(map(_folder, shards.index.each_key())) else None
+    some = shards.index.kept("any folder", lambda: np.array(any(map(_folder, shards.index.each_key()))))
+    return "folder" if some else None
 
 
 def make_labels(
@@ -95,6 +95,7 @@ def make_labels(
     label_from: str | None,
     classes: Sequence[str] | None = None,
     used: Callable[[NDArray[np.int64]], NDArray[np.int64]] = every,
+    order: ClassOrder = "name",
 ) -> Labels | None:
     """Makes the labels that `label_from` asks for.
 
@@ -102,28 +103,34 @@ def make_labels(
         classes: the names of the classes, entry i for label i. None takes those of `classes.json` beside the shards,
             and for "folder" the sorted names of the folders.
         used: returns those of some samples, (k,) ids, that are used; only these need a label.
+        order: how the names of the folders are sorted.
 
     Raises:
-        ConfigError: `label_from` is unknown, or `classes` is not a list of different names.
+        ConfigError: `label_from` or `order` is unknown, `order` sorts nothing, or `classes` is not a list of different
+            names.
         LabelError: a sample has no such label.
         DataError: several `classes.json` name a label differently.
     """
     class_names = None if classes is None else _check_classes(classes)
     used_samples = _Used(shards, used)
     label_from = resolve_place(shards, label_from)
+    if order not in get_args(ClassOrder):
+        raise ConfigError(f"order={describe(order)}: allowed are {' and '.join(map(repr, get_args(ClassOrder)))}")
+    if order == "natural" and (class_names is not None or label_from not in ("folder", "folder:top")):
+        numbers = "classes numbers them" if class_names is not None else f"labels are from {describe(label_from)}"
+        raise ConfigError(f'order="natural" sorts the names of class folders, but {numbers}: leave order out')
     if label_from is None:
         if class_names is not None:
             raise ConfigError("classes names labels, but label_from=None gives none: leave one of them out")
         return None
     if label_from in ("folder", "folder:top"):
-        return _from_folders(shards, label_from, class_names, used_samples)
+        return _from_folders(shards, label_from, class_names, used_samples, order)
     if label_from == "cls":
         return _from_cls(shards, _names(shards, class_names), used_samples)
     if isinstance(label_from, str) and label_from.startswith("json:") and len(label_from) > len("json:"):
         names = _names(shards, class_names)
         parse = partial(_in_json, label_from.removeprefix("json:"), bool(names.numbers))
-        advice = f"{_LEAVE_OUT.format('json')}; {_LABEL_FROM}"
-        used_samples.refuse(shards.index.rows_without("json"), _LACKING.format("json"), advice)
+        used_samples.refuse_lacking(shards.index.rows_without("json"), "json")
         return _ReadLabels(shards, label_from, parse, names)
     raise ConfigError(f"label_from={describe(label_from)}: {_ALLOWED}")
 
@@ -162,6 +169,14 @@ class _Used:
             shown = ", ".join(f"{describe(each.key, _KEY_SHOWN)} in {each.shard}" for each in locations)
             more = ", and more" if len(samples) > 3 else ""
             raise LabelError(f"{len(samples)} of {len(self.shards)} samples {problem}: {shown}{more}. {advice}")
+
+    def refuse_lacking(self, samples: NDArray[np.int64], extension: str, advice: str = "") -> None:
+        """Raises LabelError if any of these samples, which have no such component, are used."""
+        if len(samples) == len(self.shards):
+            advice += "No sample has one: label_from=None loads images without labels"
+        else:
+            advice += f"Sampling(require=['{extension}']) leaves such samples out"
+        self.refuse(samples, f"lack a label: they have no .{extension} component", f"{advice}; {_LABEL_FROM}")
 
     def digest(self, label_of: _LabelOf) -> NDArray[np.uint8]:
         """Returns a digest of their labels, as this function returns them."""
@@ -269,7 +284,7 @@ def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
     missing = index.kept("no label", lambda: index.find(lambda labels: labels == NO_LABEL, "label"))
     in_folders = len(missing) > 0 and all(map(_folder, index.each_key()))
     advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
-    used.refuse(missing, _LACKING.format("cls"), f"{advice}{_LEAVE_OUT.format('cls')}; {_LABEL_FROM}")
+    used.refuse_lacking(missing, "cls", advice)
     texts = index.kept("bad label", lambda: index.find(lambda labels: labels == BAD_LABEL, "label"))
     if len(texts) and names.numbers:
         return _ReadLabels(shards, "cls", _in_cls, names)
@@ -294,10 +309,12 @@ def _range_of_labels(shards: ShardSet) -> tuple[int, int]:
     return smallest, largest
 
 
-def _from_folders(shards: ShardSet, place: str, names: tuple[str, ...] | None, used: _Used) -> Labels:
+def _from_folders(
+    shards: ShardSet, place: str, names: tuple[str, ...] | None, used: _Used, order: ClassOrder
+) -> Labels:
     occurring, table = _find_folders(shards, place)
     _check_class_folders(shards, place, occurring)
-    classes = tuple(occurring) if names is None else names
+    classes = tuple(sorted(occurring, key=natural_key) if order == "natural" else occurring) if names is None else names
     numbers = {name: number for number, name in enumerate(classes)}
     label_of = np.array([-1, *(numbers.get(name, -1) for name in occurring)])
     used.refuse(find_rows(len(table), lambda *block: table[slice(*block)] == 0), "are not in a folder")

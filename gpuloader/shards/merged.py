@@ -20,6 +20,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -47,6 +48,8 @@ from gpuloader.shards.remote.urls import protocol_of
 MERGED_SUFFIX = ".gpuset"
 MERGED_FILE = f"all{MERGED_SUFFIX}"
 _NAMED = 3
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")  # control characters, and the backslash
+_MOST_DECODED = 10  # times that a name is percent-decoded; nobody encodes one as often
 _AT_ONCE = 1000  # shards on a store whose indexes are in memory together
 _ADVICE = "Run `gpuloader index --merge` again, or remove the file"
 _log = logging.getLogger("gpuloader")
@@ -293,8 +296,18 @@ def _is_below(folder: str) -> bool:
 
 
 def _is_below_url(name: str) -> bool:
-    """Says whether this, behind the URL of a folder, is a file that is or is below there, for every server."""
-    return set(name).isdisjoint("?#\\\0") and set(unquote(name).split("/")).isdisjoint(("", ".", ".."))
+    """Says whether this, behind the URL of a folder, is a file that is or is below there, for every server.
+
+    Clients drop some control characters. Servers may decode several times, take a backslash for a slash, and drop
+    spaces and what follows a semicolon.
+    """
+    decoded = name
+    for _ in range(_MOST_DECODED):
+        before, decoded = decoded, unquote(decoded)
+        if decoded == before:
+            parts = (part.partition(";")[0].strip(" .") for part in decoded.split("/"))
+            return set(name).isdisjoint("?#") and not _UNSAFE.search(decoded) and all(parts)
+    return False
 
 
 def _some(names: Sequence[str]) -> str:

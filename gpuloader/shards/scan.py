@@ -202,7 +202,7 @@ class _Gathered:
 
         def read(count: int, offset: int) -> bytes:
             count = max(0, min(count, image.size - offset))  # a broken header may point beyond the image
-            if offset + count <= len(image.head):
+            if not count or offset + count <= len(image.head):
                 return image.head[offset : offset + count]
             return self._read(count, image.offset + offset)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import DataError, NoSamplesError, ShardChangedError
+from gpuloader.errors import BESIDE, DataError, NoSamplesError, ShardChangedError
 from gpuloader.helpers.regular_file import check_regular
 from gpuloader.helpers.text import counted
 from gpuloader.images.limits import MAX_ENCODED_BYTES, Refused, cause_in_bytes
@@ -383,9 +383,8 @@ class ShardSet:
         if offset_and_size is None:
             return None
         if cause := cause_in_bytes(offset_and_size[1]):
-            component = f"the .{extension} component"
-            message = f"{component} of {self.index.key(sample)!r} in {self.shards[shard]}: {cause}"
-            raise Refused(f"{component} beside it: {cause}", message)
+            message = f"the .{extension} component of {self.index.key(sample)!r} in {self.shards[shard]}: {cause}"
+            raise Refused(f"the .{extension}{BESIDE}{cause}", message)
         view = np.empty(offset_and_size[1], np.uint8)
         with self._lock:
             if shard in self._entries:

@@ -43,6 +43,7 @@ _OTHERS = {
     b"\xff\xd8\xff": f"a JPEG: {_PACKED} a folder of class folders",
     b"\x89PNG": f"a PNG: {_PACKED} a folder of class folders",
     b"PK\x03\x04": f"a ZIP archive: unpack it, then {_PACKED} its class folders",
+    b"{": f"JSON: {_PACKED.replace('FOLDER', 'FILE')} an annotation file",
     b"PAR1": f"a Parquet file: {_PACKED} a folder written by Dataset.save_to_disk of Hugging Face's datasets",
 }
 _SPARSE = "GNU.sparse"

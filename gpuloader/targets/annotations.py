@@ -85,32 +85,45 @@ def parse_column(values: object, n: int) -> NDArray[Any]:
     return _as_column(values, "values[{}]".format)
 
 
-def parse_points(annotations: object) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def parse_points(annotations: object, count: int | None = None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Returns the key points of a sample, (n, k, 2) of x and y as in the file, and their visibility, (n, k).
+
+    An annotation without points, such as an empty list or an object without the key, has k points of 0 and 0, with the
+    visibility 0.
 
     Args:
         annotations: COCO's, a list of n objects with a list of x, y and visibility, k times; or a list of n such lists.
             Such a list may have a list for each point, also without the visibility, which is then 2.
+        count: k; None takes that of the first annotation with points, 0 if there is none.
 
     Raises:
         ValueError: there are more than 10,000 annotations, 1,000 points of one, or 100,000 points of all; the
-            annotations differ in their number of points; a key is missing; a value is no finite number; or a visibility
-            is not 0 (not labelled), 1 (labelled, not visible) or 2.
+            annotations differ in their number of points; a value is no finite number; or a visibility is not 0 (not
+            labelled), 1 (labelled, not visible) or 2.
     """
-    values, name = values_of(annotations, "keypoints")
+    values, name = values_of(annotations, "keypoints", otherwise=[])
+    first = next((number for number, value in enumerate(values) if value != []), None)
+    points = [] if first is None else _points_of(values[first], name(first))
+    k, width = count or len(points), len(points[0]) if points else 3
+    if len(values) * k > MOST_POINTS:
+        raise ValueError(f"{len(values):,} annotations have {k:,} points each: allowed are {MOST_POINTS:,} in all")
     rows: list[list[object]] = []
-    k, width = 0, 3
+    numbers = []
     for number, value in enumerate(values):
         points = _points_of(value, name(number))
-        if number == 0 and points:
-            k, width = len(points), len(points[0])
+        if not points:
+            continue
         if len(points) != k or any(not isinstance(each, list) or len(each) != width for each in points):
-            raise ValueError(f"{name(number)} is {shown(value)}: allowed are {k:,} points as in {name(0)}")
-        if len(values) * k > MOST_POINTS:
-            raise ValueError(f"{len(values):,} annotations have {k:,} points each: allowed are {MOST_POINTS:,} in all")
+            whose = f" as in {name(first or 0)}" if count is None else ", the field's `count`"
+            raise ValueError(f"{name(number)} is {shown(value)}: allowed are {k:,} points{whose}")
         rows += points
-    table = as_numbers(chain(*rows), lambda index: name(index // (k * width))).reshape(len(values), k, width)
-    visibility = table[..., 2] if width == 3 else np.full(table.shape[:2], 2)
+        numbers.append(number)
+    table = np.zeros((len(values), k, 3))
+    given = as_numbers(chain(*rows), lambda index: name(numbers[index // (k * width)]))
+    table[numbers, :, :width] = given.reshape(len(numbers), k, width)
+    if width == 2:
+        table[numbers, :, 2] = 2
+    visibility = table[..., 2]
     if (wrong := ~np.isin(visibility, (0, 1, 2))).any():
         number, point = np.argwhere(wrong)[0].tolist()
         raise ValueError(f"{name(number)} has {visibility[number, point]:g} as a visibility: allowed are 0, 1 and 2")
@@ -122,14 +135,19 @@ def to_pixels(relative: NDArray[np.float64], height: int, width: int) -> NDArray
     return relative * np.tile(np.array([width, height], np.float64), relative.shape[-1] // 2)
 
 
-def values_of(annotations: object, key: str) -> tuple[list[Any], NameOf]:
+def values_of(annotations: object, key: str, otherwise: object = None) -> tuple[list[Any], NameOf]:
     """Returns the value of each annotation under `key`, or the annotations themselves if they are lists; and names.
+
+    Args:
+        otherwise: the value of an annotation without the key; None makes it an error.
 
     Raises:
         ValueError: there are too many annotations, or one has no such value.
     """
     listed = as_list(annotations, "annotations", MOST_ANNOTATIONS)
-    return (listed, "annotations[{}]".format) if listed and isinstance(listed[0], list) else _under(listed, key)
+    if listed and isinstance(listed[0], list):
+        return listed, "annotations[{}]".format
+    return _under(listed, key, otherwise)
 
 
 def as_list(value: object, name: str, most: int) -> list[Any]:
@@ -168,12 +186,12 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__} too large to show"
 
 
-def _under(annotations: object, key: str) -> tuple[list[Any], NameOf]:
+def _under(annotations: object, key: str, otherwise: object = None) -> tuple[list[Any], NameOf]:
     values = []
     for number, annotation in enumerate(as_list(annotations, "annotations", MOST_ANNOTATIONS)):
-        if not isinstance(annotation, dict) or key not in annotation:
+        if not isinstance(annotation, dict) or (otherwise is None and key not in annotation):
             raise ValueError(f"annotations[{number}] is {shown(annotation)}: allowed is an object with the key {key!r}")
-        values.append(annotation[key])
+        values.append(annotation.get(key, otherwise))
     return values, lambda number: f"annotations[{number}][{key!r}]"
 
 

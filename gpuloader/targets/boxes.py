@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.values import is_integer
+from gpuloader.helpers.values import innermost, is_integer
 from gpuloader.loading.fields import Ragged, under
 from gpuloader.recipe import DrawnView, Shape
 from gpuloader.recipe.moving import move_boxes, which_boxes_stay
@@ -58,8 +58,7 @@ class Boxes(Target):
         >>> with TarWriter("boxes.tar") as writer:
         ...     _ = writer.write({"__key__": "0", "jpg": np.zeros((64, 64, 3)), "json": {"annotations": [cat]}})
         >>> fields = {"boxes": Boxes("json:annotations", format="xywh", labels="category_id")}
-        >>> options = {"preset": "cifar10_eval", "label_from": None, "output": "dict", "fields": fields}
-        >>> [batch] = GPULoader("boxes.tar", 1, "cpu", **options)
+        >>> [batch] = GPULoader("boxes.tar", 1, "cpu", preset="cifar10_eval", fields=fields)
         >>> batch["boxes"], batch["boxes_labels"]  # the image is resized to half its size
         ([tensor([[ 4.,  8., 20., 24.]])], [tensor([3])])
     """
@@ -111,6 +110,20 @@ class Boxes(Target):
     @property
     def _parsed(self) -> tuple[str, ...]:
         return (*(() if self.labels is None else ("labels",)), *self.keys)
+
+    @property
+    def keys_of_annotations(self) -> Iterator[tuple[str, str]]:
+        yield f"source={self.source!r}", "bbox"
+        if self.labels is not None and not self.labels.startswith(_BESIDE):
+            yield f"labels={self.labels!r}", self.labels
+        yield from ((f"keys={key!r}", key) for key in self.keys)
+
+    def named_keys(self, document: Any) -> Iterator[tuple[str, str, Collection[str]]]:  # noqa: ANN401
+        of_annotations = list(super().named_keys(document))
+        yield from of_annotations
+        if of_annotations and self.labels is not None and self.labels.startswith(_BESIDE):
+            searched, last = innermost(document, self.labels.removeprefix(_BESIDE))
+            yield f"labels={self.labels!r}", last, searched.keys() if isinstance(searched, dict) else ()
 
     def value(self, component: object, size: Shape, drawn: NDArray[np.float64]) -> Annotated:
         beside = self.labels is not None and self.labels.startswith(_BESIDE)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, describe
+from gpuloader.loading.delivery import to_device
 from gpuloader.loading.fields import Ragged
 from gpuloader.recipe import DrawnView, Recipe, Shape
 from gpuloader.targets.annotations import Annotated, parse_boxes, parse_column, parse_points
@@ -30,6 +31,13 @@ def check_targets(recipe: Recipe, targets: Any, count: int) -> Sequence[Mapping[
     """
     if not isinstance(targets, list) or len(targets) != count or not all(isinstance(each, Mapping) for each in targets):
         raise ConfigError(f"targets: found {describe(targets)}: allowed is a dictionary for each of {count} images")
+    for row, target in enumerate(targets):
+        for name, value in target.items():
+            if isinstance(value, torch.Tensor) and not _has_numbers(value):
+                raise ConfigError(
+                    f"target {row}: {describe(name)} is a tensor of {value.dtype}, {value.layout}, on {value.device}: "
+                    f"allowed are dense tensors of integers, or of floats of 16 bits or more"
+                )
     check_recipe_moves(recipe, repeats=not any({"boxes", "keypoints"} & each.keys() for each in targets))
     return targets
 
@@ -82,7 +90,8 @@ def _move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:
         masks = _of_size(_array(target["masks"]), (height, width), ndim=3)
         moved["masks"] = _moved(Mask("json:masks"), masks != 0, view)[""]
     if "mask" in target:
-        moved["mask"] = _moved(Mask("png"), _of_size(_array(target["mask"]), (height, width), ndim=2), view)[""]
+        mask = _of_size(_array(target["mask"]), (height, width), ndim=2)
+        moved["mask"] = _moved(Mask("png"), mask, view)[""].astype(np.int64)
     if "keypoints" in target:
         moved["keypoints"] = _move_points(_array(target["keypoints"]), view)
     if "boxes" not in target:
@@ -99,7 +108,7 @@ def _move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:
 
 def _as_tensors(target: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     return {
-        name: torch.as_tensor(value, device=device)
+        name: to_device(device, torch.as_tensor(value))
         if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf")
         else value
         for name, value in target.items()
@@ -126,8 +135,17 @@ def _moved(field: Target, value: Any, view: DrawnView) -> dict[str, NDArray[Any]
     return entries
 
 
+def _has_numbers(tensor: torch.Tensor) -> bool:
+    """Says whether NumPy can have a tensor's values; bfloat16 is converted."""
+    tiny = tensor.dtype.is_floating_point and tensor.dtype.itemsize == 1
+    return tensor.layout == torch.strided and not tensor.is_meta and not tiny
+
+
 def _array(value: Any) -> NDArray[Any]:  # noqa: ANN401
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
 def _of_size(masks: NDArray[Any], size: Shape, ndim: int) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading.fields import Ragged
 from gpuloader.recipe import DrawnView, Shape
 from gpuloader.recipe.moving import move_points, which_are_flipped
-from gpuloader.targets.annotations import parse_points
+from gpuloader.targets.annotations import MOST_POINTS_OF_ONE, parse_points
 from gpuloader.targets.target import Target, samples_of
 
 
@@ -24,12 +24,14 @@ class Keypoints(Target):
 
     They move as torchvision's `tv_tensors.KeyPoints` do: a flip maps x to W - 1 - x. A batch named `points` also has
     `points_visibility`: a list of (n, k) int64 tensors, 0 where a point is not labelled or outside of the image,
-    otherwise as in the file.
+    otherwise as in the file. An annotation without points has k that are not labelled.
 
     Attributes:
         source: "json:NAME" of COCO's annotations, objects with "keypoints", or of a list with the points of each.
         flip_pairs: numbers of points, from 0, that change places when the image is flipped left to right, such as a
             left and a right eye.
+        count: k, such as COCO's 17. None takes that of the first annotation with points, in each sample; in a sample
+            without points k is then 0.
         required: whether a sample without annotations is an error. If not, n is 0 in it.
 
     Raises:
@@ -43,6 +45,7 @@ class Keypoints(Target):
 
     source: str
     flip_pairs: Sequence[tuple[int, int]] = ()
+    count: int | None = None
     required: bool = True
 
     def __post_init__(self) -> None:
@@ -54,6 +57,12 @@ class Keypoints(Target):
                 f"Keypoints(flip_pairs={self.flip_pairs!r}): allowed are pairs of numbers from 0, each point in one "
                 f"pair at most"
             )
+        if self.count is not None and not is_integer(self.count, 1, MOST_POINTS_OF_ONE + 1):
+            raise ConfigError(
+                f"Keypoints(count={self.count!r}): allowed is an integer from 1 to {MOST_POINTS_OF_ONE:,}, and None"
+            )
+        if self.count is not None and self._largest >= self.count:
+            raise ConfigError(f"Keypoints: flip_pairs names point {self._largest}, but count is {self.count}")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -63,11 +72,14 @@ class Keypoints(Target):
         self, component: object, size: Shape, drawn: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Parses the sample's points, (n, k, 2), and their visibility, (n, k)."""
-        points, visibility = parse_points(self.annotations(component))
-        most = max((number for pair in self.flip_pairs for number in pair), default=-1)
-        if len(points) and most >= points.shape[1]:
-            raise ValueError(f"{points.shape[1]} points: flip_pairs names point {most}")
+        points, visibility = parse_points(self.annotations(component), self.count)
+        if points.size and self._largest >= points.shape[1]:
+            raise ValueError(f"{points.shape[1]} points: flip_pairs names point {self._largest}")
         return points, visibility
+
+    @property
+    def _largest(self) -> int:
+        return max((number for pair in self.flip_pairs for number in pair), default=-1)
 
     def moved(
         self, values: Sequence[tuple[NDArray[np.float64], NDArray[np.int64]]], view: DrawnView

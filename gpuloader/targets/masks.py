@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from math import prod
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +16,21 @@ from gpuloader.collators import read_array
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.images.gate import admit
-from gpuloader.loading.fields import Ragged
-from gpuloader.recipe import DrawnView, Shape
+from gpuloader.loading.fields import MOST_MASK_PIXELS, Ragged
+from gpuloader.recipe import Drawn, DrawnView, Shape
 from gpuloader.recipe.moving import move_mask
-from gpuloader.targets.outlines import MOST_MASK_BYTES, parse_outlines
+from gpuloader.targets.outlines import parse_outlines
 from gpuloader.targets.target import Target
 
 _MODES = ("1", "L", "P", "I", "I;16")
+_TYPES = (np.uint8, np.int16, np.int32, np.int64)  # those in which torch computes
 
 
 @dataclass(frozen=True)
 class Mask(Target):
     """A mask of each sample, as large as the delivered image: (B, H, W) int64, the class of each pixel.
 
-    It moves as torchvision's `tv_tensors.Mask` does, with the nearest pixel. With `instances`, or a source
+    It moves as `tv_tensors.Mask` of torchvision's v2 does, with the nearest pixel. With `instances`, or a source
     "json:NAME", the batch has a list of B tensors (n, H, W) uint8 instead, 1 where an object is.
 
     If the recipe's `batch` is "list", masks of classes are a list of B tensors (h, w). If it pads the images, they are
@@ -40,6 +42,8 @@ class Mask(Target):
         fill: the class of pixels outside of the image, such as 255, which losses are told to ignore.
         instances: whether the numbers other than 0 are objects, in their order.
         required: whether a sample without a mask is an error. If not, all of its pixels are `fill`, or n is 0.
+        interpolation: which pixel is the nearest in a resize: with "nearest" the one under the new pixel's top left
+            corner, as torchvision's v2 takes it; with "nearest-exact" the one under its centre, as PIL takes it.
 
     Raises:
         ConfigError: an option is invalid.
@@ -56,6 +60,7 @@ class Mask(Target):
     fill: int = 0
     instances: bool = False
     required: bool = True
+    interpolation: Literal["nearest", "nearest-exact"] = "nearest"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,10 +68,24 @@ class Mask(Target):
             raise ConfigError(f'Mask({self.source!r}): allowed are "png", "npy", also as "mask.png", and "json:NAME"')
         if not is_integer(as_python_integer(self.fill), -(2**31), 2**31):
             raise ConfigError(f"Mask(fill={self.fill!r}): allowed is an integer of 32 bits")
+        if self.interpolation not in ("nearest", "nearest-exact"):
+            raise ConfigError(f'Mask(interpolation={self.interpolation!r}): allowed are "nearest" and "nearest-exact"')
 
     @property
     def _of_objects(self) -> bool:
         return self.instances or bool(self.path)
+
+    @property
+    def in_threads(self) -> bool:
+        return self.extension.endswith("png")
+
+    @property
+    def is_widened(self) -> bool:
+        return not self._of_objects
+
+    @property
+    def keys_of_annotations(self) -> list[tuple[str, str]]:
+        return [(f"source={self.source!r}", "segmentation")]
 
     @property
     def may_be_pasted(self) -> bool:
@@ -78,35 +97,42 @@ class Mask(Target):
         if self.path:
             return parse_outlines(self.annotations(component), *size)
         if component is None:
-            return np.zeros((0, *size), np.uint8) if self.instances else np.full(size, self.fill, np.int64)
+            return np.zeros((0, *size), np.uint8) if self.instances else _narrowed(np.full(size, self.fill), self.fill)
         mask = _read_png(component, size) if self.extension.endswith("png") else _read_npy(component, size)
         if not self.instances:
-            return mask.astype(np.int64)
+            return _narrowed(mask, self.fill)
         numbers = np.unique(mask)
         numbers = numbers[numbers != 0]
-        if len(numbers) * size[0] * size[1] > MOST_MASK_BYTES:
+        if len(numbers) * size[0] * size[1] > MOST_MASK_PIXELS:
             raise ValueError(
-                f"{len(numbers):,} masks of {size[1]}x{size[0]} pixels: allowed are {MOST_MASK_BYTES:,} pixels in all"
+                f"{len(numbers):,} masks of {size[1]}x{size[0]} pixels: allowed are {MOST_MASK_PIXELS:,} pixels in all"
             )
-        return (mask == numbers[:, None, None]).astype(np.uint8)
+        return (mask == numbers[:, None, None]).view(np.uint8)
+
+    def count_masks(self, value: NDArray[Any]) -> int:
+        return len(value) if self._of_objects else 0
+
+    def collated(self, values: list[Any], drawn: Drawn) -> dict[str, list[Any]]:
+        pixels = sum(map(self.count_masks, values)) * sum(prod(view.shape) for view in drawn.views if view.shape)
+        if pixels > len(values) * MOST_MASK_PIXELS:  # each sample has less without padding
+            raise ValueError(
+                f"masks of objects with {pixels:,} pixels, padded to the largest image of the batch: allowed are "
+                f'{MOST_MASK_PIXELS:,} for each sample; set the recipe\'s batch to "list", or make its images smaller'
+            )
+        return super().collated(values, drawn)
 
     def moved(self, values: Sequence[NDArray[Any]], view: DrawnView) -> Iterator[tuple[str, Any]]:
         fill = 0 if self._of_objects else self.fill
-        masks = [_padded(move_mask(mask, row, view, fill), view.shape, fill) for row, mask in enumerate(values)]
-        if self._of_objects or view.shape is None:
-            none = np.zeros(0, np.uint8 if self._of_objects else np.int64)
-            counts = np.array([mask.size for mask in masks], np.int64)
-            yield "", Ragged(np.concatenate([none, *map(np.ravel, masks)]), counts, [mask.shape for mask in masks])
-        else:
-            yield "", np.array(masks, np.int64).reshape(len(masks), *view.shape)
-
-
-def _padded(mask: NDArray[Any], shape: Shape | None, fill: int) -> NDArray[Any]:
-    """Adds rows and columns behind those of a mask, or of several, up to the shape of the batch's images."""
-    if shape is None or mask.shape[-2:] == shape:
-        return mask
-    behind = [(0, whole - side) for whole, side in zip(shape, mask.shape[-2:])]
-    return np.pad(mask, [*[(0, 0)] * (mask.ndim - 2), *behind], constant_values=fill)
+        sides = view.placement.shape.tolist()
+        shapes = [(*mask.shape[:-2], *(view.shape or shown)) for mask, shown in zip(values, sides)]
+        counts = np.array([prod(shape) for shape in shapes], np.int64)
+        made = np.empty(counts.sum(), np.result_type(np.uint8, *{mask.dtype for mask in values}))
+        for row, (mask, part, (height, width)) in enumerate(zip(values, np.split(made, counts.cumsum()[:-1]), sides)):
+            whole = part.reshape(shapes[row])
+            move_mask(mask, row, view, fill, whole[..., :height, :width], exact=self.interpolation == "nearest-exact")
+            whole[..., height:, :] = whole[..., width:] = fill  # padding
+        is_ragged = self._of_objects or view.shape is None
+        yield "", Ragged(made, counts, shapes) if is_ragged else made.reshape(len(values), *(view.shape or ()))
 
 
 def _read_png(component: bytes, size: Shape) -> NDArray[Any]:
@@ -127,6 +153,15 @@ def _read_npy(component: bytes, size: Shape) -> NDArray[Any]:
         raise ValueError(f"an array of {array.dtype}: allowed are integers")
     _check_shape(array.shape, size)
     return array
+
+
+def _narrowed(mask: NDArray[Any], fill: int) -> NDArray[Any]:
+    """Returns a mask in the smallest type that holds its numbers and the fill."""
+    low, high = min(int(mask.min()), fill), max(int(mask.max()), fill)
+    for dtype in _TYPES:
+        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+            return mask.astype(dtype, copy=False)
+    raise ValueError(f"the mask has the number {high}: allowed are numbers below 2**63")
 
 
 def _check_shape(shape: Sequence[int], size: Shape) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from gpuloader.errors import ConfigError
+from gpuloader.errors import ConfigError, describe
+from gpuloader.helpers.values import is_integer
+from gpuloader.loading.delivery import to_device
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.target import Target
@@ -18,7 +20,7 @@ def to_tv_tensors(batch: Mapping[str, Any], fields: Mapping[str, object]) -> dic
     """Returns the batch with its images and targets as torchvision's `tv_tensors`; needs torchvision.
 
     Args:
-        batch: of a loader with one view, `output="dict"` and these `fields`, without `pad_to`.
+        batch: of a loader with one view and these `fields`, without `pad_to`.
         fields: as given to the loader.
 
     Returns:
@@ -51,50 +53,105 @@ def to_tv_tensors(batch: Mapping[str, Any], fields: Mapping[str, object]) -> dic
 
 
 def to_detection(
-    batch: Mapping[str, Any], *, boxes: str = "boxes", masks: str | None = None, points: str | None = None
+    batch: Mapping[str, Any],
+    *,
+    boxes: str = "boxes",
+    masks: str | None = None,
+    points: str | None = None,
+    image_id: str | None = None,
+    first_label: int = 0,
+    label_ids: Sequence[int | None] | None = None,
+    crowds: bool = True,
 ) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
     """Returns the images and the targets that torchvision's detection models take.
 
     Args:
-        batch: of a loader with one view, `output="dict"`, and `Boxes` with `labels`, without `pad_to`.
+        batch: of a loader with one view, and `Boxes` with `labels`, without `pad_to`.
         boxes, masks, points: the names of the fields; None if there are none. Masks and points are those of the same
             annotations as the boxes.
+        image_id: the name of the field with the pictures' ids, such as `"image_id": Field("json:image_id")`, by which
+            COCO's evaluation finds them. None takes the sample's number in the data, which is another number.
+        first_label: added to the labels: 1 if they count from 0, because these models give 0 to the background.
+        label_ids: entry i for label i, such as the "ids" that `gpuloader pack` writes to classes.json. None changes no
+            label.
+        crowds: whether objects with "iscrowd", which must be among the `keys` of the boxes, are targets.
 
     Raises:
-        ConfigError: `masks` names a mask of classes, which has no row for each box.
+        ConfigError: an option is invalid or does not fit the batch, such as a label without an id; or `masks` names a
+            mask of classes, which has no row for each box.
 
     Returns:
         B images (3, H, W), without padding, and B dictionaries: "boxes" (n, 4) float32, "labels" (n,) int64,
-        "image_id" (1,) int64, the sample's number; with `masks` "masks" (n, H, W) uint8, with `points` "keypoints"
-        (n, k, 3) float32; and "area" and "iscrowd" if they are `keys` of the boxes.
+        "image_id" (1,) int64; with `masks` "masks" (n, H, W) uint8, with `points` "keypoints" (n, k, 3) float32; and
+        "area" and "iscrowd" if they are `keys` of the boxes.
 
     Example:
         >>> import torch
         >>> from gpuloader.targets import to_detection
-        >>> batch = {"image": torch.zeros(1, 3, 32, 48), "index": torch.tensor([7])}
-        >>> batch |= {"boxes": [torch.zeros(0, 4)], "boxes_labels": [torch.zeros(0, dtype=torch.int64)]}
-        >>> images, targets = to_detection({**batch, "boxes_number": [torch.zeros(0, dtype=torch.int64)]})
-        >>> sorted(targets[0]), images[0].shape
-        (['boxes', 'image_id', 'labels'], torch.Size([3, 32, 48]))
+        >>> batch = {"image": torch.zeros(1, 3, 32, 48), "index": torch.tensor([7]), "image_id": [1031]}
+        >>> batch |= {"boxes": [torch.ones(1, 4)], "boxes_number": [torch.tensor([0])]}
+        >>> batch["boxes_labels"] = [torch.tensor([2])]
+        >>> images, targets = to_detection(batch, image_id="image_id", label_ids=[1, 7, 18])
+        >>> targets[0]
+        {'boxes': tensor([[1., 1., 1., 1.]]), 'image_id': tensor([1031]), 'labels': tensor([18])}
     """
     if masks is not None and any(mask.ndim == 2 for mask in batch[masks]):
         raise ConfigError(
             f'masks={masks!r} is a mask of classes: name a field with a mask for each object, Mask("json:NAME")'
         )
+    columns = {key: batch[f"{boxes}_{key}"] for key in ("labels", "area", "iscrowd") if f"{boxes}_{key}" in batch}
+    if not crowds and "iscrowd" not in columns:
+        raise ConfigError(f'crowds=False: the batch has no {boxes}_iscrowd: allowed with Boxes(..., keys=["iscrowd"])')
+    if "labels" in columns:
+        columns["labels"] = _number(columns["labels"], first_label, label_ids)
+    ids = batch["index"] if image_id is None else _ids_in(batch, image_id)
     ends = batch["size"].tolist() if "pixel_mask" in batch else [(None, None)] * len(batch["image"])
     targets = []
     for row, number in enumerate(batch[f"{boxes}_number"]):
-        target = {"boxes": batch[boxes][row], "image_id": batch["index"][row : row + 1]}
-        for key in ("labels", "area", "iscrowd"):
-            if f"{boxes}_{key}" in batch:
-                target[key] = batch[f"{boxes}_{key}"][row]
+        target = {"boxes": batch[boxes][row], **{key: column[row] for key, column in columns.items()}}
         if masks is not None:
             target["masks"] = batch[masks][row][number, : ends[row][0], : ends[row][1]]
         if points is not None:
             seen = batch[f"{points}_visibility"][row][number]
             target["keypoints"] = torch.cat([batch[points][row][number], seen[..., None].float()], -1)
-        targets.append(target)
+        if not crowds:
+            stay = target["iscrowd"] == 0
+            target = {name: value[stay] for name, value in target.items()}
+        targets.append({**target, "image_id": ids[row : row + 1].to(number.device, non_blocking=True)})
     return [image[:, :height, :width] for image, (height, width) in zip(batch["image"], ends)], targets
+
+
+def _number(labels: Sequence[torch.Tensor], first: int, label_ids: Sequence[int | None] | None) -> list[torch.Tensor]:
+    """Returns the labels of each sample by other numbers: counted from `first`, or those in a list."""
+    if not is_integer(first):
+        raise ConfigError(f"first_label={first!r}: allowed is an integer")
+    if label_ids is None:
+        return [of_sample + first for of_sample in labels]
+    if first:
+        raise ConfigError(f"first_label={first} and label_ids are both given: give one of them")
+    if not isinstance(label_ids, Sequence) or not all(each is None or is_integer(each) for each in label_ids):
+        raise ConfigError(f"label_ids={describe(label_ids)}: allowed is a list of integers, entry i for label i")
+    known = {label: number for label, number in enumerate(label_ids) if number is not None}
+    found = {label for of_sample in labels for label in of_sample.tolist()}
+    if lacking := sorted(found - known.keys()):
+        raise ConfigError(f"label_ids has no id for the labels {lacking[:10]}: give one for each label, counted from 0")
+    table = torch.tensor([known.get(label, 0) for label in range(len(label_ids))], dtype=torch.int64)
+    return [table.to(of_sample.device, non_blocking=True)[of_sample] for of_sample in labels]
+
+
+def _ids_in(batch: Mapping[str, Any], name: str) -> torch.Tensor:
+    """Returns the ids of a batch's pictures, (B,) int64, from its entry of this name."""
+    if name not in batch:
+        raise ConfigError(
+            f"image_id={name!r}: the batch has {', '.join(batch)}: name the field with the pictures' ids, such as "
+            f'fields={{"image_id": Field("json:image_id")}}'
+        )
+    ids = batch[name]
+    if not isinstance(ids, torch.Tensor):
+        if wrong := [each for each in ids if not is_integer(each, -(2**63), 2**63)]:
+            raise ConfigError(f"image_id={name!r} has {describe(wrong[0])}: allowed are integers of 64 bits")
+        return torch.tensor(ids, dtype=torch.int64)
+    return ids
 
 
 def to_detr(batch: Mapping[str, Any], *, boxes: str = "boxes") -> dict[str, Any]:
@@ -125,7 +182,7 @@ def to_detr(batch: Mapping[str, Any], *, boxes: str = "boxes") -> dict[str, Any]
         raise ConfigError(
             "DETR takes a tensor of images, but the batch has a list: set the recipe's batch to {pad: 32}"
         )
-    shape = torch.tensor(images.shape[-2:], device=images.device)
+    shape = to_device(images.device, torch.tensor(images.shape[-2:]))
     sizes = batch["size"] if "pixel_mask" in batch else shape.expand(len(images), 2)
     labels = []
     for corners, classes, size in zip(batch[boxes], batch[f"{boxes}_labels"], sizes):
@@ -134,4 +191,4 @@ def to_detr(batch: Mapping[str, Any], *, boxes: str = "boxes") -> dict[str, Any]
             {"class_labels": classes, "boxes": torch.cat([(start + end) / 2 / scale, (end - start) / scale], 1)}
         )
     ones = torch.ones_like(images[:, 0], dtype=torch.int64)
-    return {"pixel_values": images, "pixel_mask": batch.get("pixel_mask", ones), "labels": labels}
+    return {"pixel_values": images, "pixel_mask": batch.get("pixel_mask", ones).long(), "labels": labels}

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.loading.fields import MOST_MASK_PIXELS
 from gpuloader.targets.annotations import MOST_POINTS, NameOf, as_list, as_numbers, shown, values_of
 
 MOST_RUNS = 1_000_000  # in a sample
 MOST_POLYGONS = 10_000  # of an instance: as many fit int16
-MOST_MASK_BYTES = 1 << 28  # of a sample
 _MOST_LETTERS = 7  # of a run: 5 bits in each
 _FINE = 5  # steps to a pixel, to which pycocotools rounds points
 
@@ -40,9 +40,9 @@ def parse_outlines(annotations: object, height: int, width: int) -> NDArray[np.u
             they are more than these, or more than 1,000,000 of all instances.
     """
     outlines, name = values_of(annotations, "segmentation")
-    if len(outlines) * height * width > MOST_MASK_BYTES:
+    if len(outlines) * height * width > MOST_MASK_PIXELS:
         raise ValueError(
-            f"{len(outlines):,} masks of {height} x {width} pixels: allowed are {MOST_MASK_BYTES:,} pixels in a sample"
+            f"{len(outlines):,} masks of {height} x {width} pixels: allowed are {MOST_MASK_PIXELS:,} pixels in a sample"
         )
     masks = np.zeros((len(outlines), height, width), np.uint8)
     polygons = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,6 +46,19 @@ class Target(Component):
                 f"{name} cannot follow {kind}: allowed are recipes without `mix`, and for masks of classes CutMix alone"
             )
         check_recipe_moves(recipe, repeats=self.may_repeat)
+
+    @property
+    def keys_of_annotations(self) -> Iterable[tuple[str, str]]:
+        """The options that name keys of each annotation, with these keys."""
+        return ()
+
+    def named_keys(self, document: Any) -> Iterator[tuple[str, str, Collection[str]]]:  # noqa: ANN401
+        listed = under(self.path, document, required=False) if self.path else []
+        if listed != []:
+            yield from super().named_keys(document)
+        for annotation in listed if isinstance(listed, list) else ():
+            if isinstance(annotation, dict):
+                yield from ((option, key, annotation.keys()) for option, key in self.keys_of_annotations)
 
     def annotations(self, document: Any) -> Any:  # noqa: ANN401
         """Returns what is under the path in a sample's JSON; [] if nothing is, and it is not `required`."""

@@ -13,8 +13,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.loading.decoding import make_running
@@ -79,7 +77,8 @@ def bench(
         plot: a picture of the figures to write, .png, .svg or .pdf; needs matplotlib.
         report: a page with all results to write, one .html file.
         progress: show the progress on stderr.
-        arguments: further arguments of `GPULoader`. By default the last batch is padded.
+        arguments: further arguments of `GPULoader`. By default the last batch is padded, and data without labels is
+            measured without them.
 
     Raises:
         ConfigError: an argument is invalid, the batch is larger than the number of samples, or matplotlib is not
@@ -92,7 +91,7 @@ def bench(
         check_plotting(Path(plot))
     if report is not None:
         check_output(report)
-    arguments = with_output({"preset": "imagenet_train", "last_batch": "pad", **arguments})
+    arguments = with_output({"preset": "imagenet_train", "last_batch": "pad", "label_from": "auto", **arguments})
     machine = this_machine()
     devices: list[int | Literal["auto"] | None] = [None]
     if device_id is not None and (machine.gpus or device_id != "auto"):
@@ -224,8 +223,6 @@ def run_graph(run: Run, last_step: LastStep) -> Batches:
                 outputs = running.next()
             except UndecodableError as error:
                 raise _bad_image(run, in_flight[0], str(error)) from None
-            if run.device.type == "cuda":
-                torch.cuda.synchronize(run.device)
             del outputs
             batch = in_flight.popleft()
             batches.release(batch)

@@ -43,9 +43,10 @@ def fitting_batch_size(batch_size: int | None, samples: int) -> int:
 
 
 def with_output(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns arguments of `GPULoader`, with the `output` that a recipe with images of different sizes needs."""
+    """Returns arguments of `GPULoader`, with the `output` that images of different sizes, or replacements, may need."""
     recipe = load_preset(arguments.get("preset", "imagenet_train"))
-    return {**({} if recipe.batch == "dense" else {"output": "dict"}), **arguments}
+    in_tuple = recipe.batch == "dense" and (recipe.random or "on_error" not in arguments)
+    return {**({} if in_tuple else {"output": "dict"}), **arguments}
 
 
 def count_samples(tar: Sources, device_id: int | Literal["auto"] | None, arguments: Mapping[str, Any]) -> int:

@@ -55,7 +55,7 @@ def find_targets(extensions: Collection[str], content: bytes | None) -> dict[str
     found["boxes"] = Boxes(_ANNOTATIONS, format="xywh", labels=labels)
     if "segmentation" in shared:
         found["outlines"] = Mask(_ANNOTATIONS)
-    if "keypoints" in shared:
+    if any("keypoints" in each for each in annotations):
         found["points"] = Keypoints(_ANNOTATIONS)
     return found
 
@@ -100,12 +100,12 @@ def _points(view: Mapping[str, Any]) -> Iterator[tuple[float, float, int]]:
             yield x, y, number % k
 
 
-def _areas(masks: NDArray[np.int64] | Ragged, fill: int) -> NDArray[np.int64]:
+def _areas(masks: NDArray[np.integer] | Ragged, fill: int) -> NDArray[np.int64]:
     of_sample: NDArray[Any] = masks[0] if not isinstance(masks, Ragged) else masks.values
     if isinstance(masks, Ragged) and masks.shapes is not None:
         of_sample = of_sample.reshape(masks.shapes[0])
     if of_sample.ndim == 2:  # of classes
-        return np.where(of_sample == fill, 0, of_sample)
+        return np.where(of_sample == fill, 0, of_sample).astype(np.int64)
     areas = np.zeros(of_sample.shape[1:], np.int64)
     for number, mask in enumerate(of_sample):
         areas[mask > 0] = 1 + number

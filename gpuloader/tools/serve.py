@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from gpuloader import __version__
 from gpuloader.compose import Compose
-from gpuloader.errors import BadImageError, ConfigError, GPULoaderError
+from gpuloader.errors import BadImageError, ConfigError, GPULoaderError, kind_of
 from gpuloader.helpers.text import printable
 from gpuloader.loading.argument_types import AnyFields, AnyLabels
 from gpuloader.loading.selection import Sources
@@ -304,7 +304,6 @@ class _Handler(BaseHTTPRequestHandler):
         if not _HOSTS.fullmatch(self.headers.get("Host", "")):
             self.send_error(HTTPStatus.FORBIDDEN, "this page is only at http://127.0.0.1 or http://localhost")
             return
-        url = urlsplit(self.path)
         answers: dict[str, Callable[[Query], Answer]] = {
             "/api/data": self.api.data,
             "/api/samples": self.api.samples,
@@ -312,20 +311,21 @@ class _Handler(BaseHTTPRequestHandler):
             "/api/original": self.api.original,
             "/api/version": self.api.version,
         }
-        if url.path == "/":
-            self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE)
-        elif url.path not in answers:
-            self.send_error(HTTPStatus.NOT_FOUND, f"there is no page {url.path}; the page is at /")
-        else:
-            try:
+        try:
+            url = urlsplit(self.path)
+            if url.path == "/":
+                self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE)
+            elif url.path not in answers:
+                self.send_error(HTTPStatus.NOT_FOUND, f"there is no page {url.path}; the page is at /")
+            else:
                 query = {name: values[-1] for name, values in parse_qs(url.query, max_num_fields=20).items()}
                 self._answer(answers[url.path](query))
-            except (ConfigError, ValueError) as error:  # ValueError is from parse_qs
-                self.send_error(HTTPStatus.BAD_REQUEST, str(error))
-            except BadImageError as error:
-                self.send_error(HTTPStatus.UNPROCESSABLE_ENTITY, f"bad image: {error.cause}")
-            except (GPULoaderError, OSError) as error:
-                self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+        except (ConfigError, ValueError) as error:  # ValueError is from urlsplit and parse_qs
+            self.send_error(HTTPStatus.BAD_REQUEST, str(error))
+        except BadImageError as error:
+            self.send_error(HTTPStatus.UNPROCESSABLE_ENTITY, f"{kind_of(error.cause)}: {error.cause}")
+        except (GPULoaderError, OSError) as error:
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         content = {"error": message or HTTPStatus(code).phrase}

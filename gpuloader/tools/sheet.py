@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from gpuloader.errors import ConfigError
+from gpuloader.errors import ConfigError, kind_of
 from gpuloader.helpers.text import printable
 from gpuloader.tools.overlay import Overlay, draw_targets
 from gpuloader.transforms import Normalize
@@ -81,7 +81,9 @@ class Sheet:
         if isinstance(picture, str):
             box = (left, top, left + self._tile - 1, top + self._tile - 1)
             self._canvas.rectangle(box, _GROUND, _BAD)
-            text = "\n".join(textwrap.wrap(f"bad image: {picture}", self._tile // 7)[: self._tile // _LINE - 1])
+            text = "\n".join(
+                textwrap.wrap(f"{kind_of(picture)}: {picture}", self._tile // 7)[: self._tile // _LINE - 1]
+            )
             self._canvas.multiline_text((left + 8, top + 6), text, _BAD, self._font)
         else:
             fitted = self._fit(picture) if overlay is None else draw_targets(picture, overlay, self._fit)

@@ -35,6 +35,7 @@ from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.argument_types import AnyFields, AnyLabels
 from gpuloader.loading.arguments import resolve_device, resolve_fields, resolve_label_from
 from gpuloader.loading.fields import Component, parse_fields
+from gpuloader.loading.options import LabelFrom
 from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.loading.world import World
 from gpuloader.plan import Draws, check_epoch, check_seed, make_order
@@ -122,7 +123,8 @@ class Gallery:
             files classes.json beside the shards, as a loader reads them.
         device_id: where images are made, as `GPULoader` takes it.
         fields: as `GPULoader` takes them; the targets of them are drawn. None draws what `gpuloader pack` writes:
-            masks, and annotations in COCO's form. Samples with targets need no label.
+            masks, and annotations in COCO's form. Samples with targets need no label, nor do those of data without
+            `.cls` and folders.
 
     Attributes:
         device_id: a GPU's number, or None.
@@ -148,14 +150,9 @@ class Gallery:
         self._targets = None if named is None else {name: each for name, each in named.items() if each.is_target}
         self.has_targets = bool(self._targets_of(0))
         place = resolve_place(self._shards, labelling.place)
-        if (
-            labelling.place == "default"
-            and place == "cls"
-            and self.has_targets
-            and "cls" not in self._shards.extensions
-        ):
-            place = None
-        self._labels = make_labels(self._shards, place, labelling.classes)
+        if labelling == LabelFrom() and place == "cls" and "cls" not in self._shards.extensions:
+            place = None if self.has_targets or resolve_place(self._shards, "auto") is None else place
+        self._labels = make_labels(self._shards, place, labelling.classes, order=labelling.order)
         self.class_names: Mapping[int, str] = (
             find_class_names(self._shards) if self._labels is None else self._labels.names
         )

@@ -53,7 +53,7 @@ class TrainerLoaders:
         eval_preset: the recipe for every stage but training, whose recipe is `preset`.
         eval_loader: arguments of `GPULoader` for every stage but training. Those stages share `batch_size`, `seed`,
             `on_error` (without the known bad images), `decoder`, `output`, `fields`, `label_from` and `cache` with
-            training, unless they are given here.
+            training, unless they are given here. Bad images that training replaces, they leave out.
         change_sampling: whether the sampling of training may differ from a checkpoint's, see
             `GPULoader.load_state_dict`. In the middle of an epoch, only the weights of sources may.
         loader: arguments of `GPULoader` for training.
@@ -109,7 +109,10 @@ class TrainerLoaders:
     def state_dict(self) -> dict[str, Any]:
         """Returns the training loader's state for a checkpoint, in plain JSON types; any rank's will do."""
         loader = self._open.get("train")
-        return self._state if loader is None else {**loader.state_dict(), "global_batch": self._global_batch(loader)}
+        if loader is None:
+            return self._state
+        ranks = loader.world.world_size
+        return {**loader.state_dict(), "global_batch": self._global_batch(loader), "ranks": ranks}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes a checkpoint's state; training that resumes in the middle of an epoch compares its loader with it."""
@@ -211,7 +214,7 @@ class TrainerLoaders:
                 f"{resumed.changes}. In the middle of an epoch of Lightning's, only the weights of sources may change: "
                 f"resume from a checkpoint that was saved at an epoch's end"
             )
-        return run.plan.place(run.plan.after(run.plan.at(epoch, 0), done))
+        return run.plan.place(run.plan.on(state.get("ranks")).at(epoch, done))  # as the ranks of then counted it
 
 
 # Type checkers read the `Unpack`. jsonargparse finds the arguments in GPULoader itself, with defaults and descriptions.
@@ -272,7 +275,9 @@ def evaluation_options(
     """
     shared = {name: value for name, value in training.items() if name in _IN_EVERY_STAGE}
     if "on_error" in shared:
-        shared["on_error"] = replace(resolve_bad_images(shared["on_error"]), known=None)  # `known` is for train
+        on_error = resolve_bad_images(shared["on_error"])
+        skip = on_error.skip or on_error.replace  # replacements would count as samples
+        shared["on_error"] = replace(on_error, replace=False, skip=skip, known=None)  # `known` is for train
     evaluation = {"preset": eval_preset, **shared, **(eval_loader or {})}
     _check_names({**training, **evaluation})
     return evaluation

@@ -7,6 +7,7 @@
 #include "warps.h"
 
 enum { PARAMETERS = 14 };
+enum { BOX_AND_KEY = 6, ONE_COLOUR = 2 }; // the numbers of a box; the value of `noisy` for one colour
 
 // The settings of pipelines/augment.py.
 struct finishing {
@@ -108,7 +109,8 @@ static void erase(void *out, int64_t height, int64_t width, const int32_t *box_a
     for (int64_t column = left > 0 ? left : 0; column < right && column < width; column++)
       for (int channel = 0; channel < CHANNELS; channel++) {
         int64_t place = CHANNELS * (row * width + column) + channel;
-        float value = how->noisy != 0 ? make_noise((uint32_t)place, key) : how->erase_value[channel];
+        int64_t index = how->noisy == ONE_COLOUR ? channel : place;
+        float value = how->noisy != 0 ? make_noise((uint32_t)index, key) : how->erase_value[channel];
         if (how->channels_first != 0) place = (channel * height + row) * width + column;
         store_value(out, place, (enum dtype)how->dtype, value);
       }
@@ -117,10 +119,10 @@ static void erase(void *out, int64_t height, int64_t width, const int32_t *box_a
 // Runs a program on an image, computes scale x + offset, and erases a part.
 //
 // out: as many values as the image. image: HWC, RGB. ops, parameters: `steps` steps of a `Program`, for one sample.
-// box_and_key: top, left, height, width, and the noise's key, two words.
+// boxes_and_keys: for each of `boxes`: top, left, height, width, and the noise's key, two words.
 static void augment_image(void *out, const uint8_t *image, int64_t height, int64_t width, const int32_t *ops,
-                          const float *parameters, int64_t steps, const int32_t *box_and_key,
-                          const struct finishing *how) {
+                          const float *parameters, int64_t steps, const int32_t *boxes_and_keys,
+                          int64_t boxes, const struct finishing *how) {
   struct work work = {.source = image};
   for (int64_t step = 0; step < steps; step++) {
     int32_t op = ops[step];
@@ -132,7 +134,7 @@ static void augment_image(void *out, const uint8_t *image, int64_t height, int64
       change(&work, (enum op)op, parameters + PARAMETERS * step, height, width);
   }
   finish(out, work.source, height * width, how);
-  erase(out, height, width, box_and_key, how);
+  for (int64_t box = 0; box < boxes; box++) erase(out, height, width, boxes_and_keys + BOX_AND_KEY * box, how);
   free(work.target);
   free(work.other);
   free(work.noted);

@@ -26,7 +26,8 @@ EXPORTED(resample)(void *const *outs, const int64_t *const *out_shapes, const vo
 
 EXPORTED(augment)(void *const *outs, const int64_t *const *out_shapes, const void *out_dims, int32_t out_count,
                   const void *const *ins, const int64_t *const *in_shapes, const void *in_dims, int32_t in_count) {
-  augment_image(outs[0], ins[0], in_shapes[0][0], in_shapes[0][1], ins[1], ins[2], in_shapes[1][0], ins[3], ins[4]);
+  augment_image(outs[0], ins[0], in_shapes[0][0], in_shapes[0][1], ins[1], ins[2], in_shapes[1][0], ins[3],
+                in_shapes[3][0] / BOX_AND_KEY, ins[4]);
 }
 
 // The output's height and width are those of the last input, an empty one, (0, height, width).

@@ -18,16 +18,17 @@ enum { ROWS = 4, ROWS_AHEAD = 8, CACHE_LINE_BYTES = 64 };
 
 // The settings of pipelines/resample.py.
 struct resampling {
-  float scale[3], offset[3], level[3], fill[3], antialias, filter, padding, channels_first, dtype;
+  float scale[3], offset[3], level[3], fill[3], antialias, padding, channels_first, dtype;
 };
 
 // What is done along one axis, in pixels of the image: `start` to `end` is resized to `resized` pixels. The picture is
 // `picture_start` to `picture_end`, and of the resized pixels `shown_start` to `shown_end` are left; padding is outside
-// of both. The output has `size` pixels, from `corner` on.
+// of both. The output has `size` pixels, from `corner` on. The kernel has `region_size` of the image's pixels, from
+// `region_start` on; no weight depends on these two, so a region gives the same bits as the whole image.
 struct axis {
   double start, end;
   int64_t begin, behind; // of the pixels that the window touches
-  int64_t picture_start, picture_end, image_size, resized, shown_start, shown_end, corner, size;
+  int64_t picture_start, picture_end, region_start, region_size, resized, shown_start, shown_end, corner, size;
   int mirror;
 };
 
@@ -73,17 +74,16 @@ static inline int64_t clamp(int64_t value, int64_t least, int64_t most) {
   return value < most ? value : most;
 }
 
-// Where a tap finds its pixel in the image, which has all pixels of the picture that have a weight.
+// Where a tap finds its pixel in the region, which has all pixels of the picture that have a weight.
 static inline int64_t find_source(const struct axis *axis, int64_t tap, enum padding padding) {
   tap = clamp(tap, axis->begin, axis->behind - 1); // as torch does without antialiasing
   int64_t place = find_unpadded(tap, axis->picture_start, axis->picture_end, padding);
-  return place == NOWHERE ? NOWHERE : clamp(place, 0, axis->image_size - 1);
+  return place == NOWHERE ? NOWHERE : clamp(place - axis->region_start, 0, axis->region_size - 1);
 }
 
 // Padding behind resizing has no taps, and pixels outside of `start` to `end` have no weight.
-static struct taps make_taps(const struct axis *axis, const struct resampling *how) {
+static struct taps make_taps(const struct axis *axis, enum filter filter, const struct resampling *how) {
   int antialias = how->antialias != 0;
-  enum filter filter = (enum filter)how->filter;
   enum padding padding = (enum padding)how->padding;
   int64_t begin = axis->begin, behind = axis->behind, size = axis->size;
   double start = axis->start, scale = (axis->end - start) / axis->resized;
@@ -368,15 +368,17 @@ static void resample_image(void *out, int64_t height, int64_t width, const uint8
                                .behind = (int64_t)ceil(roi[2 + axis]),
                                .picture_start = (int64_t)roi[4 + axis],
                                .picture_end = (int64_t)roi[6 + axis],
-                               .image_size = axis ? image_width : image_height,
+                               .region_start = placed[12 + axis],
+                               .region_size = axis ? image_width : image_height,
                                .resized = placed[axis],
                                .corner = placed[2 + axis],
                                .mirror = placed[4 + axis],
                                .shown_start = placed[6 + axis],
                                .shown_end = placed[8 + axis],
                                .size = axis ? width : height};
-  struct taps down = make_taps(&axes[0], how), across = make_taps(&axes[1], how);
-  enum extra extra = down.blends || across.blends ? BLEND : how->filter >= BICUBIC ? CLAMP : NONE;
+  enum filter filter = (enum filter)placed[11];
+  struct taps down = make_taps(&axes[0], filter, how), across = make_taps(&axes[1], filter, how);
+  enum extra extra = down.blends || across.blends ? BLEND : filter >= BICUBIC ? CLAMP : NONE;
   int64_t values = CHANNELS * image_width, stride = (width + 3) / 4 * 4, line = CHANNELS * stride + 4;
 
   struct columns columns = {stride, take(stride, sizeof(int64_t)), take(stride * across.most, sizeof(float)),

@@ -92,11 +92,11 @@ def all_steps(results: Path, shards: Sequence[str]) -> list[Step]:
 
     def verify(check: str) -> Step:
         options = ["--check", check, "--picture", str(results / f"verify-{check}.png"), "--json"]
-        return Step(f"verify-{check}.json", 180, [*_VERIFY, *shards, *options])
+        return Step(f"verify-{check}.json", 300, [*_VERIFY, *shards, *options])
 
     def test(name: str) -> Step:
         command = ["env", "GPULOADER_REQUIRE_GPU=1", "python3", "-m", "pytest", "-q", f"tests/gpu/{name}.py"]
-        return Step(f"{name}.txt", 300, command)
+        return Step(f"{name}.txt", 600, command)
 
     first = ["test_decoding_gpu", "test_loader_gpu"]
     others = sorted(path.stem for path in (ROOT / "tests/gpu").glob("test_*.py") if path.stem not in first)
@@ -105,7 +105,7 @@ def all_steps(results: Path, shards: Sequence[str]) -> list[Step]:
     return [
         *map(verify, ["machine", "formats", "repeats", "recipes"]),
         *map(test, first),
-        *map(verify, ["cuts", "operations", "bad-images", "memory", "speed"]),
+        *map(verify, ["cuts", "operations", "forms", "bad-images", "memory", "speed"]),
         *map(test, others),
         Step("benchmark.txt", 1800, ["python3", f"{bench}/orchestrator.py", "--shards", *shards, *settings, *work]),
         Step("training.txt", 1800, ["python3", f"{bench}/training.py", "--shards", *shards]),

@@ -3,7 +3,6 @@ import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -26,9 +25,7 @@ BENCH = Path(__file__).resolve().parents[2] / "scripts/bench"
 IMAGES = 20
 BATCH = 8
 
-needs_jpegtran = pytest.mark.skipif(
-    shutil.which("jpegtran") is None, reason="jpegtran is not installed: apt install libjpeg-turbo-progs"
-)
+needs_jpegtran = pytest.mark.needs_program("jpegtran")
 
 
 @pytest.fixture(autouse=True)
@@ -199,13 +196,12 @@ def test_without_jpegtran_only_the_seekable_shards_are_left_out(
     )
 
 
-def test_a_sample_that_packing_leaves_out_is_no_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@needs_jpegtran
+def test_a_sample_that_packing_leaves_out_is_no_comparison(tmp_path: Path) -> None:
     good = encoded(picture(40, 40), "JPEG")
     samples = [{"__key__": key, "jpg": jpeg, "cls": b"0"} for key, jpeg in (("a", good), ("b", good[:300]))]
     shard = write_shard(tmp_path / "a.tar", samples)
     repacking = module("repacking")
-    monkeypatch.setattr(repacking, "find_version", lambda: "3")
-    monkeypatch.setattr("gpuloader.pack.packing.find_version", lambda: "3")
     with pytest.raises(repacking.DataError, match="other samples"):
         repacking.repack([shard], tmp_path / "work")
 

@@ -20,7 +20,9 @@ def test_it_draws_what_is_in_the_shards(tmp_path: Path) -> None:
     assert [lines[start + 1].split("█")[0].strip(), lines[start + 1].count("█")] == ["60 - 65", 30]
     assert lines[start + 8].count("█") == 10
     assert lines[start + 8].endswith(" 10")
-    assert lines[-5].split() == ["index", *lines[-5].split()[1:-1], "host"]
+    assert lines[-6].split() == ["index", *lines[-6].split()[1:-1], "host"]
+    # Nine buffers of 9 bytes for each of 160 x 120 pixels.
+    assert lines[-2] == "  decoder            1.56 MB  device, only on a GPU"
     # 10 images of 160 x 120 and 30 of 80 x 60, of three bytes a pixel: all are in a batch of 256.
     assert lines[-1].startswith("  largest batch      1.01 MB  device, decoded whole; ")
 

@@ -124,7 +124,7 @@ def test_a_part_of_the_shards_is_held_out(data: list[Path], shards: list[Path]) 
 
 
 def test_validation_has_no_weights(shards: list[Path]) -> None:
-    module = shard_module(shards, sampling=Sampling(weights="balanced", replacement=True))
+    module = shard_module(shards, shuffle=None, sampling=Sampling(weights="balanced", replacement=True))
     held_out = delivered_ids(module.val_dataloader())
     assert len(set(held_out)) == 10
     assert not set(held_out) & set(delivered_ids(module.train_dataloader()))

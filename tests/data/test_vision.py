@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from gpuloader import Compose, ConfigError
 from gpuloader.data import VisionCollator
-from gpuloader.transforms import RandomHorizontalFlip, RandomResizedCrop
+from gpuloader.transforms import RandomHorizontalFlip, RandomResizedCrop, Resize
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CIFAR10 = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -96,6 +96,12 @@ def test_a_preset_takes_what_is_decoded_too(convert: object) -> None:
     images = [picture(40, 60, seed=1), picture(50, 30, seed=2)]
     batch = VisionCollator(preset="cifar10_eval")([(convert(image), 0) for image in images])
     assert batch["pixel_values"].equal(Compose.load("cifar10_eval")([np.asarray(image) for image in images]))
+
+
+def test_a_preset_may_be_a_dictionary() -> None:
+    recipe = {"transforms": [{"Resize": {"size": [8, 9]}}]}
+    [image] = VisionCollator(preset=recipe)([(jpeg(40, 60), 0)])["pixel_values"]
+    assert image.equal(Compose([Resize([8, 9])])(jpeg(40, 60)))
 
 
 def test_the_draws_of_a_preset_follow_torchs_seed() -> None:

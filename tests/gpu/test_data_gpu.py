@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
-from making import jpeg
+from making import encoded, jpeg, picture, write_shard
 from torch import nn
 
+from gpuloader import GPULoader, Mask
 from gpuloader.data import (
     CellMapDataLoader,
     DeviceLoader,
@@ -14,6 +18,10 @@ from gpuloader.data import (
     calculate_optimal_batch_size,
     diagnose_dataloader_speed,
 )
+from gpuloader.loading.loader import run_of
+from gpuloader.loading.reader import Reader
+from gpuloader.plan import Cursor
+from gpuloader.shards import Arena
 
 ROWS = 4 << 20  # bytes of a sample: long enough to copy that a mistake shows
 
@@ -81,3 +89,16 @@ def test_memory_ends_the_search(gpu: int) -> None:
 def test_a_preset_runs_on_the_gpu(gpu: int) -> None:
     batch = VisionCollator(preset="cifar10_eval", device_id=gpu)([(jpeg(40, 60), 1)] * 4)
     assert batch["pixel_values"].device.type == "cuda"
+
+
+def test_large_targets_are_read_into_pinned_memory(gpu: int, tmp_path: Path) -> None:
+    outline = {"segmentation": {"size": [8, 8], "counts": [0, 64]}}
+    document = json.dumps({"annotations": [outline] * 2}).encode()
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": "0", "png": encoded(picture(8, 8), "PNG"), "json": document}])
+    options = {"preset": {"transforms": [{"Resize": {"size": [200, 300]}}]}, "label_from": None, "output": "dict"}
+    with GPULoader(tar, 1, gpu, **options, fields={"outlines": Mask("json:annotations")}) as loader:
+        [read] = Reader(run_of(loader)).read(Cursor(), Arena()).fields["outlines"][""]
+        assert read.values.is_pinned()
+        [outlines] = next(iter(loader))["outlines"]
+        assert outlines.device == torch.device("cuda", gpu)
+        assert outlines.tolist() == [[[1] * 300] * 200] * 2

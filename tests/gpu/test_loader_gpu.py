@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from forms import FORMS, differences, options_of, write_forms
 from making import damaged_jpeg, jpeg, write_decoded, write_samples, write_shard
 
 from gpuloader import BadImageError, BadImages, DeviceError, GPULoader
-from gpuloader.recipe import load_preset, preset_names
+from gpuloader.recipe import load_preset
 
 # Mean difference in levels of 255: nvJPEG's chroma upsampling and inverse DCT, and DALI's border in `resize`. What is
 # done to the pixels then widens it.
@@ -26,27 +27,21 @@ def epoch(shards: Any, device_id: int | None, **kwargs: Any) -> list[dict[str, A
         return list(batches)
 
 
-def views_of(batch: dict[str, Any]) -> list[torch.Tensor]:
-    return batch["image"] if isinstance(batch["image"], list) else [batch["image"]]
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_forms(tmp_path_factory.mktemp("forms"), [(375, 500), (500, 375), (225, 300)], 24)
 
 
-@pytest.mark.parametrize("name", preset_names())
-def test_the_batches_are_those_of_the_cpu(shards: list[Path], gpu: int, name: str) -> None:
-    preset = load_preset(name)
-    if any(view.normalize for view in preset.each_view):
-        preset = load_preset(preset, {"Normalize": None})
-    levels = 1 if preset.dtype == "uint8" else 255
-    on_gpu, on_cpu = (epoch(shards, device, preset=preset) for device in (gpu, None))
+@pytest.mark.parametrize("name", FORMS)
+def test_the_batches_are_those_of_the_cpu(forms: Path, gpu: int, name: str) -> None:
+    recipe = FORMS[name]
+    on_gpu, on_cpu = (epoch(forms, device, last_batch="pad", **options_of(recipe)) for device in (gpu, None))
     for one, other in zip(on_gpu, on_cpu, strict=True):
         assert one["label"].device == one["valid"].device == torch.device("cuda", gpu)
         assert one["key"] == other["key"]
         torch.testing.assert_close(one["label"].cpu(), other["label"])
-        for view, ours, theirs in zip(preset.each_view, views_of(one), views_of(other), strict=True):
-            assert ours.device == torch.device("cuda", gpu)
-            assert ours.shape == theirs.shape
-            assert ours.dtype == theirs.dtype
-            difference = (ours.cpu().float() - theirs.float()).abs() * levels
-            assert difference.mean() < (MEAN_LEVELS_BEHIND_OPERATIONS if view.pixels else MEAN_LEVELS)
+        for changed, levels in differences(recipe, torch.device("cuda", gpu), one, other):
+            assert levels.mean() < (MEAN_LEVELS_BEHIND_OPERATIONS if changed else MEAN_LEVELS)
 
 
 @pytest.mark.parametrize("name", ["imagenet_train", "imagenet_eval", "imagenet_randaugment"])

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
-from gpuloader.helpers.atomic_files import OtherWriterError, atomic_file, remove_leftovers, write_once
+from gpuloader.helpers import atomic_files
+from gpuloader.helpers.atomic_files import atomic_file, remove_leftovers, write_once
 
 
 def write_half(path: Path, error: type[BaseException]) -> None:
@@ -40,38 +48,97 @@ def test_one_that_was_not_written_to_the_end_leaves_what_was_there(tmp_path: Pat
     assert contents(tmp_path) == {"a": b"old"}
 
 
-def test_another_writer_of_the_same_file_is_an_error(tmp_path: Path) -> None:
-    with (
-        pytest.raises(OtherWriterError, match=r"another process is writing .*, too: let one of them end first"),
-        atomic_file(tmp_path / "a"),
-    ):
-        remove_leftovers([tmp_path / "a"])  # as it does where it begins
-    assert contents(tmp_path) == {}
+def begun(path: Path) -> subprocess.Popen[bytes]:
+    """A process that writes half a file, and waits for a line."""
+    work = (
+        "import sys; from pathlib import Path\n"
+        "from gpuloader.helpers.atomic_files import atomic_file as new\n"
+        "with new(Path(sys.argv[1])) as file: file.write(b'th'); print(flush=True); input(); file.write(b'eirs')"
+    )
+    process = subprocess.Popen([sys.executable, "-c", work, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"\n"
+    return process
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path, name: str) -> None:
+    with begun(tmp_path / "a") as process:
+        assert len(contents(tmp_path)) == 1
+        process.kill()
+    assert len(contents(tmp_path)) == 1
+    with atomic_file(tmp_path / name) as file:
+        file.write(b"ours")
+    assert contents(tmp_path) == {name: b"ours"}
+
+
+def test_what_a_living_writer_has_is_left_alone(tmp_path: Path) -> None:
+    with begun(tmp_path / "a") as process:
+        with atomic_file(tmp_path / "a") as file:
+            file.write(b"ours")
+        remove_leftovers(tmp_path)
+        assert contents(tmp_path)["a"] == b"ours"
+        process.communicate(b"\n")
+    assert contents(tmp_path) == {"a": b"theirs"}
+
+
+HERE, ELSEWHERE = atomic_files._MACHINE, "0123abcd"
 
 
 @pytest.mark.parametrize(
-    ("name", "removed"),
+    ("name", "days", "removed"),
     [
-        (".a.x1y2.tmp", True),
-        (".b.tar.x1y2.tmp", True),
-        (".c.x1y2.tmp", False),  # of a file that is not among them
-        ("a.x1y2.tmp", False),  # not hidden
-        (".a.x1y2", False),
-        ("a", False),
+        (f".a.{HERE}-x1y2z3_4.tmp", 0, True),
+        (f".b.tar.{HERE}-x1y2z3_4.tmp", 0, True),
+        (f".a.{ELSEWHERE}-x1y2z3_4.tmp", 0.9, False),  # its writer may live, and its lock may count there alone
+        (f".a.{ELSEWHERE}-x1y2z3_4.tmp", 1.1, True),
+        (f"a.{HERE}-x1y2z3_4.tmp", 2, False),  # not hidden
+        (f".a.{HERE}-x1y2z3_4", 2, False),
+        (".a.x1y2z3_4.tmp", 2, False),  # another program's
+        (".a.tmp", 2, False),
+        ("a", 2, False),
     ],
 )
-def test_leftovers_are_those_of_the_files_named(tmp_path: Path, name: str, removed: bool) -> None:
+def test_leftovers_are_those_of_writers_that_are_gone(tmp_path: Path, name: str, days: float, removed: bool) -> None:
     (tmp_path / name).touch()
-    remove_leftovers([tmp_path / "a", tmp_path / "b.tar"])
+    changed = time.time() - days * 24 * 3600
+    os.utime(tmp_path / name, (changed, changed))
+    remove_leftovers(tmp_path)
     assert contents(tmp_path) == ({} if removed else {name: b""})
 
 
-def test_what_a_writer_leaves_is_a_leftover(tmp_path: Path) -> None:
-    with atomic_file(tmp_path / "a") as file:
-        left = Path(file.name).name
+def test_where_there_are_no_locks_files_are_written_and_leftovers_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    left = f".a.{HERE}-x1y2z3_4.tmp"
     (tmp_path / left).touch()
-    remove_leftovers([tmp_path / "a"])
-    assert contents(tmp_path) == {"a": b""}
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with atomic_file(tmp_path / "a") as file:
+        file.write(b"ours")
+    remove_leftovers(tmp_path)
+    assert contents(tmp_path) == {"a": b"ours", left: b""}
+
+
+def test_a_file_that_is_removed_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, made = fcntl.flock, []
+
+    def late(file: IO[bytes], kind: int) -> None:
+        made.extend(tmp_path.iterdir())
+        if len(made) == 1:
+            made[0].unlink()  # by another process
+        lock(file, kind)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", late)
+        with atomic_file(tmp_path / "a") as file:
+            file.write(b"ours")
+    assert len(made) == 2
+    assert contents(tmp_path) == {"a": b"ours"}
 
 
 def test_the_first_of_two_writers_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,14 @@
-"""Threads that are fed: each request is worked on once, and closing them ends them."""
+"""Threads that are fed: each request is worked on once, what it raises is its outcome, and closing them ends them."""
 
 from __future__ import annotations
 
 import gc
+import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -18,23 +21,67 @@ def running() -> int:
     return sum(thread.name == NAME for thread in threading.enumerate())
 
 
-def doubling(done: SimpleQueue[int]) -> Callable[[int, Callable[[], bool]], None]:
-    return lambda request, _: done.put(2 * request)
+def double(request: int, _: Callable[[], bool]) -> int:
+    return 2 * request
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_each_request_is_worked_on_once(count: int) -> None:
-    done: SimpleQueue[int] = SimpleQueue()
-    threads = FedThreads(doubling(done), NAME, count)
+    threads = FedThreads(double, NAME, count)
     assert running() == count
     for request in range(50):
         threads.put(request)
-    doubled = [done.get(timeout=300) for _ in range(50)]
+    doubled = [threads.get() for _ in range(50)]
     threads.close()
-    assert done.empty()
+    assert threads.ready == 0
     assert sorted(doubled) == list(range(0, 100, 2))
     if count == 1:
         assert doubled == sorted(doubled)
+
+
+@pytest.mark.parametrize(
+    "kind", [ValueError, SystemExit, KeyboardInterrupt, CancelledError, GeneratorExit, BaseException]
+)
+def test_what_the_work_raises_is_its_outcome(kind: type[BaseException]) -> None:
+    def work(request: int, _: Callable[[], bool]) -> int:
+        if request == 1:
+            raise raised
+        return request
+
+    raised, threads = kind("mine"), FedThreads(work, NAME)
+    for request in range(3):
+        threads.put(request)
+    assert [threads.get() for _ in range(3)] == [0, raised, 2]
+    threads.close()
+
+
+def test_stop_iteration_becomes_an_error_that_names_its_place() -> None:
+    def work(empty: list[int], _: Callable[[], bool]) -> int:
+        return next(iter(empty))
+
+    threads = FedThreads(work, NAME)
+    threads.put([])
+    error = threads.get()
+    threads.close()
+    assert isinstance(error, RuntimeError)
+    line = work.__code__.co_firstlineno + 1
+    assert re.match(rf"StopIteration, raised in work \({re.escape(__file__)}, line {line}\)", str(error))
+
+
+def test_a_request_without_a_result_has_no_outcome() -> None:
+    threads: FedThreads[int, int] = FedThreads(lambda request, _: request or None, NAME)
+    for request in (0, 1, 0, 2):
+        threads.put(request)
+    assert (threads.get(), threads.get(), threads.ready) == (1, 2, 0)
+    threads.close()
+
+
+def test_nobody_waits_for_threads_that_have_ended() -> None:
+    threads = FedThreads(double, NAME)
+    threads.put(1)
+    assert threads.get() == 2
+    threads.close()
+    assert "ended without an answer" in str(threads.get())
 
 
 def test_closing_gives_up_what_is_not_begun_and_says_so_to_what_is() -> None:
@@ -56,7 +103,7 @@ def test_closing_gives_up_what_is_not_begun_and_says_so_to_what_is() -> None:
 
 
 def test_threads_end_with_their_owner() -> None:
-    threads = FedThreads(doubling(SimpleQueue()), NAME, 2)
+    threads = FedThreads(double, NAME, 2)
     assert running() == 2
     del threads
     gc.collect()
@@ -66,10 +113,10 @@ def test_threads_end_with_their_owner() -> None:
 def test_closing_in_one_of_its_threads_does_not_wait_for_itself() -> None:
     closed = SimpleQueue[None]()
 
-    def close(threads: FedThreads[object], _: Callable[[], bool]) -> None:
+    def close(threads: FedThreads[Any, None], _: Callable[[], bool]) -> None:
         threads.close()
         closed.put(None)
 
-    threads: FedThreads[FedThreads[object]] = FedThreads(close, NAME)  # type: ignore[arg-type]
-    threads.put(threads)  # type: ignore[arg-type]
+    threads: FedThreads[Any, None] = FedThreads(close, NAME)
+    threads.put(threads)
     closed.get(timeout=300)

@@ -51,7 +51,7 @@ def test_what_a_terminal_would_obey_has_the_escapes_of_repr(text: str, expected:
                 f"  shard  {ESCAPED}",
                 f"  key    {ESCAPED}",
                 "  offset 512",
-                'Repair or remove the sample, or pass on_error="replace" to train on without it.',
+                'Repair or remove the sample, or go on without it: on_error="replace" to train, "skip" to evaluate.',
             ],
         ),
     ],
@@ -175,7 +175,7 @@ def test_an_error_of_a_command_is_one_line(hostile: Path) -> None:
 
 
 def test_a_warning_of_a_loader_can_be_printed(hostile: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with GPULoader(hostile, 1, None, preset="imagenet_eval", on_error="replace", shuffle="none") as loader:
+    with GPULoader(hostile, 1, None, preset="imagenet_eval", on_error="replace", output="dict") as loader:
         next(iter(loader))
     [said] = [message for message in caplog.messages if message.startswith("bad image replaced")]
     assert said.isprintable()

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loaders import SMALL, evaluation, loader
+from loaders import CUT, SMALL, evaluation, loader, spoilt
 from torch.nn import functional
 
-from gpuloader import ConfigError, GPULoader, StateError, World
+from gpuloader import BadImages, ConfigError, GPULoader, StateError, World
 
 pytest.importorskip("transformers")
 
@@ -133,6 +133,26 @@ def test_a_restart_goes_on_as_if_nothing_had_been(
     assert of_training[0] == of_training[1]
 
 
+@pytest.mark.parametrize("ranks", [1, 3, 13])
+def test_a_run_goes_on_between_the_two_last_steps_on_any_number_of_ranks(
+    shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    """40 samples on 3 x 13: one would be left for the last step, so the first takes 7 samples of each rank."""
+    monkeypatch.setattr(GPULoaderTrainer, "_check", lambda *_: None)  # each rank runs in this process, alone
+
+    def ids(rank: int, ranks: int, resumed: bool) -> list[list[int]]:
+        options = {**TRAIN, "shuffle": "none", "last_batch": "partial", "world": World(rank, ranks)}
+        with loader(shards, 39 // ranks, **options) as train:
+            run = trainer(tmp_path, train, num_train_epochs=1, save_strategy="no" if resumed else "steps")
+            run.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1") if resumed else None)
+        return run.model.seen
+
+    assert [list(map(len, ids(rank, 3, resumed=False))) for rank in range(3)] == [[7, 6], [7, 6], [7, 7]]
+    rest = [ids(rank, ranks, resumed=True) for rank in range(ranks)]
+    assert {len(steps) for steps in rest} == {1}
+    assert [sample for [step] in rest for sample in step] == list(range(21, 40))
+
+
 def test_a_checkpoint_of_another_trainer_has_no_state_and_is_resumed_by_its_step(
     shards: list[Path], tmp_path: Path
 ) -> None:
@@ -223,7 +243,7 @@ def metrics(prediction: EvalPrediction) -> dict[str, Any]:
     return {"right": int(right.sum()), "samples": len(right), "labels": np.sort(prediction.label_ids).tolist()}
 
 
-@pytest.mark.parametrize("last_batch", ["partial", "pad", "drop"])
+@pytest.mark.parametrize("last_batch", ["partial", "pad", "drop", "equal"])
 def test_each_sample_counts_once_in_the_metrics_and_in_the_loss(
     shards: list[Path], tmp_path: Path, last_batch: str
 ) -> None:
@@ -242,6 +262,23 @@ def test_each_sample_counts_once_in_the_metrics_and_in_the_loss(
     assert found["eval_loss"] == pytest.approx(expected["loss"].item(), rel=1e-5)
     assert found["eval_right"] == (expected["logits"].argmax(1) == labels[:count]).sum()
     np.testing.assert_allclose(predicted.predictions, expected["logits"].numpy(), atol=1e-5)
+
+
+def test_bad_images_are_left_out_of_the_metrics(tmp_path: Path) -> None:
+    bad = dict.fromkeys([1, *range(12, 24), *range(36, 40)], CUT)  # one, all of a batch, and all of the last, short one
+    good = [sample for sample in range(40) if sample not in bad]
+    on_error = BadImages(skip=True, max_share=1)
+    tar = spoilt(tmp_path, bad)
+    with evaluation(tar, 12, output={"image": "pixel_values", "label": "labels"}, on_error=on_error) as given:
+        run = trainer(tmp_path, None, eval_dataset=given, compute_metrics=metrics, per_device_eval_batch_size=12)
+        found = run.evaluate()
+    with evaluation(tar, 40, on_error=on_error) as whole, torch.no_grad():
+        images, labels = next(iter(whole))
+        expected = run.model.eval()(images, labels)["logits"].argmax(1) == labels
+    assert found["eval_samples"] == len(good)
+    assert found["eval_labels"] == sorted(sample % 10 for sample in good)
+    assert found["eval_right"] == expected.sum()
+    assert np.isfinite(found["eval_loss"])
 
 
 def test_evaluation_in_training_changes_nothing_and_may_have_several_loaders(
@@ -266,17 +303,23 @@ def test_short_batches_of_several_ranks_are_refused_before_they_are_gathered(
     shards: list[Path], tmp_path: Path
 ) -> None:
     run = trainer(tmp_path, None)
-    run.args = type("TwoRanks", (), {"eval_batch_size": 8, "process_index": 1, "world_size": 2})()
-    for last_batch in ("partial", "pad"):
-        with evaluation(shards, 8, output=BATCH, world=World(1, 2), last_batch=last_batch) as given:
-            if last_batch == "pad":
-                assert len(run.get_eval_dataloader(given)) == 3
+    run.args = type("TwoRanks", (), {"eval_batch_size": 9, "process_index": 1, "world_size": 2})()
+    for last_batch in ("partial", "pad", "equal"):
+        with evaluation(shards, 9, output=BATCH, world=World(1, 2), last_batch=last_batch) as given:
+            if last_batch != "partial":
+                *_, last = run.get_eval_dataloader(given)  # 4 of 40 samples are left: 0, or 2 and no padding
+                assert (last["labels"] != -100).sum() == (0 if last_batch == "pad" else 2)
             else:
                 with pytest.raises(ConfigError, match=r"has last_batch='partial', but Trainer gathers batches of one"):
                     run.get_eval_dataloader(given)
+    with (
+        evaluation(shards, 9, output=BATCH, world=World(1, 2), last_batch="pad", on_error="skip") as given,
+        pytest.raises(ConfigError, match=r"leaves bad images out \(skip\), but Trainer gathers batches of one size"),
+    ):
+        run.get_eval_dataloader(given)
     buckets = {"buckets": [(32, 32), (24, 48)]}
     with (
-        evaluation(shards, 8, output=BATCH, world=World(1, 2), sampling=buckets) as given,
+        evaluation(shards, 9, output=BATCH, world=World(1, 2), sampling=buckets) as given,
         pytest.raises(ConfigError, match="the evaluation loader has buckets, but Trainer gathers batches of one"),
     ):
         run.get_eval_dataloader(given)

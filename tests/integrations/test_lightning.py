@@ -35,6 +35,7 @@ from gpuloader import (  # noqa: E402
     Sampling,
     StateError,
     Stats,
+    World,
 )
 from gpuloader.lightning import GPULoaderDataModule, GPULoaderWaitMonitor  # noqa: E402
 
@@ -353,6 +354,35 @@ def steps_on_two_devices(tar: list[str], folder: Path, strategy: str) -> list[di
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
+def test_a_run_goes_on_between_the_two_last_steps_on_any_number_of_ranks(tar: list[str], tmp_path: Path) -> None:
+    """40 samples on 3 x 13: one would be left for the last step, so the first takes 7 samples of each rank."""
+
+    class OnARank(GPULoaderDataModule):
+        """The data module as on one of several devices; the run itself is of one process."""
+
+        def __init__(self, rank: int, ranks: int) -> None:
+            options = {**SMALL, "shuffle": "none", "last_batch": "partial"}
+            super().__init__(tar, tar, batch_size=39 // ranks, **options)
+            self.world = World(rank, ranks)
+
+        def _place(self) -> tuple[None, World]:
+            return None, self.world
+
+    def ids(rank: int, ranks: int, ckpt_path: Path | None = None, **given: Any) -> list[list[int]]:
+        trained = model(lightning)
+        loaders = OnARank(rank, ranks)
+        trainer(lightning, tmp_path, max_epochs=1, **given).fit(trained, datamodule=loaders, ckpt_path=ckpt_path)
+        return [step.ids for step in trained.steps["train"]]
+
+    whole = [ids(0, 3, callbacks=[checkpoints(lightning, tmp_path, **EVERY_STEP)]), ids(1, 3), ids(2, 3)]
+    assert [list(map(len, steps)) for steps in whole] == [[7, 6], [7, 6], [7, 7]]
+    path = dict(in_order(tmp_path))[1]
+    for ranks in (1, 3, 13):
+        rest = [ids(rank, ranks, path) for rank in range(ranks)]
+        assert {len(steps) for steps in rest} == {1}
+        assert [sample for [step] in rest for sample in step] == list(range(21, 40))
+
+
 @pytest.mark.slow(kept=1, of="whole programs")
 def test_devices_of_one_data_rank_train_on_the_same_batches(tar: list[str], tmp_path: Path) -> None:
     first, second = steps_on_two_devices(tar, tmp_path, "model_parallel")
@@ -543,7 +573,8 @@ def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
         ("sampling", "balanced", None),
         ("on_error", "replace", "replace"),
         ("on_error", "{replace: true}", {"replace": True}),
-        ("on_error", "skip", None),
+        ("on_error", "skip", "skip"),
+        ("on_error", "leave", None),
         ("decoder.num_threads", "3", {"num_threads": 3}),
         ("label_from", "{classes: [cat, dog]}", {"classes": ["cat", "dog"]}),
         ("cache", "{folder: /scratch, max_bytes: 500}", {"folder": "/scratch", "max_bytes": 500}),

@@ -15,9 +15,11 @@ import pytest
 import torch
 from making import picture
 from PIL import Image
+from scipy import stats
 
 from gpuloader import Compose, PresetError
 from gpuloader.recipe import TRANSFORMS, Mix, load_preset
+from gpuloader.recipe.timm import POLICY_NAMES, argument
 from gpuloader.transforms import (
     ColorJitter,
     Normalize,
@@ -26,6 +28,7 @@ from gpuloader.transforms import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     ThreeAugment,
+    TimmAutoAugment,
     TimmRandAugment,
 )
 
@@ -35,6 +38,8 @@ pytest.importorskip("transformers")
 import timm
 import transformers
 from timm.data import create_transform, resolve_model_data_config
+from timm.data.auto_augment import LEVEL_TO_ARG
+from timm.data.random_erasing import RandomErasing as TimmErasing
 from timm.data.transforms import CenterCropOrPad
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -70,6 +75,8 @@ def apart(ours: Compose, theirs: Callable[[Image.Image], torch.Tensor], sizes: l
         ({"input_size": 96, "crop_pct": 0.9}, 1.01),
         ({"crop_mode": "squash", "crop_pct": 0.95}, 1.01),
         ({"crop_mode": "squash", "input_size": (3, 96, 128), "mean": (0.5, 0.4, 0.3), "std": (0.3, 0.4, 0.5)}, 1.01),
+        ({"crop_mode": "border", "crop_pct": 1.0}, 1.01),
+        ({"input_size": (3, 96, 128), "crop_pct": 1.0}, 1.01),
         ({"interpolation": "bicubic", "crop_pct": 0.95}, 3.01),  # PIL rounds and clips between its two passes
     ],
     ids=str,
@@ -134,6 +141,22 @@ def test_a_models_data_config_is_its_evaluation(name: str) -> None:
                 ColorJitter((0.7, 1.3), (0.7, 1.3), (0.7, 1.3)),
             ],
         ),
+        ({"interpolation": "random"}, [RandomResizedCrop(224, interpolation="random"), RandomHorizontalFlip()]),
+        (
+            {"auto_augment": "rand-m9-mstd101"},
+            [
+                RandomResizedCrop(224),
+                RandomHorizontalFlip(),
+                TimmRandAugment(9, magnitude_std=101, increasing=False, interpolation="bilinear"),
+            ],
+        ),
+        *(
+            (
+                {"auto_augment": f"{policy}-mstd0.5"},
+                [RandomResizedCrop(224), RandomHorizontalFlip(), TimmAutoAugment(policy, 0.5, "bilinear")],
+            )
+            for policy in ("v0", "v0r", "original", "originalr")
+        ),
     ],
     ids=str,
 )
@@ -143,6 +166,26 @@ def test_training_has_timms_parameters(options: dict[str, Any], expected: list[A
     assert Compose.from_timm(theirs) == Compose([*expected, Normalize(**statistics)])
     without = create_transform(**{"input_size": 224, **TRAIN, **options, "normalize": False})
     assert Compose.from_timm(without) == Compose(expected, dtype="uint8")
+
+
+OPERATIONS = {name for policy in POLICY_NAMES for pair in TimmAutoAugment(policy).pairs for name, *_ in pair}
+OPERATIONS |= {name for each in (True, False) for name in TimmRandAugment(increasing=each).names}
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_arguments_of_operations_are_timms(name: str) -> None:
+    timms = f"{name}Rel" if name.startswith("Translate") else name
+    size = 80 if name == "TranslateX" else 60 if name == "TranslateY" else 1  # theirs are shares of the image
+    for magnitude in np.arange(0, 10.5, 0.5).tolist():
+        of_level = LEVEL_TO_ARG[timms]
+        found = (
+            {0.0} if of_level is None else {size * value for _ in range(40) for value in of_level(magnitude, {})[:1]}
+        )
+        levels = np.full(2, magnitude / 10)
+        ours = argument(name, levels, np.array([1.0, -1.0]), np.array([[60, 80]]))
+        np.testing.assert_allclose(
+            sorted({round(each, 6) for each in ours}), sorted({round(each, 6) for each in found})
+        )
 
 
 @pytest.mark.parametrize(
@@ -165,13 +208,29 @@ def test_timms_own_recipes_are_those_that_are_shipped(name: str, options: dict[s
 
 
 @pytest.mark.parametrize(
-    ("mode", "value"), [("const", 0.0), ("pixel", "random")], ids=["to the mean", "noise for each pixel"]
+    ("mode", "value"),
+    [("const", 0.0), ("pixel", "random"), ("rand", "random_color")],
+    ids=["to the mean", "noise for each pixel", "one colour"],
 )
 def test_erasing_has_timms_parameters(mode: str, value: object) -> None:
     theirs = create_transform(224, **TRAIN, re_prob=0.4, re_mode=mode)
     *_, ours = Compose.from_timm(theirs).transforms
     assert isinstance(ours, RandomErasing)
-    assert (ours.p, ours.scale, ours.value) == (0.4, (0.02, 1 / 3), value)
+    assert (ours.p, ours.scale, ours.value, ours.count) == (0.4, (0.02, 1 / 3), value, 1)
+
+
+def test_several_rectangles_are_distributed_as_timms() -> None:
+    theirs = TimmErasing(1.0, mode="rand", max_count=3, device="cpu")
+    ours = Compose.from_timm([oracle.transforms.Resize((96, 96)), oracle.transforms.ToTensor(), theirs])
+    images = ours([np.zeros((96, 96, 3), np.uint8)] * 500)
+    others = torch.stack([theirs(torch.zeros(3, 96, 96)) for _ in range(500)])
+
+    def measures(batch: torch.Tensor) -> list[list[float]]:
+        colours = [len(np.unique(image[0].numpy())) - 1 for image in batch]
+        return [colours, (batch[:, 0] != 0).float().mean((1, 2)).tolist(), batch.amax((1, 2, 3)).tolist()]
+
+    for one, other in zip(measures(images), measures(others), strict=True):
+        assert stats.ks_2samp(one, other).pvalue > 1e-3
 
 
 # --- timm: what has no counterpart
@@ -180,16 +239,18 @@ def test_erasing_has_timms_parameters(mode: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({**TRAIN, "interpolation": "random"}, "timm's RandomResizedCropAndInterpolation draws its filter: give"),
-        ({**TRAIN, "train_crop_mode": "rkrc"}, "timm's ResizeKeepRatio has no counterpart: give create_transform a sq"),
-        ({**TRAIN, "auto_augment": "original"}, "timm's AutoAugment has no counterpart, except for auto_augment='3a'"),
+        ({**TRAIN, "train_crop_mode": "rkrc"}, "timm's ResizeKeepRatio to (224, 224) has no counterpart before Cent"),
+        (
+            {**TRAIN, "auto_augment": "v0-mstd101"},
+            "timm's AutoAugment with mstd101 has no counterpart: allowed is at mo",
+        ),
         ({**TRAIN, "auto_augment": "augmix-m5"}, "timm's AugMixAugment has no counterpart: leave auto_augment out"),
         ({**TRAIN, "auto_augment": "rand-m9-t3a"}, "timm's RandAugment has other operations than timm's own two sets"),
-        ({**TRAIN, "auto_augment": "rand-m9-mstd101"}, "timm's RandAugment draws magnitudes evenly: give auto_augment"),
-        ({**TRAIN, "re_prob": 0.2, "re_mode": "rand"}, "timm's RandomErasing erases with one random colour: give "),
-        ({**TRAIN, "re_prob": 0.2, "re_count": 3}, "timm's RandomErasing erases several rectangles: give create_tran"),
-        ({"crop_mode": "border"}, "timm's CenterCropOrPad with fill=[124, 116, 104], padding_mode='constant' has no"),
-        ({"input_size": (3, 96, 128)}, "timm's ResizeKeepRatio has no counterpart: give create_transform a square"),
+        (
+            {"crop_mode": "border"},
+            "timm's ResizeKeepRatio to (256, 256) has no counterpart before CenterCropOrPad: allo",
+        ),
+        ({"input_size": (3, 96, 128)}, "of the same size (with timm, crop_pct=1), and no drawn sc"),
         ({"crop_border_pixels": 4}, "timm's TrimBorder has no counterpart: leave crop_border_pixels out"),
     ],
     ids=str,

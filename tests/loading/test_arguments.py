@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_graph import GPU, gpu_graph
 from making import encoded, jpeg, write_shard
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from gpuloader import Compose, ConfigError, DeviceError, GPULoader, LoaderError, Sampling
-from gpuloader.loading.arguments import warn_of_places
+from gpuloader import Compose, ConfigError, DeviceError, GPULoader, LoaderError, Sampling, World
+from gpuloader.loading.arguments import resolve_own_device, warn_of_places
 
 SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 
@@ -39,12 +40,18 @@ def order(tar: Any, **kwargs: Any) -> list[int]:  # noqa: ANN401
         ({"num_workers": 8}, "num_workers: there are no worker processes here: set decoder=Decoder(num_threads=)"),
         ({"drop_last": True}, 'drop_last: use last_batch="drop" for True; "partial" keeps the short batch'),
         ({"transform": None}, "transform: use preset=Compose.from_torchvision(transform)"),
-        ({"collate_fn": list}, 'collate_fn: use fields={extension: collator} with output="dict"'),
+        ({"collate_fn": list}, "collate_fn: use fields={extension: collator}, see gpuloader.collators"),
         ({"sampler": None}, "sampler: use sampling=Sampling(subset=, weights=), or shuffle= with a function"),
         ({"generator": None}, "generator: use seed=: every random number is a function of seed, epoch and sample"),
         ({"device": "cuda"}, "device: it is called device_id here"),
         ({"prefetch_factor": 2}, "prefetch_factor: use decoder=Decoder(prefetch=)"),
         ({"timeout": 3, "in_order": True}, "timeout: not needed here, leave it out: batches are made in threads"),
+        ({"train": True}, 'train: use preset="imagenet_train" or preset="imagenet_eval"; it also chooses shuffle'),
+        ({"resume": True}, "resume: use loader.load_state_dict(state), with a state from loader.state_dict()"),
+        (
+            {"shuffle": 1},
+            "shuffle=1: allowed are 'none', 'full', 'block', 'shards', True, False and a function of the epoch",
+        ),
         ({"bach_size": 3}, "bach_size: GPULoader has no such argument; did you mean batch_size?"),
         ({"zzz": 3}, "zzz: GPULoader has no such argument; allowed are tar, batch_size, device_id, preset"),
     ],
@@ -215,7 +222,7 @@ def test_a_loader_in_each_of_several_workers_of_torch_is_refused(shards: list[Pa
 
 def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
     with loader(shards, 16, sampling=Sampling(subset=slice(30)), last_batch="partial") as batches:
-        assert (batches.num_samples, batches.batch_size, len(batches)) == (30, 16, 2)
+        assert (batches.num_samples, batches.batch_size, len(batches), batches.num_batches) == (30, 16, 2, 2)
         assert (len(batches.dataset), batches.dataset.classes, batches.dataset.class_to_idx) == (40, None, {})
 
 
@@ -256,3 +263,24 @@ def test_the_sampler_has_the_length_that_scripts_of_torch_read(
 def test_a_loader_shows_what_it_runs(shards: list[Path], kwargs: dict[str, Any], says: str) -> None:
     with loader(shards, **kwargs) as batches:
         assert says in repr(batches)
+
+
+@pytest.mark.parametrize(("given", "device"), [("auto", GPU), (GPU, GPU), ("cuda", GPU), (None, None), ("cpu", None)])
+def test_what_is_no_loader_chooses_its_device_as_a_loader_does(given: Any, device: int | None) -> None:  # noqa: ANN401
+    with gpu_graph():
+        assert resolve_own_device(given) == device
+    if device is None or given == "auto":  # on a machine without a GPU
+        assert torch.cuda.is_available() or resolve_own_device(given) is None
+
+
+def test_in_a_worker_process_auto_is_the_cpu() -> None:
+    with gpu_graph():
+        [found] = DataLoader(["auto"], batch_size=None, num_workers=1, collate_fn=resolve_own_device)
+    assert found is None
+
+
+def test_decoding_threads_are_the_processs_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuloader.loading.world.available_cores", lambda: 48)
+    shares = {n: World(0, n, local_world_size=n) for n in (1, 2, 8, 64)}
+    assert {n: world.decoding_threads(None) for n, world in shares.items()} == {1: 48, 2: 24, 8: 6, 64: 1}
+    assert {n: world.decoding_threads(GPU) for n, world in shares.items()} == {1: 8, 2: 8, 8: 6, 64: 1}

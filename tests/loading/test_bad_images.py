@@ -58,7 +58,7 @@ def test_where_a_good_jpeg_fails_too_no_image_is_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str | BadImages, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("gpuloader.pipelines.triage.good_jpeg", lambda: np.frombuffer(damaged_jpeg(), np.uint8))
-    with evaluation(spoilt(tmp_path, {5: damaged_jpeg()}), 4, on_error=on_error) as batches:
+    with evaluation(spoilt(tmp_path, {5: damaged_jpeg()}), 4, output="dict", on_error=on_error) as batches:
         epoch = iter(batches)
         next(epoch)
         with pytest.raises(DeviceError, match=r"not the images: .* \(driver .*, DALI .*, nvImageCodec .*\)"):

@@ -287,7 +287,13 @@ HALF = Sampling(subset=slice(0, 20))
             "from 'a subset of 20 samples' to 'all 40 samples': the run goes on with epoch 3",
         ),
         ({}, {"shuffle": "none"}, 8, 4, "shuffle from 'full' to 'none'; epoch 3 cannot go on"),
-        ({}, {"sampling": {"weights": "balanced"}}, 8, 4, "to '40 samples by weight'; epoch 3 cannot go on"),
+        (
+            {},
+            {"sampling": {"weights": "balanced"}, "shuffle": None},
+            8,
+            4,
+            "to '40 samples by weight', shuffle from 'full' to 'none'; epoch 3 cannot go on",
+        ),
         (
             {"sampling": {"curriculum": {"by": "height", "shares": {0: 0.5}}}},
             {"sampling": {"curriculum": {"by": "width", "shares": {0: 0.5}}}},
@@ -361,7 +367,8 @@ def test_only_the_first_rank_of_a_machine_says_what_changes(
     with mixed(three, 1, 1, 1) as batches:
         state = saved(batches) | {"delivered": 4}
     for rank in range(2):
-        with mixed(three, 2, 1, {0: 1, 2: 5}, world=World(rank, 2, local_rank=rank)) as batches:
+        world = World(rank, 2, local_rank=rank)
+        with mixed(three, 2, 1, {0: 1, 2: 5}, world=world, last_batch="equal") as batches:
             batches.load_state_dict(state, change_sampling=True)
     [record] = caplog.records
     assert record.getMessage() == "the weights of the sources change from 1:1:1 to 2:1:1, at sample 4 of epoch 0"
@@ -558,7 +565,10 @@ def test_a_curriculum_that_cannot_be_meant_is_refused(shards: list[Path], given:
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        ({"sampling": {"weights": "balanced"}}, "curriculum and weights cannot be combined: give one of them"),
+        (
+            {"sampling": {"weights": "balanced"}, "shuffle": None},
+            "curriculum and weights cannot be combined: give one of them",
+        ),
         ({"sampling": {"buckets": [(16, 16)]}}, "buckets and curriculum cannot be combined"),
         ({"several": True}, "curriculum and several sources cannot be combined"),
         ({"shuffle": "shards"}, 'curriculum and shuffle="shards" cannot be combined'),

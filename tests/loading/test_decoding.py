@@ -14,7 +14,7 @@ from making import jpeg, write_shard
 from nvidia.dali import fn
 
 from gpuloader import Compose, Decoder, GPULoader
-from gpuloader.pipelines import Source, recipe_pipeline
+from gpuloader.pipelines import Source, decoder_buffers, recipe_pipeline
 from gpuloader.recipe import Drawn
 from gpuloader.shards import EncodedImage
 
@@ -48,6 +48,16 @@ def test_the_decoder_is_told_the_largest_image_within_a_bound(
         next(iter(loader))
     [options] = decoders
     assert (options["preallocate_height_hint"], options["preallocate_width_hint"]) == expected
+    pixels, mib = expected[0] * expected[1], 1 << 20  # 16-bit coefficients, and on the device the levels; or DALI's
+    assert options["device_memory_padding"] == (9 * pixels or 16 * mib)
+    assert options["host_memory_padding"] == (6 * pixels or 8 * mib)
+
+
+@pytest.mark.parametrize(
+    ("size", "device_mib", "host_mib"), [((1024, 1024), 9, 6), ((2048, 1024), 16, 8), ((0, 0), 16, 8)]
+)
+def test_a_gpus_decoder_reserves_at_most_what_dali_does(size: tuple[int, int], device_mib: int, host_mib: int) -> None:
+    assert list(decoder_buffers(*size).values()) == [device_mib << 20, host_mib << 20]
 
 
 def test_closing_gives_dalis_memory_back_once_the_pipeline_is_gone(
@@ -66,7 +76,7 @@ def test_closing_gives_dalis_memory_back_once_the_pipeline_is_gone(
     loader = GPULoader(shards, 8, None, preset="cifar10_eval")
     next(iter(loader))
     monkeypatch.setattr(
-        "gpuloader.loading.decoding.ReleaseUnusedMemory", lambda: alive.append(pipelines[0]() is not None)
+        "gpuloader.pipelines.running.ReleaseUnusedMemory", lambda: alive.append(pipelines[0]() is not None)
     )
     loader.close()
     assert alive == [False]

@@ -22,6 +22,8 @@ from gpuloader import (
     DataError,
     Field,
     GPULoader,
+    LabelError,
+    LabelFrom,
     OneOf,
     Sampling,
     World,
@@ -127,6 +129,7 @@ def test_fields_of_one_component_read_it_once_and_are_named_freely(
     }
     names = {"number": "n", "score": "s", "json": "all", "Any name": "text"}
     with loader(shard(tmp_path), COUNT, fields=fields, output=names) as batches:
+        read.clear()  # what was looked at when it was made, for the keys that `fields` names
         [batch] = list(batches)
     assert sorted(read[: 2 * COUNT]) == [(sample, each) for sample in range(COUNT) for each in ("json", "txt")]
     assert batch["n"] == [each["number"] for each in batch["all"]] == [2 * score for score in batch["s"]]
@@ -267,7 +270,9 @@ def test_a_collator_of_yours_that_fails_ends_the_run_also_where_bad_images_are_r
     tar = shard(tmp_path, {5: {"txt": b"bad"}})
     for fields in ({"txt": picky_collator}, {"said": Field("txt", bytes, picky_collator)}):
         with loader(tar, fields=fields, on_error="replace") as batches:
-            with pytest.raises(DataError, match=r"^the \.txt component of '005' in .*a\.tar: I do not like it"):
+            with pytest.raises(
+                DataError, match=r": of 4 samples, the \.txt component of '005' in .*a\.tar: I do not like it"
+            ):
                 list(batches)
             assert batches.stats().bad == {}
 
@@ -364,3 +369,65 @@ def test_the_images_are_those_without_fields(tmp_path: Path) -> None:
     with loader(tar, **recipe) as without, loader(tar, fields=fields, **recipe) as with_fields:
         for one, other in zip(without, with_fields, strict=True):
             assert torch.equal(one["image"], other["image"])
+
+
+# --- beside fields, a batch is a dictionary, and data without labels needs none
+
+KINDS: dict[str, list[dict[str, Any]]] = {
+    "nothing": [{"__key__": "0"}, {"__key__": "1"}],
+    "labels": [{"__key__": "0", "cls": b"1"}, {"__key__": "1", "cls": b"0"}],
+    "a label": [{"__key__": "0", "cls": b"1"}, {"__key__": "1"}],
+    "folders": [{"__key__": "cat/0"}, {"__key__": "dog/1"}],
+    "a folder": [{"__key__": "0"}, {"__key__": "dog/1"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("nothing", {}, None),
+        ("nothing", {"label_from": "auto"}, None),
+        ("labels", {}, [1, 0]),
+        ("labels", {"label_from": None}, None),
+        ("folders", {"label_from": "folder"}, [0, 1]),
+        ("nothing", {"output": "dict"}, None),
+        ("nothing", {"output": {"label": "y", "txt": "text"}}, None),
+        # What may be a mistake is an error, as without fields.
+        ("a label", {}, "1 of 2 samples lack a label"),
+        ("folders", {}, 'All samples are in folders, which label_from="folder" numbers'),
+        ("a folder", {}, "2 of 2 samples lack a label"),
+        ("nothing", {"label_from": "cls"}, "2 of 2 samples lack a label"),
+        ("nothing", {"label_from": LabelFrom(classes=["cat", "dog"])}, "2 of 2 samples lack a label"),
+        ("nothing", {"fields": ()}, "2 of 2 samples lack a label"),
+        ("nothing", {"fields": {}, "output": "dict"}, "2 of 2 samples lack a label"),
+    ],
+)
+def test_labels_are_expected_beside_fields_only_where_the_data_have_some(
+    tmp_path: Path, kind: str, options: dict[str, Any], expected: list[int] | str | None
+) -> None:
+    samples = [{"jpg": jpeg(20, 20), "txt": b"text", **sample} for sample in KINDS[kind]]
+    tar, given = write_shard(tmp_path / "a.tar", samples), {"fields": ["txt"], "preset": OPTIONS["preset"], **options}
+    if isinstance(expected, str):
+        with pytest.raises(LabelError, match=expected):
+            GPULoader(tar, 2, "cpu", **given)
+        return
+    [batch] = GPULoader(tar, 2, "cpu", **given)
+    label = batch["y" if "y" in batch else "label"]
+    assert (label if label is None else label.tolist()) == expected
+    assert batch["text" if "y" in batch else "txt"] == ["text", "text"]
+
+
+def test_a_folder_of_pictures_has_the_labels_of_its_folders_beside_fields(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        (tmp_path / "photos" / name / "0.jpg").write_bytes(jpeg(20, 20))
+        (tmp_path / "photos" / name / "0.txt").write_text(name)
+    [batch] = GPULoader(tmp_path / "photos", 2, "cpu", preset=OPTIONS["preset"], fields=["txt"])
+    assert (batch["label"].tolist(), batch["txt"]) == ([0, 1], ["cat", "dog"])
+
+
+def test_without_fields_a_batch_is_a_tuple(shards: list[Path]) -> None:
+    for options in ({}, {"fields": ()}, {"output": None}, {"output": "tuple"}):
+        images, labels = next(iter(GPULoader(shards, 4, "cpu", preset=OPTIONS["preset"], **options)))
+        assert images.shape == (4, 3, 16, 16)
+        assert labels.tolist() == [0, 1, 2, 3]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -183,12 +182,13 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("samples_per_shard", [1000, 5])
-@pytest.mark.parametrize("seekable", [False, True], ids=["plain", "seekable"])
+@pytest.mark.parametrize(
+    "seekable",
+    [pytest.param(False, id="plain"), pytest.param(True, id="seekable", marks=pytest.mark.needs_program("jpegtran"))],
+)
 def test_a_run_goes_on_from_the_folder_to_packed_shards_and_back(
     photos: Path, tmp_path: Path, seekable: bool, samples_per_shard: int
 ) -> None:
-    if seekable and shutil.which("jpegtran") is None:
-        pytest.skip("jpegtran is not installed: apt install libjpeg-turbo-progs")
     options = {"shuffle": False, "seekable": seekable, "samples_per_shard": samples_per_shard, "workers": 1}
     result = pack(photos, tmp_path / "packed", **options)
     assert len(result.shards) == -(-21 // samples_per_shard)

@@ -1,12 +1,11 @@
 """The whole loader on the graph that a GPU runs, see `gpu_graph`: the samples of the CPU, and its pixels within bounds.
 
-tests/test_operations.py has each operation and its bound.
+tests/test_operations.py has each operation and its bound, test_gpu_forms.py each preset and form of a recipe.
 """
 
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,17 @@ from packing import samples_of
 from PIL import Image
 
 from gpuloader import BadImageError, BadImages, Compose, DataError, Decoder
+from gpuloader.loading.loader import run_of
+from gpuloader.loading.reader import Reader
 from gpuloader.pipelines import recipe_pipeline
-from gpuloader.recipe import Recipe, load_preset, preset_names
+from gpuloader.plan import Cursor
+from gpuloader.recipe import Recipe, load_preset
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.program import Op
+from gpuloader.shards import Arena
 from gpuloader.transforms import (
     AugMix,
+    CenterCrop,
     ColorJitter,
     Pad,
     RandomCrop,
@@ -93,34 +97,6 @@ def same(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> bool:
     return next(keys) == next(keys) and torch.equal(next(images), next(images))
 
 
-def without_repeated_views(preset: Recipe) -> Recipe:
-    """Of views that are drawn alike, one: tracing them all takes seconds."""
-    if not isinstance(preset.views, tuple):
-        return preset
-    return replace(preset, views=tuple(replace(view, count=1) for view in preset.views))
-
-
-# Those whose images differ in size are in test_sizes_that_differ.py; boxes would be needed for those that draw by them.
-PRESETS = [name for name in preset_names() if load_preset(name).batch == "dense" and not load_preset(name).by_boxes]
-
-
-@pytest.mark.slow(kept=7)
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_makes_the_same_of_the_samples(shards: list[Path], name: str) -> None:
-    preset = load_preset(name)
-    if any(view.normalize for view in preset.each_view):
-        preset = load_preset(preset, {"Normalize": None})
-    options = {
-        "preset": without_repeated_views(preset),
-        "sampling": {"steps_per_epoch": 1},
-        "decoder": Decoder(prefetch=1),
-        "last_batch": "drop",
-    }
-    ours, theirs = (epochs(shards, device, batch_size=4, **options) for device in (GPU, None))
-    assert len(ours) == 1
-    check(ours, theirs)
-
-
 @pytest.mark.parametrize(
     ("preset", "last_batch"),
     [(SMALL, "partial"), (ERASED, "pad"), (VIEWS, "partial"), (MIXED, "pad"), (GROWING, "partial"), (PADDED, "drop")],
@@ -180,7 +156,7 @@ def test_every_state_gives_the_rest(shards: list[Path]) -> None:
         assert same(rest, batches[step:])
 
 
-@pytest.mark.parametrize(("samples", "rows"), [(7, [[2, 0], [2, 0], [2, 1]]), (1, [[0], [0], [1]])])
+@pytest.mark.parametrize(("samples", "rows"), [(7, [[1, 1], [1, 1], [1, 2]]), (1, [[0], [0], [1]])])
 def test_ranks_may_have_fewer_samples_or_none(shards: list[Path], samples: int, rows: list[list[int]]) -> None:
     of_ranks = []
     for rank in range(3):
@@ -215,6 +191,26 @@ def test_a_bad_image_costs_few_pipelines(tmp_path: Path, built: list[object]) ->
         assert (~next(iter(loader))["valid"]).nonzero().tolist() == [[13]]
     # That which failed; the image alone; a good one and the rest; the image as it is read again; a good one; the last.
     assert len(built) == 6
+
+
+@pytest.mark.parametrize(
+    ("transform", "region", "tries"),
+    [
+        (RandomResizedCrop(32), False, 1),  # the decoder gets the same in each epoch
+        (CenterCrop(32), True, 1),
+        (RandomResizedCrop(32), True, 3),  # another window in each epoch, which may be without the damage
+    ],
+)
+def test_a_bad_image_is_tried_again_only_where_the_decoder_gets_something_else(
+    tmp_path: Path, built: list[object], transform: Transform, region: bool, tries: int
+) -> None:
+    tar = spoilt(tmp_path, {13: damaged_jpeg()}, count=20)
+    on_error = BadImages(replace=True, max_share=0.1)
+    with load_on(GPU, tar, 20, preset=Recipe([transform]), decoder=Decoder(region=region), on_error=on_error) as loader:
+        reader = Reader(run_of(loader), suspects=[13])
+        bad = [reader.read(Cursor(epoch), Arena()).bad for epoch in range(3)]
+    assert bad == 3 * [{13: "DALI's decoder fails on it"}]
+    assert len(built) == 2 * tries  # of the image, and of a good one before it is blamed
 
 
 def test_a_recipe_run_by_itself_gives_the_loaders_pixels_and_names_bad_images(shards: list[Path]) -> None:

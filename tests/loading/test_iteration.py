@@ -1,24 +1,24 @@
-"""Threads that share an iterator: one clear error, and no batch lost, doubled or out of order."""
+"""Threads that share an iterator: one clear error, and no batch lost or doubled; and what a user's code raises."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from itertools import chain, count, repeat
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
 import pytest
 
-from gpuloader import GPULoader, LoaderError, MixedLoader
+from gpuloader import Field, GPULoader, LoaderError, MixedLoader, World
 
 SAID = "two threads are in this loader at once: give each thread its own loader, or use a lock"
 SETTINGS = {"preset": "imagenet_eval", "shuffle": "none", "decoder": {"num_threads": 1, "prefetch": 1}}
 
 
 def single(shards: list[Path], **settings: Any) -> Any:  # noqa: ANN401
-    return GPULoader(shards, 2, None, output="dict", **SETTINGS, **settings)
+    return GPULoader(shards, 2, None, output="dict", **{**SETTINGS, **settings})
 
 
 def mixed(shards: list[Path], **settings: Any) -> Any:  # noqa: ANN401
@@ -97,3 +97,71 @@ def test_an_interrupt_between_entering_and_leaving_leaves_nothing_locked(shards:
             other.submit(next, epoch).result()
         assert keys(next(epoch)) == ("000000", "000001")  # the thread that was interrupted goes on
         assert keys(other.submit(next, epoch).result()) == ("000002", "000003")
+
+
+# --- what a user's code raises in the reading thread
+
+
+def raising(error: BaseException, at: int) -> Callable[..., Any]:
+    """Returns a function that returns its argument, and raises an error at one call."""
+    calls = count()
+
+    def function(given: Any) -> Any:  # noqa: ANN401
+        if next(calls) == at:
+            raise error
+        return given
+
+    return function
+
+
+def by_a_collator(error: BaseException) -> dict[str, Any]:
+    return {"fields": {"json": raising(error, at=2)}}  # once for each batch
+
+
+def by_a_parser(error: BaseException) -> dict[str, Any]:
+    return {"fields": {"json": Field("json", raising(error, at=4))}}  # once for each of 2 samples
+
+
+def by_an_order(error: BaseException) -> dict[str, Any]:
+    given = raising(error, at=2)  # two calls are for the loader's making
+    return {"shuffle": lambda _: given(range(40))}
+
+
+USERS = pytest.mark.parametrize("settings", [by_a_collator, by_a_parser, by_an_order])
+
+
+@USERS
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, CancelledError])
+def test_what_a_users_code_raises_reaches_the_loop(
+    shards: list[Path], kind: type[BaseException], settings: Callable[[BaseException], dict[str, Any]]
+) -> None:
+    error, received = kind("mine"), []
+    with single(shards, **settings(error)) as loader:
+        epoch = iter(loader)
+        with pytest.raises(kind) as caught:
+            received.extend(map(keys, epoch))
+        assert caught.value is error
+        received.extend(map(keys, epoch))  # the loop may go on, from the batch that failed
+    assert received == [(f"{number:06d}", f"{number + 1:06d}") for number in range(0, 40, 2)]
+
+
+@USERS
+def test_a_stop_iteration_of_a_users_code_does_not_end_the_epoch(
+    shards: list[Path], settings: Callable[[BaseException], dict[str, Any]]
+) -> None:
+    with (
+        single(shards, **settings(StopIteration())) as loader,
+        pytest.raises(RuntimeError, match=r"StopIteration, raised in function \(.*test_iteration\.py, line \d+\)"),
+    ):
+        list(loader)
+
+
+def test_nor_does_one_in_the_thread_of_the_loop(shards: list[Path]) -> None:
+    world = World(rank=2, world_size=3)  # it has no sample in the last of these steps
+    order = raising(StopIteration(), at=3)
+    settings: Any = {**SETTINGS, "shuffle": lambda epoch: order(range(1))}
+    with (
+        GPULoader(shards, 1, None, last_batch="partial", world=world, **settings) as loader,
+        pytest.raises(RuntimeError, match="StopIteration, raised in function"),
+    ):
+        list(chain(*repeat(loader, 9)))

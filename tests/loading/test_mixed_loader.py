@@ -81,6 +81,7 @@ def test_whose_turn_it_is(shards: list[Path], mode: dict[str, Any], epochs: list
         lengths, turns = [], []
         for _ in epochs:
             lengths.append(len(batches))
+            assert batches.num_batches == lengths[-1]
             turns.append(names(batches))
     assert turns == epochs
     assert lengths == [len(epoch) for epoch in epochs]

@@ -85,7 +85,9 @@ def test_a_loader_refuses_what_does_not_fit_its_data(shards: list[Path], given: 
         ({"decoder": 0}, "decoder=0: allowed is a Decoder("),  # not "none given"
         ({"decoder": Cache()}, "decoder=Cache(folder=None, max_bytes=None): allowed is a Decoder("),
         ({"sampling": {"weight": "balanced"}}, "sampling: Sampling has no 'weight' (did you mean weights?); allowed"),
-        ({"on_error": "skip"}, 'on_error=\'skip\': allowed are "raise", "replace" and a BadImages(...)'),
+        ({"on_error": "leave"}, 'on_error=\'leave\': allowed are "raise", "replace", "skip" and a BadImages(...)'),
+        ({"on_error": {"skip": 1}}, "BadImages(skip=1): allowed are True and False"),
+        ({"on_error": {"skip": True, "replace": True}}, "BadImages(replace=True, skip=True): a bad image is"),
         ({"cache": "/scratch"}, "cache='/scratch': allowed is a Cache(folder=, max_bytes=), or a mapping of these"),
         ({"world": (0, 1)}, "world=(0, 1): allowed is a World(rank=, world_size=, local_rank=, local_world_size=)"),
         ({"world": {"rank": 1}}, "world={'rank': 1}: world_size is missing; give all of rank, world_size"),
@@ -145,7 +147,7 @@ def test_what_is_not_said_is_at_its_default() -> None:
         "require": (),
     }
     assert asdict(LabelFrom()) == {"place": "default", "classes": None}
-    assert asdict(BadImages()) == {"replace": False, "max_share": 0.01, "known": None}
+    assert asdict(BadImages()) == {"replace": False, "max_share": 0.01, "known": None, "skip": False}
     assert asdict(Decoder()) == {
         "num_threads": None,
         "prefetch": 2,

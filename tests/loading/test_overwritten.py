@@ -149,7 +149,7 @@ def test_what_was_accepted_of_one_read_does_not_hold_for_the_next(tmp_path: Path
     bad[0] = b"no image".ljust(SLOT)
     shard = written(tmp_path / "a.tar", bad)
     new = [bad[0], *images(100, (60, 40))[1:]]
-    with evaluation(shard, COUNT, on_error="replace") as loader:
+    with evaluation(shard, COUNT, on_error="replace", output="dict") as loader:
         draw = type(run_of(loader).shards).read_images
         run = run_of(loader)
 

@@ -42,7 +42,7 @@ from gpuloader import (
         ({"tar": None}, ConfigError, "tar=None: allowed is a path"),
         ({"tar": ["a.tar", 3]}, ConfigError, "allowed is a path, a URL, a folder, a pattern, or a list of these"),
         ({"fields": 3, "output": "dict"}, ConfigError, "fields=3: give a list of extensions"),
-        ({"fields": ["json"]}, ConfigError, 'with output="dict" only'),
+        ({"fields": ["json"], "output": "tuple"}, ConfigError, 'with output="dict" only: leave output out'),
         ({"fields": ["key"], "output": "dict"}, ConfigError, "key is already the name of another entry"),
     ],
 )

@@ -303,7 +303,19 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
         ({"sampling": {"weights": "equal"}}, "weights='equal': allowed are a number for each sample, {label:"),
         ({"sampling": {"weights": "balanced"}, "label_from": None}, "weights are by label, but label_from=None"),
         ({"sampling": {"weights": HALVES, "replacement": "no"}}, r"replacement='no'\): allowed are True and False"),
-        ({"sampling": {"weights": HALVES}, "shuffle": rolled}, "weights and a function as shuffle cannot be"),
+        (
+            {"sampling": {"weights": HALVES}, "shuffle": rolled},
+            "Sampling\\(weights=...\\) and shuffle=<function rolled",
+        ),
+        (
+            {"sampling": {"weights": HALVES}, "shuffle": "none"},
+            "and shuffle='none' cannot be combined: the weights draw",
+        ),
+        (
+            {"sampling": {"weights": HALVES}, "shuffle": "full"},
+            "and shuffle='full' cannot be combined: the weights draw",
+        ),
+        ({"sampling": {"weights": HALVES}, "shuffle": False}, "and shuffle=False cannot be combined: the weights draw"),
         ({"sampling": {"subset": [1]}, "shuffle": rolled}, "a function as shuffle and subset cannot be combined"),
         ({"sampling": {"subset": [1]}, "shuffle": "shards"}, 'shuffle="shards" and subset cannot be combined'),
         ({"shuffle": "shards", "several": True}, 'several sources and shuffle="shards" cannot be combined'),
@@ -557,7 +569,7 @@ def steps_of(
 
 @each_kind
 @pytest.mark.parametrize(
-    ("world_size", "batch_size", "last_batch"), [(1, 8, "partial"), (2, 4, "pad"), (4, 2, "partial")]
+    ("world_size", "batch_size", "last_batch"), [(1, 8, "partial"), (2, 4, "pad"), (4, 2, "equal")]
 )
 def test_every_id_comes_where_the_sampling_has_it(
     shards: list[Path], captioned: list[Path], kind: str, world_size: int, batch_size: int, last_batch: str
@@ -590,9 +602,9 @@ def test_a_state_of_another_sampling_is_refused(shards: list[Path]) -> None:
         (shards, {"shuffle": "full"}),
         (shards, {"shuffle": "full", "sampling": {"subset": slice(None)}}),
         (shards, {"shuffle": "full", "sampling": {"subset": slice(39)}}),
-        (shards, {"shuffle": "full", "sampling": {"weights": [1] * 40}}),
-        (shards, {"shuffle": "full", "sampling": {"weights": HALVES}}),
-        (shards, {"shuffle": "full", "sampling": {"weights": HALVES, "replacement": False}}),
+        (shards, {"sampling": {"weights": [1] * 40}}),
+        (shards, {"sampling": {"weights": HALVES}}),
+        (shards, {"sampling": {"weights": HALVES, "replacement": False}}),
         (sources(shards), {"shuffle": "full"}),
         ([{"tar": shards[0]}, {"tar": shards[1]}], {"shuffle": "full"}),
         (shards, {"shuffle": rolled}),

@@ -188,13 +188,15 @@ def test_padded_images_are_those_of_the_list_with_zeros_behind_them(
             largest = torch.tensor([image.shape[1:] for image in listed["image"]]).amax(0)
             height, width = (-(-largest // multiple) * multiple).tolist()
             assert padded["image"].shape == (len(listed["image"]), 3, height, width)
-            assert padded["pixel_mask"].dtype == padded["size"].dtype == torch.int64
+            assert (padded["pixel_mask"].dtype, padded["size"].dtype) == (torch.bool, torch.int64)
             assert torch.equal(padded["size"], listed["size"])
             for row, image in enumerate(listed["image"]):
                 assert padded["size"][row].tolist() == list(image.shape[1:])
                 behind = (0, width - image.shape[2], 0, height - image.shape[1])
                 assert torch.equal(padded["image"][row], pad(image, behind))
-                assert torch.equal(padded["pixel_mask"][row], pad(torch.ones(image.shape[1:]).long(), behind))
+                assert torch.equal(
+                    padded["pixel_mask"][row], pad(torch.ones(image.shape[1:], dtype=torch.bool), behind)
+                )
             if layout == "channels_last":
                 assert padded["image"].is_contiguous(memory_format=torch.channels_last)
 
@@ -272,7 +274,8 @@ def test_other_libraries_get_images_without_padding_or_with_its_mask(tar: Path) 
     assert to_tv_tensors(padded, FIELDS)["points"][0].canvas_size == tuple(padded["image"].shape[2:])
 
     inputs = to_detr(padded)
-    assert torch.equal(inputs["pixel_mask"], padded["pixel_mask"])
+    assert inputs["pixel_mask"].dtype == torch.int64  # as transformers makes it
+    assert torch.equal(inputs["pixel_mask"], padded["pixel_mask"].long())
     for row, labels in enumerate(inputs["labels"]):
         height, width = listed["image"][row].shape[1:]
         x, y, w, h = (labels["boxes"] * torch.tensor([width, height, width, height])).unbind(1)
@@ -432,7 +435,7 @@ def test_show_draws_them(with_a_strip: Path, tmp_path: Path, batch: Batching) ->
 
 def test_the_memory_is_that_of_the_mean_image_or_of_the_largest(tar: Path) -> None:
     shapes = np.array([resized(number) for number in range(COUNT)])
-    for batch, pixels in ("list", shapes.prod(1).mean()), ({"pad": 8}, 64 * 64):
+    for batch, size_bytes in ("list", 12 * shapes.prod(1).mean()), ({"pad": 8}, 13 * 64 * 64):  # with `pixel_mask`
         run = run_of(load(tar, batch))
         estimate = estimate_memory(run.shards, run.recipe, "", batch_size=4, prefetch=2)
-        assert estimate.output_bytes == int((2 + 2) * 4 * 3 * pixels * 4)
+        assert estimate.output_bytes == int((2 + 2) * 4 * size_bytes)

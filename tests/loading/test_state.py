@@ -139,6 +139,17 @@ def test_the_shard_that_differs_is_named(three: list[Path], saved: list[int], no
     assert says.format(*three) in message
 
 
+def test_other_shards_of_the_same_samples_are_named_if_the_order_is_by_shard(tmp_path: Path) -> None:
+    three, two = (write_samples(tmp_path / str(count), 12, shards=count) for count in (3, 2))
+    with GPULoader(two, 2, None) as any_other_order:
+        any_other_order.load_state_dict(state_of(three))
+    assert refusal(state_of(three, shuffle="shards"), two, shuffle="shards").startswith(
+        f"the state was saved with other shards of the same samples, and shuffle='shards' depends on them: it had 3 "
+        f"shards, this loader has 2; missing or changed here are the saved shards 0, 1, 2, counted from 0; new or "
+        f"changed here are {two[0]}, {two[1]}. Make the loader as it was"
+    )
+
+
 def test_a_shard_that_was_packed_again_is_named(tmp_path: Path) -> None:
     first, second = write_samples(tmp_path, 8)
     state = state_of([first, second])

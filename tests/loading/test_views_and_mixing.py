@@ -14,7 +14,7 @@ from making import jpeg, write_samples, write_shard
 from packing import samples_of
 from running import run_views
 
-from gpuloader import ConfigError, Decoder, GPULoader, LabelError, World
+from gpuloader import ConfigError, Decoder, GPULoader, LabelError, LabelFrom, World
 from gpuloader.plan import AllSamples, Cursor, Draws, Plan, Stream
 from gpuloader.recipe import Recipe, View
 from gpuloader.recipe.colors import ColorJitter
@@ -219,6 +219,35 @@ def test_a_replacement_brings_its_label_into_the_mix(tmp_path: Path) -> None:
 def test_what_cannot_be_mixed_is_refused(shards: list[Path], kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         mixed(shards, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("classes", "num_classes", "rank", "warned"),
+    [
+        (["cat", "dog"], 1000, 0, True),
+        (["cat", "dog"], 3, 0, True),
+        (["cat", "dog"], 1000, 1, False),  # rank 0 has said it
+        (["cat", "dog"], 2, 0, False),
+        (None, 1000, 0, False),  # their number is not known: these shards may be a part of the data
+    ],
+)
+def test_labels_that_are_not_as_wide_as_the_data_has_classes_are_a_warning(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    classes: list[str] | None,
+    num_classes: int,
+    rank: int,
+    warned: bool,
+) -> None:
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": f"{i}", "jpg": jpeg(40, 40), "cls": b"0"} for i in range(8)])
+    mix = {**MIX, "num_classes": num_classes}
+    with mixed(tar, 2, mix, label_from=LabelFrom("cls", classes), world=World(rank, 2)) as batches:
+        list(batches)
+    says = (
+        f"the recipe's mix.num_classes is {num_classes}, but the data has 2 classes: labels get {num_classes} columns. "
+        'Set it in the recipe, such as preset={"NAME": {"mix": {"num_classes": 2}}}'
+    )
+    assert caplog.messages == ([says] if warned else [])
 
 
 @pytest.mark.parametrize("label", [3, -1, 2**40])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sized
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from annotating import (
     SIZES,
     coco_content,
@@ -202,6 +204,16 @@ def test_what_is_no_json_is_an_error(tmp_path: Path, text: str) -> None:
     file = tmp_path / "instances.json"
     file.write_text(text)
     assert f"{file} is not JSON" in error_of(file, tmp_path, PackError)
+
+
+def test_annotations_of_any_depth_are_packed_or_refused(tmp_path: Path) -> None:
+    """Some that Python reads are too deep for it to write."""
+    file = write_coco(tmp_path)
+    text = file.read_text()
+    for depth in range(900, 1000):
+        file.write_text(text.replace('"area": 82', f'"area": {"[" * depth}{"]" * depth}', 1))
+        with suppress(PackError):
+            open_source(file, None, progress=False)
 
 
 def test_a_coco_file_without_images_has_no_samples(tmp_path: Path) -> None:
@@ -432,17 +444,37 @@ def test_what_is_wrong_in_a_text_file_is_named(tmp_path: Path, line: str, kind: 
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        {"names": ["cat", "dog"], "download": "print('this script is run by others')\n" * 100},
+        {"names": {number: f"class {number}" for number in range(10_500)}},  # a recipe may have 10,000 values
+    ],
+)
+def test_data_yaml_may_have_more_than_a_recipe(tmp_path: Path, content: dict[str, Sized]) -> None:
+    images = write_yolo(tmp_path, {"a": "1 0.5 0.5 0.5 0.5"}, yaml.safe_dump(content))
+    result, _ = packed(images, tmp_path)
+    assert result.classes is not None
+    assert len(result.classes) == len(content["names"])
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("names: [cat", "cannot be read: while parsing"),
-        ("a: &a [cat]\nnames: *a", "aliases and lists within lists are not allowed"),
-        ("names: !!python/object/apply:os.system [ls]", "cannot be read: could not determine a constructor"),
-        ("[cat]", "allowed is a mapping with `names`"),
+        ("names: [cat", "cannot be read as YAML: while parsing"),
+        ("a: &a [cat]\nnames: *a", "aliases are not allowed"),
+        ("names: !!python/object/apply:os.system [ls]", "tags are not allowed"),
+        ("names: !!timestamp foo", "tags are not allowed"),
+        ('nc: !!int ""\nnames: [cat]', "tags are not allowed"),
+        ("nc: !!bool foo\nnames: [cat]", "tags are not allowed"),
+        ('names: ["\\UFFFFFFFF"]', "cannot be read as YAML: Python int too large to convert"),
+        (f"nc: 1{':1' * 450}.5\nnames: [cat]", "cannot be read as YAML: int too large to convert to float"),
+        ("names: {0: cat, 0: dog}", "the key 0 occurs twice"),
+        ("[cat]", "found ['cat'], allowed is a mapping"),
         ("path: .", "its names are None: allowed are a list"),
         ("names: {1: cat}", "its names are {1: 'cat'}: allowed are a list"),
         ("names: [1]", "its names are [1]"),
         ("names: [cat]\nkpt_shape: [17, 3]", "key points (`kpt_shape`) cannot be packed"),
-        ("[" * 200_000, "aliases and lists within lists are not allowed"),
+        ("[" * 200_000, "nested more than 64 deep"),
     ],
 )
 def test_what_is_wrong_in_data_yaml_is_named(tmp_path: Path, text: str, message: str) -> None:

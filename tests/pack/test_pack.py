@@ -21,11 +21,9 @@ from serving import wait_for
 from warm import Program
 
 from gpuloader import GPULoader
-from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, PackError, StateError
+from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, StateError
+from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.pack import LeftOutPicture, pack
-from gpuloader.pack.pictures import Rendering
-from gpuloader.pack.records import Sample
-from gpuloader.pack.writing import ShardTask, write_shard
 from gpuloader.shards import ShardSet, resolve_shards
 
 OPTIONS = {"samples_per_shard": 4, "val_share": 0.3, "max_size": 20, "seed": 3}
@@ -267,12 +265,13 @@ def test_ctrl_c_ends_all_processes_without_noise(many: Path, tmp_path: Path, sha
     assert not list((tmp_path / "packed").glob(".*.tmp"))
 
 
-def test_leftovers_of_other_parts_are_left_alone(photos: Path, tmp_path: Path) -> None:
-    names = [".train-000000.tar.x1.tmp", ".train-000001.tar.x2.tmp", ".other.tmp"]
-    for name in names:
-        (tmp_path / name).touch()
-    pack(photos, tmp_path, part=(0, 2), workers=1, samples_per_shard=16)
-    assert [name for name in names if (tmp_path / name).exists()] == names[1:]
+def test_what_other_parts_write_is_left_alone(photos: Path, tmp_path: Path) -> None:
+    with atomic_file(tmp_path / "train-000001.tar") as file:
+        file.write(b"another part's")
+        result = pack(photos, tmp_path, part=(0, 2), workers=1, samples_per_shard=16)
+        assert [path.name for path in tmp_path.glob(".*.tmp")] == [Path(file.name).name]
+    assert result.written == 1
+    assert (tmp_path / "train-000001.tar").read_bytes() == b"another part's"
 
 
 # --- errors of the disk
@@ -299,28 +298,6 @@ def test_a_picture_that_goes_away_meanwhile_is_an_error(photos: Path, tmp_path: 
     _, told = process.communicate(timeout=300)
     assert b"gpuloader.errors.PackError: the picture " + os.fsencode(source) in told
     assert b"cannot be read (No such file or directory)" in told
-
-
-class Meddling:
-    """A record on whose reading another process takes the file that is being written for a leftover."""
-
-    name = key = "a"
-    size_bytes = None
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def read(self) -> Sample:
-        for file in self.folder.glob(".*.tmp"):
-            file.unlink()
-        return Sample(jpeg(8, 8), None, {})
-
-
-def test_two_that_write_the_same_shard_do_not_mix(tmp_path: Path) -> None:
-    task = ShardTask(tmp_path / "a.tar", tmp_path / "left_out" / "a.jsonl", ["a"], [Meddling(tmp_path)], Rendering())
-    with pytest.raises(PackError, match=r"another process is writing .*/a\.tar, too: let one of them end first"):
-        write_shard(task)
-    assert content(tmp_path) == {}
 
 
 # --- what does not belong together

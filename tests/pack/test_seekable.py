@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,7 @@ from gpuloader.pack import pack
 from gpuloader.pack.seekable import choose_interval, make_seekable
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
 
-needs_jpegtran = pytest.mark.skipif(
-    shutil.which("jpegtran") is None, reason="jpegtran is not installed: apt install libjpeg-turbo-progs"
-)
+needs_jpegtran = pytest.mark.needs_program("jpegtran")
 
 
 def made_seekable(jpeg: bytes) -> bytes:

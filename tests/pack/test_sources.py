@@ -98,7 +98,47 @@ def test_folders_without_classes_or_pictures(tmp_path: Path, names: list[str], m
 def test_a_link_without_end_is_an_error(tmp_path: Path) -> None:
     photos = write_class_folders(tmp_path / "photos", 3)
     (photos / "dog" / "loop").symlink_to(photos / "dog")
-    assert "dog/loop is a link to " in errors(photos, tmp_path, PackError)
+    assert "photos/dog/loop is again within itself, because of a link" in errors(photos, tmp_path, PackError)
+
+
+def test_links_that_double_the_folders_at_each_step_are_an_error(tmp_path: Path) -> None:
+    photos = write_class_folders(tmp_path / "photos", 3)
+    for number in range(40):
+        (photos / "dog" / f"{number}").mkdir()
+        for name in "ab":
+            (photos / "dog" / f"{number}" / name).symlink_to(f"../{number + 1}")
+    (photos / "dog" / "40").mkdir()
+    assert "allowed are 100,000, and 10 for each of the " in errors(photos, tmp_path, PackError)
+
+
+def test_what_is_hidden_or_no_file_is_as_it_was(tmp_path: Path) -> None:
+    """Hidden folders below a class have pictures, hidden files are none, and all that is no picture is counted."""
+    photos = write_class_folders(tmp_path / "photos", 0)
+    names = (
+        ".git/x.jpg",
+        "x.jpg",
+        "dog/.a/x.jpg",
+        "dog/.b.jpg",
+        "dog/b/.c/d/x.jpg",
+        "dog/b.jpg",
+        "emu/x.jpg",
+        "emu/x.txt",
+    )
+    for name in names:
+        (photos / name).parent.mkdir(parents=True, exist_ok=True)
+        (photos / name).write_bytes(jpeg(8, 8, seed=len(name)))
+    (photos / "emu" / "broken").symlink_to("nowhere")
+    (photos / "emu" / "y.jpg").symlink_to("../x.jpg")
+    os.mkfifo(photos / "emu" / "pipe")
+    result, samples = packed(photos, tmp_path)
+    assert [sample["__key__"] for sample in samples] == ["dog/.a/x", "dog/b/.c/d/x", "dog/b", "emu/x", "emu/y"]
+    assert (result.samples, result.passed_over) == (5, 4)  # .b.jpg, x.txt, broken and pipe
+
+
+def test_a_picture_that_leads_nowhere_is_missing(tmp_path: Path) -> None:
+    photos = write_class_folders(tmp_path / "photos", 3)
+    (photos / "dog" / "broken.jpg").symlink_to("nowhere")
+    assert "1 of 4 pictures cannot be found: " in errors(photos, tmp_path, PackError)
 
 
 def test_splits_are_not_taken_for_classes(tmp_path: Path) -> None:

@@ -21,12 +21,15 @@ KEYS = np.array([[0, 0], [1, 2], [2**32 - 1, 2**32 - 1], [123456789, 987654321],
 def build(
     images: Sequence[np.ndarray], boxes: np.ndarray, value: object, layout: str, device_id: int | None = None
 ) -> Pipeline:
-    boxes_and_keys = np.concatenate([boxes, KEYS[: len(images)].view(np.int32)], axis=1)
+    keys = KEYS[: len(images)].view(np.int32)
+    boxes_and_keys = np.concatenate(
+        [part for box in np.split(boxes, boxes.shape[1] // 4, 1) for part in (box, keys)], 1
+    )
     first = layout.index("H")
     sizes = np.array([image.shape[first : first + 2] for image in images], np.int32)
     numbers = {
         name: np.ascontiguousarray(array)
-        for name, array in erasing(boxes_and_keys, sizes, noise=value == "random").items()
+        for name, array in erasing(boxes_and_keys, sizes, noise=isinstance(value, str)).items()
     }
 
     @pipeline_def(batch_size=len(images), num_threads=2, device_id=device_id)
@@ -88,6 +91,24 @@ def test_noise_fills_the_box_and_is_the_formula(layout: str) -> None:
             for column in range(left, left + width):
                 image[row, column] = [noise(row, column, channel, image.shape[1], key) for channel in range(3)]
         np.testing.assert_allclose(output, image, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+def test_a_random_colour_is_the_formula_for_each_channel(layout: str) -> None:
+    for image, (top, left, height, width), key, output in zip(
+        images(), BOXES, KEYS.tolist(), erased(images(), BOXES, "random_color", layout), strict=True
+    ):
+        image[top : top + height, left : left + width] = [noise(0, 0, channel, 0, key) for channel in range(3)]
+        np.testing.assert_allclose(output, image, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("value", [(0.5, -1.25, 2.0), "random", "random_color"], ids=str)
+def test_several_boxes_are_filled_one_after_the_other(value: object) -> None:
+    others = np.array([[1, 1, 12, 5], [2, 2, 3, 3], [0, 0, 17, 9], [0, 0, 0, 0], [0, 0, 9, 9]], np.int32)
+    both = erased(images(), np.concatenate([BOXES, others], 1), value, "HWC")
+    one_by_one = erased(erased(images(), BOXES, value, "HWC"), others, value, "HWC")
+    for output, expected in zip(both, one_by_one, strict=True):
+        assert np.array_equal(output, expected)
 
 
 def test_noise_is_normal_and_independent_of_its_neighbours() -> None:

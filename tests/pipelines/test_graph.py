@@ -6,7 +6,7 @@ import io
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -59,7 +59,7 @@ from gpuloader.recipe.policies import (
     RandomChoice,
     TrivialAugmentWide,
 )
-from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
+from gpuloader.recipe.timm import ThreeAugment, TimmAutoAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 pytestmark = pytest.mark.slow(kept=177, of="graph")
@@ -146,6 +146,21 @@ def test_every_interpolation_is_pils(interpolation: str, size: tuple[int, int]) 
     whole = in_levels(Resize(size, interpolation=interpolation))
     theirs = [levels(pil(photo).resize(size[::-1], method)) for photo in photos()]
     assert largest_difference(run_graph(whole, photos()), theirs) <= LEVELS[interpolation]
+
+
+@pytest.mark.parametrize("run", [run_graph, lambda *given: run_gpu_graph(*given)[0]], ids=["cpu", "gpu's graph"])
+def test_a_drawn_filter_is_one_of_both_for_each_image(
+    run: Callable[[Recipe, list[bytes], Drawn], torch.Tensor],
+) -> None:
+    either = in_levels(RandomResizedCrop((96, 160), interpolation="random"))
+    one, other = (in_levels(RandomResizedCrop((96, 160), interpolation=each)) for each in ("bilinear", "bicubic"))
+    drawn = draw(either, photos())
+    bicubic = drawn.views[0].placement.bicubic
+    assert bicubic is not None
+    assert 0 < bicubic.sum() < len(photos())
+    expected = [run(preset, photos(), draw(preset, photos())) for preset in (one, other)]
+    for row, image in enumerate(run(either, photos(), drawn)):
+        assert torch.equal(image, expected[int(bicubic[row])][row])
 
 
 @pytest.mark.parametrize("antialias", [True, False])
@@ -534,6 +549,7 @@ PIXELS: list[tuple[Transform, float]] = [  # and the mean difference in levels
     (TrivialAugmentWide(), 0.05),
     (AugMix(), 0.05),
     (TimmRandAugment(), 0.05),
+    (TimmAutoAugment("originalr"), 0.05),
     (ThreeAugment(), 0.05),
     (RandomApply([ColorJitter(0.4, 0.4), Grayscale()], 0.5), 0),
     (RandomChoice([RandomInvert(1.0), ColorJitter(0.1, 0.1)], (1.0, 2.0)), 0),
@@ -682,7 +698,9 @@ def test_the_pixels_do_not_depend_on_neighbours_or_threads(name: str) -> None:
         assert all(torch.equal(one[0], many[row]) for one, many in zip(alone, together, strict=True))
 
 
-REFLECTED = {"Flip": 2, "TensorSubscript": 4, "Cat": 2, "Slice": 1}
+REFLECTED = {"Flip": 4, "Cat": 2, "Slice": 5}
+ROTATED = {"WarpAffine": 1, "Arithmetic": 2, "Cast": 1}
+FLIPS = [RandomHorizontalFlip(), RandomVerticalFlip()]
 PLACED = {"ImageSlice": 1, "Resize": 1, "CropMirrorNormalize": 1}
 
 
@@ -702,7 +720,9 @@ PLACED = {"ImageSlice": 1, "Resize": 1, "CropMirrorNormalize": 1}
         ([RandomResizedCrop(32), RandomGrayscale()], 8, 2, {"CoordTransform": 1, "Arithmetic": 1, "Cast": 1}),
         ([RandomResizedCrop(32), RandomInvert()], 8, 2, {"Arithmetic": 3}),
         ([RandomResizedCrop(32), RandomRotation(9)], 8, 2, {"WarpAffine": 1}),
-        ([RandomResizedCrop(32), RandomRotation(9, fill=7)], 8, 2, {"WarpAffine": 1, "Arithmetic": 2, "Cast": 1}),
+        ([RandomResizedCrop(32), RandomRotation(9, fill=7)], 8, 2, ROTATED),
+        # a flip is one node
+        ([Resize((32, 32)), RandomRotation(9, "bilinear", fill=7), *FLIPS], 8, 2, {**ROTATED, "WarpAffine": 3}),
         ([RandomResizedCrop(32), RandomErasing()], 7, 2, {"Erase": 1}),
     ],
     ids=lambda value: "-".join(type(each).__name__ for each in value) if isinstance(value, list) else None,
@@ -757,8 +777,11 @@ def test_on_a_gpu_numpy_computes_all_numbers(preset: Recipe, splits: int) -> Non
         [Pad(20, padding_mode="reflect"), RandomResizedCrop(32), TenCrop((16, 24))],  # of a region that is shared
         [Pad(20, 99), CenterCrop(70), TenCrop((50, 60)), Resize((30, 31)), Pad(2, 99)],
         [Pad((0, 200, 0, 0), 99), CornerCrop((50, 60), "top left"), Pad(9, 99), Resize((30, 31)), Pad(2, 99)],
+        [Pad(10, padding_mode="reflect"), CornerCrop(8, "top left"), CornerCrop(4, "top left")],  # no pixel is left
         [RandomResizedCrop(32), Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)), RandomErasing(value=(1.0, 0.0, -1.0))],
         [RandomResizedCrop(32), RandomErasing(value="random")],
+        [RandomResizedCrop(32), RandomErasing(1.0, (0.1, 0.5), value="random_color", count=4)],
+        [RandomResizedCrop(32), RandomErasing(1.0, (0.1, 0.5), value="random", count=4)],
     ],
     ids=lambda placing: "-".join(type(each).__name__ for each in placing),
 )

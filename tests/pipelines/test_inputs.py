@@ -13,6 +13,7 @@ import pytest
 from gpuloader.pipelines.inputs import GRAY, Inputs, make_inputs, needed, step_inputs, warps_of
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe, load_preset, preset_names
+from gpuloader.recipe.placement import PaddingMode
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, PARAMETERS, Op
 from gpuloader.transforms import (
     AugMix,
@@ -110,17 +111,20 @@ def test_a_step_takes_only_what_its_operations_need() -> None:
 @pytest.mark.parametrize(
     ("transforms", "warps"),
     [
-        ([RandomInvert(), GaussianBlur(3)], set()),
-        ([RandAugment()], {"affine_nearest"}),
-        ([AugMix()], {"affine_linear"}),
-        ([RandomRotation(9, fill=(0, 0, 9))], {"affine_nearest", "fill"}),
-        ([RandomInvert(), RandomHorizontalFlip()], {"affine_nearest"}),
-        ([RandomApply([RandomPerspective()])], {"affine_linear", "perspective_linear"}),
+        ([RandomInvert(), GaussianBlur(3)], [set()]),
+        ([RandAugment()], [{"affine_nearest"}]),
+        ([AugMix()], [{"affine_linear"}]),
+        ([RandomRotation(9, fill=(0, 0, 9))], [{"affine_nearest", "fill"}]),
+        ([RandomInvert(), RandomHorizontalFlip()], [set(), {"affine_nearest"}]),
+        ([RandomApply([RandomPerspective()])], [{"affine_linear", "perspective_linear"}]),
+        ([RandomPerspective(fill=9), RandomHorizontalFlip(), RandomRotation(9, "bilinear")],
+         [{"affine_linear", "perspective_linear", "fill"}, {"affine_nearest"}, {"affine_linear"}]),
     ],
-)
-def test_warps_have_the_kinds_that_a_view_may_draw(transforms: list[Any], warps: set[str]) -> None:
+)  # fmt: skip
+def test_warps_have_the_kinds_that_their_step_may_draw(transforms: list[Any], warps: list[set[str]]) -> None:
     [view] = Recipe([Resize((32, 32)), *transforms]).each_view
-    assert warps_of(view) == warps
+    assert len(warps_of(view)) == view.steps
+    assert [*dict.fromkeys(warps_of(view))] == warps
 
 
 def inputs_of(preset: Recipe, device: Any, last_step: Any = "all", whole: bool = False) -> Inputs[np.ndarray]:  # noqa: ANN401
@@ -184,20 +188,45 @@ def test_images_that_are_not_cut_have_no_region() -> None:
     preset = Recipe([CenterCrop(4)])
     cut, whole = inputs_of(preset, "cpu"), inputs_of(preset, "cpu", whole=True)
     assert not whole.region
-    np.testing.assert_array_equal(
-        whole.views[0].named["roi"], cut.views[0].named["roi"] + np.tile(cut.region["region_start"], 4)
-    )
+    of_whole, of_cut = (inputs.views[0].named for inputs in (whole, cut))
+    np.testing.assert_array_equal(of_whole["roi"], of_cut["roi"])
+    np.testing.assert_array_equal(of_whole["placed"][:, :-2], of_cut["placed"][:, :-2])
+    np.testing.assert_array_equal(of_whole["placed"][:, -2:], 0)
+    np.testing.assert_array_equal(of_cut["placed"][:, -2:], cut.region["region_start"])
 
 
 def test_only_what_the_output_shows_is_resized() -> None:
     """Of an image of 10 x 20 pixels at 20 x 40, rows -2 to 22 and columns -2 to 42 are shown, and all of it repeats."""
-    for mode, row in [("constant", -2), ("symmetric", 18), ("reflect", 17)]:
+    for mode, row in [("constant", -2), ("symmetric", 0), ("reflect", 0)]:
         preset = Recipe([Resize((20, 40)), Pad(2, padding_mode=mode)])
         numbers = inputs_of(preset, "gpu").views[0].named
         assert numbers["resize_size"][0].tolist() == [20, 40]
         assert numbers["resize_end"][0].tolist() == [10, 20]
         assert numbers["crop_start"][0, 0] == row
         assert numbers["crop_shape"][0].tolist() == [24, 44]
+
+
+@pytest.mark.parametrize(
+    ("padding", "mode", "before", "behind", "last", "start"),
+    [
+        ((3, 2, 5, 4), "symmetric", (2, 3), (4, 5), (16, 35), (0, 0)),
+        ((3, 2, 5, 4), "reflect", (2, 3), (4, 5), (15, 34), (0, 0)),
+        (0, "symmetric", (1, 1), (1, 1), (19, 39), (1, 1)),  # a strip is not empty
+        ((60, 9), "reflect", (9, 39), (9, 39), (10, 0), (0, -21)),  # or wider than the image
+    ],
+)
+def test_only_strips_as_wide_as_the_padding_are_mirrored(
+    padding: int | tuple[int, ...],
+    mode: PaddingMode,
+    before: tuple[int, int],
+    behind: tuple[int, int],
+    last: tuple[int, int],
+    start: tuple[int, int],
+) -> None:
+    numbers = inputs_of(Recipe([Resize((20, 40)), Pad(padding, padding_mode=mode)]), "gpu").views[0].named
+    assert tuple(numbers["crop_start"][0]) == start
+    for strip, sides in (("before", before), ("behind", behind), ("last", last)):
+        assert tuple(int(numbers[f"crop_{strip}_{axis}"][0, 0]) for axis in (0, 1)) == sides
 
 
 def test_the_kernels_are_given_rows_of_one_layout() -> None:
@@ -207,13 +236,13 @@ def test_the_kernels_are_given_rows_of_one_layout() -> None:
     arrays = inputs.views[0].named
     assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
         "roi": (np.float64, (3, 8)),
-        "placed": (np.int32, (3, 11)),
+        "placed": (np.int32, (3, 14)),
         "like_output": (np.uint8, (3, 0, 4, 3)),
     }
-    in_image = arrays["roi"] + np.tile(inputs.region["region_start"], 4)
-    np.testing.assert_array_equal(in_image, np.concatenate([at.window, at.part], 1))
+    np.testing.assert_array_equal(arrays["roi"], np.concatenate([at.window, at.part], 1))
     np.testing.assert_array_equal(arrays["placed"][:, :2], [[5, 7]] * 3)
     np.testing.assert_array_equal(arrays["placed"][:, 2:4], at.corner)
-    np.testing.assert_array_equal(arrays["placed"][:, 4:], [[0, 1, 0, 0, 5, 7, 0]] * 3)
+    np.testing.assert_array_equal(arrays["placed"][:, 4:11], [[0, 1, 0, 0, 5, 7, 0]] * 3)
+    np.testing.assert_array_equal(arrays["placed"][:, 12:], drawn.region[:, :2])
     np.testing.assert_array_equal(inputs.region["region_start"], drawn.region[:, :2])
     np.testing.assert_array_equal(inputs.region["region_shape"], drawn.region[:, 2:] - drawn.region[:, :2])

@@ -9,6 +9,8 @@ import pytest
 from known_faults import is_known_of_regions
 
 from gpuloader.errors import DeviceError
+from gpuloader.images.header import image_header
+from gpuloader.pipelines import probe as module
 from gpuloader.pipelines.probe import Found, decide, probe
 
 pytestmark = pytest.mark.slow(kept=14, of="probe")
@@ -178,3 +180,11 @@ def test_a_process_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("gpuloader.pipelines.probe.MOST_SECONDS", 0)
     with pytest.raises(DeviceError, match=r"it ends the process \(stopped after 0 seconds\)"):
         probe(None)
+
+
+@pytest.mark.parametrize("restart_intervals", [True, False])
+def test_jpegs_above_a_million_pixels_are_among_those_that_are_tried(restart_intervals: bool) -> None:
+    """Another of nvJPEG's backends decodes them. Cut files are such with restart intervals."""
+    files = [module._jpeg(number).tobytes() for number in range(module._IMAGES)]
+    headers = [image_header(lambda count, offset, file=file: file[offset : offset + count]) for file in files]
+    assert max(height * width for height, width, cuttable in headers if cuttable == restart_intervals) > 1_000_000

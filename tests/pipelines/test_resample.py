@@ -12,6 +12,7 @@ from gpuloader.pipelines.resample import resample
 
 # Double precision weights, single precision sums, here of up to 3,000 pixels.
 LEVELS = 5e-4
+FILTERS = ["nearest", "bilinear", "bicubic", "lanczos"]  # in the order of the kernel's numbers
 PIL_FILTERS = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
@@ -29,15 +30,17 @@ def run(
     pictures: Sequence[Sequence[float]] | None = None,
     shown: tuple[int, int, int, int] | None = None,
     transposed: bool = False,
+    interpolation: str = "bilinear",
     **options: object,
 ) -> np.ndarray:
     """(n, 3, *size), the images resized and cut, computed by several threads at once; (n, *size, 3) as HWC."""
     count, resized = len(images), resized or size
     rois = rois or [[0, 0, *image.shape[:2]] for image in images]
     roi = np.array([[*each, *picture] for each, picture in zip(rois, pictures or rois, strict=True)], np.float64)
-    placed = np.array([[*resized, *corner, *mirror, *(shown or (0, 0, *resized)), transposed]] * count, np.int32)
+    filter_number = FILTERS.index(interpolation)
+    row = [*resized, *corner, *mirror, *(shown or (0, 0, *resized)), transposed, filter_number, 0, 0]
+    placed = np.array([row] * count, np.int32)
     settings = {
-        "interpolation": "bilinear",
         "antialias": True,
         "padding_mode": "constant",
         "fill": (0, 0, 0),

@@ -1,8 +1,11 @@
 """Plan: who gets which sample at which step."""
 
 import itertools
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from torch.utils.data import DistributedSampler
 
 from gpuloader.errors import ConfigError
 from gpuloader.plan import AllSamples, Cursor, LastBatch, Plan, Shuffle
@@ -46,6 +49,8 @@ def world(
         ("pad", 1, [([4, 5, 6, 7], "vvvv"), ([2, 3, 4, 5], "....")]),
         ("partial", 0, [([0, 1, 2, 3], "vvvv"), ([8], "v")]),
         ("partial", 1, [([4, 5, 6, 7], "vvvv"), ([9], "v")]),
+        ("equal", 0, [([0, 1, 2, 3], "vvvv"), ([8], "v")]),
+        ("equal", 1, [([4, 5, 6, 7], "vvvv"), ([9], "v")]),
     ],
 )
 def test_ten_samples_for_two_ranks(last_batch: LastBatch, rank: int, expected: list[tuple[list[int], str]]) -> None:
@@ -54,7 +59,7 @@ def test_ten_samples_for_two_ranks(last_batch: LastBatch, rank: int, expected: l
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
-@pytest.mark.parametrize("last_batch", ["pad", "partial"])
+@pytest.mark.parametrize("last_batch", ["pad", "partial", "equal"])
 def test_every_sample_exactly_once_and_as_many_steps_on_every_rank(world_size: int, last_batch: LastBatch) -> None:
     for samples, shuffle in itertools.product(SIZES, ("none", "full", "block")):
         ranks = [epoch(plan) for plan in world(samples, world_size, last_batch, shuffle=shuffle)]
@@ -84,9 +89,99 @@ def test_these_modes_give_full_batches_only(last_batch: LastBatch) -> None:
 
 
 def test_partial_splits_the_last_batch_evenly() -> None:
-    sizes = [[len(ids) for ids, _ in epoch(plan)] for plan in world(8 * BATCH + 3, 8, "partial")]
+    sizes = [[len(ids) for ids, _ in epoch(plan)] for plan in world(8 * BATCH + 11, 8, "partial")]
     assert [steps[0] for steps in sizes] == [BATCH] * 8
-    assert sorted(steps[1] for steps in sizes) == [0] * 5 + [1] * 3  # 3 samples for 8 ranks: 5 get an empty batch
+    assert sorted(steps[1] for steps in sizes) == [1] * 5 + [2] * 3
+
+
+# 9 samples in their order, 2 ranks, batch 4: after a full step one sample is left for two ranks.
+@pytest.mark.parametrize(
+    ("last_batch", "rank", "expected"),
+    [
+        ("partial", 0, [([0, 1], "vv"), ([4, 5], "vv")]),
+        ("partial", 1, [([2, 3], "vv"), ([6, 7, 8], "vvv")]),
+        ("equal", 0, [([0, 1, 2, 3], "vvvv"), ([8], "v")]),
+        ("equal", 1, [([4, 5, 6, 7], "vvvv"), ([0], ".")]),
+    ],
+)
+def test_one_sample_is_left_for_two_ranks(
+    last_batch: LastBatch, rank: int, expected: list[tuple[list[int], str]]
+) -> None:
+    plan = Plan(AllSamples(9, "none"), 4, rank, 2, last_batch=last_batch)
+    assert epoch(plan) == [(ids, [mark == "v" for mark in valid]) for ids, valid in expected]
+
+
+def small_worlds() -> Iterator[tuple[int, int, int]]:
+    """(samples, ranks, batch size) of epochs of up to four steps."""
+    for ranks, batch_size in itertools.product(range(1, 10), range(1, 7)):
+        yield from ((samples, ranks, batch_size) for samples in range(1, 4 * ranks * batch_size + 1))
+
+
+def sizes_of_partial(samples: int, ranks: int, batch_size: int) -> list[list[int]]:
+    """How many samples each rank has in each step."""
+    full, left = divmod(samples, ranks * batch_size)
+    steps = [[batch_size] * ranks for _ in range(full)]
+    last = [left * (rank + 1) // ranks - left * rank // ranks for rank in range(ranks)]
+    if full and 0 < left < ranks:  # some ranks would have no sample in the last step: each keeps half of a batch for it
+        kept = batch_size // 2
+        steps[-1] = [batch_size - kept] * ranks
+        last = [some + kept for some in last]
+    return [*steps, last] if left else steps
+
+
+@pytest.mark.parametrize("ranks", range(1, 10))
+def test_partial_leaves_no_rank_without_samples_where_that_can_be(ranks: int) -> None:
+    for samples, _, batch_size in (each for each in small_worlds() if each[1] == ranks):
+        plan = Plan(AllSamples(samples, "none"), batch_size, 0, ranks, last_batch="partial")
+        expected = sizes_of_partial(samples, ranks, batch_size)
+        plans = [replace(plan, rank=rank) for rank in range(ranks)]
+        steps = list(zip(*map(epoch, plans), strict=True))
+        assert [[len(ids) for ids, _ in step] for step in steps] == expected
+        assert [sample for step in steps for ids, _ in step for sample in ids] == list(range(samples))
+        has_empty = any(0 in step for step in expected)
+        assert plan.has_empty_shares == has_empty == (samples < ranks or (batch_size == 1 and samples % ranks > 0))
+        assert len(steps) == plan.steps == -(-samples // (ranks * batch_size))
+        assert [plan.at(0, step) for step in range(plan.steps)] == [
+            Cursor(0, sum(map(sum, expected[:step]))) for step in range(plan.steps)
+        ]
+
+
+@pytest.mark.parametrize("ranks", range(1, 10))
+def test_equal_gives_each_rank_as_many_samples_as_torch(ranks: int) -> None:
+    for samples, _, batch_size in (each for each in small_worlds() if each[1] == ranks):
+        plans = [Plan(AllSamples(samples, "none"), batch_size, rank, ranks, "equal") for rank in range(ranks)]
+        steps = list(zip(*map(epoch, plans), strict=True))
+        of_torch = [list(DistributedSampler(range(samples), ranks, rank, shuffle=False)) for rank in range(ranks)]
+        assert [sum(len(step[rank][0]) for step in steps) for rank in range(ranks)] == list(map(len, of_torch))
+        assert len(steps) == -(-samples // (ranks * batch_size))
+        assert all(len({len(ids) for ids, _ in step}) == 1 for step in steps)
+        ids = [sample for step in steps for ids, _ in step for sample in ids]
+        assert sorted(ids) == sorted(itertools.chain(*of_torch))
+        # The padding is at the end of the last global batch, and shorter than a row of the ranks.
+        assert [good for step in steps for _, valid in step for good in valid] == [
+            number < samples for number in range(len(ids))
+        ]
+        assert len(ids) - samples < ranks
+        assert not any(plan.has_empty_shares for plan in plans)
+
+
+def test_a_state_between_the_two_last_steps_is_resumed_on_any_other_world() -> None:
+    # After a full step some samples are left, fewer than ranks: the state is of the place between the last two steps.
+    worlds = list(itertools.product(range(1, 10), range(1, 7)))
+    for ranks, batch_size in (each for each in worlds if min(each) > 1):
+        for left in {1, ranks - 1}:
+            samples = ranks * batch_size + left
+            old = [Plan(AllSamples(samples, "none"), batch_size, rank, ranks, "partial") for rank in range(ranks)]
+            before = [sample for plan in old for sample in plan.batch(START).ids.tolist()]
+            cursor = old[0].after(START)
+            assert old[0].cursor(**old[0].place(cursor)) == cursor
+            for new_ranks, new_size in worlds:
+                new = Plan(AllSamples(samples, "none"), new_size, 0, new_ranks, "partial")
+                steps = list(zip(*(epoch(replace(new, rank=rank), cursor) for rank in range(new_ranks)), strict=True))
+                rest = [sample for step in steps for ids, _ in step for sample in ids]
+                assert sorted(before + rest) == list(range(samples))
+                if len(rest) >= new_ranks and new_size > 1:
+                    assert all(ids for step in steps for ids, _ in step)
 
 
 @pytest.mark.parametrize("shuffle", ["none", "full", "block"])
@@ -97,10 +192,15 @@ def test_the_global_batches_do_not_depend_on_the_world_size(shuffle: Shuffle) ->
         ]
         return [[s for ids, _ in step for s in ids] for step in zip(*map(epoch, plans), strict=True)]
 
-    assert global_batches(1) == global_batches(2) == global_batches(3) == global_batches(8)
+    one, eight = global_batches(1), global_batches(8)
+    assert one == global_batches(2) == global_batches(3)
+    # The last step has 4 samples. These are enough for 3 ranks, but not for 8: there the last two steps are others.
+    assert eight[:3] == one[:3]
+    assert [len(step) for step in eight[3:]] == [16, 12]
+    assert list(itertools.chain(*eight)) == list(itertools.chain(*one))
 
 
-@pytest.mark.parametrize("last_batch", ["pad", "partial"])
+@pytest.mark.parametrize("last_batch", ["pad", "partial", "equal"])
 def test_another_world_takes_over_at_any_step(last_batch: LastBatch) -> None:
     for old_size, new_size in itertools.product(WORLDS, repeat=2):
         old, new = world(101, old_size, last_batch), world(101, new_size, last_batch)
@@ -136,7 +236,7 @@ def test_steps_per_epoch_ends_the_epoch_early_and_the_next_draws_again() -> None
         ({"batch_size": 0}, "batch_size=0: allowed is an integer of at least 1"),
         ({"batch_size": 2.5}, "batch_size=2.5: allowed is an integer of at least 1"),
         ({"batch_size": True}, "batch_size=True: allowed is an integer of at least 1"),
-        ({"last_batch": "keep"}, "last_batch='keep': allowed are 'drop', 'pad', 'partial'"),
+        ({"last_batch": "keep"}, "last_batch='keep': allowed are 'drop', 'pad', 'partial', 'equal'"),
         ({"batch_size": 6, "rank": 1, "world_size": 2}, "10 samples are fewer than one step of 2 rank"),
         ({"steps_per_epoch": 0}, "steps_per_epoch=0: allowed is 1 to 5"),
         ({"steps_per_epoch": 6}, "steps_per_epoch=6: allowed is 1 to 5"),

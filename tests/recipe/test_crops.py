@@ -132,6 +132,25 @@ def test_random_resized_crop_resizes_its_window() -> None:
     assert (at.interpolation, at.antialias) == ("bicubic", False)
 
 
+def test_a_drawn_filter_leaves_the_windows_as_they_are() -> None:
+    fixed, drawn = RandomResizedCrop(20), RandomResizedCrop(20, interpolation="random")
+    one, other = placed(fixed, 90, 70, 2_000), placed(drawn, 90, 70, 2_000)
+    np.testing.assert_array_equal(one.window, other.window)
+    assert one.bicubic is None
+    assert other.bicubic is not None
+    assert abs(other.bicubic.mean() - 0.5) < 0.05
+    assert (one.filters() == 1).all()
+    assert (other.filters() == np.where(other.bicubic, 2, 1)).all()
+    assert other.resize(other.shape, "nearest", True).bicubic is None  # a later resize has a filter of its own
+
+
+def test_views_draw_their_filters_independently() -> None:
+    view = Recipe([RandomResizedCrop(20, interpolation="random")], views=2)
+    first, second = view.draw(Draws(5, 2, np.arange(2_000)), np.full((2_000, 2), 90)).views
+    same = first.placement.bicubic == second.placement.bicubic
+    assert abs(np.mean(same) - 0.5) < 0.05
+
+
 # Sizes.
 
 

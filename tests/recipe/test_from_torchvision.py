@@ -316,7 +316,7 @@ def test_all_that_cannot_be_translated_is_named(theirs: ModuleType) -> None:
         "torchvision's transform cannot be translated: Lambda has no counterpart; "
         f"{__name__}.Lambda is not a transform of torchvision; "
         "Grayscale with num_output_channels=1: only 3 is supported; "
-        "RandomOrder has no counterpart; "
+        "RandomOrder has no counterpart: the nearest are its transforms in one order, and RandomChoice; "
         "RandomRotation with expand=True: only False is supported; "
         "`GaussianBlur.kernel_size`: found (3, 5): input should be a valid integer; "
         "`RandomAdjustSharpness.sharpness_factor`: found -1: input should be greater than or equal to 0; "
@@ -374,7 +374,7 @@ def test_timms_transforms_without_a_counterpart_are_refused_with_what_to_do() ->
     [
         (v2.CenterCrop(9), {"mix": Mix(10, 0.2), "dtype": "uint8"}, "`mix` needs one view and a float dtype"),
         (v2.Resize(9), {}, "Resize: leaves images of different sizes: add CenterCrop or RandomCrop, or take "),
-        ([], {}, "give either `transforms`, or `views` with their own transforms"),
+        ([], {}, "no crop: leaves images of different sizes: "),
         ([v2.CenterCrop(9), v2.Resize(5)], {}, "CenterCrop, Resize: leaves images of different sizes"),
         ([v2.ColorJitter(0.4), v2.CenterCrop(9)], {}, "CenterCrop is in the wrong place"),  # other pixels behind it
         (
@@ -382,7 +382,11 @@ def test_timms_transforms_without_a_counterpart_are_refused_with_what_to_do() ->
             {},
             "Pad, RandomCrop: padded twice, 'constant' with fill (9.0, 9.0, 9.0)",
         ),
-        ([v2.CenterCrop(9), v2.Normalize(MEAN, STD)], {}, 'dtype "uint8" gives levels: leave Normalize and Random'),
+        (
+            [v2.CenterCrop(9), v2.Normalize(MEAN, STD)],
+            {"dtype": "uint8"},
+            'dtype "uint8" gives levels: leave Normalize and Random',
+        ),
         (v2.CenterCrop(9), {"layout": "nchv"}, "`layout`: found 'nchv' (did you mean nchw?); allowed are "),
         (v2.CenterCrop(9), {"layuot": "nchw"}, "`layuot` is an unknown key (did you mean layout?); allowed are "),
     ],
@@ -512,6 +516,6 @@ def test_a_fill_of_none_stays_none(theirs: Callable[..., object]) -> None:
 
 def test_a_transform_of_torchvisions_given_as_a_preset_is_told_to_be_translated() -> None:
     with pytest.raises(
-        PresetError, match=r"allowed are a name, a path or a Compose, .*; Compose.from_torchvision\(...\)"
+        PresetError, match=r"allowed are a name, a path, a Compose or .*; Compose.from_torchvision\(...\)"
     ):
         load_preset(transforms.Compose([transforms.CenterCrop(32)]))  # type: ignore[arg-type]

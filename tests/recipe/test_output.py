@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 
@@ -87,6 +88,23 @@ def test_p_says_only_whether(p: float | None) -> None:
     np.testing.assert_array_equal(drawn[applied], all_drawn[applied])
     assert not drawn[~applied, :4].any()
     np.testing.assert_array_equal(drawn[:, 4:], all_drawn[:, 4:])
+
+
+def test_several_rectangles_share_the_area_evenly_and_as_many_are_drawn_as_each_number() -> None:
+    drawn = erased(RandomErasing(1.0, (0.2, 0.3), count=3), 400, 400).reshape(COUNT, 3, 6)
+    found = (drawn[:, :, 2] > 0).sum(1)
+    assert stats.chisquare(np.bincount(found, minlength=4)[1:]).pvalue > 1e-3
+    areas = drawn[:, :, 2] * drawn[:, :, 3] / 400**2
+    for count in (1, 2, 3):
+        shares = areas[found == count][:, :count].ravel() * count
+        assert ((shares > 0.195) & (shares < 0.305)).all()
+    assert abs(np.corrcoef(drawn[found == 3][:, :, 0].T) - np.eye(3)).max() < 0.1  # they are drawn independently
+    assert len(np.unique(drawn[:, :, 4].ravel())) == 3 * COUNT
+
+
+def test_one_rectangle_is_drawn_as_before() -> None:
+    digest = hashlib.sha256(np.ascontiguousarray(erased(RandomErasing(0.5), 64, 48)).tobytes()).hexdigest()
+    assert digest == "3652d2fbbfa38f017d0bea1acb1f460413f572ae3ff5b77b7b9d1b0ed69ff23f"
 
 
 def test_each_sample_has_a_key_of_64_even_bits() -> None:

@@ -41,8 +41,16 @@ FROM_TORCHVISION = (
         (lambda: CenterCrop((8, 0)), "`CenterCrop.size`: found 0: input should be greater than or equal to 1"),
         (lambda: Resize(8, "bicubik"), "`Resize.interpolation`: found 'bicubik' (did you mean bicubic?); allowed"),
         (lambda: ColorJitter(hue=18), "`ColorJitter`: hue 18.0: allowed is a number from 0 to 0.5, or [low, high]"),
-        (lambda: Compose([]), "`Compose`: give either `transforms`, or `views` with their own transforms"),
-        (lambda: Compose([CROP], mix={"num_classes": 9}), "`Compose.mix`: found {'num_classes': 9}: input should be"),
+        (Compose, "`Compose`: give either `transforms`, or `views` with their own transforms; an empty list"),
+        (lambda: Compose([]), "`Compose`: no crop: leaves images of different sizes: "),
+        (
+            lambda: Compose([CROP], mix={"num_classes": 9}),
+            "`Compose.mix`: `Mix`: mixup_alpha and cutmix_alpha are both 0",
+        ),
+        (
+            lambda: Compose([CROP], mix=9),
+            "`Compose.mix`: found 9: allowed are a Mix(...), with `from gpuloader.transfo",
+        ),
         # A line for each.
         (
             lambda: Compose([CROP], dtype="float46", views=0),

@@ -26,7 +26,7 @@ from gpuloader.recipe.policies import (
     TrivialAugmentWide,
 )
 from gpuloader.recipe.program import PARAMETERS, Op, Program
-from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
+from gpuloader.recipe.timm import ThreeAugment, TimmAutoAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 COUNTS = {Op.WARP: 14, Op.BLUR: 2} | dict.fromkeys(
@@ -58,6 +58,7 @@ DRAWN = [
     RandomChoice([RandomInvert(), ColorJitter(0.1, 0.1), AugMix(mixture_width=1, chain_depth=1)], (1, 2, 0)),
     TimmRandAugment(),
     TimmRandAugment(prob=1.0, num_ops=1),
+    TimmAutoAugment(),
     ThreeAugment(),
     ThreeAugment(0.0),
 ]

@@ -11,14 +11,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from drawn_numbers import all_numbers_of
+from torchvision.transforms import v2
 
 from gpuloader import Compose
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.images.formats import FORMATS
 from gpuloader.plan import Draws
-from gpuloader.recipe import TRANSFORMS, Mix, Recipe, View, load_preset, preset_names, preset_text, preset_yaml
+from gpuloader.recipe import (
+    TRANSFORMS,
+    Mix,
+    Recipe,
+    View,
+    load_preset,
+    preset_from_torchvision,
+    preset_names,
+    preset_text,
+    preset_yaml,
+)
 from gpuloader.recipe.colors import (
     ColorJitter,
     GaussianBlur,
@@ -42,7 +54,7 @@ from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.part import as_plain_values
 from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
-from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
+from gpuloader.recipe.timm import ThreeAugment, TimmAutoAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 FLIP = RandomHorizontalFlip(0.5)
@@ -149,8 +161,8 @@ def test_a_preset_is_taken_as_it_is() -> None:
         ("imagenet", "no preset is called 'imagenet' (did you mean imagenet_eval, imagenet_randaugment,"),
         ("", "no preset is called '': the presets are "),
         (Path("nowhere"), "no such preset file: nowhere"),
-        (None, "preset=None, overrides=None: allowed are a name, a path or a Compose, with a mapping"),
-        ([FLIP], "preset=[RandomHorizontalFlip(p=0.5)], overrides=None: allowed are a name, a path or a Compose"),
+        (None, "preset=None: allowed are a name, a path, a Compose or a mapping of a recipe's keys, with a mapping"),
+        ([FLIP], "preset=[RandomHorizontalFlip(p=0.5)]: allowed are a name, a path, a Compose or a mapping"),
     ],
 )
 def test_a_recipe_that_is_not_there_is_said_with_those_that_are(source: object, says: str) -> None:
@@ -309,7 +321,10 @@ def test_what_is_no_transform_is_said(tmp_path: Path, each: object, says: str) -
         ({"transforms": {"Pad": {}}}, "`transforms`: found {'Pad': {}}, allowed is a list, such as"),
         ({"views": ["Pad"]}, "`views[0]`: found 'Pad', allowed is a mapping with `transforms` and `count`"),
         ({"views": [{"transforms": 3}]}, "`views[0].transforms`: found 3, allowed is a list, such as"),
-        ({"mix": 3}, "`mix`: found 3: input should be an instance of Mix"),
+        (
+            {"mix": 3},
+            "`mix`: found 3: allowed are a Mix(...), with `from gpuloader.transforms import Mix`, or a mapping",
+        ),
     ],
     ids=str,
 )
@@ -385,7 +400,7 @@ NORMALIZED = [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [1,
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"transforms": []}, "give either `transforms`, or `views` with their own transforms"),
+        ({"transforms": []}, "no crop: leaves images of different sizes: "),
         ({"views": [{"transforms": ["RandomHorizontalFlip"]}]}, "give either `transforms`, or `views` with their"),
         (
             {"transforms": NORMALIZED, "dtype": "uint8"},
@@ -476,7 +491,7 @@ COUNT = 200
         ([CenterCrop(8), RandomAffine(0, shear=(0, 0, 1, 2))], True),
         *(([CenterCrop(8), RandomPerspective(p=p)], p > 0) for p in (0, 0.5, 1)),
         *(([CenterCrop(8), kind()], True) for kind in (AutoAugment, RandAugment, TrivialAugmentWide, AugMix)),
-        *(([CenterCrop(8), kind()], True) for kind in (TimmRandAugment, ThreeAugment)),
+        *(([CenterCrop(8), kind()], True) for kind in (TimmRandAugment, TimmAutoAugment, ThreeAugment)),
         *(([CenterCrop(8), RandomApply([Grayscale()], p)], 0 < p < 1) for p in (0, 0.5, 1)),
         *(([CenterCrop(8), RandomApply([Grayscale(), GaussianBlur(3)], p)], p > 0) for p in (0, 0.5, 1)),
         ([CenterCrop(8), RandomChoice([Grayscale(), GaussianBlur(3, 1)])], True),
@@ -637,6 +652,10 @@ def test_overrides_of_mix_replace_what_they_name(overrides: dict[str, Any], expe
         ({"CenterCrop": {"size": 3}}, "the recipe has no CenterCrop; it has RandomResizedCrop,"),
         ({"RandomResizedCrop": 160}, "`RandomResizedCrop`: found 160, allowed is a mapping, or None to leave it out"),
         ({"RandomResizedCrop": None}, "RandomHorizontalFlip: leaves images of different sizes"),
+        (
+            {**dict.fromkeys(("RandomResizedCrop", "RandomHorizontalFlip", "Normalize")), "batch": "list"},
+            "no transform is left: leave one in, or give a recipe with `transforms: []`",
+        ),
         ({"mix": {"p": 0.5}}, "`mix.num_classes` is missing"),
     ],
     ids=str,
@@ -676,6 +695,60 @@ def test_overrides_of_what_is_wrong_say_what_is_wrong(tmp_path: Path, wrong: obj
     for overrides in ({"RandomApply": {"p": 1}}, {"GaussianBlur": {"kernel_size": 1}, "RandomApply": {"p": 1}}):
         transforms = [*SMALL["transforms"], {"RandomApply": wrong}, {"GaussianBlur": {"kernel_size": 3}}]
         assert error_of(tmp_path, overrides, transforms=transforms).startswith("`transforms[2].RandomApply")
+
+
+MIX = {"num_classes": 9, "mixup_alpha": 0.2}
+AS_A_MAPPING = {"transforms": [{"RandomResizedCrop": {"size": 8}}], "mix": MIX}
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides", "same"),
+    [
+        (AS_A_MAPPING, None, Recipe([RandomResizedCrop(8)], mix=Mix(9, 0.2))),
+        (AS_A_MAPPING, {}, Recipe([RandomResizedCrop(8)], mix=Mix(9, 0.2))),
+        (AS_A_MAPPING, {"mix": None, "RandomResizedCrop": {"size": 7}}, Recipe([RandomResizedCrop(7)])),
+        ({"transforms": [CenterCrop(8)]}, {"CenterCrop": {"size": 7}}, Recipe([CenterCrop(7)])),
+        ({"cifar10": {"mix": MIX}}, {"dtype": "float16"}, load_preset("cifar10", {"mix": MIX, "dtype": "float16"})),
+        ({"cifar10": None}, None, load_preset("cifar10")),
+    ],
+    ids=str,
+)
+def test_a_mapping_is_a_recipe_also_with_overrides(source: Any, overrides: Any, same: Recipe) -> None:  # noqa: ANN401
+    assert load_preset(source, overrides) == same
+
+
+@pytest.mark.parametrize("mix", [MIX, Mix(**MIX)], ids=["mapping", "Mix"])
+def test_mix_may_be_a_mapping_of_its_keys(mix: Any) -> None:  # noqa: ANN401
+    for recipe in (
+        Recipe([CenterCrop(8)], mix=mix),
+        preset_from_torchvision([v2.CenterCrop(8), v2.ToDtype(torch.float32, scale=True)], mix=mix),
+    ):
+        assert recipe.mix == Mix(9, mixup_alpha=0.2)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "written"),
+    [
+        (Recipe([], batch="list"), "transforms: []\nbatch: list\n"),
+        (Recipe((), 2, batch={"pad": 32}, dtype="uint8"), "transforms: []\nviews: 2\ndtype: uint8\nbatch: {pad: 32}\n"),
+        (preset_from_torchvision([v2.ToImage()], batch="list"), "transforms: []\ndtype: uint8\nbatch: list\n"),
+        (load_preset("imagenet_eval", {"transforms": [], "batch": "list"}), "transforms: []\nbatch: list\n"),
+    ],
+    ids=["list", "pad, views", "from torchvision", "overrides"],
+)
+def test_an_empty_list_of_transforms_is_a_recipe_that_only_decodes(recipe: Recipe, written: str) -> None:
+    assert preset_yaml(recipe) == written
+    assert load_preset(yaml.safe_load(written)) == recipe
+    assert eval(repr(recipe), {"Recipe": Recipe}) == recipe
+    assert set(recipe.shapes) == {None}
+    assert not recipe.random
+
+
+@pytest.mark.parametrize("content", [{"batch": "list"}, {"views": 2, "batch": "list"}], ids=str)
+def test_a_recipe_needs_the_key_transforms(tmp_path: Path, content: dict[str, Any]) -> None:
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(PresetError, match="give either `transforms`, or `views` with their own transforms; an empty"):
+        load_preset(tmp_path / "mine.yaml")
 
 
 # The fingerprint.

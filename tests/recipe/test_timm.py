@@ -12,9 +12,9 @@ from scipy import stats
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draws
 from gpuloader.recipe.model import PixelTransform
-from gpuloader.recipe.policies import operation
+from gpuloader.recipe.policies import OPERATIONS, operation
 from gpuloader.recipe.program import BICUBIC, BILINEAR, Op, Program
-from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
+from gpuloader.recipe.timm import PolicyName, ThreeAugment, TimmAutoAugment, TimmRandAugment, argument
 
 HEIGHT, WIDTH = 30, 40
 SIZES = np.array([[HEIGHT, WIDTH]])
@@ -24,6 +24,11 @@ FILL = (124, 116, 104)
 
 def program(transform: PixelTransform, count: int = 4000) -> Program:
     return transform.program(Draws(3, 1, np.arange(count)).of(transform.stream), SIZES)
+
+
+def increasing(name: str) -> str:
+    """timm's name of an operation with inc1."""
+    return f"{name}Increasing" if f"{name}Increasing" in RAND.names else name
 
 
 @pytest.mark.parametrize(
@@ -49,8 +54,8 @@ def program(transform: PixelTransform, count: int = 4000) -> Program:
 def test_parameters_by_level(name: str, at_0: float, at_5: float, at_9: float, at_10: float) -> None:
     levels = np.array([0, 5, 9, 10]) / 10
     expected = np.array([at_0, at_5, at_9, at_10])
-    np.testing.assert_allclose(RAND.argument(name, levels, np.ones(4), SIZES), expected)
-    negative = RAND.argument(name, levels, -np.ones(4), SIZES)
+    np.testing.assert_allclose(argument(increasing(name), levels, np.ones(4), SIZES), expected)
+    negative = argument(increasing(name), levels, -np.ones(4), SIZES)
     if name in ("Color", "Contrast", "Brightness", "Sharpness"):
         np.testing.assert_allclose(negative, 2 - expected)
     else:
@@ -60,20 +65,25 @@ def test_parameters_by_level(name: str, at_0: float, at_5: float, at_9: float, a
 
 @pytest.mark.parametrize(
     ("name", "at_0", "at_5", "at_10"),
-    [("Posterize", 0, 2, 4), ("Solarize", 0, 128, 256), ("Color", 0.1, 1.0, 1.9), ("Sharpness", 0.1, 1.0, 1.9)],
+    [
+        ("Posterize", 0, 2, 4),
+        ("PosterizeOriginal", 4, 6, 8),
+        ("Solarize", 0, 128, 256),
+        ("Color", 0.1, 1.0, 1.9),
+        ("Sharpness", 0.1, 1.0, 1.9),
+    ],
 )
 def test_parameters_that_do_not_increase(name: str, at_0: float, at_5: float, at_10: float) -> None:
-    transform = TimmRandAugment(increasing=False)
-    arguments = transform.argument(name, np.array([0.0, 0.5, 1.0]), -np.ones(3), SIZES)
+    arguments = argument(name, np.array([0.0, 0.5, 1.0]), -np.ones(3), SIZES)
     np.testing.assert_allclose(arguments, [at_0, at_5, at_10])
 
 
 @pytest.mark.parametrize(
-    ("name", "argument"),
+    ("name", "end"),
     [("Posterize", 0), ("Solarize", 0), ("SolarizeAdd", 128), ("Brightness", 0.1)],
 )
-def test_levels_above_10_go_to_the_end_of_the_range(name: str, argument: float) -> None:
-    assert RAND.argument(name, np.array([3.0]), -np.ones(1), SIZES).tolist() == [argument]
+def test_levels_above_10_go_to_the_end_of_the_range(name: str, end: float) -> None:
+    assert argument(increasing(name), np.array([3.0]), -np.ones(1), SIZES).tolist() == [end]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +144,13 @@ def test_magnitudes_are_normal_and_cut_off(magnitude: float, std: float, most: f
     assert stats.kstest(levels[~cut], between.cdf).pvalue > 1e-3
 
 
+def test_magnitudes_are_even_if_the_deviation_is_above_100() -> None:
+    steps = program(TimmRandAugment(8.0, 4, 101, prob=1.0), 10_000)
+    shear_x = (steps.ops == Op.WARP) & (steps.parameters[..., 0] == 1) & (steps.parameters[..., 1] != 0)
+    levels = np.abs(steps.parameters[shear_x, 1].astype(float)) / 0.3 * 10
+    assert stats.kstest(levels, "uniform", (0, 8)).pvalue > 1e-3
+
+
 def test_without_a_deviation_all_have_the_magnitude() -> None:
     steps = program(TimmRandAugment(5, magnitude_std=0))
     assert set(steps.parameters[steps.ops == Op.SOLARIZE, 0].tolist()) == {128}
@@ -185,3 +202,50 @@ def test_three_augment_without_jitter() -> None:
 def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(PresetError, match=message):
         make()
+
+
+# --- timm's AutoAugment
+
+
+def test_pairs_are_drawn_equally_often_and_their_operations_as_often_as_the_policy_says() -> None:
+    transform = TimmAutoAugment("original", interpolation="bilinear")
+    steps, count = program(transform, 20_000), 20_000
+    for number in range(2):
+        expected = {Op.IDENTITY: 0.0}
+        for pair in transform.pairs:
+            name, p, _ = pair[number]
+            op = OPERATIONS[name.removesuffix("Original")]
+            expected[op] = expected.get(op, 0.0) + p / 25
+        expected[Op.IDENTITY] = 1 - sum(expected.values())
+        found = [int((steps.ops[:, number] == op).sum()) for op in expected]
+        assert sum(found) == count
+        assert stats.chisquare(found, [count * share for share in expected.values()]).pvalue > 1e-3
+    assert set(steps.parameters[steps.ops == Op.POSTERIZE, 0].tolist()) == {6, 7}  # magnitudes 5, 6, 7 and 8
+    assert set(steps.parameters[steps.ops == Op.SOLARIZE, 0].tolist()) == {76, 102, 128, 179, 204}  # 3, 4, 5, 7, 8
+
+
+@pytest.mark.parametrize(
+    ("policy", "bits"), [("v0", {0, 2}), ("v0r", {4, 2}), ("original", {6, 7}), ("originalr", {1, 2})]
+)
+def test_the_policies_differ_in_the_bits_that_posterizing_keeps(policy: PolicyName, bits: set[int]) -> None:
+    steps = program(TimmAutoAugment(policy), 20_000)
+    assert set(steps.parameters[steps.ops == Op.POSTERIZE, 0].tolist()) == bits
+
+
+def test_a_deviation_changes_the_magnitudes_of_a_policy() -> None:
+    steps = program(TimmAutoAugment("v0", 0.5), 20_000)
+    colors = steps.parameters[steps.ops == Op.SATURATION, 0]
+    assert len(np.unique(colors)) > 1_000
+    fixed = program(TimmAutoAugment("v0"), 20_000)
+    assert len(np.unique(fixed.parameters[fixed.ops == Op.SATURATION, 0])) <= 6
+
+
+def test_steps_fit_the_size_of_each_image() -> None:
+    transform = TimmAutoAugment("v0", 0.5)
+    draw = Draws(3, 1, np.arange(500)).of(transform.stream)
+    sizes = np.array([[30, 40], [50, 20]])[np.arange(500) % 2]
+    mixed = transform.program(draw, sizes)
+    for number, size in enumerate(([30, 40], [50, 20])):
+        alone = transform.program(draw, np.array([size]))
+        assert np.array_equal(mixed.ops[number::2], alone.ops[number::2])
+        assert np.array_equal(mixed.parameters[number::2], alone.parameters[number::2])

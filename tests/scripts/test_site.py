@@ -23,7 +23,7 @@ def build(site: Path, root: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow(kept=1, of="whole programs")
-def test_dead_links_and_what_comes_from_elsewhere_fail_the_build(tmp_path: Path) -> None:
+def test_dead_links_broken_tables_and_what_comes_from_elsewhere_fail_the_build(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     for name in ("scripts", "gpuloader"):
@@ -34,6 +34,8 @@ def test_dead_links_and_what_comes_from_elsewhere_fail_the_build(tmp_path: Path)
         "[x](/data.md)": "contains an absolute link '/data.md'",
         "![x](https://example.com/x.png)": "index.html loads from elsewhere: <img",
         '<script src="//example.com/x.js"></script>': "index.html loads from elsewhere: <script",
+        "| a | b |\n|---|---|\n| 1 | 2 |\n\n| 3 | `4` |": "has a table's row as text (an empty line above it?): | 3 |",
+        "```\n| what code prints |\n```\n\n| x |\n|---|\n| a | b": "",  # neither of these
     }
     (tmp_path / "docs/index.md").write_text("\n\n".join(["# Start", *broken]))
     (tmp_path / "docs/forgotten.md").write_text("# Forgotten")
@@ -41,3 +43,4 @@ def test_dead_links_and_what_comes_from_elsewhere_fail_the_build(tmp_path: Path)
     assert result.returncode == 1
     for said in (*broken.values(), "forgotten.md"):
         assert said in result.stderr
+    assert result.stderr.count("a table's row as text") == 1

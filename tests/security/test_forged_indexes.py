@@ -18,8 +18,8 @@ from making import write_samples
 from synthetic import with_columns
 
 from gpuloader import GPULoader, IndexFileError
-from gpuloader.shards import ShardIndex, index_file, open_index
-from gpuloader.shards.index import SetIndex, write_index
+from gpuloader.shards import ShardIndex, index_file, open_index, resolve_shards
+from gpuloader.shards.index import SetIndex, read_index_head, write_index
 from gpuloader.shards.scan import scan
 from gpuloader.tools.check import check_shards
 
@@ -209,6 +209,27 @@ def test_what_cannot_be_an_index_is_not_read(tmp_path: Path, make: Callable[[Pat
     [shard] = write_samples(tmp_path, 2, shards=1)
     make(tmp_path / "train-0000.tar.gpuidx")
     assert open_index(shard).digest() == scan(shard).digest()
+
+
+def test_a_head_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    """The file is as long as its head says, but takes no room on the disk."""
+    [shard] = write_samples(tmp_path, 2, shards=1)
+    open_index(shard)
+    whole = index_file(shard).read_bytes()
+    start = whole[:16] + (50 << 30).to_bytes(8, "little") + whole[24:56]
+
+    def read(count: int, offset: int) -> bytes:
+        assert count <= 2 << 30
+        return start[offset : offset + count]
+
+    message = "is damaged: a head of 53,687,091,200 bytes, more than 2,147,483,648"
+    with pytest.raises(IndexFileError, match=message):
+        read_index_head(read, 60 << 30, "an index")
+    with (tmp_path / "all.gpuset").open("wb") as file:
+        file.write(start)
+        file.truncate(60 << 30)
+    with pytest.raises(IndexFileError, match=rf"{message}\. Run `gpuloader index --merge` again"):
+        resolve_shards(tmp_path)
 
 
 def test_no_index_of_a_scan_is_too_large_to_be_read(tmp_path: Path) -> None:

@@ -104,14 +104,14 @@ SOURCES: dict[str, tuple[Callable[[str, Path], object], str]] = {
     "numbers in .cls": (partial(of_a_component, "cls", label_from=None, fields=["cls"]), "component beside it: "),
     "a key of a bad image": (
         partial(of_a_name, image=b"\xff\xd8 no image", label_from=None),
-        'or pass on_error="replace" to train on without it.',
+        'go on without it: on_error="replace" to train, "skip" to evaluate.',
     ),
     "a key of an image without label": (of_a_name, "None that the data has)"),
     "a folder": (partial(of_a_name, label_from=LabelFrom("folder", ["cat"])), "is not one of the 1 classes, such as"),
     "a key of a sample without a field": (partial(of_a_name, label_from=None, fields=["txt"], output="dict"), ""),
     "a PAX size": (of_a_pax_size, " at byte "),
     "a quarantine": (
-        partial(of_a_file, "bad.jsonl", on_error=lambda path: BadImages(known=path)),
+        partial(of_a_file, "bad.jsonl", on_error=lambda path: BadImages(known=path, skip=True)),
         "is not an entry of a quarantine: Expecting value",
     ),
     "a recipe": (partial(of_a_file, "a.yaml", preset=str), ""),
@@ -158,7 +158,7 @@ def test_an_error_about_a_long_text_is_short(
 def test_so_is_a_line_of_the_log(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     key = text[:100_000]
     tar = shard(tmp_path / "a.tar", (f"{key}.jpg", b"no image"), ("b.jpg", jpeg(20, 20)), (f"{key}!.txt", b""))
-    load(tar, label_from=None, on_error="replace")
+    load(tar, label_from=None, on_error="replace", output="dict")
     replaced, left_out = sorted(caplog.messages, key=lambda message: message.startswith(str(tar)))
     assert replaced.startswith("bad image replaced: ")
     assert ", key '" in replaced

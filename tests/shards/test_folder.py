@@ -132,11 +132,36 @@ def test_a_folder_that_contains_itself_is_an_error_that_names_the_link(root: Pat
         list_files(root)
 
 
-def test_a_few_links_to_one_folder_are_no_loop(root: Path) -> None:
-    write_tree(root, {"a/1.jpg": JPEG})
-    for number in range(20):
+@pytest.mark.parametrize(
+    ("pictures", "links"),
+    [
+        (1, 20),
+        (1, 2000),  # links to a small folder, as many as you like
+        (2000, 55),  # 110,000 again; links count as files that are there
+    ],
+)
+def test_links_to_one_folder_are_no_loop(root: Path, pictures: int, links: int) -> None:
+    write_tree(root, {f"a/{number}.jpg": b"" for number in range(pictures)})
+    for number in range(links):
         (root / f"link-{number}").symlink_to("a")
-    assert len(list_files(root)) == 21
+    assert len(list_files(root)) == pictures * (1 + links)
+
+
+def test_links_to_each_of_many_folders_are_no_loop(root: Path) -> None:
+    """Ten times the same classes: 110,000 files again, ten for each of 11,000."""
+    write_tree(root, {f"a/{number // 110}/{number}.jpg": b"" for number in range(11_000)})
+    for number in range(10):
+        (root / f"b-{number}").symlink_to("a")
+    assert len(list_files(root)) == 121_000
+
+
+def test_links_that_lead_to_hundreds_of_thousands_of_files_again_are_an_error(root: Path) -> None:
+    write_tree(root, {f"a/{number}.jpg": b"" for number in range(1000)})
+    for number in range(990):
+        (root / f"link-{number}").symlink_to("a")
+    message = r"lead 120,000 times to .* allowed are 100,000, and 10 for each of the 1,991 that are there\. Remove such"
+    with pytest.raises(DataError, match=message):
+        list_files(root)
 
 
 def test_links_that_double_the_folders_at_each_step_come_to_an_end(root: Path) -> None:
@@ -145,7 +170,7 @@ def test_links_that_double_the_folders_at_each_step_come_to_an_end(root: Path) -
         for name in "ab":
             (root / f"{number}" / name).symlink_to(f"../{number + 1}")
     write_tree(root, {"40/1.jpg": JPEG})
-    with pytest.raises(DataError, match="is there on more than 1,000 ways, because of a link: remove the link"):
+    with pytest.raises(DataError, match="allowed are 100,000, and 10 for each of the 122 that are there"):
         list_files(root)
 
 

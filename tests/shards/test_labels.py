@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,22 @@ def test_auto_takes_what_the_data_has(
 def test_auto_decides_for_all_of_the_data(tmp_path: Path, samples: list[dict[str, bytes | str]], says: str) -> None:
     with pytest.raises(LabelError, match=says):
         make_labels(shard_set(tmp_path, *samples), "auto")
+
+
+@pytest.mark.parametrize(
+    ("label_from", "advice"),
+    [
+        ("cls", "No sample has one: label_from=None loads images without labels; label_from: allowed are"),
+        (
+            "json:label",
+            r"Sampling\(require=\['json'\]\) leaves such samples out; label_from: allowed are",
+        ),  # one has it
+    ],
+)
+def test_data_without_labels_is_pointed_to_none(tmp_path: Path, label_from: str, advice: str) -> None:
+    shards = shard_set(tmp_path, {"json": b'{"label": 1}'}, {"txt": b"a cat"})
+    with pytest.raises(LabelError, match=rf"they have no \.\w+ component: .*\. {advice}"):
+        make_labels(shards, label_from)
 
 
 # cls.
@@ -354,6 +371,56 @@ def test_names_in_json_are_numbered_and_integers_are_labels(tmp_path: Path, give
 def test_names_are_numbered_as_a_mapping_says(tmp_path: Path) -> None:
     shards = shard_set(named(tmp_path, {"cat": 7, "dog": -1}), {"cls": b"cat"}, {"cls": b"dog"})
     assert labels_of(shards, "cls") == [7, -1]
+
+
+TIMMS = ["1", "02", "10", "a", "A2b", "a10", "b", "b1x2", "b1x10", "class2", "Class10", "x 3", "x_3", "é"]
+
+
+def natural(name: str) -> list[object]:
+    """timm's `natural_key`."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name.lower())]
+
+
+@pytest.mark.parametrize("place", ["folder", "folder:top"])
+def test_folders_may_be_numbered_in_natural_order_as_timm_numbers_them(tmp_path: Path, place: str) -> None:
+    shards = shard_set(tmp_path, *({"__key__": f"{name}/x", "jpg": b"x"} for name in TIMMS))
+    labels = make_labels(shards, place, order="natural")
+    assert labels is not None
+    assert list(labels.classes or ()) == sorted(sorted(TIMMS), key=natural) == TIMMS
+    assert labels.of(np.arange(len(TIMMS))).tolist() == list(range(len(TIMMS)))
+    by_name = make_labels(shards, place)
+    assert by_name is not None
+    assert list(by_name.classes or ()) == sorted(TIMMS)
+    assert by_name.digest != labels.digest
+
+
+def test_a_number_in_a_folders_name_may_have_any_length(tmp_path: Path) -> None:
+    names = ["9" * 5_000, "1" + "0" * 5_000]  # int() takes 4,300 digits
+    shards = shard_set(tmp_path, *({"__key__": f"{name}/x", "jpg": b"x"} for name in names))
+    labels = make_labels(shards, "folder", order="natural")
+    assert labels is not None
+    assert list(labels.classes or ()) == names
+
+
+@pytest.mark.parametrize(
+    ("place", "classes", "order", "says"),
+    [
+        ("folder", ["a"], "natural", "but classes numbers them: leave order out"),
+        ("cls", None, "natural", "but labels are from 'cls': leave order out"),
+        (None, None, "natural", "but labels are from None: leave order out"),
+        ("folder", None, "size", "order='size': allowed are 'name' and 'natural'"),
+    ],
+)
+def test_an_order_that_sorts_nothing_is_an_error(
+    tmp_path: Path,
+    place: str | None,
+    classes: list[str] | None,
+    order: Any,  # noqa: ANN401
+    says: str,
+) -> None:
+    shards = shard_set(tmp_path, {"__key__": "a/x", "jpg": b"x", "cls": b"0"})
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        make_labels(shards, place, classes, order=order)
 
 
 def test_folders_are_numbered_by_the_classes_that_are_given(tmp_path: Path) -> None:

@@ -371,6 +371,7 @@ def test_a_compressed_file_is_named_as_such(tmp_path: Path, name: str, content: 
         (b"\xff\xd8\xff\xe0", "not a tar, but a JPEG: `gpuloader pack FOLDER SHARDS` makes shards of a folder of"),
         (b"\x89PNG\r\n", "not a tar, but a PNG: `gpuloader pack FOLDER SHARDS` makes shards"),
         (b"PK\x03\x04", "not a tar, but a ZIP archive: unpack it, then `gpuloader pack FOLDER SHARDS`"),
+        (b'{"images": [', "not a tar, but JSON: `gpuloader pack FILE SHARDS` makes shards of an annotation file"),
         (b"PAR1", "not a tar, but a Parquet file: `gpuloader pack FOLDER SHARDS` makes shards of a folder"),
     ],
 )

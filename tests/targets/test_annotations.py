@@ -102,6 +102,10 @@ def test_an_area_is_float32_even_if_all_are_integers() -> None:
         ([{"keypoints": [[4, 5], [0, 0]]}], [[[4, 5], [0, 0]]], [[2, 2]]),
         ([], np.zeros((0, 0, 2)), np.zeros((0, 0))),
         ([{"keypoints": []}, {"keypoints": []}], np.zeros((2, 0, 2)), np.zeros((2, 0))),
+        ([{}, {"id": 3}], np.zeros((2, 0, 2)), np.zeros((2, 0))),  # nothing says how many
+        # Those without points have as many as the first that has some.
+        ([{}, {"keypoints": [4, 5, 2]}, {"keypoints": []}], [[[0, 0]], [[4, 5]], [[0, 0]]], [[0], [2], [0]]),
+        ([[], [[4, 5], [6, 7]], []], [[[0, 0]] * 2, [[4, 5], [6, 7]], [[0, 0]] * 2], [[0, 0], [2, 2], [0, 0]]),
     ],
 )
 def test_key_points_are_split_from_their_visibility(given_as: object, points: object, visibility: object) -> None:
@@ -109,6 +113,13 @@ def test_key_points_are_split_from_their_visibility(given_as: object, points: ob
     assert [each.dtype for each in found] == [np.float64, np.int64]
     np.testing.assert_array_equal(found[0], np.array(points, np.float64))
     np.testing.assert_array_equal(found[1], np.array(visibility, np.int64))
+
+
+@pytest.mark.parametrize("given_as", [[{}, {"keypoints": []}], [[], []], [{"id": 1}, {"keypoints": [0] * 51}]])
+def test_a_count_says_how_many_points_those_have_that_have_none(given_as: object) -> None:
+    points, visibility = parse_points(given_as, 17)
+    assert (points.shape, visibility.tolist()) == ((2, 17, 2), [[0] * 17] * 2)
+    assert parse_points([], 17)[0].shape == (0, 17, 2)
 
 
 # --- what is refused
@@ -167,7 +178,12 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     (parse_points, [[1, 2]], "annotations[0] is [1, 2]: allowed are x, y and visibility of at most 1,000 points"),
     (parse_points, [[[1]]], "annotations[0] is [[...]]: allowed are x, y and visibility of at most 1,000 points"),
     (parse_points, [{"keypoints": 5}], "annotations[0]['keypoints'] is 5: allowed is a list"),
-    (parse_points, [{}], "annotations[0] is {}: allowed is an object with the key 'keypoints'"),
+    (parse_points, [{}, 5], "annotations[1] is 5: allowed is an object"),
+    (parse_points, [{}, {"keypoints": [1, 2, 2]}, {"keypoints": [1, 2, 2] * 2}], "are 1 points as in annotations[1]"),
+    (parse_points, [{}, {"keypoints": [1, NAN, 2]}], "annotations[1]['keypoints'] has nan: allowed are finite numbers"),
+    (parse_points, [{}, {"keypoints": [1, 2, 3]}], "annotations[1]['keypoints'] has 3 as a visibility"),
+    (lambda value: parse_points(value, 17), [[1, 2, 2]], "annotations[0] is [1, 2, 2]: allowed are 17 points, the"),
+    (lambda value: parse_points(value, 17), [[]] * 9000, "9,000 annotations have 17 points each: allowed are 100,000"),
     (parse_points, [[1, 2, 2], [NAN, 2, 2]], "annotations[1] has nan: allowed are finite numbers"),
     (parse_points, [[1, 2, 2], [1, 2, 3]], "annotations[1] has 3 as a visibility: allowed are 0, 1 and 2"),
     (parse_points, [[1, 2, 0.5]], "annotations[0] has 0.5 as a visibility: allowed are 0, 1 and 2"),

@@ -419,7 +419,7 @@ def test_a_subset_and_samples_that_come_again_have_their_own(tar: Path, delivere
     subset = by_sample(loader(tar, sampling=Sampling(subset=[7, 3, 2])))
     assert_same(subset, {number: delivered[number] for number in (2, 3, 7)})
     weights = [100.0 if number in (3, 6) else 1e-6 for number in range(COUNT)]
-    drawn = list(loader(tar, shuffle="full", sampling=Sampling(weights=weights)))
+    drawn = list(loader(tar, sampling=Sampling(weights=weights)))
     assert {int(number) for batch in drawn for number in batch["index"]} == {3, 6}
     for batch in drawn:
         assert_same(by_sample([batch]), {int(number): delivered[int(number)] for number in batch["index"]})
@@ -504,6 +504,40 @@ def test_a_background_picture_has_no_targets(tmp_path: Path) -> None:
     assert (sample["mask"] == 255).all()
 
 
+def without_points(numbers: tuple[int, ...]) -> list[dict[str, Any]]:
+    """The samples of these tests; in some of them, as in COCO, objects that are no persons have no points."""
+    samples = [sample_of(number) for number in range(4)]
+    for number in numbers:
+        annotations = annotations_of(number)
+        for place, annotation in enumerate(annotations):
+            if number == 1 or place:  # all of sample 1
+                annotation.pop("keypoints") if place % 2 else annotation.update(keypoints=[])
+        samples[number]["json"] = json.dumps({"annotations": annotations}).encode()
+    return samples
+
+
+@pytest.mark.parametrize("count", [None, 2])
+def test_objects_without_points_have_points_that_are_not_labelled(tar: Path, tmp_path: Path, count: int | None) -> None:
+    mixed = write_shard(tmp_path / "a.tar", without_points((1, 2)))
+    points = Keypoints("json:annotations", flip_pairs=[(0, 1)], count=count)
+    options = {**RANDOM, "seed": 1, "fields": {**FIELDS, "points": points}}
+    expected, found = (by_sample(loader(source, **options)) for source in (tar, mixed))
+    flipped = 0
+    for sample, of_it in found.items():
+        seen, whole = of_it["points_visibility"], expected[sample]["points_visibility"]
+        n = len(whole)
+        if sample == 1 and count is None:  # none of its annotations has points, so nothing says how many
+            assert (of_it["points"].shape, seen.shape) == ((n, 0, 2), (n, 0))
+            continue
+        labelled = {1: 0, 2: 1}.get(sample, n)
+        flipped += labelled
+        assert torch.equal(of_it["points"][:labelled], expected[sample]["points"][:labelled])
+        assert torch.equal(seen[:labelled], whole[:labelled])
+        assert (of_it["points"].shape, seen.shape) == (expected[sample]["points"].shape, whole.shape)
+        assert not seen[labelled:].any()
+    assert flipped
+
+
 # --- what is refused
 
 
@@ -530,9 +564,12 @@ def test_a_background_picture_has_no_targets(tmp_path: Path) -> None:
         (lambda: Keypoints("json:a", flip_pairs=[(-1, 1)]), "pairs of numbers from 0"),
         (lambda: Keypoints("json:a", flip_pairs=[1, 2]), "pairs of numbers from 0"),  # type: ignore[list-item]
         (lambda: Keypoints("json:a", flip_pairs=3), "flip_pairs=3"),  # type: ignore[arg-type]
+        (lambda: Keypoints("json:a", count=0), "count=0.: allowed is an integer from 1 to 1,000"),
+        (lambda: Keypoints("json:a", count=2, flip_pairs=[(0, 2)]), "flip_pairs names point 2, but count is 2"),
         (lambda: Mask("jpg"), 'allowed are "png", "npy"'),
         (lambda: Mask("png", fill="a"), "fill='a'.: allowed is an integer"),  # type: ignore[arg-type]
         (lambda: Mask("png", fill=2**70), "allowed is an integer of 32 bits"),
+        (lambda: Mask("png", interpolation="bilinear"), '\'bilinear\'.: allowed are "nearest" and "nearest-exact"'),  # type: ignore[arg-type]
     ],
 )
 def test_invalid_options_are_errors(make: Any, message: str) -> None:  # noqa: ANN401
@@ -576,6 +613,76 @@ def test_entries_have_different_names(tar: Path) -> None:
 
 
 # --- what other libraries take
+
+
+def numbered(tar: Path, folder: Path) -> dict[str, Any]:
+    """A batch of all samples of four, which have ids of their own, as COCO's have."""
+    samples = [sample_of(number) for number in range(4)]
+    for number, sample in enumerate(samples):
+        content = {"image_id": 1031 + number, "annotations": annotations_of(number)}
+        sample |= {"json": json.dumps(content).encode(), "cls": str(1031 + number).encode()}
+    ids = {"image_id": Field("json:image_id"), "number": Field("cls"), "name": Field("json:image_id", str)}
+    return next(iter(loader(write_shard(folder / "a.tar", samples), fields={**FIELDS, **ids})))
+
+
+@pytest.mark.parametrize(
+    ("options", "ids", "labels"),
+    [
+        ({}, [0, 1, 2, 3], [0, 1, 2]),
+        ({"image_id": "image_id"}, [1031, 1032, 1033, 1034], [0, 1, 2]),
+        ({"image_id": "number"}, [1031, 1032, 1033, 1034], [0, 1, 2]),  # a tensor
+        ({"first_label": 1}, [0, 1, 2, 3], [1, 2, 3]),
+        ({"label_ids": [1, 7, 18]}, [0, 1, 2, 3], [1, 7, 18]),
+        ({"label_ids": (90, 2, 44, None), "image_id": "index"}, [0, 1, 2, 3], [90, 2, 44]),
+    ],
+)
+def test_detection_has_the_ids_and_labels_that_are_asked_for(
+    tar: Path, tmp_path: Path, options: dict[str, Any], ids: list[int], labels: list[int]
+) -> None:
+    batch = numbered(tar, tmp_path)
+    _, targets = to_detection(batch, **options)
+    for number, target in enumerate(targets):
+        assert (target["image_id"].shape, target["image_id"].dtype) == ((1,), torch.int64)
+        assert target["image_id"].tolist() == [ids[number]]
+        assert target["labels"].dtype == torch.int64
+        assert target["labels"].tolist() == labels[:number]
+        assert batch["boxes_labels"][number].tolist() == [0, 1, 2][:number]  # the batch is as before
+
+
+def test_detection_leaves_out_crowds_with_all_that_belongs_to_them(tar: Path) -> None:
+    batch = next(iter(loader(tar, preset=train(CROP, *FLIPS), shuffle="none")))
+    (_, whole), (_, targets) = (to_detection(batch, masks="objects", points="points", crowds=each) for each in (1, 0))
+    left_out = 0
+    for row, target in enumerate(targets):
+        assert whole[row].keys() == target.keys() >= {"boxes", "labels", "area", "iscrowd", "masks", "keypoints"}
+        stay = [place for place, crowd in enumerate(whole[row]["iscrowd"].tolist()) if not crowd]
+        left_out += len(whole[row]["boxes"]) - len(stay)
+        for name, value in target.items():
+            assert torch.equal(value, whole[row][name] if name == "image_id" else whole[row][name][stay])
+    assert left_out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_id": "id"}, "image_id='id': the batch has image, label, .*: name the field with the pictures' ids"),
+        ({"image_id": "name"}, "image_id='name' has '1031': allowed are integers of 64 bits"),
+        ({"first_label": 1, "label_ids": [1, 7, 18]}, "first_label=1 and label_ids.*: give one of them"),
+        ({"first_label": "1"}, "first_label='1': allowed is an integer"),
+        ({"label_ids": [1, 7]}, r"label_ids has no id for the labels \[2\]"),
+        ({"label_ids": [1, None, 18]}, r"label_ids has no id for the labels \[1\]"),
+        ({"label_ids": [1, "7", 18]}, "label_ids=.*: allowed is a list of integers"),
+        ({"label_ids": {"ids": [1, 7, 18]}}, "label_ids=.*: allowed is a list of integers"),
+        ({"crowds": False, "boxes": "plain"}, r"crowds=False: .*plain_iscrowd.* Boxes\(\.\.\., keys=\[\"iscrowd\"\]\)"),
+    ],
+)
+def test_what_detection_cannot_make_is_an_error(
+    tar: Path, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    batch = numbered(tar, tmp_path)
+    batch |= {"plain": batch["boxes"], "plain_number": batch["boxes_number"]}
+    with pytest.raises(ConfigError, match=message):
+        to_detection(batch, **options)
 
 
 def test_the_forms_of_other_libraries_have_the_same_targets(tar: Path) -> None:

@@ -200,6 +200,30 @@ def test_what_is_no_target_is_an_error(targets: Any, message: str) -> None:  # n
         compose_of(LEFT)([BLACK, BLACK], targets)
 
 
+def test_bfloat16_is_converted() -> None:
+    given = {"boxes": torch.tensor(BOXES), "keypoints": torch.tensor(BOXES).reshape(3, 2, 2), "area": torch.ones(3)}
+    _, expected = compose_of(LEFT)(BLACK, given)
+    _, target = compose_of(LEFT)(BLACK, {name: value.bfloat16() for name, value in given.items()})
+    assert target.keys() == expected.keys()
+    assert all(torch.equal(target[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("name", ["boxes", "labels"])  # one that moves, and one of which rows are taken
+@pytest.mark.parametrize(
+    ("convert", "found"),
+    [
+        (lambda values: values.to(torch.float8_e4m3fn), "torch.float8_e4m3fn, torch.strided, on cpu"),
+        (torch.Tensor.to_sparse, "torch.float32, torch.sparse_coo, on cpu"),
+        (lambda values: values.to("meta"), "torch.float32, torch.strided, on meta"),
+    ],
+    ids=["float8", "sparse", "meta"],
+)
+def test_a_tensor_without_numbers_is_refused(convert: Any, found: str, name: str) -> None:  # noqa: ANN401
+    target = {"boxes": torch.tensor(BOXES, dtype=torch.float32), "labels": torch.ones(3)}
+    with pytest.raises(ConfigError, match=f"target 0: '{name}' is a tensor of {found}: allowed are dense tensors"):
+        compose_of(LEFT)(BLACK, {**target, name: convert(target[name])})
+
+
 def test_a_recipe_that_targets_cannot_follow_is_an_error() -> None:
     edge = compose_of(train({"Pad": {"padding": 3, "padding_mode": "edge"}}, EVAL["transforms"][0]))
     _, target = edge(BLACK, {"mask": np.ones((40, 60), np.uint8)})

@@ -345,6 +345,20 @@ def test_masks_are_resized_with_the_roundings_of_float32() -> None:
     assert_moves_as_torchvision(Recipe([Resize((224, 49))]), [(62, 119), (124, 119), (76, 64)])
 
 
+@pytest.mark.parametrize("size", [(7, 12), (24, 31), (64, 50), (130, 224)])
+def test_a_resize_may_take_the_pixel_under_the_centre_as_torch_and_pil_do(size: tuple[int, int]) -> None:
+    for height, width in (*SIZES, (119, 95), (375, 251)):
+        mask = np.arange(1, height * width + 1, dtype=np.int32).reshape(height, width)
+        [view] = Recipe([Resize(size)]).draw(Draws(7, 0, np.arange(1)), np.array([[height, width]])).views
+        moved = move_mask(mask, 0, view, 0, exact=True)
+        picture = torch.from_numpy(mask).double()[None, None]
+        expected = torch.nn.functional.interpolate(picture, size, mode="nearest-exact")[0, 0]
+        np.testing.assert_array_equal(moved, expected)
+        if height % 2 and width % 2:  # otherwise centres lie between two pixels, and PIL adds up roundings
+            by_pil = Image.fromarray(mask).resize(size[::-1], Image.Resampling.NEAREST)
+            np.testing.assert_array_equal(moved, by_pil)
+
+
 def test_each_view_moves_targets_by_itself() -> None:
     views = View([RandomResizedCrop((22, 28)), RandomHorizontalFlip()], 2), View([CenterCrop(30), FULL_AFFINE])
     assert_moves_as_torchvision(Recipe(views=views), SIZES, ties=0.02)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 import pytest
+import torch
+from gpu_graph import GPU, load_on
 from making import damaged_jpeg, jpeg, write_decoded, write_shard
 from PIL import Image
 
 from gpuloader import BadImageError, BadImages, ConfigError, DeviceError, GPULoader
 from gpuloader.loading.loader import run_of
+from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor
 from gpuloader.tools import bench as module
-from gpuloader.tools.bench import bench
+from gpuloader.tools.bench import bench, run_graph
 from gpuloader.tools.bench_report import report_page
 from gpuloader.tools.bench_result import BenchResult
 from gpuloader.tools.machine import this_machine
@@ -47,6 +50,15 @@ def test_every_stage_is_measured_and_the_shares_add_up(measured: BenchResult) ->
     assert cpu.limit.endswith(".")
 
 
+def test_on_a_gpu_only_the_measured_batch_is_waited_for(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait for the whole device would also be one for the next batches, and for whatever else runs there."""
+    with load_on(GPU, shards) as loader:
+        monkeypatch.setattr(Run, "device", torch.device("cuda"))
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("the whole device was waited for"))
+        with closing(run_graph(run_of(loader), "all")) as batches:
+            assert [next(batches) for _ in range(2)] == [8, 8]
+
+
 def test_the_facts_are_those_of_the_shards_and_the_call(measured: BenchResult, shards: list[Path]) -> None:
     data = measured.data
     assert (data.shards, data.images, data.decoded, data.fits_in_memory) == (2, 40, False, True)
@@ -73,6 +85,18 @@ def test_decoded_images_are_not_decoded(shards: list[Path], tmp_path: Path) -> N
     assert stages(result) == ["disk", "read", "gate", "resize", "loader"]
 
 
+def unlabelled(folder: Path) -> Path:
+    """Samples with captions and without labels."""
+    samples = [{"__key__": f"{number}", "jpg": jpeg(64, 64), "txt": b"text"} for number in range(8)]
+    return write_shard(folder / "pairs.tar", samples)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"fields": ["txt"]}])
+def test_data_without_labels_needs_no_option(tmp_path: Path, arguments: dict[str, object]) -> None:
+    result = bench(unlabelled(tmp_path), 4, None, seconds=SECONDS, preset={"imagenet_eval": SMALL}, **arguments)
+    assert stages(result)[-1] == "loader"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [{"output": "dict", "fields": ["json"]}, {"output": {"label": "y", "image": "x"}}, {"label_from": None}],
@@ -93,7 +117,9 @@ def test_a_bad_image_is_named_and_can_be_left_out(image: bytes, tmp_path: Path) 
     with GPULoader(shard, 4, None, on_error="replace") as loader:
         list(loader)
         loader.write_quarantine(bad)
-    assert stages(bench(shard, 4, None, seconds=SECONDS, on_error=BadImages(known=bad)))[-1] == "loader"
+    for preset in ("cifar10", "cifar10_eval"):
+        measured = bench(shard, 4, None, seconds=SECONDS, preset=preset, on_error=BadImages(known=bad))
+        assert stages(measured)[-1] == "loader"
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,16 @@ import pytest
 from bad_images import turned
 from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
 
-from gpuloader import BadImages, Buckets, Decoder, GPULoader
+from gpuloader import BadImages, Buckets, Compose, Decoder, GPULoader
 from gpuloader.errors import LabelError
 from gpuloader.loading import reader
+from gpuloader.loading.loader import run_of
 from gpuloader.loading.memory import estimate_memory, excess_of_a_batch
 from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet, write_quarantine
 from gpuloader.tools.info import ClassCount, Spread, describe_shards
 from gpuloader.tools.show import Gallery
+from gpuloader.transforms import RandomResizedCrop, Resize
 
 
 def test_samples_bytes_and_components_are_counted(tmp_path: Path) -> None:
@@ -152,7 +154,21 @@ def test_the_memory_is_that_of_the_buffers(tmp_path: Path) -> None:
     assert memory.output_bytes == 5 * 10 * 3 * 224 * 224
     assert memory.decoded_bytes is not None
     assert 2 * 10 * 3 * 52 * 52 <= memory.decoded_bytes <= 2 * 10 * 3 * 60 * 60
+    assert memory.decoder_bytes == (8 + 1) * 9 * 60 * 80  # one buffer for each of 8 threads, and one more
     assert memory.index_bytes < sum(tar.with_name(tar.name + ".gpuidx").stat().st_size for tar in tars)
+
+
+def test_the_memory_is_that_of_the_largest_epoch(tmp_path: Path) -> None:
+    tars = write_samples(tmp_path, 4, sizes=[(60, 80)])
+    growing = Compose([RandomResizedCrop({0: 16, 2: 64, 4: 48})])
+    assert growing.largest_epoch == 2
+    estimate = describe_shards(tars, preset=growing, batch_size=4, prefetch=3).memory
+    assert estimate.output_bytes == 5 * 4 * 64 * 64 * 3 * 4
+    with GPULoader(tars, 4, "cpu", preset=growing) as loader:
+        assert run_of(loader).largest.shapes == [(64, 64)]
+    padded = Compose([Resize({0: 30, 2: 60})], batch={"pad": 32})
+    estimate = describe_shards(tars, preset=padded, batch_size=4, prefetch=3).memory
+    assert estimate.output_bytes == 5 * 4 * 64 * 96 * (3 * 4 + 1)  # a byte for `pixel_mask`
 
 
 def test_as_many_arenas_are_made_as_the_estimate_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,6 @@ def test_arguments_are_told_as_yaml_has_them() -> None:
     told = as_yaml({"tar": (Path("a.tar"),), "on_error": BadImages(known=Path("bad.jsonl")), "decoder": Decoder(2)})
     assert told == {
         "tar": ["a.tar"],
-        "on_error": {"replace": False, "max_share": 0.01, "known": "bad.jsonl"},
+        "on_error": {"replace": False, "max_share": 0.01, "known": "bad.jsonl", "skip": False},
         "decoder": {"num_threads": 2, "prefetch": 2, "hw_load": None, "hybrid_huffman_threshold": None, "region": None},
     }

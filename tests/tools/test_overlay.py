@@ -199,7 +199,7 @@ def test_the_picture_has_them_on_originals_and_versions(tar: Path, tmp_path: Pat
         (["jpg", "json"], b'{"annotations": [{"bbox": [0, 0, 1, 1]}]}', ["boxes"]),
         (["jpg", "json", "mask.png"], b'{"annotations": [{"caption": "a"}]}', ["mask.png"]),
         (["jpg", "json"], json.dumps({"annotations": ANNOTATIONS}).encode(), ["boxes", "outlines", "points"]),
-        (["jpg", "json"], json.dumps({"annotations": [*ANNOTATIONS, {"bbox": []}]}).encode(), ["boxes"]),
+        (["jpg", "json"], json.dumps({"annotations": [*ANNOTATIONS, {"bbox": []}]}).encode(), ["boxes", "points"]),
     ],
 )
 def test_what_pack_writes_is_found(extensions: list[str], content: bytes | None, expected: list[str]) -> None:
@@ -217,7 +217,8 @@ def test_what_pack_writes_is_drawn_as_the_fields_that_name_it(tar: Path) -> None
 
 
 def test_without_targets_labels_are_needed_as_before(tmp_path: Path) -> None:
-    path = write_shard(tmp_path / "a.tar", [{"__key__": "a", "png": encoded(picture(9, 9), "PNG"), "json": b"{}"}])
+    sample = {"png": encoded(picture(9, 9), "PNG"), "json": b"{}"}
+    path = write_shard(tmp_path / "a.tar", [{"__key__": "a", **sample}, {"__key__": "b", **sample, "cls": b"1"}])
     with pytest.raises(LabelError):
         Gallery(path, device_id=None)
 

@@ -281,6 +281,7 @@ def test_a_bad_image_is_told_with_its_cause(port: int, sample: int, cause: str) 
         ("/api/original?id=1&side=1025", 400, "side='1025': allowed is an integer from 1 to 1024"),
         ("/api/version?id=1&targets=2", 400, "targets='2': allowed is an integer from 0 to 1"),
         ("/api/samples?" + "&".join(f"a{n}=1" for n in range(21)), 400, "Max number of fields exceeded"),
+        ("http://[x/", 400, "Invalid IPv6 URL"),
         ("/show.html", 404, "there is no page /show.html; the page is at /"),
         ("/../../../../etc/passwd", 404, "there is no "),
     ],
@@ -346,6 +347,8 @@ def test_one_that_leaves_in_the_middle_leaves_no_traceback(port: int, capfd: pyt
 
 
 # --- in a browser
+
+needs_browser = pytest.mark.needs_program("chromium", "chromedriver")
 
 
 @pytest.fixture(scope="module")
@@ -430,6 +433,7 @@ def expected_steps(gallery: Gallery, compose: Compose, sample: int, epoch: int) 
     ]
 
 
+@needs_browser
 def test_pages_are_leafed_by_buttons_and_keys(page: Page) -> None:
     assert page.place == "60 samples, page 1 of 3"
     assert page.keys[:2] == ["0000", "0001"]
@@ -450,6 +454,7 @@ def test_pages_are_leafed_by_buttons_and_keys(page: Page) -> None:
     assert page.one("[aria-current=true] .key").text == "0027"
 
 
+@needs_browser
 def test_pixels_parameters_and_window_are_the_librarys(page: Page, gallery: Gallery) -> None:
     compose = Compose.load(PRESET)
     page.all("#grid .tile")[4].click()
@@ -466,6 +471,7 @@ def test_pixels_parameters_and_window_are_the_librarys(page: Page, gallery: Gall
     assert (page.picture("#before img") == np.asarray(gallery.original(4, 1024))).all()
 
 
+@needs_browser
 def test_a_key_that_is_html_stays_text(page: Page) -> None:
     page.press(Keys.ARROW_RIGHT)
     page.wait(lambda: page.title == "0001")
@@ -476,6 +482,7 @@ def test_a_key_that_is_html_stays_text(page: Page) -> None:
     assert "eel" in page.one("#where").text
 
 
+@needs_browser
 def test_a_bad_image_shows_its_cause(page: Page) -> None:
     page.one("#key").send_keys(f"{DAMAGED:04d}")
     page.wait(lambda: page.title == f"{DAMAGED:04d}")
@@ -488,6 +495,7 @@ def test_a_bad_image_shows_its_cause(page: Page) -> None:
     assert "bad image" not in page.one("body").text
 
 
+@needs_browser
 def test_targets_can_be_left_out_on_the_page(browser: WebDriver, boxed: Gallery, page: Page) -> None:
     assert not page.one("#targets").is_displayed()
     with served(boxed) as port:

@@ -15,7 +15,7 @@ from bad_images import turned
 from making import damaged_jpeg, encoded, jpeg, picture, write_decoded, write_shard
 from PIL import Image, ImageOps
 
-from gpuloader import BadImageError, Compose, ConfigError, GPULoader
+from gpuloader import BadImageError, Compose, ConfigError, GPULoader, LabelError
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import ShardNotFoundError
 from gpuloader.helpers.text import printable
@@ -140,6 +140,19 @@ def test_the_samples_drawn_are_the_first_of_a_shuffled_training(shards: list[Pat
 
 
 # --- samples, keys and classes
+
+
+@pytest.mark.parametrize("fields", [None, ["txt"]])
+def test_data_without_labels_needs_no_option(tmp_path: Path, fields: list[str] | None) -> None:
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": jpeg(40, 40), "txt": b"text"}])
+    gallery = Gallery(tar, device_id=None, fields=fields)
+    assert (gallery.labels(), gallery.sample(0).label) == (None, None)
+    for labelled in ({"__key__": "cat/a"}, {"__key__": "b", "cls": b"3"}):
+        some = write_shard(
+            tmp_path / "b.tar", [{"__key__": "a", "jpg": jpeg(40, 40)}, {"jpg": jpeg(40, 40), **labelled}]
+        )
+        with pytest.raises(LabelError, match="of 2 samples lack a label"):
+            Gallery(some, device_id=None, fields=fields)
 
 
 def test_a_sample_says_where_it_is(shards: list[Path]) -> None:

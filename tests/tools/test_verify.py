@@ -15,11 +15,12 @@ from nvidia.dali import fn
 from PIL import Image
 
 from gpuloader.errors import ConfigError, DeviceError
-from gpuloader.pipelines import graph, steps
+from gpuloader.loading import reader
+from gpuloader.pipelines import cut_to_region, graph, steps
 from gpuloader.pipelines.operators import view_on_cpu, view_on_gpu
-from gpuloader.recipe import Recipe
+from gpuloader.recipe import Drawn, Recipe
 from gpuloader.recipe.program import Op
-from gpuloader.tools.verify import CHECKS, Looks, Outcome, Row, Subject, checks, operations, verify, verifying
+from gpuloader.tools.verify import CHECKS, Looks, Outcome, Row, Subject, checks, forms, operations, verify, verifying
 from gpuloader.tools.verify.checks import describe_steps, thread_counts
 from gpuloader.tools.verify.operations import OPERATIONS, PIXEL_OPERATIONS
 from gpuloader.tools.verify.pictures import draw
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.slow(kept=22, of="verify")
 
 @pytest.fixture(autouse=True)
 def _few_presets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them are compared in tests/loading/test_gpu_graph.py."""
+    """All of them are compared in tests/loading/test_gpu_forms.py."""
     monkeypatch.setattr(checks, "preset_names", lambda: ["cifar10", "raw_uint8", "resnet50_v1", "ssd"])
 
 
@@ -55,8 +56,15 @@ def device_id(request: pytest.FixtureRequest) -> Iterator[int | None]:
     ("check", "names"),
     [
         ("recipes", {"cifar10", "raw_uint8", "resnet50_v1", "ssd", "MixUp and CutMix"}),
+        (
+            "forms",
+            {
+                *("turned upright", "list, bfloat16", "padded, channels_last, float16"),
+                *("boxes, masks, key points", "Stage"),
+            },
+        ),
         ("repeats", {"again", "one by one", "in batches of 5", "in one batch", "resumed after 7 samples"}),
-        ("formats", {"JPEG, gray", "JPEG, CMYK", "JPEG, progressive", "PNG", "PNG, 16 bits", "WebP"}),
+        ("formats", {"JPEG, large", "JPEG, gray", "JPEG, CMYK", "JPEG, progressive", "PNG", "PNG, 16 bits", "WebP"}),
         ("bad-images", {"replaced", "the other images", "raised"}),
     ],
 )
@@ -82,10 +90,18 @@ def test_cuts_have_the_pixels_of_what_is_not_cut(
     shards: list[Path], device_id: int | None, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "taken_by_engines", lambda images, _: [b"\xff\xdd" not in image for image in images])
+    regions: list[int] = []
+
+    def cut(images: list[np.ndarray], drawn: Drawn) -> Any:  # noqa: ANN401
+        regions.extend((drawn.region[:, 2:] - drawn.region[:, :2]).prod(1).tolist())
+        return cut_to_region(images, drawn)
+
+    monkeypatch.setattr(reader, "cut_to_region", cut)
     rows = rows_of(shards, "cuts", device_id)
     assert [row for row in rows.values() if not row.ok] == []
     assert list(rows) == names
     assert all(row.found.startswith("mean 0,") for name, row in rows.items() if name.startswith("cut"))
+    assert max(regions) > 1_000_000
     assert device_id is None or rows["taken by engines"].found == "plain JPEGs: yes, with restart intervals: no"
 
 
@@ -116,6 +132,22 @@ def test_an_operation_that_does_nothing_is_told(shards: list[Path], monkeypatch:
     few = {name: OPERATIONS[name] for name in ("hue", "erasing, noise")}
     monkeypatch.setattr(operations, "OPERATIONS", few)
     assert [(row.ok, row.allowed) for row in rows_of(shards, "operations").values()] == [(True, "0")] * 2  # on the CPU
+
+
+@pytest.mark.parametrize(("shift", "ok"), [(0, True), (1, False)])
+def test_targets_that_differ_are_told(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch, shift: int, ok: bool
+) -> None:
+    moved = {None: 0, GPU: shift}
+    load_targets = forms._load_targets
+
+    def shifted(tar: Path, device_id: int | None) -> dict[str, list[torch.Tensor]]:
+        return {name: [each + moved[device_id] for each in all_of] for name, all_of in load_targets(tar, None).items()}
+
+    monkeypatch.setattr(forms, "_load_targets", shifted)
+    with gpu_graph():
+        row = rows_of(shards, "forms", GPU)["boxes, masks, key points"]
+    assert (row.ok, row.found) == (ok, "all are equal" if ok else "boxes, points, masks differ")
 
 
 def test_versions_are_the_doctors_findings(shards: list[Path]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 import torch
-from loaders import indices
+from loaders import CUT, indices, spoilt
 from ranks import outputs_of_ranks
 from trainers import SMALL
 
@@ -97,9 +97,7 @@ class OnOneDevice:
     distributed_sampler_kwargs = None
 
 
-def test_evaluation_shares_the_values_less_the_images_that_are_known_to_be_bad(
-    shards: list[Path], tmp_path: Path
-) -> None:
+def test_evaluation_shares_the_values_and_leaves_out_what_training_replaces(shards: list[Path], tmp_path: Path) -> None:
     known = tmp_path / "bad.jsonl"
     known.touch()
     values = {"on_error": {"replace": True, "known": known}, "decoder": {"num_threads": 2}}
@@ -107,7 +105,20 @@ def test_evaluation_shares_the_values_less_the_images_that_are_known_to_be_bad(
     data.trainer = OnOneDevice()
     train, val = run_of(data.train_dataloader().loader), run_of(data.val_dataloader().loader)
     assert (train.bad_images, train.num_threads, train.plan.steps) == (BadImages(replace=True, known=known), 2, 2)
-    assert (val.bad_images, val.num_threads, val.plan.steps) == (BadImages(replace=True), 2, 5)
+    assert (val.bad_images, val.num_threads, val.plan.steps) == (BadImages(skip=True), 2, 5)
+    data.teardown("fit")
+
+
+def test_evaluation_leaves_out_what_training_replaces_with_any_output(tmp_path: Path) -> None:
+    tar = spoilt(tmp_path, {1: CUT, 9: CUT})
+    options = {"preset": "cifar10", "eval_preset": "cifar10_eval", "on_error": BadImages(replace=True, max_share=0.1)}
+    data = TrainerLoaders(tar, tar, batch_size=8, **options)
+    data.trainer = OnOneDevice()
+    assert [len(images) for images, _ in data.train_dataloader().loader] == [8] * 5
+    assert [labels.tolist() for _, labels in data.val_dataloader().loader][:2] == [
+        [0, 2, 3, 4, 5, 6, 7],
+        [8, *range(6)],
+    ]
     data.teardown("fit")
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 from typing_extensions import assert_type
 
-from gpuloader import Batch, Compose, Decoder, GPULoader, MixedLoader
+from gpuloader import Batch, Compose, Decoder, GPULoader, MixedLoader, Stage
 from gpuloader.collators import as_text
 from gpuloader.loading.delivery import Images, Labels
 from gpuloader.trainers.datamodule import TrainerLoaders
@@ -50,6 +50,12 @@ def dictionaries() -> None:
         batch["json"]  # type: ignore[typeddict-item]  # pyright: ignore[reportGeneralTypeIssues]
     for with_fields in GPULoader("a.tar", 8, output="dict", fields={"txt": as_text}):
         assert_type(with_fields, dict[str, Any])
+    for by_default in GPULoader("a.tar", 8, fields=["txt"]):
+        assert_type(by_default, dict[str, Any])
+    for as_in_yaml in GPULoader("a.tar", 8, fields={"boxes": {"Boxes": "json:boxes"}}, output=None):
+        assert_type(as_in_yaml, dict[str, Any])
+    assert_type(next(iter(GPULoader("a.tar", 8, output=None))), tuple[Images, Labels])
+    assert_type(next(iter(GPULoader("a.tar", 8, fields=()))), tuple[Images, Labels])
     for renamed in GPULoader("a.tar", 8, output={"image": "pixel_values"}):
         assert_type(renamed, dict[str, Any])
 
@@ -97,6 +103,7 @@ def stages(configured: dict[str, Any]) -> None:
 def arguments(configured: dict[str, Any]) -> None:
     GPULoader("a.tar", 8, preset="deit", shuffle=True, decoder=Decoder(prefetch=1), world={"rank": 0, "world_size": 2})
     GPULoader("a.tar", 8, preset="my/recipe.yaml", on_error="replace")
+    GPULoader("a.tar", 8, preset="imagenet_eval", on_error="skip", last_batch="equal")
     GPULoader("a.tar", **configured)
     GPULoader("a.tar", 8)[0]  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
     assert_type(Compose.load("imagenet_eval", dtype="float16"), Compose)
@@ -108,11 +115,17 @@ def recipes(picture: bytes) -> None:
     Compose([Resize((192, 256)), RandomApply([ColorJitter(hue=[0, 0.1])]), RandomChoice([Grayscale()], p=[1])])
     Compose([RandomResizedCrop({0: 96, 30: 128}, scale=[0.2, 1]), Pad([1, 2, 3, 4])], formats=["jpeg"])
     Compose(views=[View([CenterCrop(96)], count=2), View([CenterCrop(96)])], mix=Mix(10, mixup_alpha=0.2))
+    mixed = Compose([CenterCrop(96)], mix={"num_classes": 10, "mixup_alpha": 0.2})
+    assert_type(mixed.mix, Mix | None)
+    Compose([], batch="list")
     assert_type(compose(picture), Tensor | Any)  # a list if the recipe has several views
     assert_type(compose(picture, {"boxes": [[0, 0, 8, 8]]}), tuple[Tensor | Any, Any])
     compose([picture, picture])
     compose([picture, picture], [{"labels": [3]}, {}], seed=1)
     compose(Image.new("RGB", (8, 8)))
+    Compose.load({"transforms": ["CenterCrop"]}, dtype="float16")
+    Stage({"imagenet_eval": {"Resize": {"size": 256}}}, decoder={"prefetch": 1})
+    Compose([CenterCrop(96)], mix=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Resize("256")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Compose([128])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     Compose([Resize(256)], transform=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -94,7 +94,7 @@ class Ahead:
         self._chunks: deque[tuple[Cursor, list[int]]] = deque()  # the end and the shards of each
         self._requested: set[int] = set()
         download = partial(_download, cache, self._requested)
-        self._threads: FedThreads[tuple[int, Entry]] = FedThreads(download, "gpuloader-download", _DOWNLOADS)
+        self._threads: FedThreads[tuple[int, Entry], None] = FedThreads(download, "gpuloader-download", _DOWNLOADS)
 
     def reach(self, cursor: Cursor) -> None:
         """Requests the shards that are needed next from the step at the cursor on."""
@@ -152,7 +152,7 @@ def _download(cache: ShardCache, requested: set[int], request: tuple[int, Entry]
     try:
         if entry.key in cache.coming:
             cache.fetch(entry, wanted)
-    except Exception as error:  # noqa: BLE001 - the batch that needs the shard will raise it
+    except BaseException as error:  # noqa: BLE001 - the batch that needs the shard will raise it
         if wanted():
             _log.info("%s was not downloaded ahead: %s", entry.shard, error)
     finally:

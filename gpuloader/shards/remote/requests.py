@@ -149,6 +149,9 @@ class Requests:
                     break
                 except Empty:
                     check_wanted(self._wanted)
+                    if task.done() and answers.empty():  # it was cancelled before it began
+                        request.close()  # otherwise Python warns of it
+                        raise asyncio.CancelledError from None
         finally:
             task.cancel()
         if error is not None:
@@ -172,5 +175,5 @@ async def _await_answer(
         answers.put((await asyncio.wait_for(request, seconds), None))
     except (asyncio.TimeoutError, TimeoutError):
         answers.put((None, TimeoutError("it takes too long to answer")))
-    except Exception as error:  # noqa: BLE001 - raised in the thread that waits for it
+    except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
         answers.put((None, error))

@@ -1,4 +1,4 @@
-"""The checks: functions of the subject that give rows. That of each operation is in `operations`."""
+"""The checks: functions of the subject that give rows. Those of `operations` and `forms` are in their own modules."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ from gpuloader.tools.verify.comparing import (
     load,
     load_both,
 )
+from gpuloader.tools.verify.forms import forms
 from gpuloader.tools.verify.operations import operations
-from gpuloader.tools.verify.pictures import encoded, jpeg, picture, tar_of
+from gpuloader.tools.verify.pictures import LARGE, SMALL, encoded, jpeg, picture, tar_of, turned
 from gpuloader.tools.verify.result import Looks, Outcome, Subject
 
 _LOADERS = 12
@@ -122,10 +123,11 @@ def formats(subject: Subject) -> Looks:
         "JPEG 4:2:0": jpeg(0),
         "JPEG 4:2:2": jpeg(1, subsampling="4:2:2"),
         "JPEG 4:4:4": jpeg(2, subsampling="4:4:4"),
+        "JPEG, large": jpeg(14, LARGE),
         "JPEG, gray": encoded(picture(3).convert("L"), "JPEG"),
         "JPEG, CMYK": encoded(picture(4).convert("CMYK"), "JPEG"),
         "JPEG, progressive": jpeg(5, progressive=True),
-        "JPEG, turned by EXIF": jpeg(6, exif=_turned()),
+        "JPEG, turned by EXIF": jpeg(6, exif=turned(6)),
         "PNG": encoded(picture(7), "PNG"),
         "PNG, palette": encoded(picture(8).convert("P"), "PNG"),
         "PNG, transparent": encoded(picture(9).convert("RGBA"), "PNG"),
@@ -150,7 +152,10 @@ def cuts(subject: Subject) -> Looks:
     """Compares JPEGs that are cut before they are decoded with the same pictures in JPEGs that cannot be cut."""
     kinds = ("4:2:0", "4:2:2", "4:4:4")
     intervals, none = (
-        [jpeg(each, subsampling=kinds[each % 3], restart_marker_blocks=mcus) for each in range(BATCH_SIZE)]
+        [
+            jpeg(each, LARGE if each in (1, 9) else SMALL, subsampling=kinds[each % 3], restart_marker_blocks=mcus)
+            for each in range(BATCH_SIZE)
+        ]
         for mcus in (2, 0)
     )
     loads = {"cut": None} if subject.device_id is None else {"cut, by engines": 1.0, "cut, without engines": 0.0}
@@ -169,12 +174,6 @@ def _cut(subject: Subject, seekable: Path, plain: Path, decoder: Decoder) -> Out
 def _engines(device_id: int, plain: bytes, intervals: bytes) -> Outcome:
     taken = ["yes" if by_engine else "no" for by_engine in taken_by_engines([plain, intervals], device_id)]
     return Outcome(f"plain JPEGs: {taken[0]}, with restart intervals: {taken[1]}")
-
-
-def _turned() -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees; training does not
-    return exif.tobytes()
 
 
 def bad_images(subject: Subject) -> Looks:
@@ -277,6 +276,7 @@ CHECKS: Mapping[str, Callable[[Subject], Looks]] = {
     "machine": machine,
     "recipes": recipes,
     "operations": operations,
+    "forms": forms,
     "repeats": repeats,
     "formats": formats,
     "cuts": cuts,

@@ -13,11 +13,11 @@ from gpuloader.recipe import Recipe
 from gpuloader.recipe.model import Ints, PixelTransform, Transform
 from gpuloader.recipe.program import Op, Program, chain, step
 from gpuloader.tools.verify.comparing import NARROWER, compare, load_both
-from gpuloader.tools.verify.pictures import HEIGHT, WIDTH, encoded, picture, tar_of
+from gpuloader.tools.verify.pictures import SMALL, encoded, picture, tar_of
 from gpuloader.tools.verify.result import Looks, Outcome, Subject
 
 _PICTURES = 16
-_AS_IT_IS = T.Resize((HEIGHT, WIDTH))
+_AS_IT_IS = T.Resize(SMALL)
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,14 @@ OPERATIONS: Mapping[str, Sequence[Transform]] = {
     "resize, larger": (T.Resize((180, 200)),),
     "crop": (_AS_IT_IS, T.RandomCrop(96)),
     **{f"padding, {mode}": (_AS_IT_IS, T.Pad(20, 124, mode)) for mode in ("constant", "edge", "reflect", "symmetric")},
+    "padding before a resize": (_AS_IT_IS, T.Pad(20, 124), T.Resize((50, 70))),
+    "mirrored padding before a resize": (_AS_IT_IS, T.Pad(20, padding_mode="reflect"), T.Resize((50, 70))),
     "horizontal flip": (_AS_IT_IS, T.RandomHorizontalFlip(1.0)),
     "vertical flip": (_AS_IT_IS, T.RandomVerticalFlip(1.0)),
+    "flips between operations": (
+        *(_AS_IT_IS, _step(Op.BRIGHTNESS, 1.2), T.RandomHorizontalFlip(1.0)),
+        *(_step(Op.INVERT), T.RandomVerticalFlip(1.0), _step(Op.BRIGHTNESS, 1.1)),
+    ),
     **{name: (_AS_IT_IS, operation) for name, operation in PIXEL_OPERATIONS.items()},
     "one of these for each image": (_AS_IT_IS, T.RandomChoice(tuple(PIXEL_OPERATIONS.values()))),
     "erasing, gray": (_AS_IT_IS, T.RandomErasing(1.0, value=0.5)),

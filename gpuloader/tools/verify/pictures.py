@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,18 +20,28 @@ from gpuloader.pipelines.blame import smooth_picture
 from gpuloader.tools.sheet import Picture, Sheet, as_picture, fitting_tile
 from gpuloader.tools.verify.result import Difference
 
-HEIGHT, WIDTH = 120, 160
-BOXES = b'{"boxes": [[20, 10, 120, 90], [90, 50, 150, 110]]}'
+SMALL = (120, 160)
+LARGE = (1500, 2000)
+"""(height, width) of a JPEG that another of nvJPEG's backends decodes, as of any above 1,000,000 pixels."""
+BOXES = [[20, 10, 120, 90], [90, 50, 150, 110]]
+ANNOTATIONS = [
+    {
+        "bbox": [left, top, right - left, bottom - top],
+        "keypoints": [left, top, 2, right, bottom, 1],
+        "segmentation": [[left, top, right, top, right, bottom]],
+    }
+    for left, top, right, bottom in BOXES
+]
 
 
-def picture(seed: int) -> Image.Image:
+def picture(seed: int, size: tuple[int, int] = SMALL) -> Image.Image:
     """Makes a smooth picture with some texture."""
-    return smooth_picture(seed, HEIGHT, WIDTH)
+    return smooth_picture(seed, *size)
 
 
-def jpeg(seed: int, **options: Any) -> bytes:  # noqa: ANN401
+def jpeg(seed: int, size: tuple[int, int] = SMALL, **options: Any) -> bytes:  # noqa: ANN401
     """Returns a picture as a JPEG."""
-    return encoded(picture(seed), "JPEG", **{"quality": 90, "subsampling": "4:2:0", **options})
+    return encoded(picture(seed, size), "JPEG", **{"quality": 90, "subsampling": "4:2:0", **options})
 
 
 def encoded(picture: Image.Image, image_format: str, **options: Any) -> bytes:  # noqa: ANN401
@@ -40,14 +51,22 @@ def encoded(picture: Image.Image, image_format: str, **options: Any) -> bytes:  
     return file.getvalue()
 
 
+def turned(orientation: int) -> bytes:
+    """Returns the EXIF data of a picture that is to be turned so; a recipe does it if its `orientation` is "apply"."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif.tobytes()
+
+
 @contextmanager
 def tar_of(images: Iterable[bytes]) -> Iterator[Path]:
-    """Writes images under the keys 00, 01, ..., with labels and boxes; their content says of which format they are."""
+    """Writes images under the keys 00, 01, ..., with labels and targets; their content says their format."""
+    targets = json.dumps({"boxes": BOXES, "annotations": ANNOTATIONS}).encode()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "images.tar"
         with tarfile.open(path, "w") as tar:
             for number, image in enumerate(images):
-                write_sample(tar, f"{number:02d}", {"jpg": image, "cls": b"%d" % (number % 10), "json": BOXES})
+                write_sample(tar, f"{number:02d}", {"jpg": image, "cls": b"%d" % (number % 10), "json": targets})
         yield path
 
 

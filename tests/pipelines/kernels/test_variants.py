@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
+from calling import addresses, call
 
 from gpuloader.pipelines.kernels.library import address_of, runnable_variants
 from gpuloader.recipe.program import PARAMETERS, Op
 
-FUNCTION = ctypes.CFUNCTYPE(None, *2 * [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32])
 DTYPES = (np.float32, np.float16, np.uint8)
 NORMALISED = [0.017, 0.018, 0.019, -2.1, -2.0, -1.8]
 LEVEL = 10, 200, 90  # of the fill
@@ -26,21 +25,11 @@ SIZES = [
 ]
 
 
-def addresses(arrays: Sequence[np.ndarray]) -> Any:  # noqa: ANN401
-    return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
-
-
 def bits_of_each_variant(kernel: str, out: np.ndarray, inputs: Sequence[np.ndarray]) -> list[bytes]:
-    shapes = [np.array(array.shape, np.int64) for array in (out, *inputs)]
-    arguments = (
-        *(addresses([out]), addresses(shapes[:1]), None, 1),
-        *(addresses(inputs), addresses(shapes[1:]), None, len(inputs)),
-    )
     bits = []
     for variant in runnable_variants():
         out[:] = 77
-        FUNCTION(address_of(kernel, variant))(*arguments)
-        bits.append(out.tobytes())
+        bits.append(call(kernel, out, inputs, variant).tobytes())
     return bits
 
 
@@ -65,9 +54,10 @@ def test_resampling(filters: int, channels_first: bool, dtype: int) -> None:
             roi = np.array([*(start - beyond), *(end + beyond), *(picture if beyond else [*np.floor(start), *end])])
             resized, corner, mirror = rng.integers(1, 70, 2), rng.integers(-5, 6, 2), rng.integers(0, 2, 2)
             shown = [*rng.integers(0, resized), *resized] if beyond else [0, 0, *resized]
-            how = [*(LEVELS if dtype == 2 else NORMALISED), *LEVEL, 1, 2, 3, rng.integers(0, 2), filters, padding]
+            how = [*(LEVELS if dtype == 2 else NORMALISED), *LEVEL, 1, 2, 3, rng.integers(0, 2), padding]
             settings = np.array([*how, channels_first, dtype], np.float32)
-            placed = np.array([*resized, *corner, *mirror, *shown, rng.integers(0, 2)], np.int32)
+            placed = [*resized, *corner, *mirror, *shown, rng.integers(0, 2), filters, *rng.integers(0, 2, 2)]
+            placed = np.array(placed, np.int32)
             first, *others = bits_of_each_variant(
                 "resample",
                 np.empty((3, *out) if channels_first else (*out, 3), DTYPES[dtype]),
@@ -125,10 +115,10 @@ def test_no_memory_is_kept(op: Op | None) -> None:
     count.restype = Allocated
     calls = 100
 
-    def call() -> None:
+    def run() -> None:
         if op is None:
-            how = np.array([*NORMALISED, *LEVEL, 1, 2, 3, 1, 2, 0, 1, 0], np.float32)
-            placed = np.array([20, 20, 0, 0, 0, 0, 0, 0, 20, 20, 0], np.int32)
+            how = np.array([*NORMALISED, *LEVEL, 1, 2, 3, 1, 0, 1, 0], np.float32)
+            placed = np.array([20, 20, 0, 0, 0, 0, 0, 0, 20, 20, 0, 2, 0, 0], np.int32)
             inputs = [noise(rng, (40, 40)), np.array([-9, 0, 40, 40, 0, 0, 40, 40], np.float64), placed, how]
             bits_of_each_variant("resample", np.empty((3, 20, 20), np.float32), inputs)
         else:
@@ -138,10 +128,10 @@ def test_no_memory_is_kept(op: Op | None) -> None:
             inputs = [noise(rng, (40, 40)), steps, parameters, np.zeros(6, np.int32), how]
             bits_of_each_variant("augment", np.empty((3, 40, 40), np.float32), inputs)
 
-    call()
+    run()
     before = count()
     for _ in range(calls):
-        call()
+        run()
     after = count()
     # What Python keeps beside is less than the least that a kernel takes in one call.
     assert after.in_use + after.mapped - before.in_use - before.mapped < 64 * calls

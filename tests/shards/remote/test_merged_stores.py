@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import tarfile
@@ -196,14 +197,46 @@ def test_forged_names_do_not_leave_the_folder(server: Server) -> None:
         "a/./train-0000.tar",
         "x.tar?y",
         "x#.tar",
-        "a\\\\..\\\\..\\\\x.tar",
+        "a\\..\\..\\x.tar",
         "a/train-0001.tar",
+        # Clients drop tabs and line ends of a URL.
+        *(
+            f"{dots}/outside.tar"
+            for dots in (".\t.", ".\n.", ".\r.", ".\0.", ".\x7f.", ".\x85.", ".%09.", ".%0a.", "%2e%00.")
+        ),
+        # Servers decode twice, cut parameters and spaces, or take a backslash for a slash.
+        *(
+            f"{dots}/outside.tar"
+            for dots in ("%252e%252e", "%25252e.", "..;", "..;a=b", "..%3B", ".. ", "..%20", " %2e. ;x")
+        ),
+        *("..%5coutside.tar", "..%255Coutside.tar", "a%2f%2fx.tar", "a/.../x.tar", "a/ /x.tar", "a/;x/x.tar", "a/%20"),
+        f"%{'25' * 100_000}x.tar",  # decoding this until nothing changes would take minutes
     ):
-        forged = parts.header.replace(b"a/train-0000.tar", name.encode(), 1)
+        forged = parts.header.replace(b"a/train-0000.tar", json.dumps(name)[1:-1].encode(), 1)
         (server.folder / FILE).write_bytes(sealed(parts._replace(header=forged)))
         with pytest.raises(IndexFileError, match=r"names (shards that are not below its folder|a shard twice).*\. Run"):
             resolve_shards(f"{server.url}/{FILE}")
     assert {asked for _, asked in server.asked} == {FILE}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "50%.tar",
+            "100%25.tar",
+            "%e9.tar",
+            "caf%C3%A9/x.tar",
+            "a%2fb.tar",
+            "é/日本.tar",
+            "a b/c d.tar",
+            "a;v=1/x;2.tar",
+        ),
+        *("..a/x.tar", "a../x.tar", "a..b/x..tar", ".hidden/x.tar", "x.tar.", "a=1/b+c&d/x@y:z.tar", "%2525.tar"),
+    ],
+)
+def test_odd_names_below_the_folder_are_names(name: str) -> None:
+    assert merged._check_names(RemoteShard(f"https://host/a/{FILE}"), [name]) == []
 
 
 def test_names_in_place_of_a_host_are_refused(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import io
 import logging
@@ -514,6 +515,24 @@ def test_a_download_that_is_not_wanted_any_more_ends_though_bytes_come(server: S
         shard.download(shard.version(always), file, lambda: not came, came.append)
     assert (folder / "out").read_bytes() == CONTENT[: sum(came)]
     assert sum(came) < SIZE
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "not begun"])
+def test_a_request_that_is_cancelled_in_its_loop_ends(server: Server, begun: bool) -> None:
+    shard, loop = RemoteShard(f"{server.url}/a.tar"), requests.file_system("http", os.getpid()).loop
+    version = shard.version(always)
+    server.fault("a.tar", "silent")
+
+    def cancel() -> None:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+
+    if begun:
+        threading.Timer(0.3, lambda: loop.call_soon_threadsafe(cancel)).start()
+    else:  # the loop is busy until the request is there, and then cancels it at once
+        loop.call_soon_threadsafe(lambda: (time.sleep(0.3), loop.call_soon(cancel)))
+    with pytest.raises(asyncio.CancelledError):
+        shard.read(version, 0, 1, always)
 
 
 # --- secrets

@@ -1,0 +1,393 @@
+"""Transforms of open_clip, CLIP, solo-learn and lightly, and of torchvision's reference programs, as recipes.
+
+The packages are not needed: the objects here have the names, modules and attributes of open_clip 3.3.0, solo-learn
+1.0.8 and lightly 1.6.0. timm itself is in tests/integrations/test_model_recipes.py.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+import torch
+from making import picture
+from oracle import transforms as v1
+from PIL import Image, ImageFilter
+
+from gpuloader import Compose, PresetError
+from gpuloader.recipe import Recipe, View, from_others
+from gpuloader.recipe.colors import ColorJitter, GaussianBlur, RandomEqualize, RandomGrayscale, RandomSolarize
+from gpuloader.recipe.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from gpuloader.recipe.detection import RandomIoUCrop, RandomResize, RandomShortestSize, RandomZoomOut, ScaleJitter
+from gpuloader.recipe.model import Transform
+from gpuloader.recipe.output import Normalize
+from gpuloader.recipe.policies import RandomApply
+from gpuloader.recipe.warps import RandomRotation
+
+CROP, TO_TENSOR, BICUBIC = v1.RandomResizedCrop(9), v1.ToTensor(), v1.InterpolationMode.BICUBIC
+JITTER = v1.ColorJitter(0.4)
+OUR_JITTER = ColorJitter((0.6, 1.4))
+
+
+def theirs(place: str, **attributes: Any) -> Any:  # noqa: ANN401
+    """An object of a class at such a place, such as "open_clip.transform.gray_scale"."""
+    module, _, name = place.rpartition(".")
+    made = type(name, (), {"__module__": module})()
+    vars(made).update(attributes)
+    return made
+
+
+def function(place: str) -> Callable[[Image.Image], Image.Image]:
+    def convert(image: Image.Image) -> Image.Image:
+        return image.convert("RGB")
+
+    convert.__module__, _, convert.__name__ = place.rpartition(".")
+    return convert
+
+
+def error_of(transform: object, **options: object) -> str:
+    with pytest.raises(PresetError) as caught:
+        Compose.from_torchvision(transform, **options)
+    return str(caught.value)
+
+
+# --- one transform for each class
+
+
+def keep_ratio(library: str, size: tuple[int, int], longest: float, **others: Any) -> Any:  # noqa: ANN401
+    drawn = {"random_scale_prob": 0.0, "random_aspect_prob": 0.0}
+    attributes = {"size": size, "longest": longest, "interpolation": BICUBIC, **drawn, **others}
+    return theirs(f"{library}.ResizeKeepRatio", **attributes)
+
+
+@pytest.mark.parametrize(
+    ("transform", "ours"),
+    [
+        (theirs("open_clip.transform.MaybeConvertMode", mode="RGB"), []),
+        (function("open_clip.transform._convert_to_rgb"), []),
+        (function("clip.clip._convert_image_to_rgb"), []),
+        (theirs("open_clip.transform.color_jitter", p=0.8, transf=JITTER), [RandomApply([OUR_JITTER], 0.8)]),
+        (theirs("open_clip.transform.gray_scale", p=0.2), [RandomGrayscale(0.2)]),
+        (theirs("solo.data.pretrain_dataloader.GaussianBlur", sigma=[0.1, 2.0]), [GaussianBlur(13, (0.1, 2.0))]),
+        (theirs("solo.data.pretrain_dataloader.Solarization"), [RandomSolarize(128, 1.0)]),
+        (theirs("solo.data.pretrain_dataloader.Equalization"), [RandomEqualize(1.0)]),
+        (
+            theirs("lightly.transforms.gaussian_blur.GaussianBlur", prob=0.5, sigmas=(0.2, 1.5)),
+            [RandomApply([GaussianBlur(11, (0.2, 1.5))], 0.5)],
+        ),
+        (theirs("lightly.transforms.gaussian_blur.GaussianBlur", prob=0.0, sigmas=(0.2, 2)), []),
+        (theirs("lightly.transforms.solarize.RandomSolarization", prob=0.3, threshold=99), [RandomSolarize(99, 0.3)]),
+        (theirs("lightly.transforms.rotation.RandomRotate", prob=0.0, angle=90), []),
+        (
+            theirs("lightly.transforms.rotation.RandomRotate", prob=0.5, angle=90),
+            [RandomApply([RandomRotation((90.0, 90.0))], 0.5)],
+        ),
+        (
+            theirs("lightly.transforms.rotation.RandomRotateDegrees", transform=v1.RandomApply([v1.RandomRotation(5)])),
+            [RandomApply([RandomRotation((-5.0, 5.0))])],
+        ),
+        (theirs("lightly.transforms.simclr.SimCLRViewTransform", transform=v1.Compose([JITTER])), [OUR_JITTER]),
+    ],
+)  # fmt: skip
+def test_a_class_of_another_library_is_its_counterpart(transform: object, ours: list[Transform]) -> None:
+    assert Compose.from_torchvision([CROP, transform]) == Compose([RandomResizedCrop(9), *ours], dtype="uint8")
+
+
+@pytest.mark.parametrize("place", ["open_clip.transform.MaybeToTensor", "lightly.transforms.compatibility.ToTensor"])
+def test_conversions_to_tensors_make_floats(place: str) -> None:
+    assert Compose.from_torchvision([CROP, theirs(place)]).dtype == "float32"
+
+
+def test_transforms_within_others_are_translated_too() -> None:
+    blur = theirs("solo.data.pretrain_dataloader.GaussianBlur", sigma=[0.1, 2.0])
+    ours = Compose.from_torchvision(v1.Compose([CROP, v1.RandomApply([blur], 0.5), TO_TENSOR]))
+    assert ours.transforms[1:] == (RandomApply([GaussianBlur(13, (0.1, 2.0))], 0.5),)
+
+
+@pytest.mark.parametrize(("sigma", "most", "mean"), [(0.1, 6, 0.6), (0.3, 35, 10.3), (1.0, 48, 1.0), (2.0, 34, 0.7)])
+def test_pils_blur_is_near(sigma: float, most: int, mean: float) -> None:
+    """Pillow blurs by three boxes, and repeats the border, which torchvision reflects."""
+    noise = np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8)
+    blur = theirs("solo.data.pretrain_dataloader.GaussianBlur", sigma=(sigma, sigma))
+    ours = Compose.from_torchvision([v1.Resize((200, 300)), blur])
+    for image, allowed in ((Image.fromarray(noise), (most, mean)), (picture(200, 300), (6, 0.9))):
+        blurred = np.asarray(image.filter(ImageFilter.GaussianBlur(sigma)), np.int16)
+        apart = np.abs(ours(np.asarray(image)).permute(1, 2, 0).numpy() - blurred)
+        assert apart.max() <= allowed[0]
+        assert apart.mean() <= allowed[1]
+
+
+def test_a_quarter_turn_is_pils() -> None:
+    turn = theirs("lightly.transforms.rotation.RandomRotate", prob=1.0, angle=90)
+    ours = Compose.from_torchvision([v1.Resize((40, 40)), turn])
+    image = picture(40, 40)
+    assert np.array_equal(ours(np.asarray(image)).permute(1, 2, 0), np.asarray(image.rotate(90)))
+
+
+# --- a resize that keeps the ratio, with the crop behind it
+
+
+SIZES = [(100, 37), (37, 100), (64, 64), (61, 83), (300, 299)]
+
+
+def resized(image: Image.Image, size: tuple[int, int], pick: Callable[[float, float], float]) -> Image.Image:
+    """`ResizeKeepRatio`, as its text says."""
+    ratio = pick(image.height / size[0], image.width / size[1])
+    return image.resize((round(image.width / ratio), round(image.height / ratio)), Image.Resampling.BILINEAR)
+
+
+@pytest.mark.parametrize("library", ["open_clip.transform", "timm.data.transforms"])
+@pytest.mark.parametrize("size", [(48, 48), (32, 50)])
+def test_the_longest_side_is_a_resize_with_padding(library: str, size: tuple[int, int]) -> None:
+    bilinear = keep_ratio(library, size, 1.0, interpolation=v1.InterpolationMode.BILINEAR)
+    crop = theirs(f"{library}.CenterCropOrPad", size=size, fill=7, padding_mode="constant")
+    ours = Compose.from_torchvision([bilinear, crop])
+    assert ours.transforms == (Resize(size, pad=7),)
+    for seed, shape in enumerate(SIZES):
+        image = picture(*shape, seed)
+        inner = resized(image, size, max)
+        expected = Image.new("RGB", size[::-1], (7, 7, 7))
+        expected.paste(inner, ((size[1] - inner.width) // 2, (size[0] - inner.height) // 2))
+        apart = ours(np.asarray(image)).permute(1, 2, 0).numpy() - np.asarray(expected, np.int16)
+        assert np.abs(apart).max() <= 1
+
+
+@pytest.mark.parametrize("crop", [v1.CenterCrop((32, 50)), theirs("timm.a.CenterCropOrPad", size=(32, 50), fill=0)])
+def test_the_shortest_side_is_a_resize_that_covers(crop: object) -> None:
+    bilinear = keep_ratio("open_clip.transform", (32, 50), 0.0, interpolation=v1.InterpolationMode.BILINEAR)
+    ours = Compose.from_torchvision([bilinear, crop])
+    assert ours.transforms == (Resize("cover"), CenterCrop((32, 50)))
+    for seed, shape in enumerate(SIZES):
+        image = picture(*shape, seed)
+        expected = v1.CenterCrop((32, 50))(resized(image, (32, 50), min))
+        apart = ours(np.asarray(image)).permute(1, 2, 0).numpy() - np.asarray(expected, np.int16)
+        assert np.abs(apart).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("resize", "behind"),
+    [
+        (keep_ratio("open_clip.transform", (9, 9), 1.0), [v1.CenterCrop((9, 9))]),  # which pads with black, if at all
+        (keep_ratio("open_clip.transform", (9, 9), 0.5), [v1.CenterCrop((9, 9))]),
+        (keep_ratio("timm.data.transforms", (10, 10), 0.0), [v1.CenterCrop((9, 9))]),
+        (keep_ratio("timm.data.transforms", (9, 9), 0.0, random_scale_prob=0.1), [v1.CenterCrop((9, 9))]),
+        (keep_ratio("timm.data.transforms", (9, 9), 0.0, random_aspect_prob=0.1), [v1.CenterCrop((9, 9))]),
+        (keep_ratio("timm.data.transforms", (9, 9), 0.0, interpolation=(BICUBIC, BICUBIC)), [v1.CenterCrop((9, 9))]),
+        (keep_ratio("open_clip.transform", (9, 9), 0.0), []),
+    ],
+)
+def test_other_resizes_that_keep_the_ratio_are_refused(resize: object, behind: list[Any]) -> None:
+    message = error_of([resize, *behind])
+    assert "ResizeKeepRatio to (" in message
+    assert "allowed are longest=1 before CenterCropOrPad, and longest=0 before CenterCrop, of the same size" in message
+
+
+# --- several views
+
+
+def multi_view(*views: object, name: str = "MultiViewTransform", call: object = None) -> object:
+    base = type("MultiViewTransform", (), {"__module__": "lightly.transforms.multi_view", "__call__": len})
+    kind = type(name, (base,), {"__module__": "mine", **({"__call__": call} if call else {})})
+    made = kind()
+    vars(made)["transforms"] = views
+    return made
+
+
+ONE, OTHER = [CROP, TO_TENSOR], [CROP, JITTER, TO_TENSOR]
+OUR_ONE, OUR_OTHER = [RandomResizedCrop(9)], [RandomResizedCrop(9), OUR_JITTER]
+IN_TURN = [View(OUR_ONE, 2), View(OUR_OTHER), View(OUR_ONE)]
+SOLO = "solo.data.pretrain_dataloader"
+
+
+def crops(transform: object, count: int) -> object:
+    return theirs(f"{SOLO}.NCropAugmentation", transform=transform, num_crops=count)
+
+
+@pytest.mark.parametrize(
+    ("transform", "ours"),
+    [
+        (multi_view(ONE, ONE), Recipe(OUR_ONE, views=2)),
+        (multi_view(ONE, name="SimCLRTransform"), Recipe(OUR_ONE)),
+        (multi_view(ONE, ONE, OTHER, ONE), Recipe(views=IN_TURN)),
+        (crops(ONE, 3), Recipe(OUR_ONE, views=3)),
+        (theirs(f"{SOLO}.FullTransformPipeline", transforms=[crops(ONE, 2)]), Recipe(OUR_ONE, views=2)),
+        (
+            theirs(f"{SOLO}.FullTransformPipeline", transforms=[crops(ONE, 2), crops(OTHER, 1), crops(ONE, 1)]),
+            Recipe(views=IN_TURN),
+        ),
+    ],
+)
+def test_a_list_of_pipelines_becomes_views(transform: object, ours: Recipe) -> None:
+    made = Compose.from_torchvision(transform)
+    assert made == Compose(ours.transforms, ours.views)
+
+
+@pytest.mark.parametrize(
+    ("transform", "options", "says"),
+    [
+        (multi_view(ONE, [CROP]), {}, "its views are float32 and uint8: allowed is one dtype for all"),
+        (multi_view(ONE, ONE), {"views": 3}, "it makes several views itself: leave `views` out"),
+        (multi_view(ONE, [str, TO_TENSOR]), {}, "builtins.type is not a transform of torchvision"),
+        (multi_view(ONE, name="Mine", call=max), {}, "mine.Mine is not a transform of torchvision"),
+    ],
+)
+def test_views_that_cannot_be_translated(transform: object, options: dict[str, Any], says: str) -> None:
+    assert says in error_of(transform, **options)
+
+
+# --- torchvision's reference programs, whose files are called presets.py and transforms.py
+
+
+PRESETS = """
+class Preset:
+    def __init__(self, transforms):
+        self.transforms = transforms
+
+    def __call__(self, image):
+        return self.transforms(image)
+
+
+class Other:
+    def __init__(self, transforms):
+        self.transforms = transforms
+"""
+NAMED = """
+class {name}:
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+"""
+OF_DETECTION = {
+    "RandomHorizontalFlip": ({"p": 0.2}, [RandomHorizontalFlip(0.2)]),
+    "PILToTensor": ({}, []),
+    "RandomIoUCrop": (
+        {"min_scale": 0.4, "max_scale": 0.9, "options": [0.2, 0.4], "trials": 30},
+        [RandomIoUCrop(0.4, 0.9, sampler_options=(0.2, 0.4), trials=30)],
+    ),
+    "RandomZoomOut": ({"fill": [1.0, 2.0, 3.0], "side_range": (1, 2)}, [RandomZoomOut((1.0, 2.0, 3.0), (1.0, 2.0))]),
+    "ScaleJitter": (
+        {"target_size": (40, 30), "interpolation": BICUBIC},
+        [ScaleJitter((40, 30), (0.1, 2.0), "bicubic")],
+    ),
+    "RandomShortestSize": ({"min_size": [10, 20], "max_size": 33}, [RandomShortestSize((10, 20), 33)]),
+}
+OF_SEGMENTATION = {
+    "RandomHorizontalFlip": ({"flip_prob": 0.0}, [RandomHorizontalFlip(0.0)]),
+    "RandomResize": ({"min_size": 10, "max_size": 20}, [RandomResize(10, 21)]),  # whose max_size is drawn, too
+    "CenterCrop": ({"size": 9}, [CenterCrop(9)]),
+    "Normalize": ({"mean": (0.1, 0.2, 0.3), "std": [0.4, 0.5, 0.6]}, [Normalize((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))]),
+}
+
+
+Program: TypeAlias = Callable[..., ModuleType]
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Makes a module of a text, whose classes count as torchvision's if they are `known`."""
+
+    def load(name: str, text: str, known: bool = True) -> ModuleType:
+        path = tmp_path / f"{name}.py"
+        path.write_text(dedent(text))
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        digests = [from_others.digest_of(kind) for kind in vars(module).values() if isinstance(kind, type)]
+        assert all(digests)
+        monkeypatch.setattr(from_others, "DIGESTS", " ".join(digests if known else ["0" * 12]))
+        return module
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "ours"),
+    [(name, *row) for rows in (OF_DETECTION, OF_SEGMENTATION) for name, row in rows.items()],
+)
+def test_a_reference_transform_is_ours_of_the_same_name(
+    program: Program, name: str, attributes: dict[str, Any], ours: list[Transform]
+) -> None:
+    text, flip = NAMED.format(name=name), v1.RandomHorizontalFlip(1)
+    transform = getattr(program("transforms", text), name)(**attributes)
+    options: dict[str, Any] = {"batch": "list", "dtype": "float32"}
+    assert Compose.from_torchvision([flip, transform], **options) == Compose(
+        [RandomHorizontalFlip(1), *ours], **options
+    )
+    unknown = getattr(program("transforms", text, known=False), name)(**attributes)
+    assert f"transforms.{name} is not a transform of torchvision" in error_of([unknown])
+
+
+@pytest.mark.parametrize(("conversion", "dtype"), [("ConvertImageDtype", "float16"), ("ToDtype", "float16")])
+def test_a_reference_conversion_says_the_dtype(program: Program, conversion: str, dtype: str) -> None:
+    module = program("transforms", NAMED.format(name=conversion))
+    made = getattr(module, conversion)(dtype=torch.float16, scale=True)
+    assert Compose.from_torchvision([CROP, made]).dtype == dtype
+
+
+def test_a_resize_between_equal_bounds_draws_nothing(program: Program) -> None:
+    resize = program("transforms", NAMED.format(name="RandomResize")).RandomResize(min_size=20, max_size=20)
+    ours = Compose.from_torchvision(resize, batch="list")
+    assert (ours.transforms, ours.random) == ((Resize(20),), False)
+
+
+def test_a_preset_is_the_compose_that_it_holds(program: Program) -> None:
+    assert Compose.from_torchvision(program("presets", PRESETS).Preset(v1.Compose([CROP]))).transforms == tuple(OUR_ONE)
+
+
+def test_anybodys_preset_may_do_more_so_the_error_shows_what_to_translate(program: Program) -> None:
+    module = program("presets", PRESETS, known=False)
+    assert error_of(module.Preset(v1.Compose([CROP]))) == (
+        "torchvision's transform cannot be translated: presets.Preset is not a transform of torchvision: its attribute "
+        "is a Compose; if that is all of it, translate that: Compose.from_torchvision(dataset.transform.transforms)"
+    )
+    assert error_of(module.Other([CROP])).endswith("presets.Other is not a transform of torchvision")
+
+
+def test_the_reference_crop_pads_on_one_side(program: Program) -> None:
+    crop = program("transforms", NAMED.format(name="RandomCrop")).RandomCrop(size=9)
+    assert error_of(crop) == (
+        "torchvision's transform cannot be translated: the reference's RandomCrop pads at the right and bottom: the "
+        'nearest is RandomCrop, as in the preset "segmentation"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("transforms.FixedSizeCrop", 'FixedSizeCrop has no counterpart: the nearest is the preset "detection_m'),
+        ("transforms.SimpleCopyPaste", "SimpleCopyPaste has no counterpart: the nearest is the preset"),
+        ("transforms.RandomPhotometricDistort", 'the nearest are the colours of the preset "ssd"'),
+        ("torchvision.transforms.v2.RandomPhotometricDistort", 'the nearest are the colours of the preset "ssd"'),
+        ("v2_extras.PadIfSmaller", 'PadIfSmaller has no counterpart: leave it out: RandomCrop pads, as in the preset'),
+        ("torchvision.transforms.v2.ElasticTransform", "has no counterpart: the nearest is RandomPerspective"),
+        ("torchvision.transforms.v2.RandomResizeCrop", "has no counterpart (did you mean RandomResizedCrop?)"),
+        ("lightly.transforms.rfft.RFFT2DTransform", "lightly's RFFT2DTransform has no counterpart"),
+        ("open_clip.transform.MaybeConvertMode", "open_clip's MaybeConvertMode with mode='L': only \"RGB\" is"),
+        ("lightly.transforms.solarize.RandomSolarization", "`RandomSolarize.threshold`: found 999: input should be"),
+    ],
+)  # fmt: skip
+def test_what_has_no_counterpart_names_the_nearest(place: str, says: str) -> None:
+    assert says in error_of([CROP, theirs(place, mode="L", prob=0.5, threshold=999)])
+
+
+def test_a_function_that_converts_to_rgb_may_be_left_out() -> None:
+    assert "images are RGB" in error_of([CROP, function("mine._convert_to_rgb")])
+    assert error_of([CROP, function("mine.enhance")]).endswith("mine.enhance is not a transform of torchvision")
+
+
+def test_a_list_without_conversion_says_that_it_gives_uint8() -> None:
+    mean = [0.5] * 3
+    assert error_of([CROP, v1.Normalize(mean, mean)]) == (
+        "torchvision's transform cannot be translated: Normalize on uint8: a list without ToTensor or ToDtype gives "
+        'uint8; put ToTensor before Normalize, or give dtype="float32"'
+    )
+    assert Compose.from_torchvision([CROP, v1.Normalize(mean, mean)], dtype="float32").dtype == "float32"
