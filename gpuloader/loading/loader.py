@@ -204,7 +204,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         return self._run.world
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
+    def classes(self) -> tuple[str, ...] | Any:  # noqa: ANN401 - or None, which checkers would ask about each time
         """The names of the classes, entry i for label i; None if they are not known."""
         labels = self._fresh.labels
         return as_list(find_class_names(self._fresh.shards)) if labels is None else labels.classes
@@ -215,7 +215,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         return self._run.plan.num_samples
 
     @property
-    def shapes(self) -> list[tuple[int, int]] | None:
+    def shapes(self) -> list[tuple[int, int]] | Any:  # noqa: ANN401 - or None
         """(height, width) of the images of each step that is left in the running or coming epoch; None without buckets.
 
         They are the same on every rank.

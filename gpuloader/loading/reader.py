@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -377,6 +377,8 @@ class Reader:
     ) -> Any:  # noqa: ANN401
         try:
             collated = field.collated(values, drawn)
+        except CancelledError:  # as itself, as SystemExit
+            raise
         except Exception as error:
             where = f"the field {name}: of {counted(len(values), 'sample')},"
             for row, value in enumerate(values):

@@ -92,11 +92,11 @@ def load_preset(source: AnyPreset, overrides: Mapping[str, Any] | None = None) -
     if isinstance(source, Mapping) and len(source) == 1:
         [(name, values)] = source.items()
         return load_preset(load_preset(name, values), overrides)
-    if not isinstance(source, (str, Path, Recipe)) or not isinstance(overrides or {}, Mapping):
+    if not isinstance(source, (str, Path, Recipe)) or not isinstance({} if overrides is None else overrides, Mapping):
         from_torch = type(source).__module__.startswith(("torch.", "torchvision."))
         hint = "; Compose.from_torchvision(...) translates torchvision's" if from_torch else ""
         found = " ".join(describe(source, 1000).split())
-        given = f", overrides={describe(overrides)}" if overrides else ""
+        given = f", overrides={describe(overrides)}" if overrides is not None else ""
         raise PresetError(
             f"preset={found:.80}{given}: allowed are a name, a path, a Compose or a mapping of a recipe's keys, with "
             f"a mapping of the values to replace{hint}"

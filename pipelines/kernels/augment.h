@@ -121,8 +121,8 @@ static void erase(void *out, int64_t height, int64_t width, const int32_t *box_a
 // out: as many values as the image. image: HWC, RGB. ops, parameters: `steps` steps of a `Program`, for one sample.
 // boxes_and_keys: for each of `boxes`: top, left, height, width, and the noise's key, two words.
 static void augment_image(void *out, const uint8_t *image, int64_t height, int64_t width, const int32_t *ops,
-                          const float *parameters, int64_t steps, const int32_t *boxes_and_keys,
-                          int64_t boxes, const struct finishing *how) {
+                          const float *parameters, int64_t steps, const int32_t *boxes_and_keys, int64_t boxes,
+                          const struct finishing *how) {
   struct work work = {.source = image};
   for (int64_t step = 0; step < steps; step++) {
     int32_t op = ops[step];

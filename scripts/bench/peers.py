@@ -185,6 +185,21 @@ def python_of(environment: Environment | None, work: Path) -> Path:
     return python
 
 
+_IN_WORDS = (
+    ("libc10_cuda|libtorchcodec", "its wheel needs CUDA's libraries, which this machine lacks"),
+    ("required package: (opencv|libturbojpeg)", "its build needs Debian's {0}, which this machine lacks"),
+)
+_PACKAGES = {"opencv": "libopencv-dev", "libturbojpeg": "libturbojpeg0-dev"}
+
+
+def in_words(said: str) -> str:
+    """Says in words why a system was not measured, where the line of its error is one of those that are known."""
+    for pattern, words in _IN_WORDS:
+        if found := re.search(pattern, said):
+            return words.format(*(_PACKAGES[each] for each in found.groups()))
+    return said
+
+
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from peers import in_words
+
 _CPU = "cpu_seconds_per_1000"
 _COLUMNS = {
     _CPU: "CPU core-s per 1,000 images",
@@ -101,7 +103,7 @@ def table(result: dict[str, Any]) -> str:
     lines += [""]
     for facts in result["systems"].values():
         if facts["status"] != "measured":
-            lines.append(f"- {facts['title']}: {facts['status']}: {facts['reason']}")
+            lines.append(f"- {facts['title']}: {facts['status']}: {in_words(facts['reason'])}")
         elif facts["note"]:
             lines.append(f"- {facts['title']}: {facts['note']}")
     return "\n".join(lines) + "\n"

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from facts import gpu_name, machine
-from peers import PRESETS, SYSTEMS, NotInstalledError, python_of, reason
+from peers import PRESETS, SYSTEMS, NotInstalledError, in_words, python_of, reason
 
 _HERE = Path(__file__).resolve().parent
 _COLUMNS = (("imports",), ("batch",), ("batch", "imports"))
@@ -106,7 +106,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown: medians over the rounds, of CPU time and, in brackets, of the time that passed."""
     lines = ["| system | its imports | first batch | behind the imports |", "|---|---|---|---|"]
     for row in rows:
-        cells = [_cell(row["rounds"], *names) for names in _COLUMNS] if row["rounds"] else [row["reason"], "", ""]
+        cells = (
+            [_cell(row["rounds"], *names) for names in _COLUMNS] if row["rounds"] else [in_words(row["reason"]), "", ""]
+        )
         lines.append(f"| {row['title']} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

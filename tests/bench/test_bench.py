@@ -42,6 +42,22 @@ def module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("OSError: libc10_cuda.so: cannot open shared object file", "its wheel needs CUDA's libraries, which this"),
+        (
+            "OSError: Could not load this library: libtorchcodec_image.so",
+            "its wheel needs CUDA's libraries, which this",
+        ),
+        ("RuntimeError: Could not find required package: opencv.", "its build needs Debian's libopencv-dev, which"),
+        ("ERROR: No matching distribution found", "ERROR: No matching distribution found"),  # as pip says it
+    ],
+)
+def test_why_a_system_was_not_measured_is_said_in_words(said: str, words: str) -> None:
+    assert module("peers").in_words(said).startswith(words)
+
+
 @pytest.mark.slow(kept=1, of="whole programs")
 def test_the_orchestrator_measures_what_it_can_and_reports_what_it_cannot(
     few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

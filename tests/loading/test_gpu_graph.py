@@ -249,7 +249,7 @@ def operators(transforms: list[Transform], **options: Any) -> set[tuple[str, str
 def test_all_of_the_graph_but_the_decoder_is_tested_here() -> None:
     """DALI has each operator on the device where the graph for a GPU has it, and has it on the CPU too."""
     assert set(Op) == set().union(*Recipe([Resize((32, 32)), *EVERY_OPERATION]).each_view[0].choices)
-    used = operators(EVERY_OPERATION) | operators([], region=False) | operators([], decoded=True)
+    used = operators(EVERY_OPERATION) | operators([], region=True) | operators([], decoded=True)
     used |= operators([RandomErasing(value="random")])
     for mode in ("constant", "edge", "reflect", "symmetric"):
         used |= operators([Pad(4, padding_mode=mode)])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gpuloader import Field, GPULoader, LoaderError, MixedLoader, World
+from gpuloader.errors import DataError
 
 SAID = "two threads are in this loader at once: give each thread its own loader, or use a lock"
 SETTINGS = {"preset": "imagenet_eval", "shuffle": "none", "decoder": {"num_threads": 1, "prefetch": 1}}
@@ -145,14 +146,21 @@ def test_what_a_users_code_raises_reaches_the_loop(
     assert received == [(f"{number:06d}", f"{number + 1:06d}") for number in range(0, 40, 2)]
 
 
-@USERS
+PLACE = r"StopIteration, raised in function \(.*test_iteration\.py, line \d+\)"
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "says"),
+    [
+        (by_a_collator, DataError, "the field json: of 2 samples, .*StopIteration"),
+        (by_a_parser, RuntimeError, PLACE),
+        (by_an_order, RuntimeError, PLACE),
+    ],
+)
 def test_a_stop_iteration_of_a_users_code_does_not_end_the_epoch(
-    shards: list[Path], settings: Callable[[BaseException], dict[str, Any]]
+    shards: list[Path], settings: Callable[[BaseException], dict[str, Any]], kind: type[Exception], says: str
 ) -> None:
-    with (
-        single(shards, **settings(StopIteration())) as loader,
-        pytest.raises(RuntimeError, match=r"StopIteration, raised in function \(.*test_iteration\.py, line \d+\)"),
-    ):
+    with single(shards, **settings(StopIteration())) as loader, pytest.raises(kind, match=says):
         list(loader)
 
 

@@ -146,7 +146,7 @@ def test_what_is_not_said_is_at_its_default() -> None:
         "curriculum": None,
         "require": (),
     }
-    assert asdict(LabelFrom()) == {"place": "default", "classes": None}
+    assert asdict(LabelFrom()) == {"place": "default", "classes": None, "order": "name"}
     assert asdict(BadImages()) == {"replace": False, "max_share": 0.01, "known": None, "skip": False}
     assert asdict(Decoder()) == {
         "num_threads": None,

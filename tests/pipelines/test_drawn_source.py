@@ -43,12 +43,11 @@ def test_how_images_are_decoded_if_nothing_is_given(
     given: dict[str, Any],
     options: dict[str, float] | None,
     region: bool,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoded: list[Any] = []
     decode = graph.decode_region
-    with gpu_graph():
-        monkeypatch.setattr(
+    with gpu_graph(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
             graph, "decode_region", lambda *args: decoded.append(args[-2:]) or decode(*args[:2], "cpu", *args[3:])
         )
         source = drawn_source(JPEGS[:4], "cifar10_eval", batch_size=4)

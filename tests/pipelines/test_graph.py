@@ -678,7 +678,9 @@ def test_a_resize_and_its_crop_can_have_schedules_of_their_own() -> None:
 
 
 def nodes(preset: Recipe, device_id: int | None) -> list[Any]:
-    pipeline = recipe_pipeline(preset=preset, source=lambda: (), batch_size=2, num_threads=1, device_id=device_id)
+    pipeline = recipe_pipeline(
+        preset=preset, source=lambda: (), batch_size=2, num_threads=1, device_id=device_id, region=True
+    )
     pipeline._build_graph()
     return list(pipeline._ops)
 

@@ -143,7 +143,7 @@ RESIZE = ["resize_size", "resize_start", "resize_end"]
         (
             "all",
             ["roi", "placed", "like_output", "ops", "parameters", "erase"],
-            [*RESIZE, "horizontal", "erase_start", "erase_shape", "threshold of step 0"],
+            [*RESIZE, "horizontal", "0.erase_start", "0.erase_shape", "threshold of step 0"],
         ),
     ],
 )

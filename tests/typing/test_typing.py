@@ -36,11 +36,10 @@ WRONG = {
 # Pages do not check for None, and write functions without types.
 AS_ON_PAGES = """\
 # mypy: no-strict-optional, allow-untyped-calls, allow-untyped-defs, allow-incomplete-defs, allow-any-generics
-# pyright: basic, reportOptionalMemberAccess=false, reportOptionalSubscript=false
+# pyright: basic, reportOptionalMemberAccess=false
 """
 UNTYPED = re.compile(r"^(import|from) (lightning|nvidia|torchmetrics|webdataset)\b", re.MULTILINE)
 """Packages whose types are missing or incomplete."""
-OF_OBJECTS = {"docs_index_md_2"}  # the values of a TypedDict's `items()` are objects
 
 
 def name_of(snippet: Snippet) -> str:
@@ -55,7 +54,7 @@ SNIPPETS = {
 }
 FILES = {
     "examples": Path(__file__).with_name("examples.py").read_text(),
-    **{name: AS_ON_PAGES + code for name, code in SNIPPETS.items() if name not in OF_OBJECTS},
+    **{name: AS_ON_PAGES + code for name, code in SNIPPETS.items()},
     "wrong": "\n".join(["from gpuloader import GPULoader", *WRONG]),
 }
 

@@ -208,7 +208,7 @@ def move_boxes_out(_: object, values: Sequence[Annotated], __: object) -> Iterat
     [
         ("boxes.Boxes.moved", move_boxes_out, "boxes right of the image"),
         ("keypoints.move_points", lambda points, *_: (points + 1000, np.ones(len(points), bool)), "can be seen"),
-        ("masks.move_mask", lambda masks, *_: np.full((len(masks), 24, 40), 7), "masks of other numbers"),
+        ("masks.move_mask", lambda _, __, ___, ____, into, **_____: into.fill(7), "masks of other numbers"),
     ],
 )
 def test_targets_outside_of_the_image_are_found(
