@@ -26,7 +26,7 @@ VERIFIED = ROOT / "docs/verified"
 BEGIN, END = "<!-- measured: written by scripts/bench/publish -->\n", "<!-- end -->\n"
 _VERSIONS = {"nvidia-dali-cuda120": "DALI", "torch": "torch", "turboloader": "turboloader", "spdl": "SPDL"}
 
-RESULTS_OF = ("photographs", "folders", "augmented", "targets", "decoded", "large")
+RESULTS_OF = ("photographs", "ffcv", "folders", "augmented", "targets", "decoded", "large")
 _OTHER = {
     "start": (
         "First batch: from the start of the process to the first 32 photographs, with nothing made of them before. "
