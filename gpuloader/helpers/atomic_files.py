@@ -90,8 +90,13 @@ def _locked(path: Path) -> IO[bytes]:
     while True:
         prefix = f".{path.name}.{_MACHINE}-"
         file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=prefix, suffix=".tmp", delete=False)  # noqa: SIM115
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # another process has it locked to remove it; waiting for that might have no end
+            file.close()
+            continue
+        except OSError:  # there are no locks
+            return file
         if os.path.lexists(file.name):
             return file
         file.close()  # before it was locked, another process removed it

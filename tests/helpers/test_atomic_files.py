@@ -141,6 +141,27 @@ def test_a_file_that_is_removed_before_it_is_locked_is_made_again(
     assert contents(tmp_path) == {"a": b"ours"}
 
 
+def test_a_file_that_another_process_has_locked_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, others = fcntl.flock, []
+
+    def second(file: IO[bytes], kind: int) -> None:
+        if not others:
+            others.append(Path(file.name).open("rb"))  # an open file of its own, as in another process
+            lock(others[0], fcntl.LOCK_EX)
+        lock(file, kind)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", second)
+        with atomic_file(tmp_path / "a") as file:
+            file.write(b"ours")
+    with others[0]:
+        assert (tmp_path / "a").read_bytes() == b"ours"
+    remove_leftovers(tmp_path)
+    assert contents(tmp_path) == {"a": b"ours"}
+
+
 def test_the_first_of_two_writers_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Path, "exists", lambda _: False)  # both looked before either wrote
