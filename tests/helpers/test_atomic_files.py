@@ -148,7 +148,7 @@ def test_a_file_that_another_process_has_locked_is_not_waited_for(
 
     def second(file: IO[bytes], kind: int) -> None:
         if not others:
-            others.append(Path(file.name).open("rb"))  # an open file of its own, as in another process
+            others.append(Path(file.name).open("rb"))  # noqa: SIM115 - as another process has it
             lock(others[0], fcntl.LOCK_EX)
         lock(file, kind)
 
