@@ -138,7 +138,7 @@ _SYSTEMS = (
     System("LitData, simplejpeg + torchvision", "litdata_", environment=_litdata),
     System("MosaicML Streaming, simplejpeg + torchvision", "streaming_", environment=_streaming),
     System("SPDL, simplejpeg + torchvision", "spdl_", environment=_spdl),
-    System("FFCV", "ffcv_", environment=_ffcv, note="always antialiases; JPEGs encoded anew"),
+    System("FFCV", "ffcv_", environment=_ffcv, note="always antialiases; JPEGs encoded again"),
     System("torchvision decode_jpeg on the GPU", "gpu_decoders", "decode_jpeg", _torchcodec, gpu=True),
     System("torchcodec on the GPU", "gpu_decoders", "torchcodec", _torchcodec, gpu=True),
     System("floor: read only", "floors", "read"),
