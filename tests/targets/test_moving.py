@@ -83,10 +83,10 @@ def calls(transform: Transform, draws: Draws, occurrence: int, view: int, height
             return [lambda each: F.resize(each, size, max_size=transform.max_size)]
         case Resize():
             within = sides(transform.size)
-            h, w = (round(side * min(within[0] / height, within[1] / width)) for side in (height, width))
+            h, w = (max(round(side * min(within[0] / height, within[1] / width)), 1) for side in (height, width))
             down, across = within[0] - h, within[1] - w
             around = across // 2, down // 2, across - across // 2, down - down // 2
-            return [lambda each: F.resize(each, [max(h, 1), max(w, 1)]), padded(around)]
+            return [lambda each: F.resize(each, [h, w]), padded(around)]
         case ScaleJitter():
             fits = min(transform.target_size[1] / height, transform.target_size[0] / width)
             scale = fits * (transform.scale_range[0] + draw(1)[0, 0] * np.diff(transform.scale_range)[0])
@@ -292,6 +292,7 @@ FULL_AFFINE = RandomAffine((-30, 60), (0.2, 0.3), (0.6, 1.5), (-20, 10, -5, 15))
         [Resize(20), CenterCrop((20, 20))],
         [Resize(20, max_size=25), CenterCrop(20)],
         [Resize((40, 30), pad=9), RandomHorizontalFlip()],
+        [Resize((10, 1)), Resize((4, 5), pad=0)],  # less than half a pixel wide, so one
         [ScaleJitter((40, 50), (0.3, 1.5)), RandomCrop((33, 30))],
         [RandomShortestSize([10, 25, 40], 55), CenterCrop((20, 30))],
         [RandomResize(10, 50), RandomHorizontalFlip(), RandomCrop(25)],
