@@ -7,7 +7,6 @@ import gc
 import pickle
 import subprocess
 import sys
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ import torch
 from lifecycles import left_behind, threads_and_files
 from making import SIZES, damaged_jpeg, encoded, jpeg, picture
 from oracle import transforms
+from running import built_pipelines
 
 from gpuloader import Compose, ConfigError, DataError, GPULoader, PresetError
-from gpuloader.pipelines import recipe_pipeline
 from gpuloader.recipe import Mix, View
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur
 from gpuloader.recipe.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
@@ -344,14 +343,7 @@ def test_it_ends_its_threads_with_itself() -> None:
 
 
 def test_the_last_graph_alone_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[weakref.ref[Any]] = []
-
-    def build(**given: Any) -> Any:  # noqa: ANN401
-        pipeline = recipe_pipeline(**given)
-        built.append(weakref.ref(pipeline))
-        return pipeline
-
-    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", build)
+    built = built_pipelines(monkeypatch)
     compose = Compose([Resize((8, 9))])
     expected = [compose(image) for image in ARRAYS]
     for count, graphs in ((3, 2), (4, 2), (1, 2), (5, 3), (2, 3)):  # made for 1 image, then for 4, then for 8

@@ -10,7 +10,6 @@ import re
 import tarfile
 import threading
 import warnings
-import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -21,6 +20,7 @@ import pytest
 import torch
 from making import damaged_jpeg, encoded, jpeg, picture
 from PIL import Image
+from running import built_pipelines
 
 from gpuloader import Compose, ConfigError, DataError, Decoder, GPULoader, LoaderError, Stage
 from gpuloader.pipelines import recipe_pipeline
@@ -219,14 +219,7 @@ def test_a_stage_that_is_dropped_leaves_no_thread() -> None:
 
 
 def test_a_closed_stage_holds_no_pipeline_and_can_be_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[weakref.ref[Any]] = []
-
-    def build(**given: Any) -> Any:  # noqa: ANN401
-        pipeline = recipe_pipeline(**given)
-        built.append(weakref.ref(pipeline))
-        return pipeline
-
-    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", build)
+    built = built_pipelines(monkeypatch)
     threads = set(threading.enumerate())
     with Stage(EVALUATION) as stage:
         for _ in range(2):

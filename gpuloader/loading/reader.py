@@ -221,8 +221,11 @@ class Reader:
         fields: Sequence[Mapping[str, Any]],
     ) -> dict[int, str]:
         """Finds the rows whose output would be too large, with the causes; sizes that are not known yet are 0."""
-        recipe, too_large = self._run.recipe.at(planned.cursor.epoch, planned.shape), dict[int, str]()
-        if recipe.batch == "dense":  # whose size is known to be allowed
+        recipe, too_large = self._run.recipe, dict[int, str]()
+        if recipe.batch == "dense" and not self._run.fields:  # its size is known to be allowed, and there are no masks
+            return {}
+        if recipe.batch == "dense":
+            recipe = recipe.at(planned.cursor.epoch, planned.shape)
             pixels = np.full(len(ids), sum(prod(shape) for shape in recipe.shapes if shape))
         else:
             drawn = self._draw(planned, ids, np.maximum(sizes, 1), fields)

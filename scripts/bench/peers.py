@@ -187,17 +187,14 @@ def python_of(environment: Environment | None, work: Path) -> Path:
 
 _IN_WORDS = (
     ("libc10_cuda|libtorchcodec", "its wheel needs CUDA's libraries, which this machine lacks"),
-    ("required package: (opencv|libturbojpeg)", "its build needs Debian's {0}, which this machine lacks"),
+    ("required package: opencv", "its build needs Debian's libopencv-dev, which this machine lacks"),
+    ("required package: libturbojpeg", "its build needs Debian's libturbojpeg0-dev, which this machine lacks"),
 )
-_PACKAGES = {"opencv": "libopencv-dev", "libturbojpeg": "libturbojpeg0-dev"}
 
 
 def in_words(said: str) -> str:
     """Says in words why a system was not measured, where the line of its error is one of those that are known."""
-    for pattern, words in _IN_WORDS:
-        if found := re.search(pattern, said):
-            return words.format(*(_PACKAGES[each] for each in found.groups()))
-    return said
+    return next((words for pattern, words in _IN_WORDS if re.search(pattern, said)), said)
 
 
 def _run(*command: str) -> None:

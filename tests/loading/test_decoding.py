@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import torch
 from making import jpeg, write_shard
 from nvidia.dali import fn
+from running import built_pipelines
 
 from gpuloader import Compose, Decoder, GPULoader
 from gpuloader.pipelines import Source, decoder_buffers, recipe_pipeline
@@ -64,15 +64,8 @@ def test_closing_gives_dalis_memory_back_once_the_pipeline_is_gone(
     shards: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pools keep what pipelines freed, and torch would not get it."""
-    pipelines: list[Any] = []
+    pipelines = built_pipelines(monkeypatch)
     alive: list[bool] = []
-
-    def build_and_note(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-        pipeline = recipe_pipeline(*arguments, **options)
-        pipelines.append(weakref.ref(pipeline))
-        return pipeline
-
-    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", build_and_note)
     loader = GPULoader(shards, 8, None, preset="cifar10_eval")
     next(iter(loader))
     monkeypatch.setattr(

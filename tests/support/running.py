@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
@@ -63,3 +66,16 @@ def run_views(
     assert all(output.dtype == getattr(torch, preset.dtype) for output in outputs.values())
     order = (0, 3, 1, 2) if preset.layout == "channels_last" else (0, 1, 2, 3)
     return [outputs[name].permute(order).float().cpu().clone() for name in names]
+
+
+def built_pipelines(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
+    """Returns a list that gets each pipeline that a loader, a Stage or a Compose builds from now on: a weak one."""
+    built: list[weakref.ref[Any]] = []
+
+    def build(**given: Any) -> Any:  # noqa: ANN401
+        pipeline = recipe_pipeline(**given)
+        built.append(weakref.ref(pipeline))
+        return pipeline
+
+    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", build)
+    return built
