@@ -39,7 +39,10 @@ class Sampling:
         weights: how often samples occur: a weight for each sample, {label or class name: weight}, or "balanced" for all
             labels equally often. None takes each sample once.
         replacement: with `weights`: whether a sample can occur twice in an epoch.
-        steps_per_epoch: ends each epoch after this number of steps; None uses all of the data.
+        steps_per_epoch: the steps of an epoch; the next one goes on behind them. None makes an epoch of as many samples
+            as are chosen.
+        repeats: how often each sample comes, one copy after the other, each augmented differently; an epoch has as many
+            samples as without.
         require: extensions of components, such as ["txt"]: samples that lack one of them are left out.
         buckets: a `Buckets`, or a list of (height, width): each batch has images of one aspect ratio, in that size.
             None gives all batches the recipe's size.
@@ -54,12 +57,14 @@ class Sampling:
     weights: Weights | None = None
     replacement: bool = True
     steps_per_epoch: int | None = None
+    repeats: int = 1
     require: Collection[str] = ()
     buckets: Buckets | Mapping[str, Any] | Sequence[tuple[int, int]] | None = None
 
     def __post_init__(self) -> None:
         _check(isinstance(self.replacement, _BOOLS), "Sampling(replacement", self.replacement, "are True and False")
-        _set(self, "steps_per_epoch", as_python_integer(self.steps_per_epoch))
+        for name in ("steps_per_epoch", "repeats"):
+            _set(self, name, as_python_integer(getattr(self, name)))
         require = None if isinstance(self.require, str) or not isinstance(self.require, Iterable) else self.require
         if require is None or not all(isinstance(each, str) for each in require):
             raise ConfigError(f"Sampling(require={self.require!r}): allowed is a list of extensions, such as ['txt']")

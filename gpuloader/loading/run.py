@@ -34,7 +34,6 @@ from gpuloader.loading.arguments import (
     warn_of_small_buckets,
     warn_of_turned,
 )
-from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
 from gpuloader.loading.probing import resolve_decoder
@@ -42,15 +41,15 @@ from gpuloader.loading.selection import (
     Sources,
     check_components,
     check_options,
-    describe_sampling,
-    make_sampling,
+    describe_source,
+    make_source,
     resolve_sources,
-    select,
 )
-from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
+from gpuloader.loading.state import STATE_VERSION, check_identity, check_quarantine, describe_run, is_same
+from gpuloader.loading.subset import choose, used
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import check_for_gpu, read_cached
-from gpuloader.plan import AllSamples, Bucketed, Cursor, Custom, LastBatch, Plan, Weighted
+from gpuloader.plan import Bucketed, Cursor, Custom, LastBatch, Plan, Weighted, check_epoch
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.shards import Labels, ShardSet, make_labels, read_quarantine, resolve_place
 
@@ -92,7 +91,6 @@ class Run:
         decoder: its settings, with the number of threads; on a GPU also with what was found out about it.
         device_id: a GPU's number, or None for the CPU.
         world: this rank and the number of ranks.
-        is_quantum_given: whether the arguments give the quantum of the buckets.
         unseen: the fields whose keys are checked when the first annotations are read.
 
     Example:
@@ -115,12 +113,11 @@ class Run:
     device_id: int | None = None
     world: World = field(default_factory=lambda: World(0, 1))
     recipe_name: str = "Recipe"
-    is_quantum_given: bool = False
     unseen: Mapping[str, Component] = field(default_factory=dict)
 
     def __str__(self) -> str:
         plan = self.plan
-        order = {Custom: "a function", Weighted: "by weights"}.get(type(plan.positions), plan.positions.shuffle)
+        order = {Custom: "a function", Weighted: "by weights"}.get(type(plan.source), plan.source.shuffle)
         source = None if self.labels is None else self.labels.place
         labels = {None: ", no labels", "cls": ""}.get(source, f", labels from {source}")
         return (
@@ -162,15 +159,15 @@ class Run:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What must be equal in a state and in the loader that takes it, in plain JSON types."""
-        positions = self.plan.positions
+        source = self.plan.source
         return {
             "version": STATE_VERSION,
             "dataset": self.shards.fingerprint,
             "samples": len(self.shards),
             "recipe": self.recipe.fingerprint,
             "seed": self.plan.seed,
-            "shuffle": positions.shuffle,
-            "sampling": None if isinstance(positions, AllSamples) else positions.fingerprint,
+            "shuffle": source.shuffle,
+            "sampling": source.fingerprint,
             "known_bad": _digest_of_known(self.known_bad),
             "labels": None if self.labels is None else self.labels.digest,
         }
@@ -178,7 +175,7 @@ class Run:
     @cached_property
     def described(self) -> dict[str, Any]:
         """What is needed to say how another run differs."""
-        return {**describe_run(self.recipe, self.shards), "sampling": describe_sampling(self.plan.positions)}
+        return {**describe_run(self.recipe, self.shards), "sampling": describe_source(self.plan.source)}
 
     def resume(self, state: object, *, begins: bool = False) -> Resumed:
         """Returns how the run goes on from a loader's state; see `GPULoader.load_state_dict`.
@@ -193,57 +190,34 @@ class Run:
             raise StateError(
                 f"this is not a state of a GPULoader but {describe(state)}: pass what its state_dict() returned"
             )
-        run = self._with_quantum(state.get("quantum"))
-        if is_same(state.get("recipe"), run.recipe.earlier_fingerprint):
-            state = {**state, "recipe": run.recipe.fingerprint}
-        identity, samples = run.identity, state.get("samples")
-        if is_integer(samples, 1, len(self.shards)) and self._begins_with(samples, state.get("dataset")):
-            if not begins and not is_same(state.get("delivered"), 0):
-                raise StateError(_explain_appended(self.shards, samples))
-            state = {**state, "delivered": 0}
-            identity = self._identity_of_first(samples) | {"sampling": state.get("sampling")}
-        check_identity(state, identity, run.described, run.shards)
-        place = check_place(state, "delivered", lambda _: run.plan.samples)
+        samples = state.get("samples")
+        is_longer = is_integer(samples, 1, len(self.shards)) and self._begins_with(samples, state.get("dataset"))
+        if is_longer and not begins and not is_same(state.get("delivered"), 0):
+            raise StateError(_explain_appended(self.shards, samples))
+        identity = self._identity_of_first(samples, state.get("sampling")) if is_longer else self.identity
+        check_identity(state, identity, self.described, self.shards)
         try:
-            cursor = run.plan.cursor(*place)
+            again = (self.plan, Cursor(check_epoch(state["epoch"]))) if is_longer else self.plan.resume(state)
         except ConfigError as error:
             raise StateError(f"the state cannot be resumed here: {error}") from None
-        return Resumed(run, cursor, check_quarantine(state["quarantine"], len(run.shards)))
+        return Resumed(replace(self, plan=again[0]), again[1], check_quarantine(state["quarantine"], len(self.shards)))
 
     def _begins_with(self, samples: int, dataset: object) -> bool:
         """Returns whether the first shards have so many samples, and these are the data of this fingerprint."""
         is_end = self.shards.shard_of(samples - 1) < self.shards.shard_of(samples)
         return is_end and is_same(dataset, str(self.shards.digest_of_first(samples)))
 
-    def _identity_of_first(self, samples: int) -> dict[str, Any]:
-        """Returns the identity that a run over the first samples of the data has, without their sampling."""
+    def _identity_of_first(self, samples: int, sampling: object) -> dict[str, Any]:
+        """Returns the identity that a run over the first samples of the data has, with any sampling of these."""
         known_bad = {sample: cause for sample, cause in self.known_bad.items() if sample < samples}
         return {
             **self.identity,
             "dataset": str(self.shards.digest_of_first(samples)),
             "samples": samples,
+            "sampling": sampling,
             "known_bad": _digest_of_known(known_bad),
             "labels": None if self.labels is None else self.labels.digest_of_first(samples),
         }
-
-    def _with_quantum(self, quantum: object) -> Run:
-        """Returns the run; if a state has another quantum of buckets, the run with this.
-
-        Raises:
-            StateError: another quantum was given, or the global batch does not divide it.
-        """
-        buckets = self.plan.bucketed
-        if buckets is None or not is_integer(quantum, 1, 2**31) or quantum == buckets.quantum:
-            return self
-        if self.is_quantum_given:
-            raise StateError(
-                f"the state has buckets with a quantum of {quantum}, this loader has "
-                f"Buckets(quantum={buckets.quantum}): leave quantum out, or give {quantum}"
-            )
-        try:
-            return replace(self, plan=replace(self.plan, positions=replace(buckets, quantum=quantum)))
-        except ConfigError as error:
-            raise StateError(f"the state cannot be resumed here: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -251,7 +225,7 @@ class Resumed:
     """How a run goes on from a state.
 
     Attributes:
-        run: its buckets have the state's quantum.
+        run: its epochs are counted from the state's place.
         cursor: where it goes on.
         bad: the state's bad images, with the causes.
     """
@@ -336,11 +310,11 @@ def resolve_run(
         last_batch = "pad" if in_buckets else recipe.default_last_batch
     global_batch = here.world_size * batch_size if is_integer(batch_size, 1) else 1  # the plan refuses others
     with say_if_long("the samples, their labels and their order are prepared"):
-        selection = select(shards, chosen)
-        labels = make_labels(shards, labelling.place, labelling.classes, selection.of, labelling.order)
-        positions = make_sampling(
+        samples = choose(shards, chosen)
+        labels = make_labels(shards, labelling.place, labelling.classes, used(samples), labelling.order)
+        source = make_source(
             shards,
-            selection,
+            samples,
             labels,
             order,
             sources,
@@ -350,25 +324,26 @@ def resolve_run(
             global_batch=global_batch,
             known_bad=known_bad,
         )
-    if isinstance(positions, Bucketed):
-        _check_shapes(recipe, positions)
+    if isinstance(source, Bucketed):
+        _check_shapes(recipe, source)
         if here.local_rank == 0:
-            warn_of_small_buckets(positions)
+            warn_of_small_buckets(source)
     has_targets = any(each.is_target for each in parsed_fields.values())
     if has_targets and here.local_rank == 0:
         warn_of_turned(recipe, shards.count_turned())
     shards.check_pictures([each.extension for each in parsed_fields.values()])
     required = dict.fromkeys(each.extension for each in parsed_fields.values() if each.required)
-    check_components(shards, required, positions, known_bad)
-    unseen = check_options(shards, parsed_fields, positions, known_bad)
+    check_components(shards, required, source, known_bad)
+    unseen = check_options(shards, parsed_fields, source, known_bad)
     plan = Plan(
-        positions,
+        source,
         batch_size=batch_size,
         rank=here.rank,
         world_size=here.world_size,
         last_batch=last_batch,
         seed=as_python_integer(seed),
         steps_per_epoch=chosen.steps_per_epoch,
+        repeats=chosen.repeats,
     )
     _check_mixing(recipe, plan, labels is not None or has_targets, bad_images)
     if here.rank == 0:
@@ -376,11 +351,9 @@ def resolve_run(
         warn_of_empty_shares(plan)
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
-    is_given = isinstance(chosen.buckets, Buckets) and chosen.buckets.quantum is not None
-    run = replace(run, is_quantum_given=is_given, unseen=unseen)
+    run = replace(run, unseen=unseen)
     if here.world_size > 1 or here.members:
-        same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
-        run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
+        run = replace(run, world=agree(here, {**run.identity, **plan.facts}))
     if not run.decoded:
         decoding = resolve_decoder(decoding, device, shards.seekable)
     return replace(

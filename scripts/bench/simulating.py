@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.plan import AllSamples, ByShard, Plan, Positions, Shuffle
+from gpuloader.plan import Chosen, Passes, Plan, Shuffle, Shuffled, all_samples
 from gpuloader.shards.remote import Need
 
 SHUFFLES: tuple[Shuffle, ...] = ("full", "block", "shards")
@@ -68,8 +68,12 @@ class Cluster:
         sizes[-1] -= sizes.sum() - self.samples
         return sizes
 
-    def positions(self, shuffle: Shuffle) -> Positions:
-        return ByShard(self.sizes) if shuffle == "shards" else AllSamples(self.samples, shuffle)
+    def positions(self, shuffle: Shuffle) -> Passes:
+        return (
+            Shuffled(Chosen(int(self.sizes.sum())), "shards", self.sizes)
+            if shuffle == "shards"
+            else all_samples(self.samples, shuffle)
+        )
 
 
 def simulate(cluster: Cluster) -> dict[str, Any]:
@@ -84,7 +88,7 @@ def simulate(cluster: Cluster) -> dict[str, Any]:
     return {"assumed": asdict(cluster), "shuffles": shuffles}
 
 
-def touched(cluster: Cluster, positions: Positions, node: int = 0) -> list[list[int]]:
+def touched(cluster: Cluster, positions: Passes, node: int = 0) -> list[list[int]]:
     """Counts the shards that the ranks of a node touch in each hour: for each hour each rank's, then the node's."""
     # Ranks take neighbouring parts of a global batch, so a node's part is that of one rank with a larger batch.
     plan = Plan(positions, NODE_GPUS * cluster.batch_size, node, cluster.nodes)
@@ -99,7 +103,7 @@ def touched(cluster: Cluster, positions: Positions, node: int = 0) -> list[list[
     return rows
 
 
-def downloads(cluster: Cluster, positions: Positions) -> int:
+def downloads(cluster: Cluster, positions: Passes) -> int:
     """Counts the shards that a node downloads in an epoch, if its cache removes the least recently used one.
 
     The loader downloads ahead what all ranks need, so this asks its `Need`, step by step. In a large epoch it goes on

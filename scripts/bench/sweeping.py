@@ -19,7 +19,7 @@ from facts import gpu_name, machine
 from systems import floors
 from systems.common import Task
 
-from gpuloader.plan import AllSamples, Plan
+from gpuloader.plan import Plan, all_samples
 from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet
 
@@ -85,7 +85,7 @@ def images_per_second(shards: Sequence[Path], settings: Settings, seconds: float
     device = "cuda" if gpu_name() else "cpu"
     task = Task(list(shards), batch=knobs.pop("batch"), threads=knobs.pop("threads"), device=device, antialias=True)
     samples = ShardSet.open(sorted(shards))
-    plan = Plan(AllSamples(len(samples)), task.batch, last_batch="pad")
+    plan = Plan(all_samples(len(samples)), task.batch, last_batch="pad")
     epoch = floors.decode(task, samples, plan, load_preset("imagenet_train"), resize=True, **knobs)
     images, batches, started = 0, 0, 0.0
     while batches <= _WARM_UP_BATCHES or time.perf_counter() - started < seconds:
