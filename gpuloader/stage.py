@@ -25,7 +25,7 @@ from gpuloader.loading.arguments import resolve_own_device
 from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.delivery import by_view, channels_first, round_to_dtype
 from gpuloader.loading.iteration import Closing
-from gpuloader.loading.options import Decoder, as_value
+from gpuloader.loading.options import Decoder
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.world import World
 from gpuloader.pipelines import (
@@ -39,6 +39,7 @@ from gpuloader.pipelines import (
 )
 from gpuloader.plan import Draws, check_epoch, check_seed
 from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset
+from gpuloader.recipe.part import as_value
 
 __all__ = ["Stage"]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,8 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.text import did_you_mean
 from gpuloader.loading.schedules import check_by_epoch, is_number
+from gpuloader.recipe.model import UNCHECKED
+from gpuloader.recipe.part import argument
 
 Scores: TypeAlias = Callable[[dict[str, Any]], Collection[float]]
 """A function of the columns of the index that returns a number for each sample."""
@@ -20,7 +21,7 @@ COLUMNS = ("label", "height", "width", "size_bytes", "shard")
 """The columns of the index that functions get."""
 
 
-@dataclass(frozen=True)
+@argument
 class Curriculum:
     """The share of the samples that epochs go through, first those with the smallest numbers.
 
@@ -39,9 +40,9 @@ class Curriculum:
         {0.0: 0.3, 10.0: 1.0}
     """
 
-    by: str | Scores
-    shares: Mapping[float, float]
-    descending: bool = False
+    by: Annotated[str | Scores, UNCHECKED]
+    shares: Annotated[Mapping[float, float], UNCHECKED]
+    descending: Annotated[bool, UNCHECKED] = False
 
     def __post_init__(self) -> None:
         if not (callable(self.by) or self.by in COLUMNS):

@@ -17,6 +17,7 @@ from gpuloader.errors import ConfigError, GPULoaderError, PresetError, StateErro
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading import argument_types as types
+from gpuloader.loading.agreement import agree
 from gpuloader.loading.arguments import (
     check_counting,
     find_boxes,
@@ -37,14 +38,15 @@ from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.changes import describe_sampling, restore_history, rewrite
 from gpuloader.loading.choice import Choice
 from gpuloader.loading.fields import Component
-from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
+from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.selection import Sources, check_components, check_options, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
-from gpuloader.loading.world import World, agree
+from gpuloader.loading.world import World
 from gpuloader.pipelines import check_for_gpu, read_cached
 from gpuloader.plan import AllSamples, Bucketed, Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
+from gpuloader.recipe.part import as_value
 from gpuloader.shards import Labels, ShardSet, read_quarantine, resolve_place
 
 

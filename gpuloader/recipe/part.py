@@ -1,4 +1,7 @@
-"""`part` makes a class a part of a recipe: a frozen, strict dataclass that explains wrong arguments in plain words."""
+"""`part` and `argument` make frozen, strict dataclasses, which explain wrong arguments in plain words.
+
+A part is of a recipe; an argument is a value that a loader takes. In YAML, each is a mapping of its keys.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 from typing_extensions import dataclass_transform
 
-from gpuloader.errors import PresetError, describe
+from gpuloader.errors import ConfigError, PresetError, describe
 from gpuloader.helpers.text import did_you_mean
 from gpuloader.recipe.model import Transform
 
@@ -49,26 +52,38 @@ def part(kind: type[Made]) -> type[Made]:
 
     Invalid arguments raise `PresetError`.
     """
-    whole: Any = dataclass(frozen=True)(kind)
-    whole.__pydantic_config__ = _STRICT
+    return _strict(dataclass(frozen=True)(kind), PresetError)
 
-    @wraps(whole.__init__)
-    def __init__(self: Any, *values: Any, **parameters: Any) -> None:  # noqa: ANN401, N807
-        _fill(self, values, parameters, f"`{type(self).__name__}")
 
-    whole.__init__ = __init__
-    return whole
+@dataclass_transform(frozen_default=True)
+def argument(kind: type[Made]) -> type[Made]:
+    """Makes a class the value of an argument, such as `Decoder`, in the same way; what is invalid is a ConfigError."""
+    return _strict(dataclass(frozen=True)(kind), ConfigError)
 
 
 def make_part(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Made:
-    """Makes a part of a recipe; `where` names it in errors, and has a "`" that the key's name closes.
+    """Makes a part or a value; `where` names it in errors, and has a "`" that the key's name closes.
 
     Raises:
-        PresetError: a line for each key that is wrong, unknown or missing.
+        ConfigError: a line for each key that is wrong, unknown or missing; of a part, a PresetError.
     """
     empty = object.__new__(kind)
     _fill(empty, (), {key_name(name): value for name, value in parameters.items()}, where)
     return empty
+
+
+def as_value(kind: type[Made], name: str, argument: object) -> Made:
+    """Returns the value that is given under this name, made from a mapping if it is one.
+
+    Raises:
+        ConfigError: it is neither such a value nor a mapping of its fields.
+    """
+    if isinstance(argument, kind):
+        return argument
+    if isinstance(argument, Mapping):
+        return make_part(kind, argument, f"`{name}")
+    keys = ", ".join(f"{each.name}=" for each in fields(kind))  # type: ignore[arg-type]
+    raise ConfigError(f"{name}={describe(argument)}: allowed is a {kind.__name__}({keys}), or a mapping of these")
 
 
 def key_name(key: object) -> str:
@@ -82,6 +97,18 @@ def first_lines(problems: Sequence[str]) -> list[str]:
     return [*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
 
 
+def _strict(whole: Any, error: type[ConfigError]) -> Any:  # noqa: ANN401
+    whole.__pydantic_config__ = _STRICT
+    whole.__refusal__ = error
+
+    @wraps(whole.__init__)
+    def __init__(self: Any, *values: Any, **parameters: Any) -> None:  # noqa: ANN401, N807
+        _fill(self, values, parameters, f"`{type(self).__name__}")
+
+    whole.__init__ = __init__
+    return whole
+
+
 def _fill(empty: object, values: tuple[Any, ...], parameters: dict[str, Any], where: str) -> None:
     kind: Any = type(empty)
     try:
@@ -92,7 +119,7 @@ def _fill(empty: object, values: tuple[Any, ...], parameters: dict[str, Any], wh
         for problem in error.errors():
             by_key.setdefault(_key(problem, names), []).append(problem)
         lines = first_lines([_line(where, key, _nearest(problems), names) for key, problems in by_key.items()])
-        raise PresetError(*lines[:-1], lines[-1] + _in_a_list(where, names, values, error)) from None
+        raise kind.__refusal__(*lines[:-1], lines[-1] + _in_a_list(where, names, values, error)) from None
 
 
 @cache
@@ -141,7 +168,8 @@ def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) ->
             return f"{key}: {_no_transform(found)}"
         case "tuple_type" if name == "transforms":
             return f"{key}: found {describe(found)}: allowed is a list, such as [{describe(found)}]"
-    return f"{key}: found {describe(found, _MOST_SHOWN)}: {message[0].lower()}{message[1:]}"
+    message = f"{message[0].lower()}{message[1:]}".replace("tuple", "list")
+    return f"{key}: found {describe(found, _MOST_SHOWN)}: {message}"
 
 
 def not_needed(name: str) -> str:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import AfterValidator, Field
 
 from gpuloader.collators import read_array
-from gpuloader.errors import ConfigError
-from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.images.gate import admit
-from gpuloader.loading.fields import MOST_MASK_PIXELS, Ragged
+from gpuloader.loading.fields import MOST_MASK_PIXELS, Ragged, Source, register
 from gpuloader.recipe import Drawn, DrawnView, Shape
+from gpuloader.recipe.model import Flag, Integer
 from gpuloader.recipe.moving import move_mask
+from gpuloader.recipe.part import argument
 from gpuloader.targets.outlines import parse_outlines
 from gpuloader.targets.target import Target
 
@@ -26,7 +26,14 @@ _MODES = ("1", "L", "P", "I", "I;16")
 _TYPES = (np.uint8, np.int16, np.int32, np.int64)  # those in which torch computes
 
 
-@dataclass(frozen=True)
+def _check_source(source: str) -> str:
+    if not source.startswith("json:") and source.lower().rpartition(".")[2] not in ("png", "npy"):
+        raise ValueError(f'found {source!r}: allowed are "png", "npy", also as "mask.png", and "json:NAME"')
+    return source
+
+
+@register
+@argument
 class Mask(Target):
     """A mask of each sample, as large as the delivered image: (B, H, W) int64, the class of each pixel.
 
@@ -56,20 +63,11 @@ class Mask(Target):
 
     may_repeat: ClassVar[bool] = True
 
-    source: str
-    fill: int = 0
-    instances: bool = False
-    required: bool = True
+    source: Annotated[Source, AfterValidator(_check_source)]
+    fill: Annotated[Integer, Field(ge=-(2**31), lt=2**31)] = 0
+    instances: Flag = False
+    required: Flag = True
     interpolation: Literal["nearest", "nearest-exact"] = "nearest"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.path and self.extension.rpartition(".")[2] not in ("png", "npy"):
-            raise ConfigError(f'Mask({self.source!r}): allowed are "png", "npy", also as "mask.png", and "json:NAME"')
-        if not is_integer(as_python_integer(self.fill), -(2**31), 2**31):
-            raise ConfigError(f"Mask(fill={self.fill!r}): allowed is an integer of 32 bits")
-        if self.interpolation not in ("nearest", "nearest-exact"):
-            raise ConfigError(f'Mask(interpolation={self.interpolation!r}): allowed are "nearest" and "nearest-exact"')
 
     @property
     def _of_objects(self) -> bool:

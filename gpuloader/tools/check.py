@@ -22,10 +22,11 @@ from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
 from gpuloader.loading.argument_types import AnyCache, AnyFields, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields
-from gpuloader.loading.options import Cache, as_value
+from gpuloader.loading.options import Cache
 from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.loading.world import World
 from gpuloader.recipe import load_preset
+from gpuloader.recipe.part import as_value
 from gpuloader.shards import (
     Arena,
     EncodedImage,

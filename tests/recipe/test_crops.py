@@ -300,7 +300,7 @@ def test_the_bounds_themselves_are_allowed(make: Callable[[], object]) -> None:
             (lambda ratio=ratio: RandomResizedCrop(5, ratio=ratio), r"ratio \[.*\]: .* 0.001 <= low <= high <= 1000")
             for ratio in ((0.0, 1.0), (2.0, 1.0), (-1.0, 1.0))
         ),
-        (lambda: RandomResizedCrop(5, 0.5), "found 0.5.*valid tuple"),  # type: ignore[arg-type]
+        (lambda: RandomResizedCrop(5, 0.5), "found 0.5.*valid list"),  # type: ignore[arg-type]
         (lambda: RandomResizedCrop(5, (0.5, float("nan"))), "found nan.*finite number"),
         (lambda: RandomCrop(5, -1), "found -1.*greater than or equal to 0"),
         (lambda: RandomCrop(5, (1, 2, 3)), r"found \(1, 2, 3\): too few numbers"),  # type: ignore[arg-type]

@@ -320,8 +320,8 @@ def test_all_that_cannot_be_translated_is_named(theirs: ModuleType) -> None:
         "RandomRotation with expand=True: only False is supported; "
         "`GaussianBlur.kernel_size`: found (3, 5): input should be a valid integer; "
         "`RandomAdjustSharpness.sharpness_factor`: found -1: input should be greater than or equal to 0; "
-        "`Normalize.mean`: found 0.5: input should be a valid tuple; "
-        "`Normalize.std`: found 0.5: input should be a valid tuple"
+        "`Normalize.mean`: found 0.5: input should be a valid list; "
+        "`Normalize.std`: found 0.5: input should be a valid list"
     )
 
 
