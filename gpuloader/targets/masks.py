@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from pydantic import AfterValidator, Field
+from typing_extensions import Self
 
 from gpuloader.collators import read_array
 from gpuloader.images.gate import admit
@@ -19,7 +20,7 @@ from gpuloader.recipe import Drawn, DrawnView, Shape
 from gpuloader.recipe.model import Flag, Integer
 from gpuloader.recipe.moving import move_mask
 from gpuloader.recipe.part import argument
-from gpuloader.targets.outlines import parse_outlines
+from gpuloader.targets.outlines import parse_outlines, pycocotools_mask
 from gpuloader.targets.target import Target
 
 _MODES = ("1", "L", "P", "I", "I;16")
@@ -45,7 +46,8 @@ class Mask(Target):
 
     Attributes:
         source: "png" for a picture with a channel, or with a palette, whose numbers are the classes; "npy" for an array
-            (H, W) of integers; or "json:NAME" of COCO's annotations, objects with a "segmentation": polygons or RLE.
+            (H, W) of integers; or "json:NAME" of COCO's annotations, objects with a "segmentation": polygons or RLE, which needs
+            `pip install 'gpuloader[targets]'`.
         fill: the class of pixels outside of the image, such as 255, which losses are told to ignore.
         instances: whether the numbers other than 0 are objects, in their order.
         required: whether a sample without a mask is an error. If not, all of its pixels are `fill`, or n is 0.
@@ -68,6 +70,11 @@ class Mask(Target):
     instances: Flag = False
     required: Flag = True
     interpolation: Literal["nearest", "nearest-exact"] = "nearest"
+
+    def resolve(self) -> Self:
+        if self.path:
+            pycocotools_mask()  # if it is not installed, this raises now
+        return self
 
     @property
     def _of_objects(self) -> bool:
