@@ -46,8 +46,8 @@ class Mask(Target):
 
     Attributes:
         source: "png" for a picture with a channel, or with a palette, whose numbers are the classes; "npy" for an array
-            (H, W) of integers; or "json:NAME" of COCO's annotations, objects with a "segmentation": polygons or RLE, which needs
-            `pip install 'gpuloader[targets]'`.
+            (H, W) of integers; or "json:NAME" of COCO's annotations, objects with a "segmentation": polygons or RLE;
+            this needs `pip install 'gpuloader[targets]'`.
         fill: the class of pixels outside of the image, such as 255, which losses are told to ignore.
         instances: whether the numbers other than 0 are objects, in their order.
         required: whether a sample without a mask is an error. If not, all of its pixels are `fill`, or n is 0.
