@@ -128,8 +128,8 @@ _LATE = {
 _OFFERED = {"collators", "errors", "targets", "transforms"}
 """Modules that are attributes without an import of their own. Others need packages that may not be installed."""
 _MODULES = {
-    *("collators", "compat", "compose", "data", "errors", "lightning", "metrics"),
-    *("pack", "pipelines", "pytorch_lightning", "stage", "targets", "training", "transformers", "transforms"),
+    *("collators", "compat", "compose", "errors", "metrics", "pack", "pipelines", "stage"),
+    *("targets", "trainers", "transforms"),
 }
 
 

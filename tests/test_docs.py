@@ -178,7 +178,7 @@ def test_what_takes_the_place_of_others_is_there(name: str, parameter: str) -> N
 def test_the_page_of_others_names_all_that_is_for_them() -> None:
     names = {part for name, _ in INTERFACES for part in (name, name.rpartition(".")[0])}  # a method's class, too
     named = [resolve_name(name) for name in names]
-    modules = ("gpuloader.compat.turboloader", "gpuloader.data", "gpuloader.training")
+    modules = ("gpuloader.compat.turboloader", "gpuloader.compat")
     public = {
         name: getattr(import_module(module), name) for module in modules for name in import_module(module).__all__
     }

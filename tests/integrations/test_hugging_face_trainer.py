@@ -21,7 +21,7 @@ pytest.importorskip("transformers")
 
 from transformers import EvalPrediction, TrainerCallback, TrainingArguments
 
-from gpuloader.transformers import GPULoaderTrainer
+from gpuloader.trainers.transformers import GPULoaderTrainer
 
 BATCH = {"image": "pixel_values", "label": "labels", "index": "index"}
 TRAIN = {"output": BATCH, "preset": {"imagenet_train": SMALL}}

@@ -37,7 +37,7 @@ from gpuloader import (  # noqa: E402
     Stats,
     World,
 )
-from gpuloader.lightning import GPULoaderDataModule, GPULoaderWaitMonitor  # noqa: E402
+from gpuloader.trainers.lightning import GPULoaderDataModule, GPULoaderWaitMonitor  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "scripts" / "examples"
@@ -204,7 +204,7 @@ def test_a_checkpoint_gives_exactly_the_rest(
 ) -> None:
     """From each checkpoint of a run, another goes on with the steps that the first took from there."""
     package_of = pytest.importorskip(package)
-    module = import_module(f"gpuloader.{package.partition('.')[0]}").GPULoaderDataModule
+    module = import_module(f"gpuloader.trainers.{package.partition('.')[0]}").GPULoaderDataModule
     asks = "reload_dataloaders_every_n_epochs" in kwargs
 
     def run(ckpt_path: Path | None = None, **more: Any) -> dict[str, list[Step]]:
@@ -488,7 +488,10 @@ def test_a_model_can_hold_the_data_module(tar: list[str], tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("package", "ours"),
-    [("lightning.pytorch", "gpuloader.lightning"), ("pytorch_lightning", "gpuloader.pytorch_lightning")],
+    [
+        ("lightning.pytorch", "gpuloader.trainers.lightning"),
+        ("pytorch_lightning", "gpuloader.trainers.pytorch_lightning"),
+    ],
 )
 def test_the_callback_logs_the_share_that_is_waited(tar: list[str], tmp_path: Path, package: str, ours: str) -> None:
     lightning, gpuloader = import_module(package), import_module(ours)

@@ -131,7 +131,7 @@ def test_a_loader_that_is_left_open_does_not_hold_up_the_end_of_the_process(shar
     ("module", "without"),
     [
         ("gpuloader", ["torch", "nvidia.dali", "lightning"]),
-        ("gpuloader.data", ["nvidia.dali", "lightning", "transformers", "torchdata"]),
+        ("gpuloader.compat", ["nvidia.dali", "lightning", "transformers", "torchdata"]),
     ],
 )
 def test_importing_a_package_imports_no_more_than_it_needs(module: str, without: list[str]) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gpuloader import ConfigError, DeviceError
-from gpuloader.data import calculate_optimal_batch_size, diagnose_dataloader_speed, get_optimal_num_workers
+from gpuloader.compat import calculate_optimal_batch_size, diagnose_dataloader_speed, get_optimal_num_workers
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_workers(
     monkeypatch: pytest.MonkeyPatch, device_type: str, gpus: int, cores: int, processes: int, expected: int
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr("gpuloader.data.sizing.available_cores", lambda: cores)
+    monkeypatch.setattr("gpuloader.compat.sizing.available_cores", lambda: cores)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     assert get_optimal_num_workers(device_type) == expected
 
@@ -74,7 +74,7 @@ def test_no_room_for_two_samples() -> None:
 
 
 def test_a_try_leaves_the_model_as_it_was() -> None:
-    from gpuloader.data.sizing import _fits
+    from gpuloader.compat.sizing import _fits
 
     model = Limited(100).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -11,7 +11,7 @@ from making import jpeg, picture
 from torch.utils.data import DataLoader
 
 from gpuloader import Compose, ConfigError
-from gpuloader.data import VisionCollator
+from gpuloader.compat import VisionCollator
 from gpuloader.transforms import RandomHorizontalFlip, RandomResizedCrop, Resize
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -12,8 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from gpuloader import ConfigError, GPULoader, MixedLoader, StateError
-from gpuloader.data import DataLoaderConfig, DataLoaderFactory
-from gpuloader.training import CheckpointManager
+from gpuloader.compat import CheckpointManager, DataLoaderConfig, DataLoaderFactory
 
 
 def test_states_come_back(tmp_path: Path) -> None:

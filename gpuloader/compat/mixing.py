@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from gpuloader.data.dataloaders import create_optimized_dataloader
+from gpuloader.compat.loaders import create_optimized_dataloader
 from gpuloader.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ class SamplingStrategy(Enum):
     """How turns are taken among several loaders: the strategies of `MixedLoader`.
 
     Example:
-        >>> from gpuloader.data import SamplingStrategy
+        >>> from gpuloader.compat import SamplingStrategy
         >>> [strategy.value for strategy in SamplingStrategy]
         ['round_robin', 'weighted', 'sequential', 'alternate']
     """
@@ -41,7 +41,7 @@ class MultiDataLoaderConfig:
         seed: of the turns that are drawn.
 
     Example:
-        >>> from gpuloader.data import MultiDataLoaderConfig, SamplingStrategy
+        >>> from gpuloader.compat import MultiDataLoaderConfig, SamplingStrategy
         >>> config = MultiDataLoaderConfig(SamplingStrategy.WEIGHTED, [3.0, 1.0], ["photos", "drawings"])
         >>> config.cycle_short_loaders
         True
@@ -71,7 +71,7 @@ def create_multi_dataloaders(
 
     Example:
         >>> import torch
-        >>> from gpuloader.data import create_multi_dataloaders
+        >>> from gpuloader.compat import create_multi_dataloaders
         >>> datasets = {"photos": (torch.zeros(40, 3), 8), "drawings": (torch.zeros(20, 3), 4)}
         >>> loaders, config = create_multi_dataloaders(datasets, {"drawings": 5}, num_workers=0)
         >>> [loader.batch_size for loader in loaders], config.dataloader_names

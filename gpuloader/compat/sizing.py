@@ -24,7 +24,7 @@ def get_optimal_num_workers(device_type: str = "cuda") -> int:
     Processes that torchrun starts on one machine share its GPUs and cores.
 
     Example:
-        >>> from gpuloader.data import get_optimal_num_workers
+        >>> from gpuloader.compat import get_optimal_num_workers
         >>> get_optimal_num_workers("cpu")
         0
     """
@@ -54,7 +54,7 @@ def calculate_optimal_batch_size(
 
     Example:
         >>> import torch
-        >>> from gpuloader.data import calculate_optimal_batch_size
+        >>> from gpuloader.compat import calculate_optimal_batch_size
         >>> calculate_optimal_batch_size(torch.nn.Linear(4, 2), (4,), device="cpu")
         32
     """
@@ -120,7 +120,7 @@ def diagnose_dataloader_speed(dataloader: Iterable[Any], batches: int = 10, warm
         ConfigError: the epoch has no batches after the warm-up.
 
     Example:
-        >>> from gpuloader.data import diagnose_dataloader_speed
+        >>> from gpuloader.compat import diagnose_dataloader_speed
         >>> seconds = diagnose_dataloader_speed(range(20))  # doctest: +ELLIPSIS
         Average batch load time: 0.0...s
     """

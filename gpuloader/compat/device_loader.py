@@ -22,7 +22,7 @@ class DeviceLoader(DataLoader[Any]):
 
     Example:
         >>> import torch
-        >>> from gpuloader.data import DeviceLoader
+        >>> from gpuloader.compat import DeviceLoader
         >>> [batch.device for batch in DeviceLoader([torch.zeros(4)] * 8, "cpu", batch_size=4)]
         [device(type='cpu'), device(type='cpu')]
     """

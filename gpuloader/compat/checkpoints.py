@@ -21,7 +21,7 @@ class CheckpointManager:
     Example:
         >>> import torch
         >>> from gpuloader import GPULoader
-        >>> from gpuloader.training import CheckpointManager
+        >>> from gpuloader.compat import CheckpointManager
         >>> loader = GPULoader("shards/", 8, "cpu", preset="cifar10_eval")
         >>> first = next(iter(loader))
         >>> path = CheckpointManager("checkpoints").save(model=torch.nn.Linear(2, 2), loader=loader, epoch=3)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch.utils.data import IterableDataset, random_split
 
-from gpuloader.data.dataloaders import DataLoaderConfig, DataLoaderFactory
-from gpuloader.data.registry import TaskSpec
+from gpuloader.compat.loaders import DataLoaderConfig, DataLoaderFactory
+from gpuloader.compat.registry import TaskSpec
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.late_imports import import_late
 from gpuloader.helpers.text import counted
@@ -29,7 +29,7 @@ class DataModuleProtocol(Protocol):
     """An object with training and validation batches; Lightning's data modules are such objects, too.
 
     Example:
-        >>> from gpuloader.data import DataModuleProtocol
+        >>> from gpuloader.compat import DataModuleProtocol
         >>> class Mine:
         ...     def train_dataloader(self):
         ...         return [[1, 2], [3]]
@@ -80,7 +80,7 @@ class UniversalDataModule:
 
     Example:
         >>> import torch
-        >>> from gpuloader.data import UniversalDataModule
+        >>> from gpuloader.compat import UniversalDataModule
         >>> data = UniversalDataModule([torch.tensor([n]) for n in range(20)], batch_size=4, val_split=0.2)
         >>> len(data.train_dataloader()), len(data.val_dataloader())
         (4, 1)

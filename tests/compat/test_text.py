@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpuloader import ConfigError
-from gpuloader.data import DataLoaderConfig, DataLoaderFactory, TaskSpec, TextCollator, UniversalDataModule
+from gpuloader.compat import DataLoaderConfig, DataLoaderFactory, TaskSpec, TextCollator, UniversalDataModule
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed; scripts/test_integrations installs it"

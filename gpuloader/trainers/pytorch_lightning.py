@@ -1,14 +1,13 @@
-"""`GPULoaderDataModule`, `GPULoaderWaitMonitor` and `UniversalDataModule` for the Trainer of `lightning`."""
+"""`GPULoaderDataModule` and `GPULoaderWaitMonitor` for the Trainer of `pytorch_lightning`."""
 
 from __future__ import annotations
 
-from lightning.pytorch import Callback, LightningDataModule
+from pytorch_lightning import Callback, LightningDataModule
 
-from gpuloader.data import module
 from gpuloader.trainers.datamodule import TrainerLoaders
 from gpuloader.trainers.wait_callback import WaitLogging
 
-__all__ = ["GPULoaderDataModule", "GPULoaderWaitMonitor", "UniversalDataModule"]
+__all__ = ["GPULoaderDataModule", "GPULoaderWaitMonitor"]
 
 
 class GPULoaderDataModule(TrainerLoaders, LightningDataModule):
@@ -17,7 +16,3 @@ class GPULoaderDataModule(TrainerLoaders, LightningDataModule):
 
 class GPULoaderWaitMonitor(WaitLogging, Callback):
     """Logs how long training waits for data; `gpuloader.trainers.wait_callback.WaitLogging` has its arguments."""
-
-
-class UniversalDataModule(module.UniversalDataModule, LightningDataModule):
-    """`gpuloader.data.UniversalDataModule` as a Trainer takes it for its `datamodule`."""

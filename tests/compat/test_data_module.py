@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, DistributedSampler, IterableDataset
 
 from gpuloader import Compose, ConfigError, GPULoader, Sampling
-from gpuloader.data import UniversalDataModule
+from gpuloader.compat import UniversalDataModule
 from gpuloader.transforms import Resize
 
 NUMBERS = [torch.tensor(number) for number in range(50)]

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import default_collate
 
 from gpuloader import ConfigError
-from gpuloader.data import CollatorRegistry, DefaultCollator, TaskSpec, VisionCollator
+from gpuloader.compat import CollatorRegistry, DefaultCollator, TaskSpec, VisionCollator
 
 AUDIO = TaskSpec(name="speech", modality="audio", task_type="classification")
 

@@ -9,8 +9,8 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from gpuloader import ConfigError
-from gpuloader.data import CellMapDataLoader, DeviceLoader
-from gpuloader.data.device_loader import map_tensors
+from gpuloader.compat import CellMapDataLoader, DeviceLoader
+from gpuloader.compat.device_loader import map_tensors
 
 Pair = namedtuple("Pair", ["image", "label"])
 NUMBERS = [{"raw": torch.tensor(float(number)), "name": str(number)} for number in range(10)]

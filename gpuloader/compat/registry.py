@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import default_collate
 
-from gpuloader.data.text import TextCollator
-from gpuloader.data.vision import VisionCollator
+from gpuloader.compat.text import TextCollator
+from gpuloader.compat.vision import VisionCollator
 from gpuloader.errors import ConfigError
 
 BatchCollator: TypeAlias = Callable[[Sequence[Any]], Any]
@@ -31,7 +31,7 @@ class TaskSpec:
         preprocessing_config: arguments of the collator, such as `{"mean": [0.5], "std": [0.5]}`.
 
     Example:
-        >>> from gpuloader.data import TaskSpec
+        >>> from gpuloader.compat import TaskSpec
         >>> TaskSpec.lm_tiny().task_type
         'causal_lm'
     """
@@ -56,7 +56,7 @@ class DefaultCollator:
     """torch's `default_collate`.
 
     Example:
-        >>> from gpuloader.data import DefaultCollator
+        >>> from gpuloader.compat import DefaultCollator
         >>> DefaultCollator()([{"label": 1}, {"label": 2}])
         {'label': tensor([1, 2])}
     """
@@ -69,7 +69,7 @@ class CollatorRegistry:
     """Makes collators, by name or for a task. "text", "vision" and "default" are registered already.
 
     Example:
-        >>> from gpuloader.data import CollatorRegistry, TaskSpec
+        >>> from gpuloader.compat import CollatorRegistry, TaskSpec
         >>> registry = CollatorRegistry.get_instance()
         >>> type(registry.get_collator(task_spec=TaskSpec.vision_tiny())).__name__
         'VisionCollator'

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from gpuloader.data.registry import CollatorRegistry, TaskSpec
-from gpuloader.data.sizing import get_optimal_num_workers
+from gpuloader.compat.registry import CollatorRegistry, TaskSpec
+from gpuloader.compat.sizing import get_optimal_num_workers
 from gpuloader.loading.world import World
 
 
@@ -37,7 +37,7 @@ class DataLoaderConfig:
             uses all samples.
 
     Example:
-        >>> from gpuloader.data import DataLoaderConfig
+        >>> from gpuloader.compat import DataLoaderConfig
         >>> DataLoaderConfig(batch_size=32, num_workers=0).arguments()["prefetch_factor"] is None
         True
     """
@@ -74,7 +74,7 @@ class DataLoaderFactory:
 
     Example:
         >>> import torch
-        >>> from gpuloader.data import DataLoaderConfig, DataLoaderFactory
+        >>> from gpuloader.compat import DataLoaderConfig, DataLoaderFactory
         >>> loader = DataLoaderFactory().create_dataloader([torch.zeros(4)] * 8, DataLoaderConfig(batch_size=4))
         >>> [batch.shape for batch in loader]
         [torch.Size([4, 4]), torch.Size([4, 4])]
@@ -119,7 +119,7 @@ def create_optimized_dataloader(
 
     Example:
         >>> import torch
-        >>> from gpuloader.data import create_optimized_dataloader
+        >>> from gpuloader.compat import create_optimized_dataloader
         >>> loader = create_optimized_dataloader(torch.zeros(42, 3), batch_size=8, num_workers=0)
         >>> [len(batch) for batch in loader]
         [8, 8, 8, 8, 8]
@@ -139,7 +139,7 @@ def ensure_deterministic_dataloader(dataset: Any, batch_size: int, seed: int = 4
 
     Example:
         >>> import torch
-        >>> from gpuloader.data import ensure_deterministic_dataloader
+        >>> from gpuloader.compat import ensure_deterministic_dataloader
         >>> first, again = (list(ensure_deterministic_dataloader(torch.arange(20), 8)) for _ in range(2))
         >>> all(map(torch.equal, first, again))
         True
@@ -180,7 +180,7 @@ def worker_init_fn(worker_id: int) -> None:
     """Seeds `random` and NumPy in a DataLoader's worker, from torch's seed there.
 
     Example:
-        >>> from gpuloader.data import worker_init_fn
+        >>> from gpuloader.compat import worker_init_fn
         >>> from torch.utils.data import DataLoader
         >>> loader = DataLoader(range(8), num_workers=1, worker_init_fn=worker_init_fn)
     """
@@ -196,7 +196,7 @@ def set_reproducible_training(seed: int = 42) -> tuple[Callable[[int], None], to
         `worker_init_fn` and a seeded generator, for a DataLoader's arguments `worker_init_fn` and `generator`.
 
     Example:
-        >>> from gpuloader.data import set_reproducible_training
+        >>> from gpuloader.compat import set_reproducible_training
         >>> seed_worker, generator = set_reproducible_training(42)
         >>> generator.initial_seed()
         42

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpuloader.training.trainer import GenericTrainer
+    from gpuloader.compat.trainer import GenericTrainer
 
 
 class TrainerHooks:
@@ -14,7 +14,7 @@ class TrainerHooks:
 
     Example:
         >>> import torch
-        >>> from gpuloader.training import GenericTrainer, GenericTrainerConfig, TrainerHooks
+        >>> from gpuloader.compat import GenericTrainer, GenericTrainerConfig, TrainerHooks
         >>> class Counting(TrainerHooks):
         ...     batches = 0
         ...
@@ -60,7 +60,7 @@ class HookManager:
     """The hooks of a trainer, in the order in which they were registered.
 
     Example:
-        >>> from gpuloader.training import HookManager, TrainerHooks
+        >>> from gpuloader.compat import HookManager, TrainerHooks
         >>> class Saying(TrainerHooks):
         ...     def on_train_start(self, trainer):
         ...         print("it begins")
@@ -93,7 +93,7 @@ class DataLoaderProfilingHook(TrainerHooks):
 
     Example:
         >>> import torch
-        >>> from gpuloader.training import DataLoaderProfilingHook, GenericTrainer, GenericTrainerConfig
+        >>> from gpuloader.compat import DataLoaderProfilingHook, GenericTrainer, GenericTrainerConfig
         >>> model = torch.nn.Linear(4, 2)
         >>> trainer = GenericTrainer(GenericTrainerConfig(), model, [torch.optim.SGD(model.parameters(), lr=0.1)])
         >>> trainer.hook_manager.register_hook(DataLoaderProfilingHook())

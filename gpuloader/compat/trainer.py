@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.nn.functional import cross_entropy
 
-from gpuloader.data.mixing import MultiDataLoaderConfig, SamplingStrategy
+from gpuloader.compat.hooks import HookManager
+from gpuloader.compat.mixing import MultiDataLoaderConfig, SamplingStrategy
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.late_imports import import_late
 from gpuloader.helpers.text import counted
-from gpuloader.loading.mixed_loader import MixedLoader
-from gpuloader.training.hooks import HookManager
+
+if TYPE_CHECKING:
+    from gpuloader.loading.mixed_loader import MixedLoader
 
 Step: TypeAlias = Callable[["GenericTrainer", Any, int, int, str], Mapping[str, Any]]
 """(trainer, batch, its number in the epoch, its loader's number, its loader's name) -> metrics, with the "loss"."""
@@ -24,7 +27,7 @@ class TrainingConfig:
     """The numbers of a run.
 
     Example:
-        >>> from gpuloader.training import TrainingConfig
+        >>> from gpuloader.compat import TrainingConfig
         >>> TrainingConfig(batch_size=64).epochs
         10
     """
@@ -48,7 +51,7 @@ class PerformanceConfig:
         prefetch_factor: the number of batches that each worker makes ahead.
 
     Example:
-        >>> from gpuloader.training import PerformanceConfig
+        >>> from gpuloader.compat import PerformanceConfig
         >>> PerformanceConfig(use_amp=False, gradient_accumulation_steps=4).pin_memory
         True
     """
@@ -66,7 +69,7 @@ class GenericTrainerConfig:
     """The settings of a `GenericTrainer` for its loaders and its steps.
 
     Example:
-        >>> from gpuloader.training import GenericTrainerConfig, PerformanceConfig
+        >>> from gpuloader.compat import GenericTrainerConfig, PerformanceConfig
         >>> config = GenericTrainerConfig(performance=PerformanceConfig(use_amp=False))
         >>> config.val_loader_config.sampling_strategy.value
         'sequential'
@@ -96,7 +99,7 @@ class GenericTrainer:
 
     Example:
         >>> import torch
-        >>> from gpuloader.training import GenericTrainer, GenericTrainerConfig
+        >>> from gpuloader.compat import GenericTrainer, GenericTrainerConfig
         >>> model = torch.nn.Linear(4, 2)
         >>> trainer = GenericTrainer(GenericTrainerConfig(), model, [torch.optim.SGD(model.parameters(), lr=0.1)])
         >>> batches = [(torch.ones(8, 4), torch.zeros(8, dtype=torch.int64))] * 3
@@ -194,7 +197,7 @@ def mix(config: MultiDataLoaderConfig, loaders: Sequence[Any]) -> MixedLoader[An
         SamplingStrategy.ROUND_ROBIN,
         SamplingStrategy.WEIGHTED,
     )
-    return MixedLoader(
+    return import_late("gpuloader.loading.mixed_loader").MixedLoader(
         dict(zip(names, loaders)),
         config.sampling_strategy.value,
         weights=dict(zip(names, weights)) if weighted else None,

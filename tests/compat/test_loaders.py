@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from gpuloader import ConfigError, World
-from gpuloader.data import (
+from gpuloader.compat import (
     DataLoaderConfig,
     DataLoaderFactory,
     SamplingStrategy,

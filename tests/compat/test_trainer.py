@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from gpuloader import ConfigError, GPULoader
-from gpuloader.training import (
+from gpuloader.compat import (
     DataLoaderProfilingHook,
     GenericTrainer,
     GenericTrainerConfig,

@@ -26,8 +26,7 @@ try:
     from transformers.trainer_callback import ExportableState
 except ImportError as error:
     raise InstallationError(
-        f"gpuloader.transformers needs the packages transformers and accelerate: pip install transformers accelerate "
-        f"({error})"
+        f"GPULoaderTrainer needs transformers and accelerate: pip install transformers accelerate ({error})"
     ) from error
 
 __all__ = ["GPULoaderTrainer"]

@@ -39,7 +39,7 @@ class VisionCollator:
 
     Example:
         >>> import torch
-        >>> from gpuloader.data import VisionCollator
+        >>> from gpuloader.compat import VisionCollator
         >>> batch = VisionCollator()([{"pixel_values": torch.rand(3, 8, 8), "labels": 1}] * 2)
         >>> batch["pixel_values"].shape, batch["labels"]
         (torch.Size([2, 3, 8, 8]), tensor([1, 1]))
