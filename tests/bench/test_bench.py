@@ -391,12 +391,12 @@ def test_a_step_that_crashes_on_a_gpu_loses_no_other(tmp_path: Path) -> None:
     assert status == 1
     assert lines == ["failed: verify-formats.json (status 139)", "failed: test_bench_gpu.txt (status 4)"]
     for check in CHECKS:
-        asked = f" verify {tmp_path}/a.tar --check {check} --picture {results}/verify-{check}.png --json\n"
+        asked = f" verify {tmp_path}/a.tar --check {check} --json\n"
         assert asked in (results / f"verify-{check}.json").read_text()
     for file in (BENCH.parents[1] / "tests/gpu").glob("test_*.py"):
         assert (results / f"{file.stem}.txt").read_text() == f"-m pytest -q tests/gpu/{file.name}\n"
-    assert ran[:4] == [f"verify-{check}.json" for check in ("machine", "formats", "repeats", "recipes")]
-    assert ran[4:6] == ["test_decoding_gpu.txt", "test_loader_gpu.txt"]
+    assert ran[:3] == [f"verify-{check}.json" for check in ("formats", "repeats", "recipes")]
+    assert ran[3:5] == ["test_decoding_gpu.txt", "test_loader_gpu.txt"]
     assert ran[-3:] == ["benchmark.txt", "training.txt", "sweep.txt"]
     assert {*ran} == {path.name for path in results.iterdir() if path.suffix != ".log"} - {"steps.json"}
 
@@ -404,7 +404,7 @@ def test_a_step_that_crashes_on_a_gpu_loses_no_other(tmp_path: Path) -> None:
 def test_what_no_time_is_left_for_is_not_run(tmp_path: Path) -> None:
     status, lines, ran = run_on_gpu(tmp_path, "--minutes", "0")
     assert (status, ran) == (1, [])
-    assert lines[0] == "not run: verify-machine.json"
+    assert lines[0] == "not run: verify-formats.json"
     assert len(lines) == len(CHECKS) + len([*(BENCH.parents[1] / "tests/gpu").glob("test_*.py")]) + 3
 
 
