@@ -50,7 +50,7 @@ _MOST_GROWTH_BYTES = 128 << 20
 
 
 def machine(subject: Subject) -> Looks:
-    """Shows what `gpuloader doctor` finds: versions, JPEG engines, and how a GPU decodes regions."""
+    """Shows what `gpuloader doctor` finds, such as versions and JPEG engines."""
     for finding in examine():
         if finding.name.endswith(" folder"):  # a path, which does not belong in a report
             continue
