@@ -38,7 +38,6 @@ from gpuloader.loading.changes import describe_sampling, restore_history, rewrit
 from gpuloader.loading.choice import Choice
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
-from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.selection import Sources, check_components, check_options, resolve_sources
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World, agree
@@ -82,7 +81,7 @@ class Run:
         names: maps each entry to its name in a batch; None for a tuple.
         bad_images: what happens to bad images.
         known_bad: samples that are always replaced, with the causes; their bytes are not checked.
-        decoder: its settings, with the number of threads; on a GPU also with what was found out about it.
+        decoder: its settings, with values in place of None.
         device_id: a GPU's number, or None for the CPU.
         world: this rank and the number of ranks.
         choice: what chose the samples of the plan; None if they cannot be chosen again.
@@ -360,11 +359,7 @@ def resolve_run(
     if here.world_size > 1 or here.members:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
-    if not run.decoded:
-        decoding = resolve_decoder(decoding, device, shards.seekable)
-    return replace(
-        run, decoder=replace(decoding, num_threads=decoding.num_threads or run.world.decoding_threads(device))
-    )
+    return replace(run, decoder=decoding.on(device, run.world.decoding_threads(device), shards.seekable))
 
 
 def _name_recipe(preset: types.AnyPreset) -> str:

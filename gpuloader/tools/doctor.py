@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import platformdirs
 
-from gpuloader.errors import ConfigError, DataError, DeviceError, InstallationError
+from gpuloader.errors import ConfigError, DataError, InstallationError
 from gpuloader.helpers.cores import cgroup_limits, machine_memory_bytes, usable_cores
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.versions import decoder_versions
@@ -93,8 +93,6 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     findings += [_torch(torch, torch_error, nvidia), _dali(dali, dali_error, flavours), _decoders()]
     if nvidia is not None and nvidia.gpus:
         findings.append(Finding("JPEG engines", _jpeg_engines()))
-    if torch is not None and torch.cuda.is_available() and dali is not None:
-        findings.append(_decoding())
     if torch is not None and len(flavours) == 1 and (torch.version.cuda or (nvidia is not None and nvidia.gpus)):
         findings.append(cuda_versions(nvidia.cuda if nvidia else None, torch.version.cuda, flavours[0]))
     findings += [
@@ -260,24 +258,6 @@ def count_jpeg_engines(nvjpeg: ctypes.CDLL) -> str:
     return (
         f"{engines.value}, each of {counted(per_engine.value, 'core')}, on GPU 0" if engines.value else "none on GPU 0"
     )
-
-
-def _decoding() -> Finding:
-    """Checks how the first GPU decodes; this is tried if it is not known yet."""
-    probing, reason = _import("gpuloader.loading.probing")
-    if probing is None:
-        return Finding("decoding", f"not checked: {reason}", "warning", "make DALI importable first")
-    try:
-        found = probing.find_decoding(0)
-    except DeviceError as error:
-        return Finding("decoding", str(error), "failure", "install the driver and DALI again, or decode on the CPU")
-    return decoding(found.problems, str(found))
-
-
-def decoding(problems: Sequence[str], found: str) -> Finding:
-    """Judges the trial; any problem makes it a warning."""
-    advice = "loaders decode in a way that works, but may be slower: look for a newer driver or a newer DALI"
-    return _warning_if(any(problems), "decoding", found, advice)
 
 
 # --- the machine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ import pytest
 import torch
 from serving import ALWAYS, Server
 
-from gpuloader.errors import DeviceError, ShardNotFoundError
+from gpuloader.errors import ShardNotFoundError
 from gpuloader.images import jpegtran
-from gpuloader.pipelines.probe import Found
 from gpuloader.shards.remote import RemoteShard
 from gpuloader.tools.doctor import (
     Nvidia,
@@ -173,25 +171,6 @@ class NvJpeg:
 def test_the_engines_are_those_of_the_hardware_backend(nvjpeg: Any, said: str) -> None:  # noqa: ANN401
     assert count_jpeg_engines(nvjpeg) == said
     assert nvjpeg.open == 0
-
-
-def fails(gpu: int) -> Found:
-    raise DeviceError(f"GPU {gpu} decodes nothing")
-
-
-@pytest.mark.parametrize(
-    ("probed", "status", "said"),
-    [(lambda gpu: Found(("",) * 4), "ok", "regions; by engines"), (fails, "failure", "GPU 0 decodes nothing")],
-    ids=["all works", "nothing works"],
-)
-def test_where_there_is_a_gpu_how_it_decodes_is_looked_at(
-    monkeypatch: pytest.MonkeyPatch, probed: Callable[[int], Found], status: str, said: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("gpuloader.loading.probing.find_decoding", probed)
-    [finding] = [each for each in examine() if each.name == "decoding"]
-    assert finding.status == status
-    assert said in finding.found
 
 
 @pytest.mark.parametrize(
