@@ -41,7 +41,9 @@ def gpu_graph() -> Iterator[None]:
 
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "device_count", lambda: 1)
-        patch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=1 << 40))
+        patch.setattr(
+            torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="a CPU", total_memory=1 << 40)
+        )
         patch.setattr(Run, "device", torch.device("cpu"))
         patch.setattr(delivery, "mix_images", mix_together)
         yield
