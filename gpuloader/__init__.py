@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from gpuloader import transforms as transforms
     from gpuloader.compose import Compose
     from gpuloader.loading.buckets import Buckets
-    from gpuloader.loading.curriculum import Curriculum
     from gpuloader.loading.delivery import Batch
     from gpuloader.loading.fields import Field, OneOf
     from gpuloader.loading.loader import GPULoader
@@ -68,7 +67,6 @@ __all__ = [
     "Cache",
     "Compose",
     "ConfigError",
-    "Curriculum",
     "DataError",
     "Decoder",
     "DeviceError",
@@ -103,7 +101,6 @@ __all__ = [
 
 _LATE = {
     "Buckets": "gpuloader.loading.buckets",
-    "Curriculum": "gpuloader.loading.curriculum",
     "Sampling": "gpuloader.loading.options",
     "LabelFrom": "gpuloader.loading.options",
     "Decoder": "gpuloader.loading.options",

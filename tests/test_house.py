@@ -26,7 +26,7 @@ BESIDE = {"configs/presets", "configs/train", "docs", "scripts", "tests", "tests
 # A name that comes, goes or moves changes this, and the changelog.
 PUBLIC = {
     "gpuloader": """
-        BadImageError BadImages Batch Boxes Buckets Cache Compose ConfigError Curriculum DataError Decoder DeviceError
+        BadImageError BadImages Batch Boxes Buckets Cache Compose ConfigError DataError Decoder DeviceError
         Field GPULoader GPULoaderError IndexFileError InstallationError Keypoints LabelError LabelFrom LoaderError Mask
         MixedLoader NoSamplesError OneOf PackError
         PresetError RemoteError Sampling ShardChangedError ShardNotFoundError Stage StateError Stats

@@ -14,7 +14,6 @@ from gpuloader.errors import ConfigError
 from gpuloader.helpers.text import did_you_mean
 from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading.buckets import Buckets
-from gpuloader.loading.curriculum import Curriculum
 from gpuloader.shards import ClassOrder, user_path
 
 SubsetOf: TypeAlias = (
@@ -44,8 +43,6 @@ class Sampling:
         require: extensions of components, such as ["txt"]: samples that lack one of them are left out.
         buckets: a `Buckets`, or a list of (height, width): each batch has images of one aspect ratio, in that size.
             None gives all batches the recipe's size.
-        curriculum: a `Curriculum`: epochs go through the first share of the samples, sorted by a column of the index.
-            None takes all samples in each epoch.
 
     Example:
         >>> from gpuloader import Sampling
@@ -59,7 +56,6 @@ class Sampling:
     steps_per_epoch: int | None = None
     require: Collection[str] = ()
     buckets: Buckets | Mapping[str, Any] | Sequence[tuple[int, int]] | None = None
-    curriculum: Curriculum | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         _check(isinstance(self.replacement, _BOOLS), "Sampling(replacement", self.replacement, "are True and False")
@@ -72,8 +68,6 @@ class Sampling:
             _set(self, "buckets", Buckets(sizes=self.buckets))
         elif self.buckets is not None:
             _set(self, "buckets", as_value(Buckets, "buckets", self.buckets))
-        if self.curriculum is not None:
-            _set(self, "curriculum", as_value(Curriculum, "curriculum", self.curriculum))
 
 
 @dataclass(frozen=True)
