@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import jpeg, unpack, write_shard
 
-from gpuloader import BadImages, GPULoader, LabelFrom, MixedLoader, Sampling, StateError, World
+from gpuloader import BadImages, GPULoader, LabelFrom, MixedLoader, Sampling, World
+from gpuloader.errors import StateError
 
 EPOCH = 2
 EACH, BEFORE, NOW = 6, 3, 5  # samples of a shard, shards when the state is saved, shards now

@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from making import SIZES, jpeg, write_samples, write_shard
 
-from gpuloader import ConfigError, Curriculum, GPULoader, MixedLoader, Sampling, StateError, World
+from gpuloader import Curriculum, GPULoader, MixedLoader, Sampling, World
+from gpuloader.errors import ConfigError, StateError
 from gpuloader.loading.curriculum import COLUMNS
 from gpuloader.loading.loader import run_of
 from gpuloader.plan import Cursor, LastBatch, Shuffle

@@ -11,7 +11,8 @@ import pytest
 import torch
 from nvidia.dali import fn
 
-from gpuloader import Compose, ConfigError, Decoder, GPULoader
+from gpuloader import Compose, Decoder, GPULoader
+from gpuloader.errors import ConfigError
 from gpuloader.loading import probing
 from gpuloader.loading.decoding import make_running
 from gpuloader.loading.loader import run_of

@@ -12,7 +12,7 @@ from counting import Counted, at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuloader import ConfigError
+from gpuloader.errors import ConfigError
 from gpuloader.plan import Mixture, Remaining, Segment, Shuffle, Staged, merge, mixture_of, parts_of, with_mixture
 
 EPOCHS = 4

@@ -15,7 +15,8 @@ from gpu_graph import GPU, load_on
 from making import damaged_jpeg, jpeg, write_decoded, write_shard
 from PIL import Image
 
-from gpuloader import BadImageError, BadImages, ConfigError, DeviceError, GPULoader
+from gpuloader import BadImages, GPULoader
+from gpuloader.errors import BadImageError, ConfigError, DeviceError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor
