@@ -18,8 +18,9 @@ from making import write_shard
 
 from fuzzing.annotations import takes_annotations
 from fuzzing.jobs import Job, Result
-from gpuloader import ConfigError, DataError, GPULoader, PresetError, StateError
+from gpuloader import GPULoader
 from gpuloader.collators import REFUSALS, Collator, as_arrays, as_json, padded, stacked
+from gpuloader.errors import ConfigError, DataError, PresetError, StateError
 from gpuloader.images.arrays import array_gate
 from gpuloader.images.limits import Refused
 from gpuloader.plan import Draws

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from gpuloader import ConfigError, GPULoader, MixedLoader, StateError
+from gpuloader import GPULoader, MixedLoader
 from gpuloader.compat import CheckpointManager, DataLoaderConfig, DataLoaderFactory
+from gpuloader.errors import ConfigError, StateError
 
 
 def test_states_come_back(tmp_path: Path) -> None:

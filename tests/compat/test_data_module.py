@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset, DistributedSampler, IterableDataset
 
-from gpuloader import Compose, ConfigError, GPULoader, Sampling
+from gpuloader import Compose, GPULoader, Sampling
 from gpuloader.compat import UniversalDataModule
+from gpuloader.errors import ConfigError
 from gpuloader.transforms import Resize
 
 NUMBERS = [torch.tensor(number) for number in range(50)]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
 
-from gpuloader import ConfigError
 from gpuloader.compat import CellMapDataLoader, DeviceLoader
 from gpuloader.compat.device_loader import map_tensors
+from gpuloader.errors import ConfigError
 
 Pair = namedtuple("Pair", ["image", "label"])
 NUMBERS = [{"raw": torch.tensor(float(number)), "name": str(number)} for number in range(10)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from gpuloader import ConfigError, World
+from gpuloader import World
 from gpuloader.compat import (
     DataLoaderConfig,
     DataLoaderFactory,
@@ -22,6 +22,7 @@ from gpuloader.compat import (
     ensure_deterministic_dataloader,
     set_reproducible_training,
 )
+from gpuloader.errors import ConfigError
 
 NUMBERS = TensorDataset(torch.arange(20))
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from gpuloader import ConfigError
 from gpuloader.compat import CollatorRegistry, DefaultCollator, TaskSpec, VisionCollator
+from gpuloader.errors import ConfigError
 
 AUDIO = TaskSpec(name="speech", modality="audio", task_type="classification")
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from gpuloader import ConfigError, DeviceError
 from gpuloader.compat import calculate_optimal_batch_size, diagnose_dataloader_speed, get_optimal_num_workers
+from gpuloader.errors import ConfigError, DeviceError
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpuloader import ConfigError
 from gpuloader.compat import DataLoaderConfig, DataLoaderFactory, TaskSpec, TextCollator, UniversalDataModule
+from gpuloader.errors import ConfigError
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed; scripts/test_integrations installs it"

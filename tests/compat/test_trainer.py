@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gpuloader import ConfigError, GPULoader
+from gpuloader import GPULoader
 from gpuloader.compat import (
     DataLoaderProfilingHook,
     GenericTrainer,
@@ -20,6 +20,7 @@ from gpuloader.compat import (
     SamplingStrategy,
     TrainerHooks,
 )
+from gpuloader.errors import ConfigError
 
 INPUTS = torch.rand(12, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(12) % 3

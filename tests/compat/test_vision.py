@@ -10,8 +10,9 @@ import torch
 from making import jpeg, picture
 from torch.utils.data import DataLoader
 
-from gpuloader import Compose, ConfigError
+from gpuloader import Compose
 from gpuloader.compat import VisionCollator
+from gpuloader.errors import ConfigError
 from gpuloader.transforms import RandomHorizontalFlip, RandomResizedCrop, Resize
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -15,7 +15,8 @@ import torch
 from loaders import CUT, SMALL, evaluation, loader, spoilt
 from torch.nn import functional
 
-from gpuloader import BadImages, ConfigError, GPULoader, StateError, World
+from gpuloader import BadImages, GPULoader, World
+from gpuloader.errors import ConfigError, StateError
 
 pytest.importorskip("transformers")
 

@@ -24,19 +24,8 @@ from scenes import EVAL, FIELDS, assert_same, by_sample, shard  # noqa: E402
 from scenes import loader as loader_of_scenes  # noqa: E402
 from trainers import SMALL, Step, model, trainer  # noqa: E402
 
-from gpuloader import (  # noqa: E402
-    BadImages,
-    Cache,
-    ConfigError,
-    Decoder,
-    GPULoader,
-    LabelFrom,
-    LoaderError,
-    Sampling,
-    StateError,
-    Stats,
-    World,
-)
+from gpuloader import BadImages, Cache, Decoder, GPULoader, LabelFrom, Sampling, Stats, World  # noqa: E402
+from gpuloader.errors import ConfigError, LoaderError, StateError  # noqa: E402
 from gpuloader.trainers.lightning import GPULoaderDataModule, GPULoaderWaitMonitor  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

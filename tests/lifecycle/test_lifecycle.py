@@ -38,7 +38,8 @@ from PIL import Image
 from serving import Server
 
 import gpuloader
-from gpuloader import BadImageError, Cache, Decoder, GPULoader, LoaderError
+from gpuloader import Cache, Decoder, GPULoader
+from gpuloader.errors import BadImageError, LoaderError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.run import Run
 from gpuloader.shards import Arena, ShardSet

@@ -15,7 +15,7 @@ from loaders import CUT, evaluation, loader, spoilt
 from making import damaged_jpeg
 from warm import warm
 
-from gpuloader import BadImageError, LoaderError
+from gpuloader.errors import BadImageError, LoaderError
 
 pytestmark = pytest.mark.slow(kept=5, of="processes")
 
@@ -69,7 +69,8 @@ def test_a_kept_error_does_not_keep_the_pipeline(tmp_path: Path, bad: bytes, at_
 def test_a_forked_child_can_exit_and_is_told_to_make_its_own_loader(shards: list[Path]) -> None:
     script = (
         "import os, sys, warnings\n"
-        "from gpuloader import GPULoader, LoaderError\n"
+        "from gpuloader import GPULoader\n"
+        "from gpuloader.errors import LoaderError\n"
         "loader = GPULoader(sys.argv[1], 8, None, preset={'imagenet_train': {'RandomResizedCrop': {'size': 32}}})\n"
         "epoch = iter(loader); next(epoch)\n"
         "warnings.simplefilter('ignore')\n"

@@ -15,7 +15,8 @@ from loaders import SAMPLES, loader
 from making import jpeg, write_samples, write_shard
 from synthetic import synthetic_index
 
-from gpuloader import Compose, ConfigError, Decoder, GPULoader, StateError, World
+from gpuloader import Compose, Decoder, GPULoader, World
+from gpuloader.errors import ConfigError, StateError
 from gpuloader.loading.run import Run
 from gpuloader.plan import AllSamples, Plan
 from gpuloader.recipe import load_preset

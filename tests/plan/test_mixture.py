@@ -12,7 +12,7 @@ from counting import Counted, at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuloader import ConfigError
+from gpuloader.errors import ConfigError
 from gpuloader.plan import Mixture, Segment, Shuffle, merge, parts_of
 
 EPOCHS = 4

@@ -16,7 +16,6 @@ import torch
 from seeds import Names, Page
 from torch import nn
 
-from gpuloader import ConfigError
 from gpuloader.compat import (
     CollatorRegistry,
     DataLoaderConfig,
@@ -25,6 +24,7 @@ from gpuloader.compat import (
     UniversalDataModule,
     VisionCollator,
 )
+from gpuloader.errors import ConfigError
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create",  # more workers than there are cores

@@ -10,7 +10,8 @@ import pytest
 from making import damaged_jpeg, jpeg, write_decoded, write_shard
 from PIL import Image
 
-from gpuloader import BadImageError, BadImages, ConfigError, DeviceError, GPULoader
+from gpuloader import BadImages, GPULoader
+from gpuloader.errors import BadImageError, ConfigError, DeviceError
 from gpuloader.tools.bench import bench
 from gpuloader.tools.bench_result import BenchResult
 from gpuloader.tools.machine import this_machine

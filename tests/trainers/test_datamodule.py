@@ -14,7 +14,8 @@ from loaders import CUT, indices, spoilt
 from ranks import outputs_of_ranks
 from trainers import SMALL
 
-from gpuloader import BadImages, ConfigError, GPULoader, LoaderError, StateError
+from gpuloader import BadImages, GPULoader
+from gpuloader.errors import ConfigError, LoaderError, StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.trainers.datamodule import TrainerLoaders
 from gpuloader.trainers.wait_callback import WaitLogging

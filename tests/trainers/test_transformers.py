@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from gpuloader import InstallationError
+from gpuloader.errors import InstallationError
 
 
 def test_without_transformers_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
