@@ -102,8 +102,8 @@ def notebook(path: Path) -> Iterator[str]:
 
 LIGHTNING = """# Lightning and Hugging Face
 
-`gpuloader.lightning` is for the package `lightning`, `gpuloader.pytorch_lightning` for `pytorch_lightning`; both have
-these two, with the arguments of the classes below. [How to use them](../lightning.md).
+`gpuloader.trainers.lightning` is for the package `lightning`, `gpuloader.trainers.pytorch_lightning` for
+`pytorch_lightning`; both have these two, with the arguments of the classes below. [How to use them](../lightning.md).
 
 - `GPULoaderDataModule` is a `LightningDataModule` and a
   [`TrainerLoaders`][gpuloader.trainers.datamodule.TrainerLoaders].
@@ -113,7 +113,7 @@ these two, with the arguments of the classes below. [How to use them](../lightni
 
 ::: gpuloader.trainers.wait_callback.WaitLogging
 
-::: gpuloader.transformers.GPULoaderTrainer
+::: gpuloader.trainers.transformers.GPULoaderTrainer
 """
 
 

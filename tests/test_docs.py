@@ -40,7 +40,6 @@ ELSEWHERE = {
     "docs/ddp.md-4": "tests/scripts/test_train_imagenet.py",
     "docs/lightning.md-1": "tests/integrations/test_lightning.py",
     "docs/lightning.md-2": "tests/integrations/test_lightning.py",
-    "docs/scale.md-1": "tests/bench/test_simulating.py",
     "docs/tuning.md-5": "tests/bench/test_bench.py",
 }
 # Blocks marked `py` or `sh`: parts of what runs elsewhere, or what needs packages and data of others.
@@ -178,7 +177,7 @@ def test_what_takes_the_place_of_others_is_there(name: str, parameter: str) -> N
 def test_the_page_of_others_names_all_that_is_for_them() -> None:
     names = {part for name, _ in INTERFACES for part in (name, name.rpartition(".")[0])}  # a method's class, too
     named = [resolve_name(name) for name in names]
-    modules = ("gpuloader.compat.turboloader", "gpuloader.data", "gpuloader.training")
+    modules = ("gpuloader.compat.turboloader", "gpuloader.compat")
     public = {
         name: getattr(import_module(module), name) for module in modules for name in import_module(module).__all__
     }

@@ -22,7 +22,8 @@ from making import damaged_jpeg, encoded, jpeg, picture
 from PIL import Image
 from running import built_pipelines
 
-from gpuloader import Compose, ConfigError, DataError, Decoder, GPULoader, LoaderError, Stage
+from gpuloader import Compose, Decoder, GPULoader, Stage
+from gpuloader.errors import ConfigError, DataError, LoaderError
 from gpuloader.pipelines import recipe_pipeline
 from gpuloader.recipe import Mix, View
 from gpuloader.transforms import Normalize, RandomHorizontalFlip, RandomIoUCrop, RandomResize, RandomResizedCrop, Resize

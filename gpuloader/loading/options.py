@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -11,7 +12,6 @@ from pydantic import AfterValidator, Field, PlainValidator
 
 from gpuloader.errors import describe
 from gpuloader.loading.buckets import Buckets
-from gpuloader.loading.curriculum import Curriculum
 from gpuloader.recipe.model import UNCHECKED, Flag, Integer, Positive, Share, kept_as
 from gpuloader.recipe.part import argument, as_value
 from gpuloader.shards import ClassOrder, user_path
@@ -40,10 +40,6 @@ def _as_buckets(given: object) -> Buckets | None:
     return None if given is None else as_value(Buckets, "buckets", given)
 
 
-def _as_curriculum(given: object) -> Curriculum | None:
-    return None if given is None else as_value(Curriculum, "curriculum", given)
-
-
 @argument
 class Sampling:
     """Which samples an epoch has, and how often each occurs.
@@ -59,8 +55,6 @@ class Sampling:
         require: extensions of components, such as ["txt"]: samples that lack one of them are left out.
         buckets: a `Buckets`, or a list of (height, width): each batch has images of one aspect ratio, in that size.
             None gives all batches the recipe's size.
-        curriculum: a `Curriculum`: epochs go through the first share of the samples, sorted by a column of the index.
-            None takes all samples in each epoch.
 
     Example:
         >>> from gpuloader import Sampling
@@ -73,10 +67,7 @@ class Sampling:
     replacement: Flag = True
     steps_per_epoch: Integer | None = None
     require: Annotated[Collection[str], kept_as(tuple[_Extension, ...])] = ()
-    buckets: Annotated[Buckets | Mapping[str, Any] | Sequence[tuple[int, int]] | None, PlainValidator(_as_buckets)] = (
-        None
-    )
-    curriculum: Annotated[Curriculum | Mapping[str, Any] | None, PlainValidator(_as_curriculum)] = None
+    buckets: Annotated[_AnyBuckets, PlainValidator(_as_buckets)] = None
 
     __eq__ = object.__eq__  # not by arrays, which give no single answer
     __hash__ = object.__hash__
@@ -143,20 +134,16 @@ class Decoder:
     Attributes:
         num_threads: decoding threads; None uses this process's share of the cores it may use, at most 8 with a GPU.
         prefetch: the number of batches that are decoded ahead, 1 to 64; `prefetch` + 1 further batches are read ahead.
-        hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, if it has any; None uses 1, or 0
-            if the engines decode wrongly. With a share between 0 and 1, an image's decoder depends on its batch, and
+        hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, if it has any; None uses 1.
+            With a share between 0 and 1, an image's decoder depends on its batch, and
             decoders may round differently. Ignored on a CPU.
         hybrid_huffman_threshold: for JPEGs that no engine decodes: if more pixels than this are decoded, the GPU
             decodes a part of the Huffman codes. Only the pixels of the decoded region count. None uses DALI's default,
             1,000,000. Ignored on a CPU.
         region: whether only the region that a crop needs is decoded; if False, the whole image is decoded and then
-            cropped. On the CPU the pixels are the same. None means True, with two exceptions. One is a GPU on which
-            that fails. The other is shards in which at least 9 of 10 images are seekable JPEGs: of these, only what the
-            crop needs reaches the decoder.
-
-    On a GPU, the first loader tries out what None should mean, in a separate process. The result is kept in the user's
-    cache folder for this kind of GPU and these versions of the driver, DALI, nvImageCodec, nvJPEG and nvTIFF;
-    `gpuloader doctor` shows it.
+            cropped. On the CPU the pixels are the same. None means True on a CPU and False on a GPU, where some
+            versions of nvImageCodec fail on regions. It also means False for shards in which at least 9 of 10 images
+            are seekable JPEGs: of these, only what the crop needs reaches the decoder.
 
     Example:
         >>> from gpuloader import Decoder
@@ -169,6 +156,21 @@ class Decoder:
     hw_load: Share | None = None
     hybrid_huffman_threshold: Annotated[Integer, Field(ge=0, lt=2**31)] | None = None
     region: Flag | None = None
+
+    def on(self, device_id: int | None, num_threads: int, seekable: bool = False) -> Decoder:
+        """Returns it with values in place of None: those for a GPU, or for the CPU, where `device_id` is None.
+
+        Args:
+            num_threads: for a None there.
+            seekable: whether images are cut to their regions before they are decoded, so that all of them is needed.
+        """
+        on_cpu = device_id is None
+        return replace(
+            self,
+            num_threads=self.num_threads or num_threads,
+            hw_load=1.0 if self.hw_load is None and not on_cpu else self.hw_load,
+            region=on_cpu and not seekable if self.region is None else self.region,
+        )
 
     @property
     def dali_options(self) -> dict[str, float]:

@@ -213,7 +213,7 @@ def _advice_on_dataset(source: object) -> str:
     if "Dataset" in kinds:
         return (
             ". gpuloader.pack.pack(dataset, 'shards') makes shards of a data set, then use tar='shards'; or take "
-            "gpuloader.data.UniversalDataModule, which uses torch's DataLoader"
+            "gpuloader.compat.UniversalDataModule, which uses torch's DataLoader"
         )
     return ""
 

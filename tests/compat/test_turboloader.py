@@ -17,7 +17,7 @@ from making import damaged_jpeg, encoded, jpeg, picture, write_decoded, write_sa
 from PIL import Image
 from warm import Program
 
-from gpuloader import BadImageError, ConfigError, GPULoader, LabelError, LoaderError, PresetError
+from gpuloader import GPULoader
 from gpuloader.compat.turboloader import (
     CenterCrop,
     ColorJitter,
@@ -36,6 +36,7 @@ from gpuloader.compat.turboloader import (
     Transform,
     TransformConfig,
 )
+from gpuloader.errors import BadImageError, ConfigError, LabelError, LoaderError, PresetError
 
 TRAINING = (Resize(40, 36), RandomCrop(32, 28), RandomHorizontalFlip(0.5), ColorJitter(0.2, 0.2, 0.2, 0.1))
 

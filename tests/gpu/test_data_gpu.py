@@ -11,7 +11,7 @@ from making import encoded, jpeg, picture, write_shard
 from torch import nn
 
 from gpuloader import GPULoader, Mask
-from gpuloader.data import (
+from gpuloader.compat import (
     CellMapDataLoader,
     DeviceLoader,
     VisionCollator,

@@ -13,7 +13,8 @@ from command_line import run
 from making import jpeg
 from rich.console import Console
 
-from gpuloader import BadImageError, ConfigError, GPULoader, RemoteError, ShardNotFoundError, TarError
+from gpuloader import GPULoader
+from gpuloader.errors import BadImageError, ConfigError, RemoteError, ShardNotFoundError, TarError
 from gpuloader.helpers.progress import progress_bar, say
 from gpuloader.helpers.text import as_message, counted, format_bytes, printable
 

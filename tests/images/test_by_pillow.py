@@ -21,7 +21,8 @@ from making import encoded, jpeg, picture, write_shard
 from PIL import Image
 from verdicts import verdict
 
-from gpuloader import BadImageError, BadImages, Compose, DataError, GPULoader, LoaderError
+from gpuloader import BadImages, Compose, GPULoader
+from gpuloader.errors import BadImageError, DataError, LoaderError
 from gpuloader.images import by_pillow
 from gpuloader.images.formats import FORMATS
 from gpuloader.images.gate import admit

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpuloader.data import UniversalDataModule
+from gpuloader.compat import UniversalDataModule
 from gpuloader.transforms import Resize
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's, which has many
@@ -67,13 +67,13 @@ def fit(kind: str, folder: Path, data: Any, held: bool = False, ckpt_path: Path 
         enable_model_summary=False,
         callbacks=[lightning.callbacks.ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=7)],
     )
-    trainer.fit(model, datamodule=None if held else data, ckpt_path=ckpt_path)
+    loaders = () if held else (data.train_dataloader(), data.val_dataloader())
+    trainer.fit(model, *loaders, ckpt_path=ckpt_path)
     return model.steps
 
 
 def numbers(kind: str, held: bool = False, **settings: Any) -> Any:  # noqa: ANN401
-    make = UniversalDataModule if held else import_module(f"gpuloader.{kind}").UniversalDataModule
-    return make(NUMBERS, **{"batch_size": 4, "val_split": 0.25, "num_workers": 0, **settings})
+    return UniversalDataModule(NUMBERS, **{"batch_size": 4, "val_split": 0.25, "num_workers": 0, **settings})
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["in a Trainer", "held by a module"])
@@ -103,8 +103,7 @@ def test_the_rest_of_an_epoch_of_shards_comes_exactly(kind: str, tmp_path: Path,
         from gpuloader import Compose
 
         settings = {"preset": Compose([Resize((8, 8))]), "output": "dict", "shuffle": "full", "last_batch": "partial"}
-        make = import_module(f"gpuloader.{kind}").UniversalDataModule
-        return make([str(shard) for shard in shards], batch_size=6, val_split=0.25, **settings)
+        return UniversalDataModule([str(shard) for shard in shards], batch_size=6, val_split=0.25, **settings)
 
     whole = fit(kind, tmp_path, data())
     assert [len(batch) for batch in whole["train"]] == [6] * 10

@@ -17,7 +17,8 @@ from making import picture
 from PIL import Image
 from scipy import stats
 
-from gpuloader import Compose, PresetError
+from gpuloader import Compose
+from gpuloader.errors import PresetError
 from gpuloader.recipe import TRANSFORMS, Mix, load_preset
 from gpuloader.recipe.timm import POLICY_NAMES, argument
 from gpuloader.transforms import (

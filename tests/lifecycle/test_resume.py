@@ -14,7 +14,8 @@ import pytest
 from lifecycles import NewProcess, delivered, loader, records, resumed, save, saved
 from making import jpeg, write_samples, write_shard
 
-from gpuloader import GPULoader, StateError, World
+from gpuloader import GPULoader, World
+from gpuloader.errors import StateError
 
 pytestmark = pytest.mark.slow(kept=50, of="resume")
 

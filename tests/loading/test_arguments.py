@@ -16,7 +16,8 @@ from making import encoded, jpeg, write_shard
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from gpuloader import Compose, ConfigError, DeviceError, GPULoader, LoaderError, Sampling, World
+from gpuloader import Compose, GPULoader, Sampling, World
+from gpuloader.errors import ConfigError, DeviceError, LoaderError
 from gpuloader.loading.arguments import resolve_own_device, warn_of_places
 
 SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
@@ -135,7 +136,7 @@ def test_a_loader_that_lacks_memory_says_what_takes_it(tmp_path: Path) -> None:
     large = encoded(Image.new("RGB", (6000, 6000)), "JPEG")
     shard = write_shard(tmp_path / "large.tar", [{"__key__": f"{i}", "jpg": large, "cls": b"1"} for i in range(8)])
     script = (
-        "import resource, sys; from gpuloader import DeviceError, GPULoader\n"
+        "import resource, sys; from gpuloader import GPULoader; from gpuloader.errors import DeviceError\n"
         "loader = GPULoader(sys.argv[1], 8, None, preset='imagenet_eval', decoder={'num_threads': 1, 'prefetch': 1})\n"
         "taken = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (taken + 2**29,) * 2)\n"

@@ -20,19 +20,8 @@ from hypothesis import strategies as st
 from making import damaged_jpeg, encoded, jpeg, picture, write_samples, write_shard
 from PIL import Image, ImageOps
 
-from gpuloader import (
-    BadImages,
-    Buckets,
-    Compose,
-    ConfigError,
-    Field,
-    GPULoader,
-    MixedLoader,
-    PresetError,
-    Sampling,
-    StateError,
-    World,
-)
+from gpuloader import BadImages, Buckets, Compose, Field, GPULoader, MixedLoader, Sampling, World
+from gpuloader.errors import ConfigError, PresetError, StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.transforms import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 

@@ -15,20 +15,8 @@ from loaders import CUT
 from making import jpeg, saved, write_shard
 from scipy.stats import chisquare
 
-from gpuloader import (
-    BadImageError,
-    BadImages,
-    ConfigError,
-    DataError,
-    Field,
-    GPULoader,
-    LabelError,
-    LabelFrom,
-    OneOf,
-    Sampling,
-    World,
-    collators,
-)
+from gpuloader import BadImages, Field, GPULoader, LabelFrom, OneOf, Sampling, World, collators
+from gpuloader.errors import BadImageError, ConfigError, DataError, LabelError
 from gpuloader.images import limits
 from gpuloader.plan import Draws, Stream
 from gpuloader.shards import ShardSet

@@ -16,7 +16,8 @@ import pytest
 from making import write_samples
 from scipy import stats
 
-from gpuloader import ConfigError, GPULoader, LoaderError, MixedLoader, Sampling, ShardChangedError, StateError, World
+from gpuloader import GPULoader, MixedLoader, Sampling, World
+from gpuloader.errors import ConfigError, LoaderError, ShardChangedError, StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.plan import Weighted
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import yaml
 
-from gpuloader import BadImages, Cache, ConfigError, Decoder, GPULoader, GPULoaderError, LabelFrom, Sampling, World
+from gpuloader import BadImages, Cache, Decoder, GPULoader, GPULoaderError, LabelFrom, Sampling, World
+from gpuloader.errors import ConfigError
 from gpuloader.recipe.part import as_value
 
 

@@ -16,7 +16,8 @@ from making import damaged_jpeg, encoded, picture, saved, unpack, write_shard
 from oracle import transforms
 from PIL import Image, ImageOps
 
-from gpuloader import BadImages, Compose, GPULoader, StateError, World
+from gpuloader import BadImages, Compose, GPULoader, World
+from gpuloader.errors import StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.reader import Reader
 from gpuloader.loading.run import Run

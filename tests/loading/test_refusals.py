@@ -14,18 +14,16 @@ import torch
 from loaders import evaluation, loader, spoilt
 from making import jpeg, write_shard
 
-from gpuloader import (
+from gpuloader import Decoder, GPULoader, World
+from gpuloader.errors import (
     ConfigError,
-    Decoder,
     DeviceError,
-    GPULoader,
     LabelError,
     NoSamplesError,
     PresetError,
     ShardChangedError,
     ShardNotFoundError,
     TarError,
-    World,
 )
 
 

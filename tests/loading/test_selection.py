@@ -17,17 +17,8 @@ import torch
 from loaders import spoilt
 from making import SIZES, damaged_jpeg, jpeg, write_samples, write_shard
 
-from gpuloader import (
-    BadImages,
-    ConfigError,
-    DataError,
-    GPULoader,
-    LabelError,
-    LabelFrom,
-    Sampling,
-    StateError,
-    World,
-)
+from gpuloader import BadImages, GPULoader, LabelFrom, Sampling, World
+from gpuloader.errors import ConfigError, DataError, LabelError, StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.selection import columns, resolve_sources
 from gpuloader.plan import AllSamples, Mixture, Positions, Subset, Weighted

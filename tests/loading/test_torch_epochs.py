@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from gpuloader import ConfigError, GPULoader, MixedLoader, StateError
+from gpuloader import GPULoader, MixedLoader
+from gpuloader.errors import ConfigError, StateError
 
 NUMBERS = [torch.tensor(number) for number in range(8)]
 

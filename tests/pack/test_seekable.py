@@ -12,7 +12,8 @@ from command_line import run
 from making import encoded, picture
 from PIL import Image
 
-from gpuloader import ConfigError, GPULoader, StateError
+from gpuloader import GPULoader
+from gpuloader.errors import ConfigError, StateError
 from gpuloader.images import jpegtran
 from gpuloader.images.jpegtran import find_version
 from gpuloader.pack import pack

@@ -11,7 +11,8 @@ import pytest
 import torch
 from oracle import transforms
 
-from gpuloader import Compose, ConfigError, PresetError
+from gpuloader import Compose
+from gpuloader.errors import ConfigError, PresetError
 from gpuloader.recipe import TRANSFORMS
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur
 from gpuloader.recipe.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, Resize

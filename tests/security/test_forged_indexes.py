@@ -17,7 +17,8 @@ from hostile import mutated_bytes, mutated_json
 from making import write_samples
 from synthetic import with_columns
 
-from gpuloader import GPULoader, IndexFileError
+from gpuloader import GPULoader
+from gpuloader.errors import IndexFileError
 from gpuloader.shards import ShardIndex, index_file, open_index, resolve_shards
 from gpuloader.shards.index import SetIndex, read_index_head, write_index
 from gpuloader.shards.scan import scan

@@ -15,7 +15,8 @@ import yaml
 from drawn_numbers import all_numbers_of
 from hostile import TEXTS, VALUES, mutated_bytes, paths, removed, replaced
 
-from gpuloader import Compose, ConfigError, PresetError
+from gpuloader import Compose
+from gpuloader.errors import ConfigError, PresetError
 from gpuloader.plan import Draws
 from gpuloader.recipe import TRANSFORMS, Mix, Recipe, View, load_preset, preset_names, preset_text
 from gpuloader.recipe.colors import GaussianBlur, Grayscale, RandomInvert

@@ -12,7 +12,8 @@ import pytest
 from hostile import ARRAYS, mutated_bytes, mutated_json, mutated_trees, replaced
 from torch.utils.data import DataLoader
 
-from gpuloader import DataError, GPULoader, MixedLoader, StateError
+from gpuloader import GPULoader, MixedLoader
+from gpuloader.errors import DataError, StateError
 from gpuloader.shards import ShardSet, read_class_names, read_quarantine, write_quarantine
 
 

@@ -14,17 +14,8 @@ from annotating import write_voc, write_yolo
 from command_line import run
 from making import jpeg, write_samples
 
-from gpuloader import (
-    ConfigError,
-    DataError,
-    GPULoader,
-    GPULoaderError,
-    PackError,
-    Sampling,
-    ShardChangedError,
-    ShardNotFoundError,
-    StateError,
-)
+from gpuloader import GPULoader, GPULoaderError, Sampling
+from gpuloader.errors import ConfigError, DataError, PackError, ShardChangedError, ShardNotFoundError, StateError
 from gpuloader.helpers.regular_file import open_regular
 from gpuloader.pack import pack
 from gpuloader.shards import ShardSet, open_index, open_set, resolve_shards

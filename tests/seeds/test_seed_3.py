@@ -13,16 +13,15 @@ from seeds import Names, Page
 from torch import nn
 from torch.utils.data import TensorDataset
 
-import gpuloader.data
-from gpuloader.data import MultiDataLoaderConfig, SamplingStrategy
-from gpuloader.training import GenericTrainer
+import gpuloader.compat
+from gpuloader.compat import GenericTrainer, MultiDataLoaderConfig, SamplingStrategy
 
 # More workers than there are cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 IMPORTS = {
-    "model_training_framework.trainer": "gpuloader.training",
-    "model_training_framework.trainer.hooks": "gpuloader.training",
+    "model_training_framework.trainer": "gpuloader.compat",
+    "model_training_framework.trainer.hooks": "gpuloader.compat",
 }
 DATA = TensorDataset(torch.rand(64, 4), torch.arange(64) % 3)
 
@@ -75,7 +74,7 @@ OURS = [
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_function_takes_what_the_pages_takes(page: Page, name: str) -> None:
-    theirs, ours = inspect.signature(page.run(13)[name]), inspect.signature(getattr(gpuloader.data, name))
+    theirs, ours = inspect.signature(page.run(13)[name]), inspect.signature(getattr(gpuloader.compat, name))
     assert [*ours.parameters][: len(theirs.parameters)] == [*theirs.parameters]
     for parameter in theirs.parameters.values():
         default = ours.parameters[parameter.name].default
@@ -91,7 +90,7 @@ def epoch(loader: object) -> list[list[int]]:
 def test_ranks_get_what_the_pages_loader_gives_them(page: Page, is_training: bool, rank: int) -> None:
     theirs, ours = (
         create(DATA, 5, is_training, num_workers=0, world_size=2, rank=rank)
-        for create in (page.run(1)["create_optimized_dataloader"], gpuloader.data.create_optimized_dataloader)
+        for create in (page.run(1)["create_optimized_dataloader"], gpuloader.compat.create_optimized_dataloader)
     )
     for number in range(2):
         theirs.sampler.set_epoch(number)
@@ -100,7 +99,7 @@ def test_ranks_get_what_the_pages_loader_gives_them(page: Page, is_training: boo
 
 
 def test_several_loaders_train_with_their_config(page: Page) -> None:
-    for create in (page.run(8)["create_multi_dataloaders"], gpuloader.data.create_multi_dataloaders):
+    for create in (page.run(8)["create_multi_dataloaders"], gpuloader.compat.create_multi_dataloaders):
         loaders, config = create({"a": (DATA, 8), "b": (DATA, 16)}, None, num_workers=2)
         assert [(each.batch_size, each.num_workers, each.drop_last) for each in loaders] == [
             (8, 1, True),

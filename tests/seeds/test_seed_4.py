@@ -16,8 +16,7 @@ import torch
 from seeds import Names, Page
 from torch import nn
 
-from gpuloader import ConfigError
-from gpuloader.data import (
+from gpuloader.compat import (
     CollatorRegistry,
     DataLoaderConfig,
     DataModuleProtocol,
@@ -25,6 +24,7 @@ from gpuloader.data import (
     UniversalDataModule,
     VisionCollator,
 )
+from gpuloader.errors import ConfigError
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create",  # more workers than there are cores
@@ -33,11 +33,11 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 IMPORTS = {
-    "utils.training.engine.data": "gpuloader.data",
-    "utils.training.task_spec": "gpuloader.data",
-    "utils.tokenization.data_collator": "gpuloader.data",
-    "utils.training.training_config": "gpuloader.training",
-    "utils.training.engine.checkpoint": "gpuloader.training",
+    "utils.training.engine.data": "gpuloader.compat",
+    "utils.training.task_spec": "gpuloader.compat",
+    "utils.tokenization.data_collator": "gpuloader.compat",
+    "utils.training.training_config": "gpuloader.compat",
+    "utils.training.engine.checkpoint": "gpuloader.compat",
 }
 INSTALLED = find_spec("transformers") is not None
 TEXT = {2, 9}  # blocks that need transformers

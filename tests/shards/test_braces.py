@@ -7,7 +7,8 @@ import random
 import pytest
 from braceexpand import braceexpand
 
-from gpuloader import ConfigError, GPULoader, ShardNotFoundError
+from gpuloader import GPULoader
+from gpuloader.errors import ConfigError, ShardNotFoundError
 from gpuloader.shards import resolve_shards
 from gpuloader.shards.braces import count_names, expand_braces
 

@@ -267,7 +267,7 @@ class Endless(IterableDataset[int]):
             ". tar=dataset.root reads the folder of this data set; or `gpuloader pack 'pics/two splits/train' shards`",
         ),
         (TensorDataset, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),
-        (lambda: [TensorDataset()], "gpuloader.data.UniversalDataModule"),
+        (lambda: [TensorDataset()], "gpuloader.compat.UniversalDataModule"),
         (Endless, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),
         (lambda: 3, "tar=3: allowed is a path, a URL, a folder, a pattern, or a list of these"),
     ],

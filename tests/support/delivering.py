@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuloader import BadImageError, GPULoader
+from gpuloader import GPULoader
+from gpuloader.errors import BadImageError
 from gpuloader.images.formats import FORMATS
 
 SIZE, RESIZE = 32, 36

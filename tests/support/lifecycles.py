@@ -25,7 +25,8 @@ from unittest.mock import patch
 import torch
 from warm import Program
 
-from gpuloader import BadImageError, GPULoader
+from gpuloader import GPULoader
+from gpuloader.errors import BadImageError
 from gpuloader.helpers.late_imports import import_late
 
 TRAINED_EPOCHS = 3

@@ -33,20 +33,8 @@ from scenes import (
     train,
 )
 
-from gpuloader import (
-    BadImageError,
-    BadImages,
-    Boxes,
-    ConfigError,
-    DataError,
-    Field,
-    Keypoints,
-    Mask,
-    MixedLoader,
-    Sampling,
-    World,
-)
-from gpuloader.errors import PresetError
+from gpuloader import BadImages, Boxes, Field, Keypoints, Mask, MixedLoader, Sampling, World
+from gpuloader.errors import BadImageError, ConfigError, DataError, PresetError
 from gpuloader.loading.fields import parse_fields
 from gpuloader.plan import Draws, Stream
 from gpuloader.recipe import Mix

@@ -9,7 +9,8 @@ import pytest
 import yaml
 from making import jpeg, write_shard
 
-from gpuloader import Boxes, ConfigError, GPULoader, Keypoints, Mask, OneOf
+from gpuloader import Boxes, GPULoader, Keypoints, Mask, OneOf
+from gpuloader.errors import ConfigError
 from gpuloader.loading.arguments import resolve_fields
 
 

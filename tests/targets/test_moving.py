@@ -16,7 +16,8 @@ from oracle import functional as F  # noqa: N812 - as torchvision's documentatio
 from oracle import torchvision
 from PIL import Image, ImageOps
 
-from gpuloader import Compose, ConfigError
+from gpuloader import Compose
+from gpuloader.errors import ConfigError
 from gpuloader.plan import Draws
 from gpuloader.recipe import DrawnView, Recipe
 from gpuloader.recipe.auto_augment import POLICIES

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuloader import ConfigError, GPULoader
+from gpuloader import GPULoader
+from gpuloader.errors import ConfigError
 from gpuloader.tools.loader_file import ARGUMENTS, read_loader
 
 

@@ -29,8 +29,9 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from gpuloader import Compose, ConfigError
+from gpuloader import Compose
 from gpuloader import transforms as T  # noqa: N812
+from gpuloader.errors import ConfigError
 from gpuloader.recipe import load_preset
 from gpuloader.tools.serve import MOST_CONNECTIONS, PER_PAGE, Api, make_server
 from gpuloader.tools.show import Gallery

@@ -14,7 +14,8 @@ from loaders import CUT, indices, spoilt
 from ranks import outputs_of_ranks
 from trainers import SMALL
 
-from gpuloader import BadImages, ConfigError, GPULoader, LoaderError, StateError
+from gpuloader import BadImages, GPULoader
+from gpuloader.errors import ConfigError, LoaderError, StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.trainers.datamodule import TrainerLoaders
 from gpuloader.trainers.wait_callback import WaitLogging
@@ -61,11 +62,6 @@ def test_without_a_trainer_training_goes_on_with_the_rest_of_a_state(shards: lis
     again.load_state_dict(state)
     assert np.concatenate(indices(again.train_dataloader())).tolist() == np.concatenate(rest).tolist()
     again.teardown("fit")
-    changed = alone(shards, shuffle="none", change_sampling=True)
-    changed.load_state_dict(state)
-    assert indices(changed.train_dataloader()) == [list(range(first, first + 8)) for first in range(0, 40, 8)]
-    assert changed.state_dict()["epoch"] == 2  # that was epoch 1
-    changed.teardown("fit")
 
 
 @pytest.mark.parametrize("stage", ["train", "val", "test", "predict"])
