@@ -26,6 +26,7 @@ from gpuloader.loading.argument_types import (
     AnySampling,
     AnyShuffle,
     AnyWorld,
+    LoaderArguments,
     OnError,
 )
 from gpuloader.loading.arguments import refuse_unknown
@@ -34,7 +35,8 @@ from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, lea
 from gpuloader.loading.iteration import Closing, EpochSampler, Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
-from gpuloader.loading.run import Dataset, Resumed, Run, resolve_run
+from gpuloader.loading.resolving import resolve
+from gpuloader.loading.run import Dataset, Resumed, Run
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
@@ -153,10 +155,25 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         cache: AnyCache = None,
         world: AnyWorld = None,
     ) -> None:
-        self._arguments = dict(locals())  # first, while there are no other local names
-        del self._arguments["self"]
+        self._arguments = LoaderArguments(
+            tar=tar,
+            batch_size=batch_size,
+            device_id=device_id,
+            preset=preset,
+            shuffle=shuffle,
+            last_batch=last_batch,
+            seed=seed,
+            output=output,
+            label_from=label_from,
+            fields=fields,
+            sampling=sampling,
+            on_error=on_error,
+            decoder=decoder,
+            cache=cache,
+            world=world,
+        )
         self._unusable: str | None = None
-        self._fresh = resolve_run(**self._arguments)
+        self._fresh = resolve(self._arguments)
         self._run = self._fresh
         self._progress = Progress(Cursor)
         self._quarantine = Quarantine(self._fresh)
@@ -428,7 +445,7 @@ def go_on(loader: GPULoader[Any, Any, Any], resumed: Resumed) -> None:
     loader._go_on(resumed)  # noqa: SLF001
 
 
-def _make_again(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:
-    loader = GPULoader(**arguments)
+def _make_again(arguments: LoaderArguments, state: Mapping[str, Any]) -> GPULoader:
+    loader = GPULoader(**vars(arguments))
     loader.load_state_dict(state)
     return loader
