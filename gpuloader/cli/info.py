@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gpuloader.cli.options import AsJson, LabelFrom, Preset, ShardsOrLoader, label_source, loader_of
-from gpuloader.cli.printing import print_json, say
+from gpuloader.cli.options import AsJson, LabelFrom, Preset, ShardsOrLoader, loader_of
+from gpuloader.cli.printing import finish, say
+from gpuloader.cli.signatures import from_tool
 from gpuloader.helpers.text import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -18,14 +19,13 @@ _BAR = 30
 _CLASSES_SHOWN = 5
 
 
+@from_tool("gpuloader.tools.info.describe_shards", "batch_size")
 def info(
     context: typer.Context,
     shards: ShardsOrLoader,
+    run: Callable[..., Any],
     label_from: LabelFrom = "default",
     preset: Preset = "imagenet_train",
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="The batch size for the estimate of the loader's memory.")
-    ] = 256,
     as_json: AsJson = False,
 ) -> None:
     """Says what is in the shards: samples, classes, sizes, formats, and the memory that a loader needs for them.
@@ -36,13 +36,10 @@ def info(
 
     Example: gpuloader info train.yaml
     """
-    loader = loader_of(context, shards, label_from=label_source(label_from), preset=preset, batch_size=batch_size)
-    from gpuloader.tools.info import describe_shards
-
+    loader = loader_of(context, "label_from", "preset", "batch_size")
     described = ("label_from", "preset", "batch_size", "decoder", "sampling", "on_error")
     arguments = {name: loader[name] for name in described if name in loader}
-    result = describe_shards(loader["tar"], **arguments, progress=True)
-    print_json(result) if as_json else _print(result)
+    finish(run(loader["tar"], progress=True, **arguments), as_json, _print)
 
 
 def _print(info: Info) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.errors import ConfigError
+from gpuloader.helpers.values import is_integer
 from gpuloader.loading.argument_types import AnyDecoder, AnyLabels, AnyPreset, AnySampling, OnError
 from gpuloader.loading.arguments import resolve_bad_images, resolve_label_from
 from gpuloader.loading.buckets import Buckets
@@ -137,7 +139,7 @@ def describe_shards(
         tar, label_from: as GPULoader takes them; of several sources all shards are described. The names of labels from
             "cls" are those of `classes.json` beside the shards, as a loader reads them.
         preset, decoder: as GPULoader takes them, for the estimate of its memory.
-        batch_size: of the loader whose memory is estimated.
+        batch_size: that of the loader, for the estimate of its memory.
         sampling: as GPULoader takes it, for the samples in its buckets alone; pictures are upright if the preset turns
             them.
         on_error: as GPULoader takes it, for its known bad images. In a bucket, each is replaced by another sample;
@@ -149,6 +151,8 @@ def describe_shards(
         DataError: no shard or sample, a sample without a label, two `classes.json` that name a label differently, or
             the known bad images are not those of these shards.
     """
+    if not is_integer(batch_size, 1):
+        raise ConfigError(f"batch_size={batch_size!r}: allowed is an integer of at least 1")
     recipe, labelling = load_preset(preset), resolve_label_from(label_from)
     buckets = as_value(Sampling, "sampling", sampling or {}).buckets
     assert buckets is None or isinstance(buckets, Buckets)  # what the Sampling makes of it
