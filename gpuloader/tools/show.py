@@ -359,8 +359,8 @@ def show(
         preset, overrides: the recipe, as `GPULoader` takes it.
         samples: how many, drawn by the seed from all of the data; or which: ids, and keys as strings.
         versions: how many versions of each sample: those of epochs 0, 1 and so on, each with all views of the recipe.
-        columns: images in a row, including the original; None puts all of a sample into one row, up to 11.
-        seed: of the training.
+        columns: images in a row, including the original; by default all of a sample, up to 11.
+        seed: that of the training.
         label_from, device_id, fields: as `Gallery` takes them.
 
     Raises:
