@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gpuloader import transforms as transforms
     from gpuloader.compose import Compose
     from gpuloader.loading.buckets import Buckets
-    from gpuloader.loading.curriculum import Curriculum
     from gpuloader.loading.delivery import Batch
     from gpuloader.loading.fields import Field, OneOf
     from gpuloader.loading.loader import GPULoader
@@ -47,7 +46,6 @@ __all__ = [
     "Buckets",
     "Cache",
     "Compose",
-    "Curriculum",
     "Decoder",
     "Field",
     "GPULoader",
@@ -67,7 +65,6 @@ __all__ = [
 
 _LATE = {
     "Buckets": "gpuloader.loading.buckets",
-    "Curriculum": "gpuloader.loading.curriculum",
     "Sampling": "gpuloader.loading.options",
     "LabelFrom": "gpuloader.loading.options",
     "Decoder": "gpuloader.loading.options",

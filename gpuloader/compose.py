@@ -22,7 +22,6 @@ from gpuloader.loading.arguments import resolve_own_device
 from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.delivery import Images, by_view, channels_first, round_to_dtype
 from gpuloader.loading.options import Decoder
-from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.world import World
 from gpuloader.pipelines import FilledSource, Running, UndecodableError, cut_to_region, find_undecodable
 from gpuloader.plan import Draws
@@ -245,11 +244,11 @@ class _Graph:
         self._batch: list[tuple[list[NDArray[np.uint8]], Drawn]] = []
         self._made_for = device_id, encoded
         self._batch_size = batch_size
-        decoder = Decoder(min(batch_size, World.of_process().decoding_threads(device_id)), prefetch=1)
-        decoder = resolve_decoder(decoder, device_id) if encoded else decoder
+        threads = min(batch_size, World.of_process().decoding_threads(device_id))
+        decoder = Decoder(prefetch=1).on(device_id, threads)
         self.decoding = decoder.graph_options
         batch = self._batch
-        source = FilledSource(lambda: batch[0], decoder.hw_load, batch_size)
+        source = FilledSource(lambda: batch[0], decoder.hw_load if encoded else None, batch_size)
         self._running = Running(
             partial(build_pipeline, preset, source, decoder, batch_size, device_id, decoded=not encoded)
         )

@@ -26,7 +26,6 @@ from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.delivery import by_view, channels_first, round_to_dtype
 from gpuloader.loading.iteration import Closing
 from gpuloader.loading.options import Decoder, as_value
-from gpuloader.loading.probing import resolve_decoder
 from gpuloader.loading.world import World
 from gpuloader.pipelines import (
     Feed,
@@ -105,10 +104,8 @@ class Stage(Closing):
         self._seed = check_seed(seed)
         self._skip = on_error == "skip"
         self._device_id = device = resolve_own_device(device_id)
-        decoding = resolve_decoder(as_value(Decoder, "decoder", {} if decoder is None else decoder), device)
-        self._decoder = replace(
-            decoding, num_threads=decoding.num_threads or World.of_process().decoding_threads(device)
-        )
+        decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
+        self._decoder = decoding.on(device, World.of_process().decoding_threads(device))
         self._views = [str(view.number) for view in recipe.each_view]
         self._kind: list[_Kind] = [(True, 1)]
         self._feed: Feed[_Batch] = Feed()

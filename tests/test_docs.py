@@ -37,7 +37,6 @@ ELSEWHERE = {
     "docs/ddp.md-4": "tests/scripts/test_train_imagenet.py",
     "docs/lightning.md-1": "tests/integrations/test_lightning.py",
     "docs/lightning.md-2": "tests/integrations/test_lightning.py",
-    "docs/scale.md-1": "tests/bench/test_simulating.py",
     "docs/tuning.md-5": "tests/bench/test_bench.py",
 }
 # Blocks marked `py` or `sh`: parts of what runs elsewhere, or what needs packages and data of others.

@@ -26,7 +26,7 @@ BESIDE = {"configs/presets", "configs/train", "docs", "scripts", "tests", "tests
 # A name that comes, goes or moves changes this, and the changelog.
 PUBLIC = {
     "gpuloader": """
-        BadImages Batch Boxes Buckets Cache Compose Curriculum Decoder Field GPULoader GPULoaderError Keypoints
+        BadImages Batch Boxes Buckets Cache Compose Decoder Field GPULoader GPULoaderError Keypoints
         LabelFrom Mask MixedLoader OneOf Sampling Stage Stats WaitMonitor World __version__
     """,
     "gpuloader.collators": """
@@ -201,3 +201,18 @@ def test_the_rooms_stand_in_the_order_of_the_layers() -> None:
     depths = [depth[module(room)] for room in rooms]
     assert depths == sorted(depths)
     assert set(depth) == {*map(module, rooms)} | BESIDE_THE_ROOMS  # the package itself may import all of them
+
+
+def life_of_a_batch() -> list[tuple[str, str]]:
+    """(name, file or room) of each row of CONTRIBUTING's "The life of a batch"."""
+    [page] = re.findall(r"^## The life of a batch\n(.*?)^## ", (ROOT / "CONTRIBUTING.md").read_text(), re.S | re.M)
+    return re.findall(r"^    ([A-Za-z_.]+) +((?:\w+/)+\w*(?:\.py)?)  ", page, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("name", "place"), life_of_a_batch())
+def test_what_a_batch_goes_through_is_where_the_page_says(name: str, place: str) -> None:
+    path = ROOT / ("" if place.startswith("pipelines/") else "gpuloader") / place
+    files = [path] if path.is_file() else path.glob("*.py")
+    code = "".join(file.read_text() for file in files)
+    for part in name.split("."):  # Plan.after: the class, and its method
+        assert re.search(rf"\b(class|def) {part}\b", code)

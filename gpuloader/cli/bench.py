@@ -22,7 +22,7 @@ from gpuloader.cli.printing import print_json, say
 from gpuloader.helpers.text import counted, format_bytes
 
 if TYPE_CHECKING:
-    from gpuloader.tools.bench_result import DeviceFigures
+    from gpuloader.tools.bench_result import BenchResult, DeviceFigures
 
 
 def bench(
@@ -37,15 +37,13 @@ def bench(
     quarantine: Quarantine = None,
     seconds: Annotated[float, typer.Option(help="How long to measure on each device.")] = 20,
     plot: Annotated[Path | None, typer.Option(help="A picture of the figures to write; needs matplotlib.")] = None,
-    report: Annotated[Path | None, typer.Option(help="A report to write, one HTML file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measures what each stage of loading costs on your shards and machine, and names the bottleneck.
 
-    Example: gpuloader bench shards/train/ --preset imagenet_train --report bench.html
+    Example: gpuloader bench shards/train/ --preset imagenet_train
     """
     from gpuloader.tools.bench import bench as run
-    from gpuloader.tools.bench_report import caching_note
     from gpuloader.tools.measuring import LARGEST_BATCH
 
     arguments = loader_arguments(preset, shuffle, label_from, quarantine)
@@ -56,7 +54,6 @@ def bench(
         chosen_device(cpu, device_id),
         seconds=seconds,
         plot=plot,
-        report=report,
         progress=True,
         **arguments,
     )
@@ -73,7 +70,7 @@ def bench(
     for device in result.devices:
         _print_device(device, size)
     say()
-    say(caching_note(result))
+    say(_caching_note(result))
 
 
 def _print_device(device: DeviceFigures, batch_size: int) -> None:
@@ -81,8 +78,17 @@ def _print_device(device: DeviceFigures, batch_size: int) -> None:
     say()
     say(f"{title:<34}{'images/s':>12}{'CPU s/1,000':>14}{'share':>8}")
     for figures in device.stages:
-        share = "" if figures.cpu_share is None else f"{figures.cpu_share:.0%}"
         rates = f"{figures.images_per_second:>12,.0f}{figures.cpu_seconds_per_1000:>14.3f}"
-        say(f"{figures.title:<34}{rates}{share:>8}")
+        say(f"{figures.title:<34}{rates}{figures.cpu_share:>8.0%}")
     say()
     say(device.limit)
+
+
+def _caching_note(result: BenchResult) -> str:
+    shards, memory = format_bytes(result.data.shard_bytes), format_bytes(result.machine.memory_bytes)
+    if result.data.fits_in_memory:
+        return f"The shards ({shards}) fit into memory ({memory}): after the first epoch, the page cache has them."
+    return (
+        f"The shards ({shards}) do not fit into memory ({memory}): every epoch also reads from the disk, which "
+        f"`gpuloader doctor SHARDS` measures."
+    )

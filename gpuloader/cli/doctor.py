@@ -17,7 +17,9 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Checks the GPU, the packages, the machine's limits and the environment, and says what to do about problems.
+    """Checks torch, DALI, the machine's limits and the environment, and says what to do about problems.
+
+    `python -m torch.utils.collect_env` prints the driver, the GPUs and all packages.
 
     The exit status is 3 if something keeps GPULoader from working; warnings do not change it.
 

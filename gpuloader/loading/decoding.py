@@ -48,7 +48,8 @@ _ROUNDED_UP_PIXELS = 256  # a cut has whole restart intervals at both sides
 
 def make_running(run: Run, source: Source, last_step: LastStep = "all", views: Sequence[str] = ()) -> Running:
     """Makes what runs the run's graph, up to `last_step`, over the batches of `source`; `views` as for `Running`."""
-    filled = FilledSource(source, run.decoder.hw_load, min(run.plan.batch_size, run.plan.samples))
+    hw_load = None if run.decoded else run.decoder.hw_load
+    filled = FilledSource(source, hw_load, min(run.plan.batch_size, run.plan.samples))
 
     def build() -> Pipeline:
         options = {"largest_image": _largest_decoded(run), "decoded": run.decoded, "last_step": last_step}

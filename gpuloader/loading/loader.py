@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import unwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
@@ -16,7 +15,6 @@ from typing_extensions import Never, TypeVar
 
 from gpuloader.errors import LoaderError
 from gpuloader.helpers.forking import at_fork
-from gpuloader.helpers.text import counted
 from gpuloader.loading.argument_types import (
     AnyCache,
     AnyDecoder,
@@ -31,10 +29,9 @@ from gpuloader.loading.argument_types import (
     OnError,
 )
 from gpuloader.loading.arguments import refuse_unknown
-from gpuloader.loading.changes import history_of
 from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, leave_out
-from gpuloader.loading.iteration import AnyCursor, Closing, EpochSampler, Iteration, Progress
+from gpuloader.loading.iteration import Closing, EpochSampler, Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.run import Dataset, Resumed, Run, resolve_run
@@ -43,10 +40,8 @@ from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
 from gpuloader.plan import Cursor, LastBatch
 from gpuloader.recipe import Recipe
-from gpuloader.shards import ShardSet, find_class_names
+from gpuloader.shards import find_class_names
 from gpuloader.shards.class_names import as_list
-
-_log = logging.getLogger("gpuloader")
 
 # A loader's type has what it was given as `output` and `fields`, and `__iter__` says which batch follows from them. So
 # `__init__` needs no overloads, and for a wrong argument type checkers name this argument instead of all overloads.
@@ -112,8 +107,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             field may be a mapping: `{"Mask": {"source": "png"}}`. In a batch without samples, each other field is an
             empty list. Each sample that can be delivered must have these components, unless they are not `required`;
             `Sampling(require=...)` leaves out those that lack one.
-        sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch, aspect-ratio buckets,
-            a curriculum.
+        sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch, aspect-ratio buckets.
         on_error: "raise" raises at a bad image, or at a field that cannot be parsed; "replace" puts a replacement,
             drawn by the plan, in its place; "skip" leaves bad images and padding out of the batches, which are then
             shorter or empty. If the recipe draws no random numbers, "replace" needs an `output` with `valid`. A
@@ -163,18 +157,13 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         del self._arguments["self"]
         self._unusable: str | None = None
         self._fresh = resolve_run(**self._arguments)
+        self._run = self._fresh
         self._progress = Progress(Cursor)
-        self._runs = _Runs(self._fresh, self._fresh, self._progress, 0)
         self._quarantine = Quarantine(self._fresh)
         self._batches = DecodedBatches(self._fresh, self._quarantine)
         warn_of_memory(self._fresh)
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
-
-    @property
-    def _run(self) -> Run:
-        """The run of the cursor's epoch."""
-        return self._runs.of(self._runs.progress.cursor.epoch)
 
     def __len__(self) -> int:
         """Counts the steps of an epoch, the same on every rank. A resumed epoch has only the steps that are left."""
@@ -300,28 +289,24 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         return {
             **self._run.identity,
             **self._run.plan.place(self._progress.cursor),
-            **history_of(self._run.plan.positions),
             "quarantine": [[sample, cause] for sample, cause in sorted(self._quarantine.bad.items())],
             "described": self._run.described,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], *, change_sampling: bool = False) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration resume exactly where the state was taken, with any number of ranks and batch size.
 
         With buckets, with those whose product divides the state's quantum. If shards were appended at the end of the
-        data since the state was saved, the epoch that it is in goes on without them, and the next one has all.
+        data, it takes a state of an epoch's beginning; within an epoch, the shards must be those of the state.
 
         Args:
             state: what `state_dict` returned.
-            change_sampling: whether this loader's `sampling`, `shuffle` and weights of sources may differ from the
-                state's. If only the weights differ, they change at the state's place, and each source goes on in its
-                pass; otherwise the run goes on with the next epoch. A warning says what changes.
 
         Raises:
             StateError: the state belongs to another version, dataset, recipe, seed or sampling, or its quantum does not
                 allow this number of ranks and batch size; the message names the difference.
         """
-        self._go_on(self._fresh.resume(state, change_sampling=change_sampling), self._progress)
+        self._go_on(self._fresh.resume(state))
 
     def stats(self) -> Stats:
         """Returns what the loader has done since it was created."""
@@ -339,8 +324,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         """Ends threads, closes files and frees memory; the loader cannot be used again. Closing twice is fine."""
         self._unusable = self._unusable or "is closed"
         self._batches.close()
-        for shards in self._shard_sets():
-            shards.close()
+        self._run.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles a loader that has not begun: unpickling makes it again, at the same cursor."""
@@ -366,11 +350,8 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             self._progress.cursor, self._progress.running = self._progress.start, None
             return None
         started = time.perf_counter()
-        if run is not self._runs.first:  # another epoch than the state's has begun
-            self._runs = self._runs.leave()
-        if self._batches.run is not run:
+        if self._batches.run is not run:  # a state has another
             self._batches.close()
-            self._batches.run.shards.close()
             self._batches = DecodedBatches(run, self._quarantine)
         with record_function("gpuloader: decode"):
             batch, images = self._batches.decode(cursor)
@@ -401,31 +382,20 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
     def _leave_to_the_parent(self) -> None:
         """Releases what belongs to the parent, in a forked child."""
         self._batches.leave_to_the_parent()
-        for shards in self._shard_sets():
-            shards.renew_lock()
+        self._run.shards.renew_lock()
         self._unusable = "belongs to the parent of this forked process"
 
-    def _go_on(self, resumed: Resumed, progress: Progress[Any], place: AnyCursor | None = None) -> None:
-        """Takes a state; `progress` and `place` say whose epoch goes on with the state's samples, and where it is."""
+    def _go_on(self, resumed: Resumed) -> None:
+        """Takes a state."""
         self._check_open()
-        place = place or resumed.cursor
-        stays = not progress.is_beginning(place)
-        runs = _Runs(resumed.run if stays else resumed.whole, resumed.whole, progress, place.epoch)
         own = self._progress
         self._batches.close()
         self._quarantine.suspects.update(resumed.bad)
         # Without a call, so that an interrupt comes before all of this or after it.
         own.running = None
         own.cursor = own.start = resumed.cursor
-        self._runs = runs
+        self._run = resumed.run
         self._quarantine.bad = resumed.bad
-        if self.world.local_rank == 0:
-            appended = None if resumed.run is resumed.whole else _describe_appended(resumed, place.epoch, stays)
-            for words in filter(None, (appended, resumed.changes)):
-                _log.warning("%s", words)
-
-    def _shard_sets(self) -> tuple[ShardSet, ShardSet]:
-        return self._fresh.shards, self._batches.run.shards
 
 
 # Type checkers read the type variables. jsonargparse, which LightningCLI uses, reads these.
@@ -433,41 +403,8 @@ for _init in (GPULoader.__init__, unwrap(GPULoader.__init__)):
     _init.__annotations__ |= {"output": "AnyOutput", "fields": "AnyFields"}
 
 
-def _describe_appended(resumed: Resumed, epoch: int, stays: bool) -> str:
-    first, shards = resumed.run.shards, resumed.whole.shards
-    new = counted(len(shards.shards) - len(first.shards), "new shard")
-    what = f"epoch {epoch} goes on with the first {len(first):,} samples, epoch {epoch + 1} has all"
-    return (
-        f"the data has {new} with {len(shards) - len(first):,} samples since the state was saved: "
-        f"{what if stays else f'epoch {epoch} has all'}"
-    )
-
-
 class _Epoch(Iteration[Cursor, Any]):
     delivered_at: float | None = None  # the time of its last batch
-
-
-@dataclass(frozen=True)
-class _Runs:
-    """The runs of a loader's epochs. They differ only if shards were appended since a state was saved.
-
-    Attributes:
-        first: the run of one epoch, that of the state.
-        whole: the run of all others.
-        progress: whose epoch it is: the loader's, or that of its MixedLoader.
-    """
-
-    first: Run
-    whole: Run
-    progress: Progress[Any]
-    epoch: int
-
-    def of(self, epoch: int) -> Run:
-        return self.first if epoch == self.epoch else self.whole
-
-    def leave(self) -> _Runs:
-        """Returns them without the run of the state's epoch."""
-        return replace(self, first=self.whole)
 
 
 def run_of(loader: GPULoader[Any, Any, Any]) -> Run:
@@ -480,23 +417,15 @@ def fresh_run_of(loader: GPULoader[Any, Any, Any]) -> Run:
     return loader._fresh  # noqa: SLF001
 
 
-def steps_in(loader: GPULoader[Any, Any, Any], epoch: int, progress: Progress[Any]) -> int:
-    """Counts the steps of a loader in an epoch of the MixedLoader of this progress."""
-    runs = loader._runs  # noqa: SLF001
-    return (runs.of(epoch) if runs.progress is progress else runs.whole).plan.steps
-
-
 def begin_epoch(loader: GPULoader[B_co, Any, Any], epoch: int) -> Iterator[B_co]:
     """Begins an epoch from its first step, even if a state was restored in it."""
-    if loader._runs.progress is loader._progress:  # noqa: SLF001 - the state was not the MixedLoader's
-        loader._runs = loader._runs.leave()  # noqa: SLF001
     loader._progress.start = Cursor(epoch)  # noqa: SLF001
     return iter(loader)
 
 
-def go_on(loader: GPULoader[Any, Any, Any], resumed: Resumed, progress: Progress[Any], place: AnyCursor) -> None:
-    """Makes a loader go on in the MixedLoader of this progress, whose state is of this place."""
-    loader._go_on(resumed, progress, place)  # noqa: SLF001
+def go_on(loader: GPULoader[Any, Any, Any], resumed: Resumed) -> None:
+    """Makes a loader go on from a state."""
+    loader._go_on(resumed)  # noqa: SLF001
 
 
 def _make_again(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:

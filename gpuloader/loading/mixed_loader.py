@@ -12,7 +12,7 @@ import numpy as np
 from gpuloader.errors import ConfigError, LoaderError, StateError, describe
 from gpuloader.loading.delivery import B_co
 from gpuloader.loading.iteration import Closing, Iteration, Progress
-from gpuloader.loading.loader import GPULoader, begin_epoch, fresh_run_of, go_on, steps_in
+from gpuloader.loading.loader import GPULoader, begin_epoch, fresh_run_of, go_on
 from gpuloader.loading.run import Resumed
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place, is_same
@@ -94,12 +94,12 @@ class MixedLoader(Closing, Generic[B_co]):
         }
         self._progress = Progress(Turn)
         worlds = [loader.world for loader in self._epochs.values() if isinstance(loader, GPULoader)]
-        agree(worlds[0] if worlds else World.detect(), self._identity(self._lengths_of(0)))
+        agree(worlds[0] if worlds else World.detect(), self._identity(self._lengths))
 
     def __len__(self) -> int:
         """Counts the steps of the next epoch, or of all of a resumed one. With "weighted" it differs between epochs."""
         epoch = self._progress.start.epoch
-        return self._steps(epoch, self._lengths_of(epoch))
+        return self._steps(epoch, self._lengths)
 
     @property
     def num_batches(self) -> int:
@@ -124,21 +124,19 @@ class MixedLoader(Closing, Generic[B_co]):
         """Returns where the loader is in its run, in plain JSON types, with the states of the loaders."""
         cursor = self._progress.cursor
         return {
-            **self._identity(self._lengths_of(cursor.epoch)),
+            **self._identity(self._lengths),
             "epoch": cursor.epoch,
             "step": cursor.step,
             "loaders": {name: loader.state_dict() for name, loader in self._epochs.items()},
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], *, change_sampling: bool = False) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration resume where the state was taken; the global batch sizes must be the same.
 
-        If shards were appended to the data of a loader, the epoch that has begun goes on without them.
+        If shards were appended to the data of a loader, it takes a state of an epoch's beginning.
 
         Args:
             state: what `state_dict` returned.
-            change_sampling: whether the sampling of each GPULoader may differ from the state's, see
-                `GPULoader.load_state_dict`. In the middle of an epoch, only the weights of its sources may.
 
         Raises:
             StateError: the state has other loaders or another order of them, strategy, weights, stop or seed.
@@ -152,33 +150,28 @@ class MixedLoader(Closing, Generic[B_co]):
         saved = state["loaders"]
         if not isinstance(saved, Mapping) or set(saved) != set(self._epochs):
             raise _other("loaders", list(saved) if isinstance(saved, Mapping) else saved, list(self._epochs))
+        begins = is_same(state["step"], 0)  # then each loader begins an epoch, wherever its own state is
         resumed: dict[str, Resumed] = {}
         for name, loader in self._epochs.items():
             try:
                 if isinstance(loader, TorchEpochs):
                     loader.check_state(saved[name])
                 else:
-                    resumed[name] = fresh_run_of(loader).resume(saved[name], change_sampling=change_sampling)
+                    resumed[name] = fresh_run_of(loader).resume(saved[name], begins=begins)
             except StateError as error:
                 raise StateError(f"loader {name!r}: {error}") from None
-        lengths = self._lengths_of(0) | {name: each.run.plan.steps for name, each in resumed.items()}
+        lengths = self._lengths | {name: each.run.plan.steps for name, each in resumed.items()}
         for name, value in self._identity(lengths).items():
-            if not is_same(state[name], value):
+            what = _names_in if begins and name == "lengths" else lambda each: each
+            if not is_same(what(state[name]), what(value)):
                 raise _other(name, state[name], value)
         turn = Turn(*check_place(state, "step", lambda epoch: self._steps(epoch, lengths)))
-        for name, each in resumed.items():
-            moved = each.cursor.delivered != saved[name]["delivered"]
-            if moved and 0 < turn.step < self._steps(turn.epoch, lengths):
-                raise StateError(
-                    f"loader {name!r}: {each.changes}. In the middle of a mixed epoch, only the weights of sources may "
-                    f"change"
-                )
         self._progress.restore(Turn(self._progress.start.epoch))  # in case a torch loader fails
         for name, loader in self._epochs.items():
             if isinstance(loader, TorchEpochs):
                 loader.load_state_dict(saved[name])
             else:
-                go_on(loader, resumed[name], self._progress, turn)
+                go_on(loader, resumed[name])
         self._progress.restore(turn)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -201,7 +194,7 @@ class MixedLoader(Closing, Generic[B_co]):
         progress = self._progress
         progress.begin(epoch)
         cursor = progress.cursor
-        lengths = self._lengths_of(cursor.epoch)
+        lengths = self._lengths
         epoch.turns = epoch.turns or islice(self._turns(cursor.epoch, lengths), cursor.step, None)
         epoch.turn = epoch.turn or next(epoch.turns, None)  # if the turn before raised, it is still to be given
         if epoch.turn is None:
@@ -231,12 +224,10 @@ class MixedLoader(Closing, Generic[B_co]):
             return epoch // len(self.loaders)
         return (epoch * _PASSES + passes) % EPOCHS if self._stop == "cycle" else epoch
 
-    def _lengths_of(self, epoch: int) -> dict[str, int]:
-        """Returns the steps of each loader in an epoch."""
-        return {
-            name: len(loader) if isinstance(loader, TorchEpochs) else steps_in(loader, epoch, self._progress)
-            for name, loader in self._epochs.items()
-        }
+    @property
+    def _lengths(self) -> dict[str, int]:
+        """The steps of each loader in an epoch."""
+        return {name: len(loader) for name, loader in self._epochs.items()}
 
     def _steps(self, epoch: int, lengths: Mapping[str, int]) -> int:
         return sum(1 for _ in self._turns(epoch, lengths))
@@ -307,6 +298,11 @@ class _Epoch(Iteration[Turn, tuple[str, B_co]]):
         self.turns: Iterator[tuple[str, int]] | None = None
         self.turn: tuple[str, int] | None = None
         self.epochs: dict[str, Iterator[B_co]] = {}
+
+
+def _names_in(lengths: object) -> object:
+    """Returns the names of the loaders in a state's lengths, in their order."""
+    return [each[:1] if isinstance(each, list) else each for each in lengths] if isinstance(lengths, list) else lengths
 
 
 def _other(name: str, saved: object, mine: object) -> StateError:

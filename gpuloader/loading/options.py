@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -14,7 +14,6 @@ from gpuloader.errors import ConfigError
 from gpuloader.helpers.text import did_you_mean
 from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading.buckets import Buckets
-from gpuloader.loading.curriculum import Curriculum
 from gpuloader.shards import ClassOrder, user_path
 
 SubsetOf: TypeAlias = (
@@ -44,8 +43,6 @@ class Sampling:
         require: extensions of components, such as ["txt"]: samples that lack one of them are left out.
         buckets: a `Buckets`, or a list of (height, width): each batch has images of one aspect ratio, in that size.
             None gives all batches the recipe's size.
-        curriculum: a `Curriculum`: epochs go through the first share of the samples, sorted by a column of the index.
-            None takes all samples in each epoch.
 
     Example:
         >>> from gpuloader import Sampling
@@ -59,7 +56,6 @@ class Sampling:
     steps_per_epoch: int | None = None
     require: Collection[str] = ()
     buckets: Buckets | Mapping[str, Any] | Sequence[tuple[int, int]] | None = None
-    curriculum: Curriculum | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         _check(isinstance(self.replacement, _BOOLS), "Sampling(replacement", self.replacement, "are True and False")
@@ -72,8 +68,6 @@ class Sampling:
             _set(self, "buckets", Buckets(sizes=self.buckets))
         elif self.buckets is not None:
             _set(self, "buckets", as_value(Buckets, "buckets", self.buckets))
-        if self.curriculum is not None:
-            _set(self, "curriculum", as_value(Curriculum, "curriculum", self.curriculum))
 
 
 @dataclass(frozen=True)
@@ -141,20 +135,16 @@ class Decoder:
     Attributes:
         num_threads: decoding threads; None uses this process's share of the cores it may use, at most 8 with a GPU.
         prefetch: the number of batches that are decoded ahead, 1 to 64; `prefetch` + 1 further batches are read ahead.
-        hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, if it has any; None uses 1, or 0
-            if the engines decode wrongly. With a share between 0 and 1, an image's decoder depends on its batch, and
+        hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, if it has any; None uses 1.
+            With a share between 0 and 1, an image's decoder depends on its batch, and
             decoders may round differently. Ignored on a CPU.
         hybrid_huffman_threshold: for JPEGs that no engine decodes: if more pixels than this are decoded, the GPU
             decodes a part of the Huffman codes. Only the pixels of the decoded region count. None uses DALI's default,
             1,000,000. Ignored on a CPU.
         region: whether only the region that a crop needs is decoded; if False, the whole image is decoded and then
-            cropped. On the CPU the pixels are the same. None means True, with two exceptions. One is a GPU on which
-            that fails. The other is shards in which at least 9 of 10 images are seekable JPEGs: of these, only what the
-            crop needs reaches the decoder.
-
-    On a GPU, the first loader tries out what None should mean, in a separate process. The result is kept in the user's
-    cache folder for this kind of GPU and these versions of the driver, DALI, nvImageCodec, nvJPEG and nvTIFF;
-    `gpuloader doctor` shows it.
+            cropped. On the CPU the pixels are the same. None means True on a CPU and False on a GPU, where some
+            versions of nvImageCodec fail on regions. It also means False for shards in which at least 9 of 10 images
+            are seekable JPEGs: of these, only what the crop needs reaches the decoder.
 
     Example:
         >>> from gpuloader import Decoder
@@ -180,6 +170,21 @@ class Decoder:
         is_allowed = threshold is None or is_integer(threshold, 0, 2**31)
         name = "Decoder(hybrid_huffman_threshold"
         _check(is_allowed, name, threshold, "is an integer from 0 to 2**31 - 1, or None")
+
+    def on(self, device_id: int | None, num_threads: int, seekable: bool = False) -> Decoder:
+        """Returns it with values in place of None: those for a GPU, or for the CPU, where `device_id` is None.
+
+        Args:
+            num_threads: for a None there.
+            seekable: whether images are cut to their regions before they are decoded, so that all of them is needed.
+        """
+        on_cpu = device_id is None
+        return replace(
+            self,
+            num_threads=self.num_threads or num_threads,
+            hw_load=1.0 if self.hw_load is None and not on_cpu else self.hw_load,
+            region=on_cpu and not seekable if self.region is None else self.region,
+        )
 
     @property
     def dali_options(self) -> dict[str, float]:

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from gpuloader.errors import ConfigError, GPULoaderError, PresetError, StateError, describe
+from gpuloader.errors import ConfigError, PresetError, StateError, describe
+from gpuloader.helpers.progress import say_if_long
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading import argument_types as types
@@ -34,18 +35,23 @@ from gpuloader.loading.arguments import (
     warn_of_turned,
 )
 from gpuloader.loading.buckets import Buckets
-from gpuloader.loading.changes import describe_sampling, restore_history, rewrite
-from gpuloader.loading.choice import Choice
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
-from gpuloader.loading.probing import resolve_decoder
-from gpuloader.loading.selection import Sources, check_components, check_options, resolve_sources
+from gpuloader.loading.selection import (
+    Sources,
+    check_components,
+    check_options,
+    describe_sampling,
+    make_sampling,
+    resolve_sources,
+    select,
+)
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World, agree
 from gpuloader.pipelines import check_for_gpu, read_cached
 from gpuloader.plan import AllSamples, Bucketed, Cursor, Custom, LastBatch, Plan, Weighted
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
-from gpuloader.shards import Labels, ShardSet, read_quarantine, resolve_place
+from gpuloader.shards import Labels, ShardSet, make_labels, read_quarantine, resolve_place
 
 
 @dataclass(frozen=True)
@@ -82,11 +88,10 @@ class Run:
         names: maps each entry to its name in a batch; None for a tuple.
         bad_images: what happens to bad images.
         known_bad: samples that are always replaced, with the causes; their bytes are not checked.
-        decoder: its settings, with the number of threads; on a GPU also with what was found out about it.
+        decoder: its settings, with values in place of None.
         device_id: a GPU's number, or None for the CPU.
         world: this rank and the number of ranks.
-        choice: what chose the samples of the plan; None if they cannot be chosen again.
-        selected: the fingerprint of the `Selection`.
+        is_quantum_given: whether the arguments give the quantum of the buckets.
         unseen: the fields whose keys are checked when the first annotations are read.
 
     Example:
@@ -109,8 +114,7 @@ class Run:
     device_id: int | None = None
     world: World = field(default_factory=lambda: World(0, 1))
     recipe_name: str = "Recipe"
-    choice: Choice | None = None
-    selected: str | None = None
+    is_quantum_given: bool = False
     unseen: Mapping[str, Component] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -157,7 +161,7 @@ class Run:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What must be equal in a state and in the loader that takes it, in plain JSON types."""
-        known_bad, positions = json.dumps(sorted(self.known_bad)).encode(), self.plan.positions
+        positions = self.plan.positions
         return {
             "version": STATE_VERSION,
             "dataset": self.shards.fingerprint,
@@ -166,18 +170,20 @@ class Run:
             "seed": self.plan.seed,
             "shuffle": positions.shuffle,
             "sampling": None if isinstance(positions, AllSamples) else positions.fingerprint,
-            "known_bad": hashlib.blake2b(known_bad, digest_size=16).hexdigest(),
+            "known_bad": _digest_of_known(self.known_bad),
             "labels": None if self.labels is None else self.labels.digest,
         }
 
     @cached_property
     def described(self) -> dict[str, Any]:
         """What is needed to say how another run differs."""
-        sampling = {"sampling": describe_sampling(self.plan.positions), "selected": self.selected}
-        return {**describe_run(self.recipe, self.shards), **sampling}
+        return {**describe_run(self.recipe, self.shards), "sampling": describe_sampling(self.plan.positions)}
 
-    def resume(self, state: object, *, change_sampling: bool = False) -> Resumed:
+    def resume(self, state: object, *, begins: bool = False) -> Resumed:
         """Returns how the run goes on from a loader's state; see `GPULoader.load_state_dict`.
+
+        Args:
+            begins: whether an epoch begins now, wherever the state is.
 
         Raises:
             StateError: it is not a state, or it is of another run; the message names the difference.
@@ -186,42 +192,57 @@ class Run:
             raise StateError(
                 f"this is not a state of a GPULoader but {describe(state)}: pass what its state_dict() returned"
             )
-        first, changes = self._of_first(state), None
-        if change_sampling:
-            state, changes = rewrite(state, first.plan.positions, first.identity, first.described)
-        run = _go_on(first, state)
-        whole = run if first is self else _go_on(self, state)
+        run = self._with_quantum(state.get("quantum"))
         if is_same(state.get("recipe"), run.recipe.earlier_fingerprint):
             state = {**state, "recipe": run.recipe.fingerprint}
-        check_identity(state, run.identity, run.described, run.shards)
+        identity, samples = run.identity, state.get("samples")
+        if is_integer(samples, 1, len(self.shards)) and self._begins_with(samples, state.get("dataset")):
+            if not begins and not is_same(state.get("delivered"), 0):
+                raise StateError(_explain_appended(self.shards, samples))
+            state = {**state, "delivered": 0}
+            identity = self._identity_of_first(samples) | {"sampling": state.get("sampling")}
+        check_identity(state, identity, run.described, run.shards)
         place = check_place(state, "delivered", lambda _: run.plan.samples)
         try:
             cursor = run.plan.cursor(*place)
         except ConfigError as error:
             raise StateError(f"the state cannot be resumed here: {error}") from None
-        return Resumed(run, whole, cursor, check_quarantine(state["quarantine"], len(run.shards)), changes)
+        return Resumed(run, cursor, check_quarantine(state["quarantine"], len(run.shards)))
 
-    def _of_first(self, state: Mapping[str, Any]) -> Run:
-        """Returns the run over the samples that a state is of, if shards were appended behind these; otherwise itself.
+    def _begins_with(self, samples: int, dataset: object) -> bool:
+        """Returns whether the first shards have so many samples, and these are the data of this fingerprint."""
+        is_end = self.shards.shard_of(samples - 1) < self.shards.shard_of(samples)
+        return is_end and is_same(dataset, str(self.shards.digest_of_first(samples)))
+
+    def _identity_of_first(self, samples: int) -> dict[str, Any]:
+        """Returns the identity that a run over the first samples of the data has, without their sampling."""
+        known_bad = {sample: cause for sample, cause in self.known_bad.items() if sample < samples}
+        return {
+            **self.identity,
+            "dataset": str(self.shards.digest_of_first(samples)),
+            "samples": samples,
+            "known_bad": _digest_of_known(known_bad),
+            "labels": None if self.labels is None else self.labels.digest_of_first(samples),
+        }
+
+    def _with_quantum(self, quantum: object) -> Run:
+        """Returns the run; if a state has another quantum of buckets, the run with this.
 
         Raises:
-            StateError: the arguments do not fit these samples alone.
+            StateError: another quantum was given, or the global batch does not divide it.
         """
-        if not is_integer(samples := state.get("samples"), 1, len(self.shards)):
+        buckets = self.plan.bucketed
+        if buckets is None or not is_integer(quantum, 1, 2**31) or quantum == buckets.quantum:
             return self
-        shards = self.shards.first(samples)
-        if self.choice is None or not is_same(state.get("dataset"), shards.fingerprint):
-            return self
-        known_bad = {sample: cause for sample, cause in self.known_bad.items() if sample < samples}
-        try:
-            labels, positions, selected = self.choice.of_first(samples, self.shards, self.labels).of(shards, known_bad)
-            plan = replace(self.plan, positions=positions)
-        except GPULoaderError as error:
+        if self.is_quantum_given:
             raise StateError(
-                f"the state was saved with the first {samples:,} samples of this data, and the loader's arguments do "
-                f"not fit these: {error}"
-            ) from None
-        return replace(self, plan=plan, shards=shards, labels=labels, known_bad=known_bad, selected=selected)
+                f"the state has buckets with a quantum of {quantum}, this loader has "
+                f"Buckets(quantum={buckets.quantum}): leave quantum out, or give {quantum}"
+            )
+        try:
+            return replace(self, plan=replace(self.plan, positions=replace(buckets, quantum=quantum)))
+        except ConfigError as error:
+            raise StateError(f"the state cannot be resumed here: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -229,42 +250,27 @@ class Resumed:
     """How a run goes on from a state.
 
     Attributes:
-        run: the run of the state's epoch.
-        whole: the run of other epochs; it differs only if shards were appended since the state was saved.
+        run: its buckets have the state's quantum.
         cursor: where it goes on.
         bad: the state's bad images, with the causes.
-        changes: what changes of the sampling, in words; None if nothing does.
     """
 
     run: Run
-    whole: Run
     cursor: Cursor
     bad: dict[int, str]
-    changes: str | None
 
 
-def _go_on(run: Run, state: Mapping[str, Any]) -> Run:
-    """Returns the run; if a state has other segments of its mixture, or another quantum, the run with these.
+def _digest_of_known(known_bad: Mapping[int, str]) -> str:
+    return hashlib.blake2b(json.dumps(sorted(known_bad)).encode(), digest_size=16).hexdigest()
 
-    Raises:
-        StateError: the segments are invalid, another quantum was given, or the global batch does not divide it.
-    """
-    positions, buckets = restore_history(run.plan.positions, state), run.plan.bucketed
-    quantum = state.get("quantum")
-    if buckets is not None and is_integer(quantum, 1, 2**31) and quantum != buckets.quantum:
-        given = None if run.choice is None else run.choice.sampling.buckets
-        if isinstance(given, Buckets) and given.quantum is not None:
-            raise StateError(
-                f"the state has buckets with a quantum of {quantum}, this loader has "
-                f"Buckets(quantum={given.quantum}): leave quantum out, or give {quantum}"
-            )
-        positions = replace(buckets, quantum=quantum)
-    if positions is run.plan.positions:
-        return run
-    try:
-        return replace(run, plan=replace(run.plan, positions=positions))
-    except ConfigError as error:
-        raise StateError(f"the state cannot be resumed here: {error}") from None
+
+def _explain_appended(shards: ShardSet, samples: int) -> str:
+    last = shards.shards[shards.shard_of(samples - 1)]
+    return (
+        f"shards were appended since the state was saved: it has {counted(samples, 'sample')}, the loader has "
+        f"{len(shards):,}. Finish the epoch with the shards up to {last}; or begin the next epoch with all: load a "
+        f"state of its beginning, or call set_epoch"
+    )
 
 
 def resolve_run(
@@ -328,8 +334,21 @@ def resolve_run(
     if last_batch is None:
         last_batch = "pad" if in_buckets else recipe.default_last_batch
     global_batch = here.world_size * batch_size if is_integer(batch_size, 1) else 1  # the plan refuses others
-    choice = Choice(chosen, order, sources, labelling, recipe.orientation == "apply", last_batch, global_batch)
-    labels, positions, selected = choice.of(shards, known_bad)
+    with say_if_long("the samples, their labels and their order are prepared"):
+        selection = select(shards, chosen)
+        labels = make_labels(shards, labelling.place, labelling.classes, selection.of, labelling.order)
+        positions = make_sampling(
+            shards,
+            selection,
+            labels,
+            order,
+            sources,
+            chosen,
+            upright=recipe.orientation == "apply",
+            last_batch=last_batch,
+            global_batch=global_batch,
+            known_bad=known_bad,
+        )
     if isinstance(positions, Bucketed):
         _check_shapes(recipe, positions)
         if here.local_rank == 0:
@@ -356,15 +375,12 @@ def resolve_run(
         warn_of_empty_shares(plan)
     name = _name_recipe(preset)
     run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
-    run = replace(run, choice=choice, selected=selected, unseen=unseen)
+    is_given = isinstance(chosen.buckets, Buckets) and chosen.buckets.quantum is not None
+    run = replace(run, is_quantum_given=is_given, unseen=unseen)
     if here.world_size > 1 or here.members:
         same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
         run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
-    if not run.decoded:
-        decoding = resolve_decoder(decoding, device, shards.seekable)
-    return replace(
-        run, decoder=replace(decoding, num_threads=decoding.num_threads or run.world.decoding_threads(device))
-    )
+    return replace(run, decoder=decoding.on(device, run.world.decoding_threads(device), shards.seekable))
 
 
 def _name_recipe(preset: types.AnyPreset) -> str:

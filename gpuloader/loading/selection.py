@@ -21,7 +21,6 @@ from gpuloader.helpers.text import counted, did_you_mean, either, similar
 from gpuloader.helpers.values import is_integer
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.buckets import Buckets
-from gpuloader.loading.curriculum import Curriculum, Scores
 from gpuloader.loading.fields import Component, check_keys
 from gpuloader.loading.options import Sampling, SubsetOf, Weights
 from gpuloader.loading.schedules import ByEpoch, check_by_epoch, is_number, number_at
@@ -36,15 +35,13 @@ from gpuloader.plan import (
     Remaining,
     Segment,
     Shuffle,
-    Staged,
     Subset,
     Weighted,
-    digest_of,
     merge,
     parts_of,
 )
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, every, resolve_shards, shared, user_path
-from gpuloader.shards.index import BAD_LABEL, row_blocks
+from gpuloader.shards.index import row_blocks
 from gpuloader.shards.merged import MergedShards
 
 # LightningCLI reads these at runtime. It supports no forward references and no arrays, and takes the first that fits.
@@ -58,6 +55,7 @@ KEY_FILE_SUFFIX = ".txt"
 """The end of a string that names a file of keys. As a pattern it matches nothing: the last part of a key has no dot."""
 _MOST_LOOKED_AT = 256  # samples that are read for their keys; many may have no annotations
 _MOST_EXTENSIONS = 20  # that an error lists
+_MOST_SHOWN = 5  # ratios
 _MOST_CHARACTERS = 200  # of a name in an error
 _MOST_KEY_FILE_BYTES = 1 << 32  # a hundred million keys take some 1.5 GB
 
@@ -106,13 +104,6 @@ class Selection:
 
     ids: NDArray[np.int64] | None
     left_out: NDArray[np.int64]
-
-    @property
-    def fingerprint(self) -> str | None:
-        """Identifies the samples; None if they are all."""
-        if self.ids is None and not len(self.left_out):
-            return None
-        return digest_of("left out", self.left_out) if self.ids is None else digest_of("selected", self.ids)
 
     @cached_property
     def of(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
@@ -176,24 +167,23 @@ def make_sampling(
     Raises:
         ConfigError: an argument is invalid, or two of them cannot be combined.
     """
-    subset, weights, buckets, curriculum = sampling.subset, sampling.weights, sampling.buckets, sampling.curriculum
+    subset, weights, buckets = sampling.subset, sampling.weights, sampling.buckets
     steps = sampling.steps_per_epoch
     most = steps * global_batch if is_integer(steps, 1) else None  # the plan refuses others
     orders = {
         "buckets": buckets is not None,
-        "curriculum": curriculum is not None,
         "several sources": bool(sources),
         "weights": weights is not None,
         "a function as shuffle": callable(shuffle),
         'shuffle="shards"': shuffle == "shards",
-        'shuffle="block"': shuffle == "block" and (buckets is not None or curriculum is not None),
+        'shuffle="block"': shuffle == "block" and buckets is not None,
     }
-    of_subsets = orders["weights"] + orders["buckets"] + orders["curriculum"]
+    of_subsets = orders["weights"] + orders["buckets"]
     if sum(orders.values()) > 1 or (subset is not None and sum(orders.values()) > of_subsets):
         named = [name for name, is_given in {**orders, "subset": subset is not None}.items() if is_given]
         raise ConfigError(
-            f"{' and '.join(named)} cannot be combined: give one of them; only subset can be combined with weights, "
-            f"buckets or a curriculum"
+            f"{' and '.join(named)} cannot be combined: give one of them; only subset can be combined with weights "
+            f"or buckets"
         )
     if callable(shuffle):
         if sampling.require:
@@ -205,8 +195,6 @@ def make_sampling(
         ids = shared(_chosen(shards, selection))
         chosen = shared(_weights(weights, ids, len(shards), labels))
         return Weighted(ids, chosen, sampling.replacement, shuffle, shared(Weighted.cumulate(chosen)))
-    if isinstance(curriculum, Curriculum):
-        return _staged(shards, np.sort(_chosen(shards, selection)), curriculum, shuffle, most)
     if isinstance(buckets, Buckets):
         ids = _chosen(shards, selection)
         if last_batch in ("partial", "equal"):
@@ -316,20 +304,20 @@ def check_options(
         shards.close()
 
 
-def columns(shards: ShardSet, argument: str = "subset") -> Columns:
-    """Returns the columns of the index: (N,) arrays, read-only; another raises ConfigError, which names the argument.
+def columns(shards: ShardSet) -> Columns:
+    """Returns the columns of the index: (N,) arrays, read-only; another name raises ConfigError.
 
     These are label of `.cls`, int64, below -(2**63) + 2 if there is none; height and width in pixels, int32, 0 if
     unknown; size_bytes of the image, int64; and shard, its number, int64, which is made when it is asked for.
     """
-    return _Columns(shards, argument)
+    return _Columns(shards)
 
 
 class _Columns(dict[str, NDArray[Any]]):
-    def __init__(self, shards: ShardSet, argument: str) -> None:
+    def __init__(self, shards: ShardSet) -> None:
         names = {"label": "label", "height": "height", "width": "width", "size_bytes": "image_size"}
         super().__init__({name: shards.column(column) for name, column in names.items()})
-        self._shards, self._argument = shards, argument
+        self._shards = shards
 
     def __missing__(self, name: object) -> NDArray[Any]:
         if name == "shard":
@@ -337,7 +325,7 @@ class _Columns(dict[str, NDArray[Any]]):
             return shared(np.repeat(np.arange(len(counts)), counts))
         allowed = [*self, "shard"]
         hint = did_you_mean(str(name), allowed)
-        raise ConfigError(f"{self._argument}: the index has no column {name!r}{hint}: allowed are {', '.join(allowed)}")
+        raise ConfigError(f"subset: the index has no column {name!r}{hint}: allowed are {', '.join(allowed)}")
 
 
 def _mixture(
@@ -359,48 +347,13 @@ def _mixture(
         weights = [number_at(schedule, epoch) for schedule in schedules]
         if not any(weights):
             raise ConfigError(f"tar: from epoch {epoch:g} on all sources have weight 0: give one a weight above 0")
-        segments.append(Segment(_start(epoch, sum(samples), most), parts_of(weights), samples))
+        segments.append(Segment(_start(epoch, sum(samples), most), parts_of(weights)))
     return Mixture(samples, merge(segments), shuffle)
-
-
-def _staged(
-    shards: ShardSet, ids: NDArray[np.int64], curriculum: Curriculum, shuffle: Shuffle, most: int | None
-) -> Staged:
-    """Makes the stages of a curriculum over samples, (n,) ascending ids."""
-    ordered = ids[curriculum.sort(_numbers(shards, ids, curriculum.by))]
-    segments = [
-        Segment(_start(epoch, len(ids), most), (1,), (max(1, round(share * len(ids))),))
-        for epoch, share in curriculum.shares.items()
-    ]
-    return Staged(shared(ordered), Mixture((len(ids),), merge(segments), shuffle))
 
 
 def _start(epoch: float, length: int, most: int | None) -> int:
     """Returns the position of a place in the run, such as 2.5; an epoch uses at most `most` of its positions."""
     return int(epoch) * length + round(epoch % 1 * min(length, most or length))
-
-
-def _numbers(shards: ShardSet, ids: NDArray[np.int64], by: str | Scores) -> NDArray[Any]:
-    """Returns the numbers by which a curriculum sorts samples, (n,)."""
-    found = columns(shards, "curriculum")
-    if not callable(by):
-        numbers = found[by][ids]
-        known = numbers > BAD_LABEL if by == "label" else (numbers > 0) | (by == "shard")
-        if not known.all():
-            where = shards.locate(int(ids[np.argmin(known)]))
-            raise ConfigError(
-                f"curriculum: the index does not know the {by} of {(~known).sum():,} of "
-                f"{counted(len(ids), 'image')}, such as {where.key!r} in {where.shard}: leave them out by subset, or "
-                f"give a function that returns a number for each"
-            )
-        return numbers
-    numbers = _array("curriculum", by(found))
-    if numbers.shape != (len(shards),) or numbers.dtype.kind not in "biuf" or not np.isfinite(numbers).all():
-        raise ConfigError(
-            f"curriculum: the function gave {numbers.dtype} of shape {numbers.shape}: allowed are finite numbers "
-            f"({len(shards)},)"
-        )
-    return numbers[ids]
 
 
 def _check_exists(argument: str, extension: str, shards: ShardSet) -> None:
@@ -564,3 +517,20 @@ def _array(name: str, values: Collection[Any], dtype: type[np.float64] | None = 
         return np.asarray(values, dtype)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{name}: numpy cannot make an array of it: {error}") from None
+
+
+def describe_sampling(positions: Positions) -> str:
+    """Says in words which samples an epoch has."""
+    if isinstance(positions, Remaining):
+        return f"{describe_sampling(positions.positions)} without {len(positions.left_out):,} that are left out"
+    if isinstance(positions, Mixture):
+        ratios = ", then ".join(":".join(map(str, each.parts)) for each in positions.segments[:_MOST_SHOWN])
+        return f"sources in the ratio {ratios}{' ...' if len(positions.segments) > _MOST_SHOWN else ''}"
+    samples = counted(positions.samples if isinstance(positions, Bucketed) else positions.length, "sample")
+    kinds: dict[type, str] = {
+        Bucketed: f"buckets of {samples}",
+        Custom: f"{samples} by a function",
+        Subset: f"a subset of {samples}",
+        Weighted: f"{samples} by weight",
+    }
+    return kinds.get(type(positions), f"all {samples}")

@@ -74,12 +74,6 @@ def check_identity(
                 difference = _shard_difference(saved.get("shards"), shards)
                 other = "other shards of the same samples, and shuffle='shards' depends on them"
                 problem = f"the state was saved with {other}: {difference}" if difference else problem
-            raise StateError(
-                f"{problem}. Make the loader as it was when the state was saved, start "
-                f"without the state, or change the sampling from there on: load_state_dict(state, "
-                f"change_sampling=True), GPULoaderDataModule(change_sampling=True) or "
-                f"GPULoaderTrainer(change_sampling=True)"
-            )
         if name == "labels":
             problem = (
                 f"the state was saved with other labels ({describe(state[name])}, here {value!r}): a .cls, a folder's "

@@ -3,7 +3,7 @@
 from gpuloader.plan.buckets import Bucketed
 from gpuloader.plan.draws import EPOCHS, Draw, Draws, Stream, check_epoch, check_seed
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
-from gpuloader.plan.mixture import Mixture, Segment, Staged, merge, mixture_of, parts_of, with_mixture
+from gpuloader.plan.mixture import Mixture, Segment, merge, parts_of
 from gpuloader.plan.order import Order, Shuffle, make_order
 from gpuloader.plan.positions import AllSamples, ByShard, Custom, Positions, Remaining, Subset, Weighted, digest_of
 
@@ -25,7 +25,6 @@ __all__ = [
     "Remaining",
     "Segment",
     "Shuffle",
-    "Staged",
     "Stream",
     "Subset",
     "Weighted",
@@ -34,7 +33,5 @@ __all__ = [
     "digest_of",
     "make_order",
     "merge",
-    "mixture_of",
     "parts_of",
-    "with_mixture",
 ]

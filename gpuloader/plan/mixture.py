@@ -1,8 +1,7 @@
-"""Samples in passes: position -> sample id, for several ranges in a ratio, or for the first samples of a row.
+"""Samples in passes: position -> sample id, for several ranges in a ratio.
 
     Mixture    several ranges of samples: each round of `sum(parts)` positions has their ratio exactly. A small range is
                repeated; a pass over a range continues across the ends of epochs
-    Staged     the first samples of a row. Fewer than an epoch has positions are repeated, in passes, too
 
 What each range gets may change along the run: a run is a row of segments, and each begins a new round. Their starts are
 counted from the beginning of the run, where position p of epoch e is e * length + p. So a position alone tells how many
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
 from gpuloader.plan.order import Order, Shuffle, make_order, seed_of_part
-from gpuloader.plan.positions import Positions, Remaining, digest_of
+from gpuloader.plan.positions import digest_of
 
 _TOTALS = np.array([*range(1, 10_001), 100_000])
 
@@ -55,12 +54,10 @@ class Segment:
     Attributes:
         start: its first position, counted from the beginning of the run.
         parts: how many of `sum(parts)` neighbouring positions each range gets.
-        sizes: how many samples of each range take part, its first ones.
     """
 
     start: int
     parts: tuple[int, ...]
-    sizes: tuple[int, ...]
 
     def given(self, positions: int) -> list[int]:
         """Counts the samples of each range in the first positions of the segment."""
@@ -101,27 +98,20 @@ class Mixture:
 
     Attributes:
         sizes: how many samples each range has; the first begins at sample 0, each next one where the last ends.
-        schedule: the segments that the weights ask for; the first starts at 0.
+        segments: those of the run; the first starts at 0.
         shuffle: the order of each pass.
-        changed: the segments of the run, if the weights were changed in it; otherwise they are those of the schedule.
     """
 
     repeats: ClassVar[bool] = True
 
     sizes: tuple[int, ...]
-    schedule: tuple[Segment, ...]
+    segments: tuple[Segment, ...]
     shuffle: Shuffle
-    changed: tuple[Segment, ...] | None = None
 
     @classmethod
     def of(cls, sizes: Sequence[int], weights: Sequence[float], shuffle: Shuffle) -> Mixture:
         """Makes the mixture of weights that do not change, all above 0; see `parts_of`."""
-        return cls(tuple(sizes), (Segment(0, parts_of(weights), tuple(sizes)),), shuffle)
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The segments of the run."""
-        return self.schedule if self.changed is None else self.changed
+        return cls(tuple(sizes), (Segment(0, parts_of(weights)),), shuffle)
 
     @property
     def length(self) -> int:
@@ -130,22 +120,11 @@ class Mixture:
 
     @property
     def fingerprint(self) -> str:
-        """See `Positions`; of what the weights ask for."""
-        if len(self.schedule) == 1 and self.schedule[0].sizes == self.sizes:
-            return digest_of(f"mixture {self.sizes} {self.schedule[0].parts} {self.shuffle}")
-        segments = [(segment.start, segment.parts, segment.sizes) for segment in self.schedule]
+        """See `Positions`."""
+        if len(self.segments) == 1:
+            return digest_of(f"mixture {self.sizes} {self.segments[0].parts} {self.shuffle}")
+        segments = [(segment.start, segment.parts) for segment in self.segments]
         return digest_of(f"mixture {self.sizes} {segments} {self.shuffle}")
-
-    def at(self, position: int) -> Segment:
-        """Returns the segment of the run at a position, counted from the beginning of the run."""
-        return [segment for segment in self.segments if segment.start <= position][-1]
-
-    def change(self, before: Sequence[Segment], position: int) -> Mixture:
-        """Goes by other segments before a position of the run, and by the schedule from there on."""
-        own = replace(self, changed=None)
-        now = replace(own.at(position), start=position)
-        later = (segment for segment in self.schedule if segment.start > position)
-        return replace(self, changed=merge([*(segment for segment in before if segment.start < position), now, *later]))
 
     def order(self, seed: int, epoch: int) -> Order:
         pieces = self._pieces(epoch * self.length)
@@ -157,7 +136,7 @@ class Mixture:
                 ranges, before = _round_of(segment.parts)
                 here = np.flatnonzero((positions >= first) & (positions < end))
                 turn, slot = np.divmod(positions[here] - first + slots, len(ranges))
-                for number, (size, part, (done, index)) in enumerate(zip(segment.sizes, segment.parts, passes)):
+                for number, (size, part, (done, index)) in enumerate(zip(self.sizes, segment.parts, passes)):
                     rows = np.flatnonzero(ranges[slot] == number)
                     more, places = np.divmod(index + turn[rows] * part + before[slot[rows]], size)
                     for each in np.unique(more):
@@ -182,68 +161,18 @@ class Mixture:
                 # Python's integers, because positions of the run can be beyond 64 bits.
                 rounds, slots = divmod(first - segment.start, sum(segment.parts))
                 counts = [count + rounds * part for count, part in zip(given, segment.parts)]
-                passes = [divmod(count, size) for count, size in zip(counts, segment.sizes)]
+                passes = [divmod(count, size) for count, size in zip(counts, self.sizes)]
                 pieces.append(_Piece(first - begin, last - begin, segment, slots, passes))
         return pieces
 
     @cached_property
     def _given(self) -> list[list[int]]:
-        """For each segment, how many samples each range has given before it; a range of another size begins a pass."""
+        """For each segment, how many samples each range has given before it."""
         given = [[0] * len(self.sizes)]
         for segment, after in pairwise(self.segments):
-            counts = zip(given[-1], segment.given(after.start - segment.start), segment.sizes, after.sizes)
-            given.append(
-                [
-                    before + here if size == size_after else -(-(before + here) // size) * size_after
-                    for before, here, size, size_after in counts
-                ]
-            )
+            here = segment.given(after.start - segment.start)
+            given.append([before + now for before, now in zip(given[-1], here)])
         return given
-
-
-@dataclass(frozen=True, eq=False)
-class Staged:
-    """The first samples of a row, as many as the segment at a position says.
-
-    Attributes:
-        ids: (n,) int64.
-        passes: the mixture of one range, of n samples, whose segments have its sizes.
-    """
-
-    repeats: ClassVar[bool] = True
-
-    ids: NDArray[np.int64]
-    passes: Mixture
-
-    @property
-    def length(self) -> int:
-        return len(self.ids)
-
-    @property
-    def shuffle(self) -> Shuffle:
-        return self.passes.shuffle
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return digest_of(f"staged {self.passes.fingerprint}", self.ids)
-
-    def order(self, seed: int, epoch: int) -> Order:
-        order = self.passes.order(seed, epoch)
-        return lambda positions: self.ids[order(positions)]
-
-    def includes(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.isin(ids, self.ids[: max(segment.sizes[0] for segment in self.passes.segments)])
-
-
-def mixture_of(positions: Positions) -> Mixture | None:
-    """Returns the mixture that positions are of, also where samples are left out; None if they are of none."""
-    inner = positions.positions if isinstance(positions, Remaining) else positions
-    return inner if isinstance(inner, Mixture) else None
-
-
-def with_mixture(positions: Positions, mixture: Mixture) -> Positions:
-    """Returns positions with another mixture."""
-    return replace(positions, positions=mixture) if isinstance(positions, Remaining) else mixture
 
 
 @lru_cache(maxsize=8)

@@ -21,7 +21,6 @@ from gpuloader.plan import Draws, LastBatch, Shuffle
 from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.crops import FiveCrop, TenCrop
 from gpuloader.recipe.drawn import Batching, Drawn
-from gpuloader.recipe.html_table import recipe_html
 from gpuloader.recipe.mix import Mix, as_mix
 from gpuloader.recipe.model import MAX_STEPS, Ints, Transform, check_transforms, kept_as
 from gpuloader.recipe.moving import Floats
@@ -200,9 +199,6 @@ class Recipe:
     def __repr__(self) -> str:
         """Writes the call that makes it, without keys at their default."""
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in set_values(self).items())})"
-
-    def _repr_html_(self) -> str:
-        return recipe_html(as_plain_values(self, brief=True))
 
     @property
     def default_shuffle(self) -> Shuffle:

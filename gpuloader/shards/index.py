@@ -37,7 +37,6 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import astuple, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
@@ -375,7 +374,7 @@ class SetIndex(Index):
         return cls(Columns.map(path, read_index_head, _check_values))
 
     def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        return self._columns.use(name, start, self._rows(COLUMNS[name][1]) if stop is None else stop)
+        return self._columns.use(name, start, self.head.rows(COLUMNS[name][1]) if stop is None else stop)
 
     def at(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Returns a copy of these rows of a column."""
@@ -388,21 +387,6 @@ class SetIndex(Index):
     def data_digests(self, first: int = 0, end: int | None = None) -> Iterator[DataDigest]:
         """Yields the digest of the samples of each of the shards [first, end)."""
         return _data_digests(self.head, first, len(self.sample_end) if end is None else end)
-
-    def first(self, shards: int) -> SetIndex:
-        """Returns the index of the first shards; both share the columns."""
-        part = copy(self)
-        for name in ("sample_end", "shard_bytes", "shard_mtime_ns", "left_out_count", "names", "tags"):
-            setattr(part, name, getattr(self, name)[:shards])
-        part.left_out = tuple(item for item in self.left_out if item.shard < shards)
-        return part
-
-    def _rows(self, kind: str) -> int:
-        """Counts the rows that columns of this kind have of its shards."""
-        if len(self.sample_end) == self.head.rows("shards"):
-            return self.head.rows(kind)
-        ends = next((name for name, rows in _ENDS.items() if rows == kind), None)
-        return len(self) if ends is None or not len(self) else int(self._columns.use(ends, len(self) - 1, len(self))[0])
 
     def digest(self) -> bytes:
         """Identifies the indexed content: everything except the tars' times, the members left out and `seekable`."""

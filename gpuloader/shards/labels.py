@@ -69,6 +69,10 @@ class Labels(ABC):
     def digest(self) -> str | None:
         return None
 
+    def digest_of_first(self, samples: int) -> str | None:
+        """Returns the digest of the first samples of the data alone."""
+        return None
+
     @abstractmethod
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         """Returns (b,) int64 labels of (b,) samples; raises InterruptedError when they are no longer `wanted`."""
@@ -178,10 +182,10 @@ class _Used:
             advice += f"Sampling(require=['{extension}']) leaves such samples out"
         self.refuse(samples, f"lack a label: they have no .{extension} component", f"{advice}; {_LABEL_FROM}")
 
-    def digest(self, label_of: _LabelOf) -> NDArray[np.uint8]:
-        """Returns a digest of their labels, as this function returns them."""
+    def digest(self, label_of: _LabelOf, samples: int | None = None) -> NDArray[np.uint8]:
+        """Returns a digest of their labels, as this function returns them; of those among the first `samples`."""
         digest = hashlib.blake2b(digest_size=16)
-        for block in row_blocks(len(self.shards)):
+        for block in row_blocks(len(self.shards) if samples is None else samples):
             digest.update(label_of(self.of(np.arange(*block))).astype("<i8", copy=False).tobytes())
         return np.frombuffer(digest.digest(), np.uint8)
 
@@ -205,6 +209,9 @@ class _Known(Labels):
 
         what = f"labels of {self.place} {sorted(self.names.items())}"
         return (self._used.shards.index.kept(what, make) if self._used.of is every else make()).tobytes().hex()
+
+    def digest_of_first(self, samples: int) -> str:
+        return self._used.digest(self._label_of, samples).tobytes().hex()
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         return self._label_of(samples)

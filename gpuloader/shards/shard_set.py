@@ -201,12 +201,6 @@ class ShardSet:
         digest = sum(self.index.data_digests(0, shard), DataDigest())
         return digest + self.index.data_digest_of(int(self._starts[shard]), samples)
 
-    def first(self, samples: int) -> ShardSet:
-        """Returns the first shards that have so many samples together, or some more; they open files of their own."""
-        shards = int(np.searchsorted(self._starts, samples))
-        # Nobody asks for the entries of later shards.
-        return ShardSet(self.shards[:shards], self.index.first(shards), self._entries, self._cache, self._read_cached)
-
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
         """Returns the digest of each run of so many shards; the last run may be shorter."""
         ends = [*range(shards, len(self.shards), shards), len(self.shards)]

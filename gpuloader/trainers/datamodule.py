@@ -14,7 +14,6 @@ from gpuloader.loading.argument_types import AnyDevice, AnyFields, AnyOutput, An
 from gpuloader.loading.arguments import resolve_bad_images
 from gpuloader.loading.loader import GPULoader, fresh_run_of
 from gpuloader.loading.selection import Sources
-from gpuloader.loading.state import is_same
 from gpuloader.loading.world import World
 
 _IN_EVERY_STAGE = ("seed", "on_error", "decoder", "output", "fields", "label_from", "cache")
@@ -54,8 +53,6 @@ class TrainerLoaders:
         eval_loader: arguments of `GPULoader` for every stage but training. Those stages share `batch_size`, `seed`,
             `on_error` (without the known bad images), `decoder`, `output`, `fields`, `label_from` and `cache` with
             training, unless they are given here. Bad images that training replaces, they leave out.
-        change_sampling: whether the sampling of training may differ from a checkpoint's, see
-            `GPULoader.load_state_dict`. In the middle of an epoch, only the weights of sources may.
         loader: arguments of `GPULoader` for training.
 
     Raises:
@@ -74,12 +71,10 @@ class TrainerLoaders:
         batch_size: int,
         eval_preset: AnyPreset = "imagenet_eval",
         eval_loader: EvaluationOptions | None = None,
-        change_sampling: bool = False,
         **loader: Unpack[TrainingOptions],
     ) -> None:
         super().__init__()
         self.batch_size = batch_size
-        self.change_sampling = change_sampling
         self._shards = {"train": train, "val": val, "test": test, "predict": predict}
         self._loader = loader
         self._eval_loader = evaluation_options(loader, eval_preset, eval_loader)
@@ -147,7 +142,7 @@ class TrainerLoaders:
     def _alone(self, stage: str) -> GPULoader:
         loader = self._loader_of(stage)
         if stage == "train" and self._state:
-            loader.load_state_dict(self._state, change_sampling=self.change_sampling)
+            loader.load_state_dict(self._state)
         return loader
 
     def _loader_of(self, stage: str, device_id: AnyDevice = "auto", world: World | None = None) -> GPULoader:
@@ -179,18 +174,13 @@ class TrainerLoaders:
     def _resume(self, loader: GPULoader, epoch: int, done: int) -> None:
         """Moves the training loader past the first batches of an epoch.
 
-        Without any, all may differ from the checkpoint; then only the weights that the same sources had so far stay. A
-        run that begins has none of these: a state is then of an earlier run.
+        Without any, all may differ from the checkpoint.
         """
         state, self._state = self._state or loader.state_dict(), {}  # a checkpoint of another data module has no state
-        place = {"epoch": epoch, "delivered": 0}
         if done:
-            place = self._place_of(loader, state, epoch, done)
-        elif epoch == 0 or not self.change_sampling:
-            own = loader.state_dict()
-            is_ours = epoch > 0 and is_same(state.get("sampling"), own["sampling"])
-            state = {**own, "mixture": state.get("mixture") if is_ours else None}
-        loader.load_state_dict({**state, **place}, change_sampling=self.change_sampling)
+            loader.load_state_dict({**state, **self._place_of(loader, state, epoch, done)})
+        else:
+            loader.set_epoch(epoch)
 
     def _place_of(self, loader: GPULoader, state: Mapping[str, Any], epoch: int, done: int) -> dict[str, int]:
         """Returns the place in the middle of an epoch, which goes on as it began."""
@@ -201,20 +191,8 @@ class TrainerLoaders:
                 f"the checkpoint was saved in the middle of an epoch with batch_size x devices = {describe(saved)}; "
                 f"now it is {global_batch}: resume with {describe(saved)}, or from a checkpoint at an epoch's end"
             )
-        resumed = fresh_run_of(loader).resume(state, change_sampling=self.change_sampling)
-        run = resumed.run
-        if run is not resumed.whole and state["epoch"] != epoch:
-            raise StateError(
-                f"the checkpoint was saved at the last batch of epoch {state['epoch']}, and Lightning "
-                f"cannot tell that it was the last, because shards were appended since: resume from the checkpoint of "
-                f"another batch, or from one that was saved at the epoch's end"
-            )
-        if resumed.cursor.delivered != state["delivered"]:
-            raise StateError(
-                f"{resumed.changes}. In the middle of an epoch of Lightning's, only the weights of sources may change: "
-                f"resume from a checkpoint that was saved at an epoch's end"
-            )
-        return run.plan.place(run.plan.on(state.get("ranks")).at(epoch, done))  # as the ranks of then counted it
+        plan = fresh_run_of(loader).resume(state).run.plan
+        return plan.place(plan.on(state.get("ranks")).at(epoch, done))  # as the ranks of then counted it
 
 
 # Type checkers read the `Unpack`. jsonargparse finds the arguments in GPULoader itself, with defaults and descriptions.

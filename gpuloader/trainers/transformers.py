@@ -47,9 +47,6 @@ class GPULoaderTrainer(Trainer):
     in the middle of an epoch and on another number of ranks, if the global batch stays the same. Each training log has
     the numbers of `stats().scalars()`.
 
-    With `change_sampling=True`, the training loader's sampling may differ from the checkpoint's, see
-    `GPULoader.load_state_dict`. In the middle of an epoch, only the weights of its sources may.
-
     To change more, subclass it, or put it before another subclass of Trainer: `class Mine(GPULoaderTrainer, Other)`.
 
     Raises:
@@ -57,9 +54,8 @@ class GPULoaderTrainer(Trainer):
         StateError: when training resumes with another recipe, data, seed or place than the checkpoint's.
     """
 
-    def __init__(self, *args: Any, change_sampling: bool = False, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **kwargs)
-        self.change_sampling = change_sampling
         self.add_callback(GPULoaderState())
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401
@@ -69,7 +65,7 @@ class GPULoaderTrainer(Trainer):
         if self.args.auto_find_batch_size:
             raise ConfigError("auto_find_batch_size: a GPULoader's batch size is fixed")
         self._check("train", self.train_dataset, self._train_batch_size)
-        return _TrainingBatches(_Steps(self.train_dataset, self.change_sampling))
+        return _TrainingBatches(_Steps(self.train_dataset))
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:  # noqa: ANN401
         """Makes batches of an evaluation loader; `eval_dataset` is one, a name of several, or None for the only one."""
@@ -160,9 +156,8 @@ class _Steps(Dataset[Any]):
         epoch: of the next batches.
     """
 
-    def __init__(self, loader: GPULoader[Any], change_sampling: bool) -> None:
+    def __init__(self, loader: GPULoader[Any]) -> None:
         self.loader = loader
-        self._change_sampling = change_sampling
         self.epoch = 0
         self._batches: Iterator[Any] = iter(())
         self._next: int | None = None  # the number of the next batch; None before the epoch's first
@@ -184,7 +179,7 @@ class _Steps(Dataset[Any]):
 
     def resume(self, state: dict[str, Any]) -> None:
         """Takes the state of a checkpoint, at whose place the next batch must be."""
-        self.loader.load_state_dict(state, change_sampling=self._change_sampling)
+        self.loader.load_state_dict(state)
         plan, place = run_of(self.loader).plan, self.loader.state_dict()
         self._saved = plan.place(plan.at_step(plan.cursor(place["epoch"], place["delivered"])))
         self._ranks = state.get("ranks")
@@ -198,7 +193,7 @@ class _Steps(Dataset[Any]):
                 f"Trainer resumes with sample {place['delivered']} of epoch {place['epoch']}, but the checkpoint's "
                 f"state goes on after {saved['delivered']} samples of epoch {saved['epoch']}: resume with the same "
                 f"batch size x ranks, steps_per_epoch and gradient_accumulation_steps as before, and without "
-                f"ignore_data_skip; in the middle of an epoch, only the weights of sources may change"
+                f"ignore_data_skip"
             )
         if step == 0:
             self.loader.set_epoch(self.epoch)

@@ -1,7 +1,7 @@
-"""Writes the results in docs/benchmark into the README and docs/: no figure there is copied by hand.
+"""Writes the results beside it into the README and docs/benchmark.md: no figure there is copied by hand.
 
-The outputs of `gpuloader verify --json` in docs/verified go into docs/guarantees.md, and what `scripts/bench/simulate`
-computes into docs/scale.md. `scripts/bench/publish` does all of this, and draws the plots again.
+The outputs of `gpuloader verify --json` in docs/verified go into docs/guarantees.md. `scripts/bench/publish` does all
+of this, and draws the plots again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import needs
 from hosting import table as host_table
 from peers import PLOT, python_of
 from ranking import table as ranks_table
@@ -21,7 +20,7 @@ from scaling import table as scale_table
 from starting import table as start_table
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "docs/benchmark"
+RESULTS, PLOTS = ROOT / "scripts/bench/results", ROOT / "docs/benchmark"
 VERIFIED = ROOT / "docs/verified"
 BEGIN, END = "<!-- measured: written by scripts/bench/publish -->\n", "<!-- end -->\n"
 _VERSIONS = {"nvidia-dali-cuda120": "DALI", "torch": "torch", "turboloader": "turboloader", "spdl": "SPDL"}
@@ -51,8 +50,7 @@ def main() -> None:
         path.write_text(replaced(path.read_text(), text))
     for name in results:
         command = [python_of(PLOT, ROOT / ".bench"), Path(__file__).with_name("plot.py")]
-        subprocess.run([*command, RESULTS / f"{name}.json", RESULTS / f"{name}.png"], check=True)
-    needs.draw(_simulation()).savefig(RESULTS / "simulation.png", dpi=120)
+        subprocess.run([*command, RESULTS / f"{name}.json", PLOTS / f"{name}.png"], check=True)
 
 
 def write_parts(results: dict[str, dict[str, Any]]) -> dict[str, str]:
@@ -62,12 +60,7 @@ def write_parts(results: dict[str, dict[str, Any]]) -> dict[str, str]:
         "README.md": short(results),
         "docs/benchmark.md": full(results),
         "docs/guarantees.md": proven(verified),
-        "docs/scale.md": needs.page(_simulation()),
     }
-
-
-def _simulation() -> dict[str, Any]:
-    return json.loads((RESULTS / "simulation.json").read_text())
 
 
 def load() -> dict[str, dict[str, Any]]:

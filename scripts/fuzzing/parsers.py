@@ -17,7 +17,6 @@ from forging import parts_of, sealed
 from making import write_shard
 
 from fuzzing.annotations import takes_annotations
-from fuzzing.jobs import Job, Result
 from gpuloader import GPULoader
 from gpuloader.collators import REFUSALS, Collator, as_arrays, as_json, padded, stacked
 from gpuloader.errors import ConfigError, DataError, PresetError, StateError
@@ -55,10 +54,10 @@ class Parsers:
             "annotations": takes_annotations,
         }
 
-    def examine(self, job: Job, mutants: Mapping[int, bytes]) -> Result:
-        """Parses each mutant, and uses what comes out."""
-        accepted = sum(map(self._takes[job.kind], mutants.values()))
-        return Result(Counter({"refused": len(mutants) - accepted, "accepted": accepted}))
+    def examine(self, kind: str, mutants: Mapping[int, bytes]) -> Counter[str]:
+        """Parses each mutant, and uses what comes out; counts outcomes."""
+        accepted = sum(map(self._takes[kind], mutants.values()))
+        return Counter(refused=len(mutants) - accepted, accepted=accepted)
 
     def _takes_state(self, data: bytes) -> bool:
         try:

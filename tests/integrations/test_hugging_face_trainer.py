@@ -58,7 +58,7 @@ class Stop(TrainerCallback):
 
 
 def trainer(folder: str | Path, train: GPULoader | None, **given: Any) -> GPULoaderTrainer:  # noqa: ANN401
-    names = ("eval_dataset", "compute_metrics", "callbacks", "change_sampling")
+    names = ("eval_dataset", "compute_metrics", "callbacks")
     made = {key: given.pop(key) for key in names if key in given}
     arguments = {
         "per_device_train_batch_size": 8,
@@ -191,30 +191,6 @@ def test_a_restart_of_another_run_is_an_error(
         pytest.raises(StateError, match=says),
     ):
         trainer(tmp_path, train, **given).train(resume_from_checkpoint=True)
-
-
-def test_declared_weights_change_where_a_run_resumes_and_each_source_goes_on_in_its_pass(
-    shards: list[Path], tmp_path: Path
-) -> None:
-    def run(weight: int, step: int | None = None, declared: bool = False, **given: Any) -> list[list[int]]:  # noqa: ANN401
-        sources = [{"tar": shards[0], "weight": weight}, {"tar": shards[1]}]
-        with loader(sources, **TRAIN, **given) as train:
-            trained = trainer(tmp_path / str(weight), train, change_sampling=declared)
-            trained.train(resume_from_checkpoint=None if step is None else str(tmp_path / f"3/checkpoint-{step}"))
-        return trained.model.seen
-
-    before = run(3)
-    with pytest.raises(StateError, match=r"or GPULoaderTrainer\(change_sampling=True\)"):
-        run(1, 2)
-    with pytest.raises(StateError, match=r"the checkpoint's state goes on after 0 samples of epoch 1.*; in the middle"):
-        run(1, 2, declared=True, shuffle="none")
-    for step in (2, 5):
-        whole = before[:step] + run(1, step, declared=True)
-        assert [sum(sample < 20 for sample in ids) for ids in whole] == [6] * step + [4] * (10 - step)
-        for source in (range(20), range(20, 40)):
-            seen = [sample for ids in whole for sample in ids if sample in source]
-            for first in range(0, len(seen), 20):  # a pass
-                assert len(set(seen[first : first + 20])) == len(seen[first : first + 20])
 
 
 @pytest.mark.parametrize(

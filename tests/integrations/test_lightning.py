@@ -222,57 +222,6 @@ def test_a_run_on_a_folder_goes_on_in_mid_epoch_there_and_on_its_shards(
         assert fit(source, tmp_path, path).steps["train"] == whole["train"][3:]
 
 
-def test_an_epoch_goes_on_without_shards_that_were_appended_since(tar: list[str], tmp_path: Path) -> None:
-    before = fit(tar[:1], tmp_path, callbacks=[checkpoints(lightning, tmp_path, **EVERY_STEP)]).steps["train"]
-    states, all_of = dict(in_order(tmp_path)), fit(tar, tmp_path).steps["train"]
-    assert [len([step for step in steps if step.epoch == 1]) for steps in (before, all_of)] == [2, 5]
-    steps = fit(tar, tmp_path, states[1]).steps
-    assert steps["train"] == [before[1], *all_of[5:]]
-    assert {step.epoch for step in steps["val"]} == {1}  # Lightning does not notice the end of the shorter epoch
-    with pytest.raises(StateError, match="saved at the last batch of epoch 0, and Lightning cannot tell"):
-        fit(tar, tmp_path, states[2])
-
-
-@no_validation
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_declared_weights_change_where_a_run_resumes_and_each_source_goes_on_in_its_pass(
-    tar: list[str], tmp_path: Path
-) -> None:
-    def run(weight: int, *ckpt_paths: Path | None, to: str | None = None, reload: int = 0, **options: Any) -> Any:
-        """The ids of each step of two epochs, of five steps each; of the last of several runs on one data module."""
-        sources = [{"tar": tar[0], "weight": weight}, {"tar": tar[1]}]
-        module = GPULoaderDataModule(sources, batch_size=8, **SMALL, **options)
-        saving = [] if to is None else [checkpoints(lightning, tmp_path / to, **EVERY_STEP)]
-        how = {"limit_val_batches": 0, "reload_dataloaders_every_n_epochs": reload}
-        for ckpt_path in ckpt_paths or [None]:
-            trained = model(lightning)
-            fitting = trainer(lightning, tmp_path, callbacks=saving, **how)
-            fitting.fit(trained, datamodule=module, ckpt_path=ckpt_path)
-        return [step.ids for step in trained.steps["train"]]
-
-    before = run(3, to="before")
-    states = dict(in_order(tmp_path / "before"))
-    with pytest.raises(StateError, match=r", GPULoaderDataModule\(change_sampling=True\) or"):
-        run(1, states[2])
-    with pytest.raises(StateError, match=r"epoch 0 cannot go on.* In the middle of an epoch of Lightning's, only the"):
-        run(3, states[2], change_sampling=True, shuffle="none")
-    in_order_of_ids = [n for ids in run(3, states[5], change_sampling=True, shuffle="none") for n in ids if n < 20]
-    assert in_order_of_ids == [n % 20 for n in range(30, 60)]  # of epoch 1; epoch 0 has 30 samples of the first source
-    for done in (5, 2):  # at the start of an epoch, and in the middle of one
-        after = run(1, states[done], to=f"after {done}", change_sampling=True)
-        whole = before[:done] + after
-        assert [sum(sample < 20 for sample in ids) for ids in whole] == [6] * done + [4] * (10 - done)
-        for source in (range(20), range(20, 40)):
-            given = [sample for ids in whole for sample in ids if sample in source]
-            for first in range(0, len(given), 20):  # a pass
-                assert len(set(given[first : first + 20])) == len(given[first : first + 20])
-    states = dict(in_order(tmp_path / "after 2"))
-    for done, reload in ((7, 0), (5, 0), (3, 1)):  # later resumes need no declaration
-        assert run(1, states[done], reload=reload) == whole[done:]
-    for declared in (False, True):  # a new run on the same data module has no weights from before
-        assert run(1, states[7], None, change_sampling=declared) == run(1)
-
-
 @pytest.mark.parametrize("hook", ["training_step", "on_train_batch_end", "validation_step"])
 def test_a_run_that_fails_goes_on_with_the_batch_that_was_not_trained(
     tar: list[str], tmp_path: Path, hook: str
@@ -557,11 +506,6 @@ def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
         ("sampling.weights", "balanced", {"weights": "balanced"}),
         ("sampling", "{buckets: {area: 65536, ratios: [1, 2]}}", {"buckets": {"area": 65536, "ratios": (1, 2)}}),
         ("sampling", "{buckets: [[64, 64], [48, 96]]}", {"buckets": [(64, 64), (48, 96)]}),
-        (
-            "sampling",
-            "{curriculum: {by: width, shares: {0: 0.5}}}",
-            {"curriculum": {"by": "width", "shares": {0: 0.5}}},
-        ),
         ("sampling", "balanced", None),
         ("on_error", "replace", "replace"),
         ("on_error", "{replace: true}", {"replace": True}),

@@ -348,26 +348,26 @@ def test_an_interrupt_at_any_place_of_loading_a_state_leaves_it_or_the_one_befor
     samples = [{"__key__": f"{i}", "jpg": jpeg(40, 50), "cls": b"1"} for i in range(12)]
     tars = [write_shard(tmp_path / f"train-{part}.tar", samples[part::3]) for part in range(3)]
 
-    def make(weight: int, shards: int) -> GPULoader:
-        sources = [{"tar": tars[0], "weight": weight}, {"tar": tars[1:shards]}]
-        return loader(sources, 2, decoder=Decoder(num_threads=1), shuffle="none")
+    def make(batch_size: int) -> GPULoader:  # the quantum is the batch size, or that of a state
+        options = {"sampling": {"buckets": [(32, 40), (40, 32)]}, "last_batch": "pad"}
+        return loader(tars, batch_size, decoder=Decoder(num_threads=1), shuffle="none", **options)
 
-    with make(1, 2) as earlier:  # with other weights, and before a shard was appended
+    with make(4) as earlier:
         next(iter(earlier))
         state = {**earlier.state_dict(), "quarantine": [[1, "torn"]]}
-    with make(3, 3) as batches:
+    with make(2) as batches:
         fresh, whole = batches.state_dict(), list(map(records, batches))
-        batches.load_state_dict(state, change_sampling=True)
+        batches.load_state_dict(state)
         after, rest = batches.state_dict(), list(map(records, batches))
-        resume, resumed = Run.resume, run_of(batches).resume(state, change_sampling=True)  # which only computes
-        monkeypatch.setattr(Run, "resume", lambda run, of, **_: resumed if of is state else resume(run, of))
+        resume, resumed = Run.resume, run_of(batches).resume(state)  # which only computes
+        monkeypatch.setattr(Run, "resume", lambda run, of: resumed if of is state else resume(run, of))
         for place in places(5):
             batches.load_state_dict(fresh)
             epoch = iter(batches)
             next(epoch)
             before = batches.state_dict()
             interrupt = InterruptAt(place, everywhere=False)
-            interrupt.run(partial(batches.load_state_dict, state, change_sampling=True))
+            interrupt.run(partial(batches.load_state_dict, state))
             said = batches.state_dict()
             assert said in (before, after), interrupt.where
             goes_on = list(map(records, epoch if said == before else batches))

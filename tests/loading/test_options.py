@@ -144,7 +144,6 @@ def test_what_is_not_said_is_at_its_default() -> None:
         "replacement": True,
         "steps_per_epoch": None,
         "buckets": None,
-        "curriculum": None,
         "require": (),
     }
     assert asdict(LabelFrom()) == {"place": "default", "classes": None, "order": "name"}

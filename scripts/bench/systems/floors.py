@@ -76,16 +76,12 @@ def decode(
     *,
     resize: bool,
     whole: bool = False,
-    set_affinity: bool = False,
-    **knobs: float,
 ) -> Callable[[int], Iterator[Images]]:
     """Decoding alone, or with resizing; what comes out is one pixel of each image.
 
     Args:
         task: its threads, batch and device.
         whole: decode whole files, not only the regions that the recipe needs.
-        set_affinity: tie each of DALI's threads to a core.
-        knobs: arguments of DALI's decoder.
     """
     batches = ReadAhead(Reader(Run(plan, shards, preset)), plan, Cursor(), depth=_PREFETCH + 1)
     in_flight: list[EncodedBatch] = []
@@ -102,14 +98,13 @@ def decode(
         num_threads=task.threads,
         device_id=None if task.device == "cpu" else 0,
         prefetch_queue_depth=_PREFETCH,
-        set_affinity=set_affinity,
     )
     def graph() -> Any:  # noqa: ANN401
         dtypes = [types.UINT8] if whole else [types.UINT8, types.INT32, types.INT32]
         encoded, *window = fn.external_source(
             source=source, num_outputs=len(dtypes), dtype=dtypes, ndim=[1] * len(dtypes), no_copy=True
         )
-        options = {"device": "cpu" if task.device == "cpu" else "mixed", "adjust_orientation": False, **knobs}
+        options = {"device": "cpu" if task.device == "cpu" else "mixed", "adjust_orientation": False}
         if whole:
             image = fn.decoders.image(encoded, **options)
         else:

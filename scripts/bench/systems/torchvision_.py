@@ -2,7 +2,6 @@
 
     pil          Pillow, transforms on its images; Pillow always antialiases
     decode_jpeg  torchvision.io.decode_jpeg, transforms on tensors
-    torchcodec   torchcodec.decoders.decode_jpeg, which replaces it, transforms on tensors
     simplejpeg   libjpeg-turbo through simplejpeg, transforms on tensors: where decode_jpeg cannot be loaded
 
 Workers hand over uint8 batches, and the loop normalises: a quarter of the bytes go through shared memory.
@@ -56,7 +55,7 @@ from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-DECODERS = ("pil", "decode_jpeg", "torchcodec", "simplejpeg")
+DECODERS = ("pil", "decode_jpeg", "simplejpeg")
 
 
 def make(task: Task) -> Loader:
@@ -80,7 +79,7 @@ def make(task: Task) -> Loader:
             yield images.to(task.device) if images.is_floating_point() else normalise(images, task.device)
 
     settings = {"num_workers": task.threads, "prefetch_factor": prefetch, "hand-over": "uint8, normalised by the batch"}
-    return Loader(epoch, settings, ("torch", "torchvision", "pillow", "simplejpeg", "torchcodec"))
+    return Loader(epoch, settings, ("torch", "torchvision", "pillow", "simplejpeg"))
 
 
 def _mixed(samples: list[torch.Tensor]) -> torch.Tensor:
@@ -223,12 +222,6 @@ def _decode_simplejpeg(data: bytes) -> torch.Tensor:
     return torch.from_numpy(simplejpeg.decode_jpeg(data)).permute(2, 0, 1)
 
 
-def _decode_torchcodec(data: bytes) -> torch.Tensor:
-    from torchcodec.decoders import decode_jpeg
-
-    return decode_jpeg(data, mode="RGB")
-
-
 def _decode_torchvision(data: bytes) -> torch.Tensor:
     from torchvision.io import ImageReadMode, decode_jpeg
 
@@ -242,7 +235,6 @@ def _decoder(variant: str) -> Callable[[bytes], Image.Image | torch.Tensor]:
     return {
         "pil": _decode_pil,
         "decode_jpeg": _decode_torchvision,
-        "torchcodec": _decode_torchcodec,
         "simplejpeg": _decode_simplejpeg,
     }[variant]
 
