@@ -24,7 +24,7 @@ from gpuloader.images.arrays import array_gate
 from gpuloader.images.limits import Refused
 from gpuloader.plan import Draws
 from gpuloader.recipe import load_preset
-from gpuloader.shards import ShardIndex, open_index
+from gpuloader.shards import Index, open_index
 from gpuloader.shards.scan import scan_bytes
 
 Examine: TypeAlias = Callable[[bytes], bool]
@@ -96,7 +96,7 @@ def loader_of(folder: Path) -> GPULoader:
     return GPULoader(shard, 2, None, preset="imagenet_eval", label_from=None)
 
 
-def scanned(tar: bytes) -> ShardIndex:
+def scanned(tar: bytes) -> Index:
     """The index of a tar in memory."""
     return scan_bytes(lambda size, place: tar[place : place + size], len(tar), 0, "a.tar")
 
@@ -107,21 +107,21 @@ def _takes_tar(data: bytes) -> bool:
 
 
 def _takes_index(data: bytes) -> bool:
-    index = ShardIndex.parse(sealed(parts_of(data)), "a.gpuidx")
-    _use(index, index.shard_bytes)
+    index = Index.parse(sealed(parts_of(data)), "a.gpuidx")
+    _use(index, index.shard_bytes.item(0))
     return True
 
 
-def _use(index: ShardIndex, size_bytes: int) -> None:
+def _use(index: Index, size_bytes: int) -> None:
     """All that the library asks an index; it may not reach outside the shard."""
-    keys = index.all_keys()
+    keys = list(index.each_key())
     assert [index.key(row) for row in range(len(index))] == keys, "keys differ"
     places = [index.component(row, extension) for row in range(len(index)) for extension in index.extensions]
     places += zip(index.column("image_offset").tolist(), index.column("image_size").tolist(), strict=True)
     assert all(place is None or 0 <= place[0] <= sum(place) <= size_bytes for place in places), "outside the shard"
-    assert len(index.decoded()) == len(keys), "other lengths"
+    assert len(index.image_extensions()) == len(keys), "other lengths"
     index.digest()
-    ShardIndex.parse(index.to_bytes(), "a.gpuidx")
+    Index.parse(index.to_bytes(), "a.gpuidx")
 
 
 def _takes_array(data: bytes) -> bool:
