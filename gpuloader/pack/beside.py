@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gpuloader.errors import PackError, describe
 from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations
 from gpuloader.pack.records import OpenedSource
-from gpuloader.shards.index import IMAGE_EXTENSIONS
+from gpuloader.shards.pictures import IMAGE_EXTENSIONS
 
 MOST_BYTES = 16 << 20  # of a text file
 MOST_YAML_BYTES = 1 << 18

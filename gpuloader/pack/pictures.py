@@ -20,7 +20,7 @@ from gpuloader.images.pillow_modes import TURNED_BACK, as_8_bits
 from gpuloader.images.png import check_data, decoder_png
 from gpuloader.images.webp import check_webp
 from gpuloader.pack.seekable import make_seekable, restart_option
-from gpuloader.shards.index import ARRAY_EXTENSION
+from gpuloader.shards.pictures import ARRAY_EXTENSION
 
 DEFAULT_QUALITY = 90
 

@@ -9,7 +9,7 @@ from forging import parts_of, sealed
 
 from fuzzing.annotations import takes_annotations
 from gpuloader.errors import DataError
-from gpuloader.shards import ShardIndex
+from gpuloader.shards import Index
 from gpuloader.shards.scan import scan_bytes
 
 
@@ -19,7 +19,7 @@ def examine(kind: str, mutants: Sequence[bytes]) -> Counter[str]:
     return Counter(refused=len(mutants) - accepted, accepted=accepted)
 
 
-def scanned(tar: bytes) -> ShardIndex:
+def scanned(tar: bytes) -> Index:
     """The index of a tar in memory."""
     return scan_bytes(lambda size, place: tar[place : place + size], len(tar), 0, "a.tar")
 
@@ -35,23 +35,23 @@ def _takes_tar(data: bytes) -> bool:
 
 def _takes_index(data: bytes) -> bool:
     try:
-        index = ShardIndex.parse(sealed(parts_of(data)), "a.gpuidx")
+        index = Index.parse(sealed(parts_of(data)), "a.gpuidx")
     except DataError:
         return False
-    _use(index, index.shard_bytes)
+    _use(index, index.shard_bytes.item(0))
     return True
 
 
-def _use(index: ShardIndex, size_bytes: int) -> None:
+def _use(index: Index, size_bytes: int) -> None:
     """All that the library asks an index; it may not reach outside the shard."""
-    keys = index.all_keys()
+    keys = list(index.each_key())
     assert [index.key(row) for row in range(len(index))] == keys, "keys differ"
     places = [index.component(row, extension) for row in range(len(index)) for extension in index.extensions]
     places += zip(index.column("image_offset").tolist(), index.column("image_size").tolist(), strict=True)
     assert all(place is None or 0 <= place[0] <= sum(place) <= size_bytes for place in places), "outside the shard"
-    assert len(index.decoded()) == len(keys), "other lengths"
+    assert len(index.image_extensions()) == len(keys), "other lengths"
     index.digest()
-    ShardIndex.parse(index.to_bytes(), "a.gpuidx")
+    Index.parse(index.to_bytes(), "a.gpuidx")
 
 
 _TAKES: Mapping[str, Callable[[bytes], bool]] = {

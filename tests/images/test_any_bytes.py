@@ -22,7 +22,7 @@ from gpuloader.images.limits import Refused
 from gpuloader.images.orientation import image_orientation, image_orientations
 from gpuloader.images.png import check_data, decoder_png, trimmed
 from gpuloader.images.webp import check_webp
-from gpuloader.shards.index import ShardIndex
+from gpuloader.shards.index import Index
 from gpuloader.shards.scan import scan_bytes
 
 PICTURE = picture(24, 32)
@@ -91,7 +91,7 @@ def check_answers(data: bytes) -> None:
             reader(array)
 
 
-def indexed(members: dict[str, bytes]) -> ShardIndex:
+def indexed(members: dict[str, bytes]) -> Index:
     tar = b"".join(member(name, data) for name, data in members.items()) + END
 
     def read(count: int, offset: int) -> bytes:

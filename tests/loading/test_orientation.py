@@ -24,7 +24,7 @@ from gpuloader.loading.run import Run
 from gpuloader.plan import AllSamples, Cursor, Plan
 from gpuloader.recipe import Drawn
 from gpuloader.shards import Arena, ShardSet
-from gpuloader.shards.index import SetIndex
+from gpuloader.shards.index import Index
 from gpuloader.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, View
 
 v2 = transforms.v2
@@ -220,8 +220,8 @@ def test_arrays_in_shards_have_no_orientation(tmp_path: Path) -> None:
 def test_orientations_are_only_read_for_recipes_that_apply_them(
     turned: Path, monkeypatch: pytest.MonkeyPatch, orientation: str, asked: bool
 ) -> None:
-    names, at = set(), SetIndex.at
-    monkeypatch.setattr(SetIndex, "at", lambda index, name, rows: names.add(name) or at(index, name, rows))
+    names, at = set(), Index.at
+    monkeypatch.setattr(Index, "at", lambda index, name, rows: names.add(name) or at(index, name, rows))
     with loading(turned, preset=Compose(EVAL, dtype="uint8", orientation=orientation)) as loader:
         next(iter(loader))
     assert ("orientation" in names) == asked
