@@ -30,7 +30,6 @@ from gpuloader.pipelines.blame import smooth_picture
 from gpuloader.pipelines.graph import Source
 from gpuloader.pipelines.operators import decode_region
 from gpuloader.pipelines.triage import cause_of
-from gpuloader.recipe import load_preset
 
 _MOST_LEVELS = 10.0  # decoders differ by 1 or 2; an image that was not decoded is off by 60
 MOST_SECONDS = 180
@@ -187,7 +186,7 @@ def _regions(source: Source, trial: Trial, largest: tuple[int, int]) -> DataNode
     drawn = {"region_start": start, "region_shape": shape}
     device = "cpu" if Pipeline.current().device_id is None else "gpu"
     options = {"hw_decoder_load": trial.hw_load}
-    return decode_region(encoded, drawn, device, load_preset("raw_uint8"), largest, options, trial.region)
+    return decode_region(encoded, drawn, device, largest, options, trial.region)
 
 
 if __name__ == "__main__":

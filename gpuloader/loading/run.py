@@ -191,8 +191,6 @@ class Run:
             state, changes = rewrite(state, first.plan.positions, first.identity, first.described)
         run = _go_on(first, state)
         whole = run if first is self else _go_on(self, state)
-        if is_same(state.get("recipe"), run.recipe.earlier_fingerprint):
-            state = {**state, "recipe": run.recipe.fingerprint}
         check_identity(state, run.identity, run.described, run.shards)
         place = check_place(state, "delivered", lambda _: run.plan.samples)
         try:

@@ -107,7 +107,6 @@ class Resize(Resampling):
     max_size: Side | None = None
     antialias: bool = True
     pad: Fill | None = None
-    later: ClassVar[frozenset[str]] = frozenset({"pad"})
 
     @model_validator(mode="after")
     def _check(self) -> Resize:

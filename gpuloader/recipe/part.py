@@ -183,11 +183,7 @@ def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
         return {key: as_plain_values(each, brief) for key, each in value.items()}
     if not hasattr(value, "__dataclass_fields__"):
         return value
-    values = set_values(value)
-    if not brief:
-        later = getattr(value, "later", ())
-        names = [field.name for field in fields(value)]  # type: ignore[arg-type]
-        values = {name: getattr(value, name) for name in names if name in values or name not in later}
+    values = set_values(value) if brief else {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
     content = {name: as_plain_values(each, brief) for name, each in values.items()}
     if isinstance(value, Transform):
         name = type(value).__name__

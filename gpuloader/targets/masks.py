@@ -15,6 +15,7 @@ from PIL import Image
 from gpuloader.collators import read_array
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.values import as_python_integer, is_integer
+from gpuloader.images.formats import image_format
 from gpuloader.images.gate import admit
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Ragged
 from gpuloader.recipe import Drawn, DrawnView, Shape
@@ -136,7 +137,10 @@ class Mask(Target):
 
 
 def _read_png(component: bytes, size: Shape) -> NDArray[Any]:
-    file, shape = admit(np.frombuffer(component, np.uint8), formats=("png",))
+    encoded = np.frombuffer(component, np.uint8)
+    if image_format(encoded) != "png":
+        raise ValueError("it is no PNG")
+    file, shape = admit(encoded)
     _check_shape(shape, size)
     try:
         with Image.open(io.BytesIO(file), formats=("PNG",)) as picture:

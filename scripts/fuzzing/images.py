@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,9 +15,6 @@ from numpy.typing import NDArray
 
 from fuzzing.jobs import BATCH, OUTCOMES, Job, Result
 from fuzzing.material import IMAGES, material, shades
-from gpuloader.errors import LoaderError
-from gpuloader.helpers.child_processes import Child
-from gpuloader.images import by_pillow
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import DEFAULT_MAX_PIXELS, Admitted, Refused
 from gpuloader.pipelines import Running, UndecodableError, find_undecodable, recipe_pipeline
@@ -34,7 +30,7 @@ Batch: TypeAlias = tuple[list[NDArray[np.uint8]], Drawn]
 
 def admit_any(image: bytes) -> Admitted:
     """The gate, for all formats."""
-    return admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS, tuple(IMAGES))
+    return admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS)
 
 
 class Decoder:
@@ -45,17 +41,12 @@ class Decoder:
     """
 
     def __init__(self, admit: Callable[[bytes], Admitted] = admit_any) -> None:
-        self._memories = memories = [_Memory(byte) for byte in (0x11, 0xEE)]
+        memories = [_Memory(byte) for byte in (0x11, 0xEE)]
         recipes = (
             load_preset("raw_uint8", {"Resize": {"size": [_SIZE, _SIZE]}, "CenterCrop": {"size": _SIZE}}),
             load_preset("imagenet_train", {"RandomResizedCrop": {"size": _SIZE}}),
         )
         self._splits = [[_Split(recipe, *each, admit) for each in zip(shades(), memories)] for recipe in recipes]
-
-    def close(self) -> None:
-        """Ends the processes that decode some formats."""
-        for memory in self._memories:
-            memory.server.close()
 
     def warm_up(self) -> None:
         """Loads what the first batches would load."""
@@ -180,28 +171,17 @@ def _digest(pixels: NDArray[Any]) -> str:
 
 
 class _Memory:
-    """What decoders find in new memory, here and in the process that decodes some formats.
-
-    An image of memory that no decoder wrote has other pixels, then, for each byte.
-
-    Attributes:
-        server: the process.
-    """
+    """What decoders find in new memory: an image of memory that no decoder wrote has other pixels for each byte."""
 
     def __init__(self, byte: int) -> None:
         self._byte = byte
-        self.server = Child("decodes with Pillow", LoaderError, "-m", "gpuloader.images.pillow_process")
 
     @contextmanager
     def filled(self) -> Iterator[None]:
         """Within, what malloc gives is full of the byte."""
-        set_option, ours = ctypes.CDLL(None).mallopt, by_pillow.server
+        set_option = ctypes.CDLL(None).mallopt
         set_option(_PERTURB, self._byte)
-        os.environ["MALLOC_PERTURB_"] = str(self._byte)  # for the process, which starts at its first image
-        by_pillow.server = self.server
         try:
             yield
         finally:
-            by_pillow.server = ours
-            del os.environ["MALLOC_PERTURB_"]
             set_option(_PERTURB, 0)

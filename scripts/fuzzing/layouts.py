@@ -430,9 +430,5 @@ LAYOUTS = {
     "seekable": SEEKABLE,
     "png": PNG,
     "webp": WEBP,
-    "tiff": TIFF,
-    "bmp": BMP,
-    "pnm": PNM,
-    "jpeg2000": BOXES,
     "tar": TAR,
 }

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from bad_images import GOOD, PICTURE, bad_kinds, good_kinds, tiff
+from bad_images import GOOD, PICTURE, bad_kinds, good_kinds
 from making import encoded, picture, saved
 from PIL import Image
 
@@ -21,10 +21,6 @@ IMAGES = {  # format, as recipes name it -> how the zoo's images of it are calle
     "jpeg": ("jpeg-",),
     "png": ("png-",),
     "webp": ("webp-",),
-    "tiff": ("tiff-",),
-    "bmp": ("bmp-",),
-    "pnm": ("ppm-", "pgm-", "pbm-"),
-    "jpeg2000": ("jp2-", "j2k-"),
 }
 DATA = ("tar", "index", "state", "recipe", "npy", "json", "annotations")
 _LEAST_BYTES, _MOST_BYTES, _MOST_PIXELS = 16, 40_000, 20_000
@@ -56,8 +52,7 @@ def donors(kind: str) -> tuple[bytes, ...]:
     if kind not in IMAGES:
         return material(kind)
     bad = (image.data for image in bad_kinds() if image.name.startswith(IMAGES[kind]))
-    odd = [_tiff_of_samples(16, planes=True)] if kind == "tiff" else []  # DALI does not read them right
-    return (*material(kind), *odd, *(data for data in bad if _LEAST_BYTES <= len(data) <= _MOST_BYTES))
+    return (*material(kind), *(data for data in bad if _LEAST_BYTES <= len(data) <= _MOST_BYTES))
 
 
 def _is_small(image: bytes) -> bool:
@@ -85,21 +80,7 @@ def _more_images(kind: str) -> tuple[bytes, ...]:
             encoded(small, "WEBP", save_all=True, append_images=[other], lossless=lossless)
             for lossless in (False, True)
         )
-    if kind == "tiff":
-        return _tiff_of_samples(8, planes=True), _tiff_of_samples(16, planes=False)
-    if kind == "pnm":
-        return b"P1\n4 2\n1 0 1 0\n0 1 0 1\n", b"P2\n3 2\n255\n0 128 255\n1 2 3\n"
     return ()
-
-
-def _tiff_of_samples(bits: int, planes: bool) -> bytes:
-    """A TIFF of three samples to a pixel, together or in planes, in strips of 8 rows. Pillow writes none of these."""
-    pixels = np.asarray(picture(32, 32)).astype(f"<u{bits // 8}") * (257 if bits == 16 else 1)
-    rows = list(pixels.transpose(2, 0, 1).reshape(96, 32) if planes else pixels)
-    strips = [np.array(rows[start : start + 8]).tobytes() for start in range(0, len(rows), 8)]
-    places = tuple(8 + number * len(strips[0]) for number in range(len(strips)))
-    tags = {256: (32,), 257: (32,), 258: (bits,) * 3, 259: (1,), 262: (2,), 277: (3,), 278: (8,), 284: (1 + planes,)}
-    return tiff({**tags, 273: places, 279: (len(strips[0]),) * len(strips)}, b"".join(strips))
 
 
 def shades(height: int = PICTURE.height, width: int = PICTURE.width) -> tuple[bytes, bytes]:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -131,7 +131,8 @@ def _serve(connection: Connection, spare_bytes: int) -> None:
     sys.stderr = os.fdopen(os.dup(2), "w")  # for Python's own end alone
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the decoders tell at length what is wrong with every image
     logging.disable()
-    with closing(Decoder()) as decoder, tempfile.TemporaryDirectory() as folder:
+    decoder = Decoder()
+    with tempfile.TemporaryDirectory() as folder:
         decoder.warm_up()
         parsers, cutter = Parsers(Path(folder)), Cutter(MOST_BYTES)
         used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

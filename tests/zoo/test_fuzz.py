@@ -1,7 +1,6 @@
 """The fuzzer of `scripts/fuzz`: its mutants have a structure, and what breaks a rule is found, counted and saved."""
 
 import ctypes
-import io
 import json
 import mmap
 import os
@@ -10,7 +9,6 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from multiprocessing import active_children, forkserver
 from pathlib import Path
 from typing import Any
@@ -24,15 +22,13 @@ from fuzzing.annotations import takes_annotations
 from fuzzing.cuts import Cutter
 from fuzzing.images import Decoder, compare
 from fuzzing.jobs import BATCH, Finding, Job, Result, Tally, examine_all, plan_jobs
-from fuzzing.layouts import LAYOUTS, Layout, Part, layout_of
+from fuzzing.layouts import LAYOUTS, Layout, Part
 from fuzzing.material import DATA, IMAGES, material
 from fuzzing.mutants import KINDS, MOST_BYTES, mutant, mutator_of, mutators
 from fuzzing.processes import examined
 from fuzzing.seekable import with_regular_end, with_restarts_in_order
 from numpy.typing import NDArray
-from PIL import Image
 
-from gpuloader.images.formats import DEFAULT_FORMATS
 from gpuloader.loading.fields import Ragged
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
 from gpuloader.targets.annotations import Annotated
@@ -46,14 +42,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_a_file_that_is_taken_apart_and_put_together_is_the_same(kind: str) -> None:
     for data in material(kind):
-        layout = layout_of(kind, data)
+        layout = LAYOUTS[kind]
         taken = layout.split(data)
         assert len(taken) > 1
         assert all(inner.join(inner.split(content)) == content for inner, content in composed(layout, taken))
-        if kind == "tiff":  # it has its strips first then, and those of the first page alone
-            assert pixels(layout.join(taken)) == pixels(data)
-        else:
-            assert layout.join(taken) == data
+        assert layout.join(taken) == data
 
 
 def composed(layout: Layout, taken: list[Part]) -> list[tuple[Layout, bytes]]:
@@ -61,15 +54,11 @@ def composed(layout: Layout, taken: list[Part]) -> list[tuple[Layout, bytes]]:
     return [(within, content[start:]) for (start, within), content in inner]
 
 
-def pixels(image: bytes) -> bytes:
-    return Image.open(io.BytesIO(image)).tobytes()
-
-
 def test_the_files_have_the_parts_of_their_formats() -> None:
     names: dict[str, set[bytes]] = {kind: set() for kind in LAYOUTS}
     for kind, found in names.items():
         for data in material(kind):
-            layout = layout_of(kind, data)
+            layout = LAYOUTS[kind]
             taken = layout.split(data)
             found |= {part.name for part in taken}
             found |= {part.name for inner, content in composed(layout, taken) for part in inner.split(content)}
@@ -77,10 +66,6 @@ def test_the_files_have_the_parts_of_their_formats() -> None:
     assert {b"\xc0", b"\xdd", b"\xda", b"\xd0", b"\xd7", b"\xd9"} <= names["seekable"]
     assert {b"IHDR", b"PLTE", b"tRNS", b"acTL", b"fcTL", b"IDAT", b"fdAT", b"IEND"} <= names["png"]
     assert {b"VP8X", b"VP8 ", b"VP8L", b"ANMF", b"EXIF"} <= names["webp"]
-    assert {tag.to_bytes(2, "big") for tag in (256, 259, 273, 279, 284, 322, 324, 347)} <= names["tiff"]
-    assert {b"width", b"coding", b"palette", b"pixels"} <= names["bmp"]
-    assert {b"magic", b"width", b"height", b"maxval", b"pixels"} <= names["pnm"]
-    assert {b"ftyp", b"jp2h", b"ihdr", b"jp2c", b"\x51", b"\x52", b"\x93"} <= names["jpeg2000"]
     assert {b"0", b"2", b"x", b"g", b"L", b"path", b"comment"} <= names["tar"]
 
 
@@ -127,9 +112,8 @@ def test_splits_that_differ_are_a_finding(
 
 
 @pytest.fixture(scope="module")
-def decoder() -> Iterator[Decoder]:
-    with closing(Decoder()) as decoder:
-        yield decoder
+def decoder() -> Decoder:
+    return Decoder()
 
 
 @pytest.mark.parametrize("kind", IMAGES)
@@ -314,9 +298,7 @@ def test_every_mutant_is_accounted_for(run: dict[str, Any], kind: str) -> None:
 def test_the_mutations_reach_the_gate_the_decoder_and_the_end(run: dict[str, Any], kind: str, mutator: str) -> None:
     counts = run["outcomes"][kind][mutator]
     assert min(counts["refused"], counts["accepted"]) > 0
-    # What Pillow makes of the others is whole.
-    by_decoder = kind in (*DEFAULT_FORMATS, "seekable")
-    assert (sum(each["replaced"] for each in run["outcomes"][kind].values()) > 0) == by_decoder
+    assert sum(each["replaced"] for each in run["outcomes"][kind].values()) > 0
 
 
 @pytest.mark.parametrize("kind", DATA)
