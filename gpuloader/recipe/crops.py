@@ -253,10 +253,9 @@ class RandomCrop(_Crop):
         sizes = self.size.values() if isinstance(self.size, dict) else [self.size]
         side = min(each if isinstance(each, int) else min(each) for each in sizes)
         if isinstance(self.padding, int) and self.padding >= side:
-            height_and_width = f"; for a height and a width write size [{self.size}, {self.padding}]"
             raise ValueError(
                 f"padding {self.padding} on all sides: allowed is less than the crop's {side}, or a crop may show "
-                f"nothing but padding{height_and_width if isinstance(self.size, int) else ''}"
+                f"nothing but padding"
             )
         return self
 
