@@ -121,9 +121,9 @@ def _names(root: Path) -> tuple[str, ...] | None:
     file = next((file for file in (root / "data.yaml", root.parent / "data.yaml") if file.exists()), None)
     if file is None:
         return None
-    from gpuloader.recipe.strict_yaml import StrictLoader, load_yaml  # recipes take a while to import
+    from gpuloader.recipe.strict_yaml import load_yaml  # recipes take a while to import
 
-    content = load_yaml(read_annotations(file, MOST_YAML_BYTES), str(file), StrictLoader, PackError)
+    content = load_yaml(read_annotations(file, MOST_YAML_BYTES), str(file), PackError)
     if "kpt_shape" in content:
         raise PackError(f"{file}: key points (`kpt_shape`) cannot be packed")
     names = content.get("names")

@@ -28,7 +28,6 @@ from gpuloader.compose import Image as Encoded
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.helpers.text import counted, printable
 from gpuloader.images.arrays import admit_array
-from gpuloader.images.formats import FORMATS
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import MAX_PIXELS, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
@@ -226,7 +225,7 @@ class Gallery:
         height, width = self.size(sample, orientation)
         scale = min(1.0, side / max(height, width))
         shape = max(1, round(scale * height)), max(1, round(scale * width))
-        options: dict[str, Any] = {"max_pixels": MAX_PIXELS, "formats": FORMATS, "orientation": orientation}
+        options: dict[str, Any] = {"max_pixels": MAX_PIXELS, "orientation": orientation}
         return Compose((Resize(shape),), dtype="uint8", **options)
 
     def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
