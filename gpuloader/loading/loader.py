@@ -32,12 +32,12 @@ from gpuloader.loading.argument_types import (
 )
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.changes import history_of
-from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, leave_out
 from gpuloader.loading.iteration import AnyCursor, Closing, EpochSampler, Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.run import Dataset, Resumed, Run, resolve_run
+from gpuloader.loading.run_batches import RunBatches
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
@@ -166,7 +166,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         self._progress = Progress(Cursor)
         self._runs = _Runs(self._fresh, self._fresh, self._progress, 0)
         self._quarantine = Quarantine(self._fresh)
-        self._batches = DecodedBatches(self._fresh, self._quarantine)
+        self._batches = RunBatches(self._fresh, self._quarantine)
         warn_of_memory(self._fresh)
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
@@ -371,7 +371,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         if self._batches.run is not run:
             self._batches.close()
             self._batches.run.shards.close()
-            self._batches = DecodedBatches(run, self._quarantine)
+            self._batches = RunBatches(run, self._quarantine)
         with record_function("gpuloader: decode"):
             batch, images = self._batches.decode(cursor)
             if run.bad_images.skip:

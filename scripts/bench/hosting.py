@@ -23,8 +23,9 @@ from nvidia.dali import Pipeline, fn
 from nvidia.dali.tensors import TensorCPU
 
 from gpuloader import GPULoader
+from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.loading.loader import run_of
-from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader, admit_for
+from gpuloader.loading.reader import EncodedBatch, Reader, admit_for
 from gpuloader.loading.run import Run
 from gpuloader.pipelines.inputs import make_inputs
 from gpuloader.plan import Cursor
@@ -146,10 +147,11 @@ def measure_speeds(run: Run, steps: int) -> dict[str, float]:
 def _speed(run: Run, steps: int) -> float:
     feed = _feed(run, Reader(run).read(Cursor(), Arena()))
     began, images = time.perf_counter(), 0
-    with closing(ReadAhead(Reader(run), run.plan, Cursor(), depth=run.decoder.prefetch + 1)) as batches:
+    reader = Reader(run)
+    with closing(ReadAhead(reader.calls(Cursor()), run.decoder.prefetch + 1, "gpuloader-reader")) as batches:
         for _ in range(steps):
             feed(batch := batches.next())
-            batches.release(batch)
+            reader.arenas.append(batch.arena)
             images += len(batch.ids)
         return images / (time.perf_counter() - began)
 

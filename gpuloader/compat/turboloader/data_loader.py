@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
 from gpuloader.errors import BadImageError, ConfigError, LabelError
+from gpuloader.helpers.read_ahead import Call, ReadAhead
 from gpuloader.helpers.values import is_integer
 from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.reader import EncodedBatch, Reader
@@ -18,7 +18,7 @@ from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
 from gpuloader.pipelines import UndecodableError, WholeDecoder
 from gpuloader.plan import Cursor
-from gpuloader.shards import Arena
+from gpuloader.shards import Arena, Wanted
 
 _log = logging.getLogger("gpuloader")
 
@@ -129,27 +129,21 @@ class DataLoader:
 
     def _batches(self, epoch: int) -> Iterator[list[Sample]]:
         """Yields the batches of an epoch; one is made ahead."""
+        # The thread reads and decodes a batch while the loop works on the one before. A loop that is left closes this
+        # generator: the batch in progress is finished and dropped, and one that waits is never read.
+        yield from ReadAhead(self._calls(epoch), 1, "gpuloader-whole-images")
+
+    def _calls(self, epoch: int) -> Iterator[Call[list[Sample]]]:
         plan = run_of(self._loader).plan
         decoder = WholeDecoder(plan.batch_size, run_of(self._loader).num_threads, None)
         cursor = Cursor(epoch)
-        # The thread reads and decodes a batch while the loop works on the one before. A loop that is left closes this
-        # generator: the batch in progress is finished and dropped, and one that waits is never read.
-        under_way: deque[Future[list[Sample]]] = deque()
-        thread = ThreadPoolExecutor(1, "gpuloader-whole-images")
-        try:
-            while plan.steps_left(cursor):
-                under_way.append(thread.submit(self._read, cursor, decoder))
-                cursor = plan.after(cursor)
-                if len(under_way) > 1:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
-        finally:
-            thread.shutdown(cancel_futures=True)
+        while plan.steps_left(cursor):
+            yield partial(self._read, cursor, decoder)
+            cursor = plan.after(cursor)
 
-    def _read(self, cursor: Cursor, decoder: WholeDecoder) -> list[Sample]:
+    def _read(self, cursor: Cursor, decoder: WholeDecoder, wanted: Wanted) -> list[Sample]:
         run = run_of(self._loader)
-        batch = Reader(run).read(cursor, Arena())
+        batch = Reader(run).read(cursor, Arena(), wanted)
         numbers = batch.ids.tolist()
         labels = None if batch.labels is None else batch.labels.tolist()
         return make_samples(self._decoded(batch, decoder), numbers, map(run.shards.index.key, numbers), labels)
