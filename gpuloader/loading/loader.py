@@ -30,13 +30,13 @@ from gpuloader.loading.argument_types import (
     OnError,
 )
 from gpuloader.loading.arguments import refuse_unknown
-from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, leave_out
 from gpuloader.loading.iteration import Closing, EpochSampler, Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.resolving import resolve
 from gpuloader.loading.run import Dataset, Resumed, Run
+from gpuloader.loading.run_batches import RunBatches
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
@@ -177,7 +177,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         self._run = self._fresh
         self._progress = Progress(Cursor)
         self._quarantine = Quarantine(self._fresh)
-        self._batches = DecodedBatches(self._fresh, self._quarantine)
+        self._batches = RunBatches(self._fresh, self._quarantine)
         warn_of_memory(self._fresh)
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
@@ -369,7 +369,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         started = time.perf_counter()
         if self._batches.run is not run:  # a state has another
             self._batches.close()
-            self._batches = DecodedBatches(run, self._quarantine)
+            self._batches = RunBatches(run, self._quarantine)
         with record_function("gpuloader: decode"):
             batch, images = self._batches.decode(cursor)
             if run.bad_images.skip:
