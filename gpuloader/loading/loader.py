@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from inspect import unwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
+from typing import Any, Generic, Literal, overload
 
 import torch
 from torch.profiler import record_function
@@ -32,7 +33,7 @@ from gpuloader.loading.argument_types import (
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, leave_out
-from gpuloader.loading.iteration import Closing, EpochSampler, Iteration, Progress
+from gpuloader.loading.iteration import Closing, EpochSampler, Iteration, Progress, Resumption
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.resolving import resolve
@@ -252,18 +253,6 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         """None, as in torch's DataLoader without a batch sampler. Code that reads `sampler` may also read this."""
         return None
 
-    if not TYPE_CHECKING:  # checkers say that there are no such methods
-
-        def __getitem__(self, number: object) -> NoReturn:
-            """Raises LoaderError. Without this method, torch's `DataLoader` would accept a loader as a dataset."""
-            raise LoaderError(
-                "a GPULoader has no items by number: loop over it, as in `for images, labels in loader`. It replaces "
-                "torch's DataLoader and its dataset, so do not put it into a DataLoader"
-            )
-
-        def __next__(self) -> NoReturn:
-            raise LoaderError("a GPULoader is not an iterator: loop over it, or call next() on epoch = iter(loader)")
-
     @overload
     def __iter__(self: GPULoader[Any, Never, Any]) -> Iterator[Any]: ...  # where `output` is Any
 
@@ -288,7 +277,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         The epoch begins when you ask for its first batch.
         """
         self._check_open()
-        return _Epoch(self._progress, self._next)
+        return _LoaderEpoch(self._progress, self._next)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next iteration; a running one is not changed.
@@ -323,7 +312,17 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             StateError: the state belongs to another version, dataset, recipe, seed or sampling, or its quantum does not
                 allow this number of ranks and batch size; the message names the difference.
         """
-        self._go_on(self._fresh.resume(state))
+        self.check_state(state).take()
+
+    def begin_epoch(self, epoch: int) -> Iterator[B_co]:
+        """Begins an epoch from its first batch, even if a state was restored in it."""
+        self._progress.start = Cursor(epoch)
+        return iter(self)
+
+    def check_state(self, state: Mapping[str, Any]) -> Resumption:
+        """Checks a state as `load_state_dict` does, which then takes it."""
+        resumed = self._fresh.resume(state)
+        return Resumption(resumed.run.plan.steps, partial(self._go_on, resumed))
 
     def stats(self) -> Stats:
         """Returns what the loader has done since it was created."""
@@ -358,7 +357,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         if self._unusable is not None:
             raise LoaderError(f"this loader {self._unusable}: make a new one")
 
-    def _next(self, epoch: _Epoch) -> Any:  # noqa: ANN401
+    def _next(self, epoch: _LoaderEpoch) -> Any:  # noqa: ANN401
         """Returns the next batch of the running epoch; None at its end."""
         self._check_open()
         self._progress.begin(epoch)
@@ -420,7 +419,7 @@ for _init in (GPULoader.__init__, unwrap(GPULoader.__init__)):
     _init.__annotations__ |= {"output": "AnyOutput", "fields": "AnyFields"}
 
 
-class _Epoch(Iteration[Cursor, Any]):
+class _LoaderEpoch(Iteration[Cursor, Any]):
     delivered_at: float | None = None  # the time of its last batch
 
 
@@ -432,17 +431,6 @@ def run_of(loader: GPULoader[Any, Any, Any]) -> Run:
 def fresh_run_of(loader: GPULoader[Any, Any, Any]) -> Run:
     """Returns what the arguments alone decided, without a state."""
     return loader._fresh  # noqa: SLF001
-
-
-def begin_epoch(loader: GPULoader[B_co, Any, Any], epoch: int) -> Iterator[B_co]:
-    """Begins an epoch from its first step, even if a state was restored in it."""
-    loader._progress.start = Cursor(epoch)  # noqa: SLF001
-    return iter(loader)
-
-
-def go_on(loader: GPULoader[Any, Any, Any], resumed: Resumed) -> None:
-    """Makes a loader go on from a state."""
-    loader._go_on(resumed)  # noqa: SLF001
 
 
 def _make_again(arguments: LoaderArguments, state: Mapping[str, Any]) -> GPULoader:

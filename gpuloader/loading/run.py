@@ -151,11 +151,8 @@ class Run:
         """What is needed to say how another run differs."""
         return {**describe_run(self.recipe, self.shards), "sampling": describe_sampling(self.plan.positions)}
 
-    def resume(self, state: object, *, begins: bool = False) -> Resumed:
+    def resume(self, state: object) -> Resumed:
         """Returns how the run goes on from a loader's state; see `GPULoader.load_state_dict`.
-
-        Args:
-            begins: whether an epoch begins now, wherever the state is.
 
         Raises:
             StateError: it is not a state, or it is of another run; the message names the difference.
@@ -169,9 +166,8 @@ class Run:
             state = {**state, "recipe": run.recipe.fingerprint}
         identity, samples = run.identity, state.get("samples")
         if is_integer(samples, 1, len(self.shards)) and self._begins_with(samples, state.get("dataset")):
-            if not begins and not is_same(state.get("delivered"), 0):
+            if not is_same(state.get("delivered"), 0):
                 raise StateError(_explain_appended(self.shards, samples))
-            state = {**state, "delivered": 0}
             identity = self._identity_of_first(samples) | {"sampling": state.get("sampling")}
         check_identity(state, identity, run.described, run.shards)
         place = check_place(state, "delivered", lambda _: run.plan.samples)
