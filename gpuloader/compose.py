@@ -295,7 +295,7 @@ def read_images(
         ConfigError: one is neither a file nor uint8 of (height, width, 3).
     """
     if images and isinstance(images[0], (bytes, bytearray)):
-        return admit_each(images, preset.max_pixels, preset.formats)
+        return admit_each(images, preset.max_pixels)
     arrays, refused = [np.zeros((1, 1, 3), np.uint8)] * len(images), {}
     for number, image in enumerate(images):
         try:

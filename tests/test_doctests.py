@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 import gpuloader
-import gpuloader.compat
 from gpuloader import collators, errors, transforms
 from gpuloader.loading.run import Run
 
-MODULES = gpuloader, collators, errors, transforms, gpuloader.compat
+MODULES = gpuloader, collators, errors, transforms
 PUBLIC = {name: getattr(module, name) for module in MODULES for name in module.__all__}
 EXAMPLES = {
     test.name: test
@@ -26,7 +25,6 @@ EXAMPLES = {
 WITHOUT = {
     *("__version__", "Collator", "REFUSALS"),  # values
     *(set(errors.__all__) - {"GPULoaderError"}),  # their messages say what to do
-    *("TextCollator", "LanguageModelingDataCollator"),  # need transformers; tests/compat/test_text.py has them
 }
 
 

@@ -34,12 +34,11 @@ PUBLIC = {
         register_collator stacked tokenized
     """,
     "gpuloader.compat": """
-        CellMapDataLoader CheckpointManager CollatorRegistry DataLoaderConfig DataLoaderFactory DataLoaderProfilingHook
-        DataModuleProtocol DefaultCollator DeviceLoader GenericTrainer GenericTrainerConfig HookManager
-        LanguageModelingDataCollator MultiDataLoaderConfig PerformanceConfig SamplingStrategy TaskSpec TextCollator
-        TrainerHooks TrainingConfig UniversalDataModule VisionCollator VisionDataCollator calculate_optimal_batch_size
-        create_multi_dataloaders create_optimized_dataloader diagnose_dataloader_speed ensure_deterministic_dataloader
-        get_optimal_num_workers set_reproducible_training worker_init_fn
+        CellMapDataLoader CheckpointManager CollatorRegistry DataLoaderConfig DataLoaderFactory DataModuleProtocol
+        DeviceLoader GenericTrainer GenericTrainerConfig LanguageModelingDataCollator MultiDataLoaderConfig
+        PerformanceConfig SamplingStrategy TaskSpec TrainerHooks TrainingConfig UniversalDataModule VisionDataCollator
+        create_optimized_dataloader ensure_deterministic_dataloader get_optimal_num_workers set_reproducible_training
+        worker_init_fn
     """,
     "gpuloader.compat.turboloader": """
         CenterCrop ColorJitter Compose DataLoader ImageNetNormalize Normalize Pipeline RandomCrop RandomHorizontalFlip

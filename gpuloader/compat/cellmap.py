@@ -34,13 +34,6 @@ class CellMapDataLoader:
 
     Raises:
         ConfigError: `prefetch_factor` below 1, or `weighted_sampler` for data without weights.
-
-    Example:
-        >>> import torch
-        >>> from gpuloader.compat import CellMapDataLoader
-        >>> loader = CellMapDataLoader([{"raw": torch.zeros(8, 8)}] * 6, batch_size=2, device="cpu")
-        >>> [batch["raw"].shape for batch in loader]
-        [torch.Size([2, 8, 8]), torch.Size([2, 8, 8]), torch.Size([2, 8, 8])]
     """
 
     def __init__(

@@ -17,19 +17,6 @@ class CheckpointManager:
 
     Args:
         checkpoint_dir: the folder; it is made if it is missing.
-
-    Example:
-        >>> import torch
-        >>> from gpuloader import GPULoader
-        >>> from gpuloader.compat import CheckpointManager
-        >>> loader = GPULoader("shards/", 8, "cpu", preset="cifar10_eval")
-        >>> first = next(iter(loader))
-        >>> path = CheckpointManager("checkpoints").save(model=torch.nn.Linear(2, 2), loader=loader, epoch=3)
-        >>> again = GPULoader("shards/", 8, "cpu", preset="cifar10_eval")
-        >>> CheckpointManager("checkpoints").load(path, loader=again)["epoch"]
-        3
-        >>> len(list(again))
-        4
     """
 
     def __init__(self, checkpoint_dir: str | Path) -> None:

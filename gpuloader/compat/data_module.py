@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch.utils.data import IterableDataset, random_split
 
+from gpuloader.compat.collators import TaskSpec
 from gpuloader.compat.loaders import DataLoaderConfig, DataLoaderFactory
-from gpuloader.compat.registry import TaskSpec
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.late_imports import import_late
 from gpuloader.helpers.text import counted
@@ -26,19 +26,7 @@ Loader: TypeAlias = Iterable[Any]
 
 @runtime_checkable
 class DataModuleProtocol(Protocol):
-    """An object with training and validation batches; Lightning's data modules are such objects, too.
-
-    Example:
-        >>> from gpuloader.compat import DataModuleProtocol
-        >>> class Mine:
-        ...     def train_dataloader(self):
-        ...         return [[1, 2], [3]]
-        ...
-        ...     def val_dataloader(self):
-        ...         return []
-        >>> isinstance(Mine(), DataModuleProtocol)
-        True
-    """
+    """An object with training and validation batches; Lightning's data modules are such objects, too."""
 
     def train_dataloader(self) -> Loader:
         """Returns the batches of training."""
@@ -77,13 +65,6 @@ class UniversalDataModule:
 
     Raises:
         ConfigError: an argument is invalid, or does not fit this kind of data.
-
-    Example:
-        >>> import torch
-        >>> from gpuloader.compat import UniversalDataModule
-        >>> data = UniversalDataModule([torch.tensor([n]) for n in range(20)], batch_size=4, val_split=0.2)
-        >>> len(data.train_dataloader()), len(data.val_dataloader())
-        (4, 1)
     """
 
     def __init__(
@@ -100,7 +81,6 @@ class UniversalDataModule:
         eval_preset: AnyPreset = "imagenet_eval",
         **loader: Any,  # noqa: ANN401 - as `TrainerLoaders` has them
     ) -> None:
-        super().__init__()  # of Lightning's data module, if this is one
         if not isinstance(val_split, (int, float)) or not 0 <= val_split < 1:
             raise ConfigError(f"val_split={val_split!r}: allowed is a share of train_data in [0, 1)")
         self.task_spec, self.tokenizer = task_spec, tokenizer

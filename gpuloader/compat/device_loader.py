@@ -19,12 +19,6 @@ class DeviceLoader(DataLoader[Any]):
         dataset: as torch's DataLoader takes it.
         device: of the batches; None uses the GPU if there is one.
         loader: arguments of torch's DataLoader.
-
-    Example:
-        >>> import torch
-        >>> from gpuloader.compat import DeviceLoader
-        >>> [batch.device for batch in DeviceLoader([torch.zeros(4)] * 8, "cpu", batch_size=4)]
-        [device(type='cpu'), device(type='cpu')]
     """
 
     def __init__(self, dataset: Any, device: str | torch.device | None = None, **loader: Any) -> None:  # noqa: ANN401

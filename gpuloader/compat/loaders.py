@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from gpuloader.compat.registry import CollatorRegistry, TaskSpec
-from gpuloader.compat.sizing import get_optimal_num_workers
+from gpuloader.compat.collators import CollatorRegistry, TaskSpec
+from gpuloader.helpers.cores import available_cores
 from gpuloader.loading.world import World
 
 
@@ -26,8 +26,7 @@ class DataLoaderConfig:
         batch_size: samples in a batch of one rank.
         shuffle: whether each epoch has a different order.
         num_workers: worker processes; None uses `get_optimal_num_workers()` if there is a GPU, otherwise 0.
-        pin_memory: whether batches are in memory that a GPU copies from quickly; None does so. Without a GPU there is
-            no such memory.
+        pin_memory: whether batches are in memory that a GPU copies from quickly; only where there is a GPU.
         prefetch_factor: batches that each worker makes ahead. Ignored without workers.
         persistent_workers: whether workers stay from epoch to epoch; None keeps them.
         drop_last: whether a short last batch is left out.
@@ -35,11 +34,6 @@ class DataLoaderConfig:
         collate_fn: makes a batch from a list of samples; None uses the task's collator, otherwise torch's.
         world: shares the samples among ranks with a `DistributedSampler`: call `loader.sampler.set_epoch(epoch)`. None
             uses all samples.
-
-    Example:
-        >>> from gpuloader.compat import DataLoaderConfig
-        >>> DataLoaderConfig(batch_size=32, num_workers=0).arguments()["prefetch_factor"] is None
-        True
     """
 
     batch_size: int = 32
@@ -70,15 +64,7 @@ class DataLoaderConfig:
 
 
 class DataLoaderFactory:
-    """Makes DataLoaders, with the collator of a task.
-
-    Example:
-        >>> import torch
-        >>> from gpuloader.compat import DataLoaderConfig, DataLoaderFactory
-        >>> loader = DataLoaderFactory().create_dataloader([torch.zeros(4)] * 8, DataLoaderConfig(batch_size=4))
-        >>> [batch.shape for batch in loader]
-        [torch.Size([4, 4]), torch.Size([4, 4])]
-    """
+    """Makes torch's DataLoader; the StatefulDataLoader of torchdata if it is installed."""
 
     def create_dataloader(
         self,
@@ -116,13 +102,6 @@ def create_optimized_dataloader(
     """Makes a loader for training, shuffled, without a short last batch; or for evaluation, in order and with it.
 
     With several ranks, each has its share: call `loader.sampler.set_epoch(epoch)` before each epoch of training.
-
-    Example:
-        >>> import torch
-        >>> from gpuloader.compat import create_optimized_dataloader
-        >>> loader = create_optimized_dataloader(torch.zeros(42, 3), batch_size=8, num_workers=0)
-        >>> [len(batch) for batch in loader]
-        [8, 8, 8, 8, 8]
     """
     world = World(rank, world_size) if world_size > 1 else None
     config = DataLoaderConfig(
@@ -136,14 +115,6 @@ def ensure_deterministic_dataloader(dataset: Any, batch_size: int, seed: int = 4
 
     For this process, it sets the seeds, makes torch refuse nondeterministic operations, and gives cuBLAS the
     workspace that this needs, unless the environment already sets one.
-
-    Example:
-        >>> import torch
-        >>> from gpuloader.compat import ensure_deterministic_dataloader
-        >>> first, again = (list(ensure_deterministic_dataloader(torch.arange(20), 8)) for _ in range(2))
-        >>> all(map(torch.equal, first, again))
-        True
-        >>> torch.use_deterministic_algorithms(False)  # otherwise it stays on
     """
     set_reproducible_training(seed)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -177,13 +148,7 @@ def _loader_class() -> type[DataLoader[Any]]:
 
 
 def worker_init_fn(worker_id: int) -> None:
-    """Seeds `random` and NumPy in a DataLoader's worker, from torch's seed there.
-
-    Example:
-        >>> from gpuloader.compat import worker_init_fn
-        >>> from torch.utils.data import DataLoader
-        >>> loader = DataLoader(range(8), num_workers=1, worker_init_fn=worker_init_fn)
-    """
+    """Seeds `random` and NumPy in a DataLoader's worker, from torch's seed there."""
     seed = torch.initial_seed() % 2**32
     np.random.seed(seed)
     random.seed(seed)
@@ -194,12 +159,6 @@ def set_reproducible_training(seed: int = 42) -> tuple[Callable[[int], None], to
 
     Returns:
         `worker_init_fn` and a seeded generator, for a DataLoader's arguments `worker_init_fn` and `generator`.
-
-    Example:
-        >>> from gpuloader.compat import set_reproducible_training
-        >>> seed_worker, generator = set_reproducible_training(42)
-        >>> generator.initial_seed()
-        42
     """
     random.seed(seed)
     np.random.seed(seed)
@@ -207,3 +166,15 @@ def set_reproducible_training(seed: int = 42) -> tuple[Callable[[int], None], to
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     return worker_init_fn, torch.Generator().manual_seed(seed)
+
+
+def get_optimal_num_workers(device_type: str = "cuda") -> int:
+    """Returns the number of workers: up to four for each GPU, limited by the cores; 0 for training on the CPU.
+
+    Processes that torchrun starts on one machine share its GPUs and cores.
+    """
+    if device_type == "cpu":
+        return 0
+    processes = World.detect().local_world_size
+    gpus = max(1, torch.cuda.device_count() // processes)
+    return max(1, min(4 * gpus, available_cores() // processes))

@@ -1,16 +1,15 @@
-"""`GenericTrainer`: the loop over several loaders; and its settings."""
+"""`GenericTrainer`: a small loop over several loaders, its settings and hooks. Lightning and Accelerate do more."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch.nn.functional import cross_entropy
 
-from gpuloader.compat.hooks import HookManager
-from gpuloader.compat.mixing import MultiDataLoaderConfig, SamplingStrategy
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.late_imports import import_late
 from gpuloader.helpers.text import counted
@@ -22,15 +21,38 @@ Step: TypeAlias = Callable[["GenericTrainer", Any, int, int, str], Mapping[str, 
 """(trainer, batch, its number in the epoch, its loader's number, its loader's name) -> metrics, with the "loss"."""
 
 
+class SamplingStrategy(Enum):
+    """How turns are taken among several loaders: the strategies of `MixedLoader`."""
+
+    ROUND_ROBIN = "round_robin"
+    WEIGHTED = "weighted"
+    SEQUENTIAL = "sequential"
+    ALTERNATING = "alternate"
+
+
+@dataclass(frozen=True)
+class MultiDataLoaderConfig:
+    """How several loaders make one epoch.
+
+    Attributes:
+        sampling_strategy: how turns are taken.
+        dataloader_weights: one for each loader, for `SamplingStrategy.WEIGHTED`; None weighs all equally.
+        dataloader_names: one for each loader; if empty, they are numbered.
+        cycle_short_loaders: if turns are drawn or taken in order: whether a loader that has ended begins again until
+            the longest has ended. Otherwise the epoch ends when one has no batch left.
+        seed: of the turns that are drawn.
+    """
+
+    sampling_strategy: SamplingStrategy = SamplingStrategy.ROUND_ROBIN
+    dataloader_weights: Sequence[float] | None = None
+    dataloader_names: Sequence[str] = ()
+    cycle_short_loaders: bool = True
+    seed: int = 0
+
+
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The numbers of a run.
-
-    Example:
-        >>> from gpuloader.compat import TrainingConfig
-        >>> TrainingConfig(batch_size=64).epochs
-        10
-    """
+    """The numbers of a run, for your code."""
 
     batch_size: int = 32
     epochs: int = 10
@@ -40,20 +62,14 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class PerformanceConfig:
-    """How a step is computed, and settings for making loaders.
+    """How a step is computed, and settings for your code that makes loaders.
 
     Attributes:
         use_amp: use float16 where it is enough, on a GPU, with a GradScaler.
         gradient_accumulation_steps: the number of batches for one step of the optimizers.
-        dataloader_num_workers: for your code that makes the loaders, like the next three.
-        pin_memory: whether batches are copied to the GPU without waiting.
+        dataloader_num_workers: for your code, like the next two.
+        pin_memory: whether batches are in memory that a GPU copies from without waiting.
         persistent_workers: whether workers stay from epoch to epoch.
-        prefetch_factor: the number of batches that each worker makes ahead.
-
-    Example:
-        >>> from gpuloader.compat import PerformanceConfig
-        >>> PerformanceConfig(use_amp=False, gradient_accumulation_steps=4).pin_memory
-        True
     """
 
     use_amp: bool = True
@@ -61,25 +77,62 @@ class PerformanceConfig:
     dataloader_num_workers: int = 4
     pin_memory: bool = True
     persistent_workers: bool = True
-    prefetch_factor: int = 2
 
 
 @dataclass(frozen=True)
 class GenericTrainerConfig:
-    """The settings of a `GenericTrainer` for its loaders and its steps.
-
-    Example:
-        >>> from gpuloader.compat import GenericTrainerConfig, PerformanceConfig
-        >>> config = GenericTrainerConfig(performance=PerformanceConfig(use_amp=False))
-        >>> config.val_loader_config.sampling_strategy.value
-        'sequential'
-    """
+    """The settings of a `GenericTrainer` for its loaders and its steps."""
 
     train_loader_config: MultiDataLoaderConfig = field(default_factory=MultiDataLoaderConfig)
     val_loader_config: MultiDataLoaderConfig = field(
         default_factory=lambda: MultiDataLoaderConfig(SamplingStrategy.SEQUENTIAL)
     )
     performance: PerformanceConfig = field(default_factory=PerformanceConfig)
+
+
+class TrainerHooks:
+    """The methods that a trainer calls, and when. Override what you need."""
+
+    def on_train_start(self, trainer: GenericTrainer) -> None: ...
+
+    def on_train_end(self, trainer: GenericTrainer) -> None: ...
+
+    def on_epoch_start(self, trainer: GenericTrainer, epoch: int) -> None: ...
+
+    def on_epoch_end(self, trainer: GenericTrainer, epoch: int) -> None: ...
+
+    def on_train_batch_start(
+        self,
+        trainer: GenericTrainer,
+        batch: Any,  # noqa: ANN401 - of any loader
+        batch_idx: int,
+        dataloader_idx: int,
+        dataloader_name: str,
+    ) -> None: ...
+
+    def on_train_batch_end(
+        self,
+        trainer: GenericTrainer,
+        batch: Any,  # noqa: ANN401
+        batch_idx: int,
+        dataloader_idx: int,
+        dataloader_name: str,
+        metrics: dict[str, Any],
+    ) -> None: ...
+
+
+class HookManager:
+    """The hooks of a trainer, in the order in which they were registered."""
+
+    def __init__(self) -> None:
+        self._hooks: list[TrainerHooks] = []
+
+    def register_hook(self, hook: TrainerHooks) -> None:
+        self._hooks.append(hook)
+
+    def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401
+        for hook in self._hooks:
+            getattr(hook, name)(*arguments)
 
 
 class GenericTrainer:
@@ -91,21 +144,10 @@ class GenericTrainer:
         optimizers: all of them take a step together.
         training_step: returns the metrics of a batch; the mean of "loss" is minimised. None moves a pair
             (inputs, labels) to the model's device and returns the cross entropy.
-        validation_step: the same for validation; None uses `training_step`.
 
     Attributes:
         hook_manager: register hooks here.
         epoch: the current or next one; `fit` resumes there.
-
-    Example:
-        >>> import torch
-        >>> from gpuloader.compat import GenericTrainer, GenericTrainerConfig
-        >>> model = torch.nn.Linear(4, 2)
-        >>> trainer = GenericTrainer(GenericTrainerConfig(), model, [torch.optim.SGD(model.parameters(), lr=0.1)])
-        >>> batches = [(torch.ones(8, 4), torch.zeros(8, dtype=torch.int64))] * 3
-        >>> history = trainer.fit([batches], [batches], max_epochs=2)
-        >>> history[1]["train_loss"] < history[0]["train_loss"], sorted(history[0])
-        (True, ['train_loss', 'val_loss'])
     """
 
     def __init__(
@@ -114,11 +156,9 @@ class GenericTrainer:
         model: torch.nn.Module,
         optimizers: Sequence[torch.optim.Optimizer],
         training_step: Step | None = None,
-        validation_step: Step | None = None,
     ) -> None:
         self.config, self.model, self.optimizers = config, model, list(optimizers)
         self.training_step = training_step or _cross_entropy
-        self.validation_step = validation_step or self.training_step
         self.hook_manager = HookManager()
         self.epoch = 0
         self._device = next(model.parameters()).device
@@ -158,7 +198,7 @@ class GenericTrainer:
         for index, (name, batch) in enumerate(mixed):
             place = (self, batch, index, numbers[name], name)
             self.hook_manager.call("on_train_batch_start", *place)
-            metrics = self._run(self.training_step, place)
+            metrics = self._run(place)
             self._scaler.scale(metrics["loss"] / (together if index < grouped else batches - grouped)).backward()
             losses.append(metrics["loss"].detach())
             if (index + 1) % together == 0 or index + 1 == batches:
@@ -173,12 +213,12 @@ class GenericTrainer:
     def _validate(self, mixed: MixedLoader[Any]) -> float:
         self.model.eval()
         numbers = {name: number for number, name in enumerate(mixed.loaders)}
-        steps = ((self, batch, index, numbers[name], name) for index, (name, batch) in enumerate(mixed))
-        return _mean([self._run(self.validation_step, step)["loss"] for step in steps])
+        places = ((self, batch, index, numbers[name], name) for index, (name, batch) in enumerate(mixed))
+        return _mean([self._run(place)["loss"] for place in places])
 
-    def _run(self, step: Step, place: tuple[GenericTrainer, Any, int, int, str]) -> Mapping[str, Any]:
+    def _run(self, place: tuple[GenericTrainer, Any, int, int, str]) -> Mapping[str, Any]:
         with torch.autocast(self._device.type, enabled=self._amp):
-            return step(*place)
+            return self.training_step(*place)
 
 
 def mix(config: MultiDataLoaderConfig, loaders: Sequence[Any]) -> MixedLoader[Any]:
@@ -187,19 +227,17 @@ def mix(config: MultiDataLoaderConfig, loaders: Sequence[Any]) -> MixedLoader[An
     Raises:
         ConfigError: the number of names or weights is not that of the loaders; also what `MixedLoader` raises.
     """
+    strategy = config.sampling_strategy
     names = list(config.dataloader_names) or [f"loader_{number}" for number in range(len(loaders))]
-    weighted = config.sampling_strategy is SamplingStrategy.WEIGHTED
+    weighted = strategy is SamplingStrategy.WEIGHTED
     weights = config.dataloader_weights or [1.0] * len(loaders)
     for name, values in (("dataloader_names", names), ("dataloader_weights", weights if weighted else names)):
         if len(values) != len(loaders):
             raise ConfigError(f"{name}={values!r}: allowed is one value for each of {counted(len(loaders), 'loader')}")
-    cycles = config.cycle_short_loaders and config.sampling_strategy in (
-        SamplingStrategy.ROUND_ROBIN,
-        SamplingStrategy.WEIGHTED,
-    )
+    cycles = config.cycle_short_loaders and strategy in (SamplingStrategy.ROUND_ROBIN, SamplingStrategy.WEIGHTED)
     return import_late("gpuloader.loading.mixed_loader").MixedLoader(
         dict(zip(names, loaders)),
-        config.sampling_strategy.value,
+        strategy.value,
         weights=dict(zip(names, weights)) if weighted else None,
         stop="cycle" if cycles else "first",
         seed=config.seed,

@@ -18,7 +18,7 @@ _IMAGES = "pixel_values", "image", "img"
 _LABELS = "labels", "label"
 
 
-class VisionCollator:
+class VisionDataCollator:
     """Makes a batch of images: "pixel_values" (B, C, H, W) float32 and, if samples have them, "labels".
 
     A sample is a pair (image, label), as in torchvision's data sets, or a mapping with its image under
@@ -36,13 +36,6 @@ class VisionCollator:
 
     Raises:
         ConfigError: samples without images, images that cannot be stacked, or invalid arguments.
-
-    Example:
-        >>> import torch
-        >>> from gpuloader.compat import VisionCollator
-        >>> batch = VisionCollator()([{"pixel_values": torch.rand(3, 8, 8), "labels": 1}] * 2)
-        >>> batch["pixel_values"].shape, batch["labels"]
-        (torch.Size([2, 3, 8, 8]), tensor([1, 1]))
     """
 
     def __init__(

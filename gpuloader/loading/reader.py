@@ -421,7 +421,7 @@ def admit_for(run: Run, image: EncodedImage) -> Admitted:
     """Returns a stored image as the run's graph takes it; raises Refused if the recipe refuses to decode it."""
     if run.decoded:
         return admit_array(image, run.recipe.max_pixels)
-    return admit(image, run.recipe.max_pixels, run.recipe.formats)
+    return admit(image, run.recipe.max_pixels)
 
 
 def find_bad_rows(run: Run, images: Sequence[EncodedImage], drawn: Drawn, message: str = "") -> Mapping[int, str]:

@@ -162,8 +162,6 @@ class Run:
                 f"this is not a state of a GPULoader but {describe(state)}: pass what its state_dict() returned"
             )
         run = self._with_quantum(state.get("quantum"))
-        if is_same(state.get("recipe"), run.recipe.earlier_fingerprint):
-            state = {**state, "recipe": run.recipe.fingerprint}
         identity, samples = run.identity, state.get("samples")
         if is_integer(samples, 1, len(self.shards)) and self._begins_with(samples, state.get("dataset")):
             if not is_same(state.get("delivered"), 0):

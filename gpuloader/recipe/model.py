@@ -58,11 +58,9 @@ class Transform:
 
     Attributes:
         stream: which random numbers it draws.
-        later: parameters that were added later; fingerprints leave them out at their default, so that older ones hold.
     """
 
     stream: ClassVar[Stream] = Stream.NONE
-    later: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def random(self) -> bool:

@@ -22,7 +22,6 @@ from gpuloader.recipe.model import Transform
 Made = TypeVar("Made")
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-_LISTS = ("size", "padding")
 _MOST_SHOWN = 300
 _MOST_PROBLEMS = 20
 
@@ -37,13 +36,6 @@ NOT_NEEDED = {
     "ToTensor",
 }
 """torchvision's transforms that only change the type of object that holds an image."""
-
-_ORDER = "the order is not part of a recipe. Leave it out; if the default does not suit you, write GPULoader(..., "
-OF_THE_LOADER = {
-    "shuffle": f"{_ORDER}shuffle=...), or --shuffle for a command",
-    "last_batch": f"{_ORDER}last_batch=...)",
-}
-"""Arguments of the loader that users put into recipes, with the advice to give."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -119,7 +111,7 @@ def _fill(empty: object, values: tuple[Any, ...], parameters: dict[str, Any], wh
         for problem in error.errors():
             by_key.setdefault(_key(problem, names), []).append(problem)
         lines = first_lines([_line(where, key, _nearest(problems), names) for key, problems in by_key.items()])
-        raise kind.__refusal__(*lines[:-1], lines[-1] + _in_a_list(where, names, values, error)) from None
+        raise kind.__refusal__(*lines) from None
 
 
 @cache
@@ -146,8 +138,6 @@ def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) ->
     key = key.removesuffix(": ``")
     found, message = problem["input"], problem["msg"].removeprefix("Value error, ")
     match problem["type"]:
-        case "unexpected_keyword_argument" if name in OF_THE_LOADER:
-            return f"{key} is an unknown key: {OF_THE_LOADER[name]}"
         case "unexpected_keyword_argument":
             return f"{key} is an unknown key{did_you_mean(name, names)}; allowed are {', '.join(names)}"
         case "unexpected_positional_argument":
@@ -190,15 +180,6 @@ def _no_transform(found: object) -> str:
     )
 
 
-def _in_a_list(where: str, names: Sequence[str], values: Sequence[Any], error: ValidationError) -> str:
-    """Says how to write a height and a width, if they were given as a size and another parameter."""
-    behind = any(isinstance(place, int) and place > 0 for problem in error.errors() for place in problem["loc"][:1])
-    if behind and names[0] in _LISTS and all(isinstance(value, int) for value in values):
-        advised = f"{where.removeprefix('`')}({describe(list(values))})"
-        return f"; write several numbers of `{names[0]}` as one list: {advised}"
-    return ""
-
-
 def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
     """Writes a transform as {its name: its parameters}, another part as {its keys: their values}; tuples become lists.
 
@@ -211,16 +192,17 @@ def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
         return {key: as_plain_values(each, brief) for key, each in value.items()}
     if not hasattr(value, "__dataclass_fields__"):
         return value
-    values = set_values(value)
-    if not brief:
-        later = getattr(value, "later", ())
-        names = [field.name for field in fields(value)]  # type: ignore[arg-type]
-        values = {name: getattr(value, name) for name in names if name in values or name not in later}
+    values = set_values(value) if brief else values_of(value)
     content = {name: as_plain_values(each, brief) for name, each in values.items()}
     if isinstance(value, Transform):
         name = type(value).__name__
         return {name: content} if content else name
     return content
+
+
+def values_of(part: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Returns the parameters of a part."""
+    return {field.name: getattr(part, field.name) for field in fields(part)}
 
 
 def set_values(part: Any) -> dict[str, Any]:  # noqa: ANN401

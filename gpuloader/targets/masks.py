@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field
 from typing_extensions import Self
 
 from gpuloader.collators import read_array
+from gpuloader.images.formats import image_format
 from gpuloader.images.gate import admit
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Ragged, Source, register
 from gpuloader.recipe import Drawn, DrawnView, Shape
@@ -141,7 +142,10 @@ class Mask(Target):
 
 
 def _read_png(component: bytes, size: Shape) -> NDArray[Any]:
-    file, shape = admit(np.frombuffer(component, np.uint8), formats=("png",))
+    encoded = np.frombuffer(component, np.uint8)
+    if image_format(encoded) != "png":
+        raise ValueError("it is no PNG")
+    file, shape = admit(encoded)
     _check_shape(shape, size)
     try:
         with Image.open(io.BytesIO(file), formats=("PNG",)) as picture:

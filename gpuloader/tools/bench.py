@@ -67,9 +67,9 @@ def bench(
 
     Args:
         tar: as for `GPULoader`.
-        batch_size: as for `GPULoader`; None for 128, or the largest power of two that the samples fill.
+        batch_size: images in a batch; by default 128, or the largest power of two that the samples fill.
         device_id: the GPU to measure in addition to the CPU; "auto" for the first, if there is one; None for none.
-        seconds: for all stages of a device together, without starting and warming up.
+        seconds: how long to measure on each device, without starting and warming up.
         plot: a picture of the figures to write, .png, .svg or .pdf; needs matplotlib.
         progress: show the progress on stderr.
         arguments: further arguments of `GPULoader`. By default the last batch is padded, and data without labels is

@@ -31,9 +31,9 @@ from gpuloader.shards import (
     Arena,
     EncodedImage,
     Folder,
+    Index,
     LocalShard,
     Shard,
-    ShardIndex,
     ShardSet,
     open_index,
     open_set,
@@ -41,8 +41,8 @@ from gpuloader.shards import (
     scan_to_damage,
     write_quarantine,
 )
-from gpuloader.shards.folder import is_picture
-from gpuloader.shards.index import ARRAY_EXTENSION, LEFT_OUT_KEPT
+from gpuloader.shards.index import LEFT_OUT_KEPT
+from gpuloader.shards.pictures import ARRAY_EXTENSION, is_picture
 from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, open_remote
 from gpuloader.shards.shard_set import Location
 from gpuloader.tools.check_targets import Problem, TargetCheck
@@ -256,7 +256,7 @@ def _report(
             if shard.damage is not None
         ),
         stray=(*left_out, *second[:LEFT_OUT_KEPT]),
-        stray_count=sum(shard.index.left_out_count for shard in shards) + len(second),
+        stray_count=sum(shard.index.left_out_count.item(0) for shard in shards) + len(second),
         lacking=_lacking(shards),
         wrong=tuple(WrongTarget(sample, *located[sample], *each) for sample, found in wrong.items() for each in found),
     )
@@ -270,7 +270,7 @@ class _Shard:
     """
 
     path: Shard
-    index: ShardIndex
+    index: Index
     damage: TarError | None
     samples: range
     entry: Entry | None
@@ -280,7 +280,7 @@ def _scan(paths: Sequence[Shard], cache: ShardCache | None, progress: bool) -> l
     remote = [shard for shard in paths if isinstance(shard, RemoteShard)]
     on_stores = dict(zip(remote, open_remote(remote, cache, progress))) if cache else {}
 
-    def open_one(shard: Shard) -> tuple[ShardIndex, TarError | None, Entry | None]:
+    def open_one(shard: Shard) -> tuple[Index, TarError | None, Entry | None]:
         if isinstance(shard, RemoteShard):
             return on_stores[shard][1], None, on_stores[shard][0]
         return *_open(shard), None
@@ -294,7 +294,7 @@ def _scan(paths: Sequence[Shard], cache: ShardCache | None, progress: bool) -> l
     ]
 
 
-def _open(shard: LocalShard) -> tuple[ShardIndex, TarError | None]:
+def _open(shard: LocalShard) -> tuple[Index, TarError | None]:
     try:
         return open_index(shard), None
     except TarError:
@@ -374,7 +374,7 @@ def _lacking(shards: Sequence[_Shard]) -> tuple[Lacking, ...]:
     return tuple(Lacking(each, count, *_first_without(each, shards)) for count, each in lacking[:_MOST_LACKING])
 
 
-def _are_beside(index: ShardIndex) -> NDArray[np.bool_]:
+def _are_beside(index: Index) -> NDArray[np.bool_]:
     """Returns for each component whether it is beside the image of its sample."""
     rows = np.repeat(np.arange(len(index)), np.diff(index.column("component_end"), prepend=0))
     return np.asarray(index.column("component_offset") != index.column("image_offset")[rows])

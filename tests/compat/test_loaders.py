@@ -16,13 +16,11 @@ from gpuloader import World
 from gpuloader.compat import (
     DataLoaderConfig,
     DataLoaderFactory,
-    SamplingStrategy,
     TaskSpec,
-    create_multi_dataloaders,
     ensure_deterministic_dataloader,
+    get_optimal_num_workers,
     set_reproducible_training,
 )
-from gpuloader.errors import ConfigError
 
 NUMBERS = TensorDataset(torch.arange(20))
 
@@ -44,24 +42,34 @@ def epoch(loader: DataLoader) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("given", "on_cpu", "on_gpu"),
-    [  # pin_memory, prefetch_factor, persistent_workers
-        ({"num_workers": 0}, (False, None, False), (True, None, False)),
-        ({"num_workers": 2}, (False, 2, True), (True, 2, True)),
-        ({"num_workers": 2, "prefetch_factor": 4}, (False, 4, True), (True, 4, True)),
-        ({"num_workers": 0, "persistent_workers": True}, (False, None, False), (True, None, False)),  # torch: an error
-        ({"num_workers": 0, "pin_memory": True}, (False, None, False), (True, None, False)),  # torch: a warning
+    ("given", "prefetch_factor", "persistent_workers"),
+    [
+        ({"num_workers": 2}, 2, True),
+        ({"num_workers": 2, "prefetch_factor": 4}, 4, True),
+        ({"num_workers": 0, "persistent_workers": True, "pin_memory": True}, None, False),  # torch: an error
     ],
     ids=str,
 )
-def test_arguments_follow_the_machine(gpu: bool, given: dict[str, object], on_cpu: tuple, on_gpu: tuple) -> None:
+def test_arguments_follow_the_machine(
+    gpu: bool, given: dict[str, object], prefetch_factor: int | None, persistent_workers: bool
+) -> None:
     loader = make(DataLoaderConfig(**given))
-    assert (loader.pin_memory, loader.prefetch_factor, loader.persistent_workers) == (on_gpu if gpu else on_cpu)
+    assert (loader.prefetch_factor, loader.persistent_workers) == (prefetch_factor, persistent_workers)
+    assert loader.pin_memory == gpu
 
 
 def test_workers_are_for_machines_with_a_gpu(gpu: bool) -> None:
     workers = make(DataLoaderConfig()).num_workers
     assert workers == (min(4, len(os.sched_getaffinity(0))) if gpu else 0)
+
+
+@pytest.mark.parametrize(("device_type", "processes", "expected"), [("cpu", 1, 0), ("cuda", 1, 4), ("cuda", 10_000, 1)])
+def test_processes_share_the_cores_among_their_workers(
+    monkeypatch: pytest.MonkeyPatch, device_type: str, processes: int, expected: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    assert get_optimal_num_workers(device_type) == min(expected, len(os.sched_getaffinity(0)))
 
 
 def test_a_seed_gives_the_same_epochs() -> None:
@@ -70,22 +78,6 @@ def test_a_seed_gives_the_same_epochs() -> None:
     assert epochs == [epoch(second), epoch(second)]
     assert epochs[0] != epochs[1]
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(20))
-
-
-def test_without_a_seed_torchs_decides() -> None:
-    def run(seed: int) -> list[int]:
-        torch.manual_seed(seed)
-        return epoch(make(DataLoaderConfig(4, shuffle=True)))
-
-    assert run(1) == run(1) != run(2)
-
-
-def test_lists_of_tensors_are_data_sets_and_the_task_collates() -> None:
-    images = [{"image": torch.rand(3, 4, 4), "label": 1} for _ in range(4)]
-    [batch] = DataLoaderFactory().create_dataloader(images, task_spec=TaskSpec.vision_tiny())
-    assert batch["pixel_values"].shape == (4, 3, 4, 4)
-    [batch] = DataLoaderFactory().create_dataloader([torch.ones(3)] * 4)
-    assert batch.shape == (4, 3)
 
 
 def test_a_collator_of_ones_own_goes_before_the_tasks() -> None:
@@ -149,32 +141,6 @@ def test_workers_draw_what_the_seed_says_and_not_the_same() -> None:
     values = run()
     assert values == run()
     assert len(set(values)) == len(values)
-
-
-@pytest.mark.parametrize(
-    ("batch_sizes", "expected"),
-    [(None, [4, 8]), ({"b": 2}, [4, 2]), ([1, 2], [1, 2]), ({"a": 3, "b": 5}, [3, 5])],
-    ids=str,
-)
-def test_create_multi_dataloaders(batch_sizes: object, expected: list[int]) -> None:
-    loaders, config = create_multi_dataloaders({"a": (NUMBERS, 4), "b": (NUMBERS, 8)}, batch_sizes, num_workers=4)
-    assert [loader.batch_size for loader in loaders] == expected
-    assert [loader.num_workers for loader in loaders] == [2, 2]
-    assert all(loader.drop_last for loader in loaders)
-    assert config.sampling_strategy is SamplingStrategy.WEIGHTED
-    assert (config.dataloader_weights, config.dataloader_names) == ([1.0, 1.0], ["a", "b"])
-
-
-@pytest.mark.parametrize(("num_workers", "each"), [(0, 0), (1, 1), (5, 2)])
-def test_loaders_share_the_workers(num_workers: int, each: int) -> None:
-    loaders, _ = create_multi_dataloaders({"a": (NUMBERS, 4), "b": (NUMBERS, 8)}, num_workers=num_workers)
-    assert [loader.num_workers for loader in loaders] == [each, each]
-
-
-@pytest.mark.parametrize("batch_sizes", [{"c": 1}, [1, 2, 3]], ids=str)
-def test_batch_sizes_of_others_are_refused(batch_sizes: object) -> None:
-    with pytest.raises(ConfigError, match="allowed is one for each of a, b"):
-        create_multi_dataloaders({"a": (NUMBERS, 4), "b": (NUMBERS, 8)}, batch_sizes)
 
 
 def test_the_rest_of_an_epoch_comes_exactly() -> None:

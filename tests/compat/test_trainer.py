@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gpuloader import GPULoader
 from gpuloader.compat import (
-    DataLoaderProfilingHook,
     GenericTrainer,
     GenericTrainerConfig,
     MultiDataLoaderConfig,
@@ -34,9 +33,9 @@ def make_model() -> nn.Module:
 
 def make_trainer(model: nn.Module | None = None, **settings: Any) -> GenericTrainer:  # noqa: ANN401
     model = model or make_model()
-    steps = {name: settings.pop(name) for name in ("training_step", "validation_step") if name in settings}
+    step = settings.pop("training_step", None)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return GenericTrainer(GenericTrainerConfig(**settings), model, [optimizer], **steps)
+    return GenericTrainer(GenericTrainerConfig(**settings), model, [optimizer], step)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def test_validation_changes_nothing() -> None:
         seen.append((trainer.model.training, torch.is_grad_enabled()))
         return {"loss": trainer.model(batch[0]).sum()}
 
-    trainer = make_trainer(model, validation_step=validate)
+    trainer = make_trainer(model, training_step=validate)
     trainer.fit([[]], [DataLoader(DATA, 6)])  # there is nothing to train on
     assert set(seen) == {(False, False)}
     assert model[0].running_mean.eq(0).all()
@@ -132,30 +131,23 @@ S = SamplingStrategy
 
 
 @pytest.mark.parametrize(
-    ("strategy", "cycles", "weights", "expected"),
+    ("strategy", "cycles", "expected"),
     [
-        (S.SEQUENTIAL, True, None, ["aaab", "aaab"]),
-        (S.ALTERNATING, True, None, ["aaa", "b"]),
-        (S.ROUND_ROBIN, True, None, ["ababa", "ababa"]),  # until each was gone through
-        (S.ROUND_ROBIN, False, None, ["aba", "aba"]),  # until it is the turn of one that has ended
-        (S.WEIGHTED, True, [1e9, 1.0], None),
+        (S.SEQUENTIAL, True, ["aaab", "aaab"]),
+        (S.ALTERNATING, True, ["aaa", "b"]),
+        (S.ROUND_ROBIN, True, ["ababa", "ababa"]),  # until each was gone through
+        (S.ROUND_ROBIN, False, ["aba", "aba"]),  # until it is the turn of one that has ended
+        (S.WEIGHTED, False, ["aaa", "aaa"]),  # drawn: b all but never
     ],
 )
-def test_strategies(strategy: S, cycles: bool, weights: list[float] | None, expected: list[str] | None) -> None:
-    settings = MultiDataLoaderConfig(strategy, weights, ["a", "b"], cycles)
+def test_strategies(strategy: S, cycles: bool, expected: list[str]) -> None:
     turns: list[str] = []
     trainer = make_trainer(
-        train_loader_config=settings,
+        train_loader_config=MultiDataLoaderConfig(strategy, [1e9, 1.0], ["a", "b"], cycles),
         training_step=lambda trainer, batch, index, number, name: (
             turns.append(name) or {"loss": trainer.model(batch[0]).sum() * 0}
         ),
     )
-    if expected is None:  # drawn: b all but never
-        settings = MultiDataLoaderConfig(strategy, weights, ["a", "b"], cycle_short_loaders=False)
-        trainer.config = GenericTrainerConfig(train_loader_config=settings)
-        trainer.fit([DataLoader(DATA, 4), DataLoader(DATA, 12)])
-        assert turns == ["a"] * 3
-        return
     found = []
     for epoch in (1, 2):
         trainer.fit([DataLoader(DATA, 4), DataLoader(DATA, 12)], max_epochs=epoch)
@@ -177,23 +169,11 @@ def test_shards_and_tensors_in_one_training(shards: list[Path]) -> None:
     assert seen == [("shards", (20, 3, 32, 32)), ("tensors", (6, 4))] * 2
 
 
-def test_the_profile_is_of_waiting(capsys: pytest.CaptureFixture[str]) -> None:
-    trainer, hook = make_trainer(), DataLoaderProfilingHook(slow_seconds=0, every_batches=2)
-    trainer.hook_manager.register_hook(hook)
-    trainer.fit([DataLoader(DATA, 4)], max_epochs=2)
-    lines = [line.rpartition(":")[0] for line in capsys.readouterr().out.splitlines()]
-    of_an_epoch = ["Slow batch 1 of loader_0", "Slow batch 2 of loader_0", "Avg load time (last 2)"]
-    assert lines == [*of_an_epoch, "Epoch 0 - Avg load time", *of_an_epoch, "Epoch 1 - Avg load time"]
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"dataloader_names": ["a", "b"]},
-            r"dataloader_names=\['a', 'b'\]: allowed is one value for each of 1 loader",
-        ),
-        ({"dataloader_weights": [1, 2], "sampling_strategy": S.WEIGHTED}, r"dataloader_weights=\[1, 2\]"),
+        ({"dataloader_names": ["a", "b"]}, "dataloader_names=.* allowed is one value for each of 1 loader"),
+        ({"dataloader_weights": [1, 2], "sampling_strategy": S.WEIGHTED}, "dataloader_weights="),
     ],
 )
 def test_what_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -327,17 +327,16 @@ def with_unknown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_image_of_unknown_size_is_an_error_or_skipped(with_unknown: Path) -> None:
-    recipe = {**COVER, "formats": ["jpeg", "tiff"]}
     with pytest.raises(
         ConfigError, match=r"does not know the size of 2 of 8 images, such as '6' \(.tif\) in .*data.tar"
     ):
-        loader(with_unknown, preset=recipe)
-    with loader(with_unknown, preset=recipe, sampling={"buckets": {"sizes": SHAPES, "unknown": "skip"}}) as batches:
+        loader(with_unknown)
+    with loader(with_unknown, sampling={"buckets": {"sizes": SHAPES, "unknown": "skip"}}) as batches:
         assert batches.num_samples == 6
         assert sorted(i for batch in batches for i in batch["index"][batch["valid"]].tolist()) == list(range(6))
     none_left = {"subset": [6, 7], "buckets": {"sizes": SHAPES, "unknown": "skip"}}
     with pytest.raises(ConfigError, match="size of 2 of 2 images"):
-        loader(with_unknown, preset=recipe, sampling=none_left)
+        loader(with_unknown, sampling=none_left)
 
 
 @pytest.mark.parametrize("unknown", ["error", "skip"])

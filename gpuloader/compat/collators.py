@@ -1,23 +1,24 @@
-"""Collators, which make a batch from samples, by name and by a model's task."""
+"""Collators, which make a batch from samples, by name and by a model's task; and that of texts, with transformers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from inspect import signature
-from threading import Lock
 from typing import Any, TypeAlias
 
+import torch
 from torch.utils.data import default_collate
 
-from gpuloader.compat.text import TextCollator
-from gpuloader.compat.vision import VisionCollator
+from gpuloader.compat.vision import VisionDataCollator
 from gpuloader.errors import ConfigError
 
 BatchCollator: TypeAlias = Callable[[Sequence[Any]], Any]
 CollatorFactory: TypeAlias = Callable[..., BatchCollator]
 
 _LANGUAGE_MODELS = {"causal_lm": False, "masked_lm": True}
+_IGNORED = -100  # cross_entropy's ignore_index
 
 
 @dataclass(frozen=True)
@@ -28,18 +29,11 @@ class TaskSpec:
         name: for you.
         modality: "vision", "text", or one with a registered collator; others get torch's `default_collate`.
         task_type: for text, "causal_lm" or "masked_lm"; otherwise any word.
-        preprocessing_config: arguments of the collator, such as `{"mean": [0.5], "std": [0.5]}`.
-
-    Example:
-        >>> from gpuloader.compat import TaskSpec
-        >>> TaskSpec.lm_tiny().task_type
-        'causal_lm'
     """
 
     name: str
     modality: str
     task_type: str
-    preprocessing_config: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def vision_tiny(cls) -> TaskSpec:
@@ -52,44 +46,19 @@ class TaskSpec:
         return cls("lm_tiny", "text", "causal_lm")
 
 
-class DefaultCollator:
-    """torch's `default_collate`.
-
-    Example:
-        >>> from gpuloader.compat import DefaultCollator
-        >>> DefaultCollator()([{"label": 1}, {"label": 2}])
-        {'label': tensor([1, 2])}
-    """
-
-    def __call__(self, batch: Sequence[Any]) -> Any:  # noqa: ANN401
-        return default_collate(list(batch))
-
-
 class CollatorRegistry:
-    """Makes collators, by name or for a task. "text", "vision" and "default" are registered already.
-
-    Example:
-        >>> from gpuloader.compat import CollatorRegistry, TaskSpec
-        >>> registry = CollatorRegistry.get_instance()
-        >>> type(registry.get_collator(task_spec=TaskSpec.vision_tiny())).__name__
-        'VisionCollator'
-    """
-
-    _instance: CollatorRegistry | None = None
-    _lock = Lock()
+    """Makes collators, by name or for a task. "text", "vision" and "default" are registered already."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[CollatorFactory, str]] = {}  # and the modality
-        self.register("text", "text", "padding, masks and labels of a language model")(_text)
-        self.register("vision", "vision", "stacked and normalised images")(VisionCollator)
-        self.register("default", "any", "torch's default_collate")(DefaultCollator)
+        self.register("text", "text")(_text)
+        self.register("vision", "vision")(VisionDataCollator)
+        self.register("default", "any")(lambda: default_collate)
 
     @classmethod
     def get_instance(cls) -> CollatorRegistry:
         """Returns the registry of this process, which the data modules use."""
-        with cls._lock:
-            cls._instance = cls._instance or cls()
-        return cls._instance
+        return _of_this_process()
 
     def register(self, name: str, modality: str, description: str = "") -> Callable[[CollatorFactory], CollatorFactory]:
         """Registers a function that makes collators; it replaces any other of that name.
@@ -122,8 +91,7 @@ class CollatorRegistry:
         factory, _ = self._known[name]
         parameters = signature(factory).parameters
         offered: dict[str, Any] = {"task_spec": task_spec, "tokenizer": tokenizer}
-        offered = {key: value for key, value in offered.items() if key in parameters}
-        options = {**offered, **({} if task_spec is None else task_spec.preprocessing_config), **arguments}
+        options = {**{key: value for key, value in offered.items() if key in parameters}, **arguments}
         try:
             signature(factory).bind(**options)
         except TypeError as error:
@@ -137,13 +105,63 @@ class CollatorRegistry:
         return next(fitting, "default")
 
 
+@cache
+def _of_this_process() -> CollatorRegistry:
+    return CollatorRegistry()
+
+
+class LanguageModelingDataCollator:
+    """Makes a batch for a language model: "input_ids", "attention_mask" and "labels", each (B, longest) int64.
+
+    A sample is a mapping with `input_ids` or `text`, a text, or the ids themselves. transformers'
+    `DataCollatorForLanguageModeling` makes the batch. Labels are the ids, and -100 at padding. For a masked model, they
+    are -100 at all tokens that were not chosen.
+
+    Args:
+        tokenizer: from transformers, with a padding token.
+        mlm: masks tokens, for a masked language model. torch's random numbers choose them.
+        mlm_probability: the share of tokens that is chosen.
+
+    Raises:
+        ConfigError: transformers is not installed, or the tokenizer cannot be used.
+    """
+
+    def __init__(self, tokenizer: Any, mlm: bool = False, mlm_probability: float = 0.15) -> None:  # noqa: ANN401
+        if tokenizer is None:
+            raise ConfigError("text needs tokenizer=, from transformers, such as AutoTokenizer.from_pretrained(...)")
+        try:
+            from transformers import DataCollatorForLanguageModeling
+        except ImportError as error:
+            raise ConfigError(f"text needs the package transformers: pip install 'gpuloader[data]' ({error})") from None
+        if tokenizer.pad_token_id is None:
+            raise ConfigError("tokenizer: it has no padding token; set tokenizer.pad_token = tokenizer.eos_token")
+        if mlm and tokenizer.mask_token_id is None:
+            raise ConfigError("tokenizer: mlm=True needs one with a mask token, such as BERT's")
+        self._tokenizer, self._mlm = tokenizer, mlm
+        self._collate = DataCollatorForLanguageModeling(tokenizer, mlm=mlm, mlm_probability=mlm_probability)
+
+    def __call__(self, batch: Sequence[Any]) -> dict[str, torch.Tensor]:
+        rows = [torch.as_tensor(self._ids(sample), dtype=torch.long).tolist() for sample in batch]
+        collated = self._collate([{"input_ids": row, "attention_mask": [1] * len(row)} for row in rows])
+        if not self._mlm:  # transformers ignores every padding token, even one that ends a text
+            collated["labels"] = collated["input_ids"].masked_fill(collated["attention_mask"] == 0, _IGNORED)
+        return dict(collated)
+
+    def _ids(self, sample: Any) -> Any:  # noqa: ANN401
+        if isinstance(sample, Mapping):
+            inputs = [sample[name] for name in ("input_ids", "text") if name in sample]
+            if not inputs:
+                raise ConfigError(f"a sample has {', '.join(map(str, sample))}: it needs input_ids or text")
+            sample = inputs[0]
+        return self._tokenizer(sample)["input_ids"] if isinstance(sample, str) else sample
+
+
 def _text(
     task_spec: TaskSpec | None = None,
     tokenizer: Any = None,  # noqa: ANN401
     mlm: bool | None = None,
     mlm_probability: float = 0.15,
-    max_length: int | None = None,
-) -> TextCollator:
+) -> LanguageModelingDataCollator:
     if mlm is None and task_spec is not None:
         if task_spec.task_type not in _LANGUAGE_MODELS:
             raise ConfigError(
@@ -151,4 +169,4 @@ def _text(
                 f"register a collator, such as transformers' DataCollatorWithPadding"
             )
         mlm = _LANGUAGE_MODELS[task_spec.task_type]
-    return TextCollator(tokenizer, bool(mlm), mlm_probability, max_length=max_length)
+    return LanguageModelingDataCollator(tokenizer, bool(mlm), mlm_probability)

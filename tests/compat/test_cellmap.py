@@ -6,41 +6,22 @@ from collections import namedtuple
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
+from torch.utils.data import DataLoader, SequentialSampler, SubsetRandomSampler
 
 from gpuloader.compat import CellMapDataLoader, DeviceLoader
-from gpuloader.compat.device_loader import map_tensors
 from gpuloader.errors import ConfigError
 
 Pair = namedtuple("Pair", ["image", "label"])
 NUMBERS = [{"raw": torch.tensor(float(number)), "name": str(number)} for number in range(10)]
 
 
-@pytest.mark.parametrize(
-    ("batch", "expected"),
-    [
-        (torch.tensor(1), 2),
-        ([torch.tensor(1), "text"], [2, "text"]),
-        ((torch.tensor(1), 5), (2, 5)),
-        (Pair(torch.tensor(1), torch.tensor(2)), Pair(2, 3)),
-        ({"a": torch.tensor(1), "b": {"c": [torch.tensor(2)]}}, {"a": 2, "b": {"c": [3]}}),
-    ],
-    ids=str,
-)
-def test_all_tensors_of_a_batch_go(batch: object, expected: object) -> None:
-    moved = map_tensors(batch, lambda tensor: tensor + 1)
-    assert moved == expected
-    assert type(moved) is (torch.Tensor if isinstance(batch, torch.Tensor) else type(expected))
-
-
 def test_it_is_torchs_loader_on_a_device() -> None:
-    loader = DeviceLoader(NUMBERS, "cpu", batch_size=4)
-    plain = DataLoader(NUMBERS, batch_size=4)
-    assert isinstance(loader, DataLoader)
-    for _ in range(2):
-        for batch, expected in zip(loader, plain, strict=True):
-            assert batch["raw"].equal(expected["raw"])
-            assert batch["name"] == expected["name"]
+    samples = [Pair(torch.ones(2), {"a": [number, "text"]}) for number in range(4)]
+    for batch, expected in zip(DeviceLoader(samples, "cpu", batch_size=2), DataLoader(samples, 2), strict=True):
+        assert type(batch) is Pair
+        assert batch.image.equal(expected.image)
+        assert batch.label["a"][0].equal(expected.label["a"][0])
+        assert batch.label["a"][1] == expected.label["a"][1]
 
 
 def values(loader: CellMapDataLoader) -> list[int]:
@@ -77,13 +58,6 @@ def test_training_is_shuffled_by_the_generator() -> None:
     assert first == second != sorted(first) == [*range(10)]
 
 
-@pytest.mark.parametrize(("iterations", "batch_size"), [(2, 3), (5, 4)])  # of fewer and of more samples than there are
-def test_iterations_per_epoch(iterations: int, batch_size: int) -> None:
-    loader = CellMapDataLoader(NUMBERS, batch_size=batch_size, iterations_per_epoch=iterations, device="cpu")
-    assert len(loader) == len(list(loader)) == iterations
-    assert isinstance(loader.loader.sampler, RandomSampler)
-
-
 class Weighted(list):
     weights = (0.0,) * 9 + (1.0,)
 
@@ -113,15 +87,15 @@ def test_weights_are_the_data_sets(dataset: list, arguments: dict[str, object], 
     assert values(CellMapDataLoader(dataset, weighted_sampler=True, device="cpu", **arguments)) == expected
 
 
-def test_classes_are_the_data_sets_unless_given() -> None:
-    assert CellMapDataLoader(CellMaps(NUMBERS), device="cpu").classes == ("nucleus",)
-    assert CellMapDataLoader(CellMaps(NUMBERS), ["cell"], device="cpu").classes == ["cell"]
-    assert CellMapDataLoader(NUMBERS, device="cpu").classes is None
+def test_an_epoch_has_as_many_iterations_as_asked_for() -> None:
+    loader = CellMapDataLoader(NUMBERS, batch_size=4, iterations_per_epoch=5, device="cpu")
+    assert len(loader) == len(list(loader)) == 5
 
 
 def test_refresh_calls_the_sampler_again() -> None:
     numbers = iter(range(10))
-    loader = CellMapDataLoader(NUMBERS, sampler=lambda: [next(numbers)], device="cpu")
+    loader = CellMapDataLoader(CellMaps(NUMBERS), sampler=lambda: [next(numbers)], device="cpu")
+    assert loader.classes == ("nucleus",)
     assert (values(loader), values(loader)) == ([0], [0])
     loader.refresh()
     assert values(loader) == [1]
@@ -129,10 +103,7 @@ def test_refresh_calls_the_sampler_again() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        ({"prefetch_factor": 0}, "prefetch_factor=0: allowed is an integer of at least 1"),
-        ({"weighted_sampler": True}, "has neither get_weighted_sampler nor weights"),
-    ],
+    [({"prefetch_factor": 0}, "prefetch_factor=0"), ({"weighted_sampler": True}, "get_weighted_sampler")],
 )
 def test_what_is_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
