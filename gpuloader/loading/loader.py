@@ -10,51 +10,34 @@ from inspect import unwrap
 from pathlib import Path
 from typing import Any, Generic, Literal, overload
 
-import torch
 from torch.profiler import record_function
 from typing_extensions import Never, TypeVar
 
 from gpuloader.errors import LoaderError
 from gpuloader.helpers.forking import at_fork
-from gpuloader.loading.argument_types import (
-    AnyCache,
-    AnyDecoder,
-    AnyDevice,
-    AnyFields,
-    AnyLabels,
-    AnyOutput,
-    AnyPreset,
-    AnySampling,
-    AnyShuffle,
-    AnyWorld,
-    LoaderArguments,
-    OnError,
-)
+from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, leave_out
-from gpuloader.loading.iteration import Closing, EpochSampler, Iteration, Progress, Resumption
+from gpuloader.loading.facts import LoaderFacts
+from gpuloader.loading.iteration import Closing, Iteration, Progress, Resumption
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.resolving import resolve
-from gpuloader.loading.run import Dataset, Resumed, Run
+from gpuloader.loading.run import Resumed, Run
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
-from gpuloader.loading.world import World
 from gpuloader.plan import Cursor, LastBatch
-from gpuloader.recipe import Recipe
-from gpuloader.shards import find_class_names
-from gpuloader.shards.class_names import as_list
 
 # A loader's type has what it was given as `output` and `fields`, and `__iter__` says which batch follows from them. So
 # `__init__` needs no overloads, and for a wrong argument type checkers name this argument instead of all overloads.
-Output_co = TypeVar("Output_co", covariant=True, default=AnyOutput)
-Fields_co = TypeVar("Fields_co", covariant=True, default=AnyFields)
-Output = TypeVar("Output", bound=AnyOutput, default=None)
-Fields = TypeVar("Fields", bound=AnyFields, default=tuple[()])
+Output_co = TypeVar("Output_co", covariant=True, default=types.AnyOutput)
+Fields_co = TypeVar("Fields_co", covariant=True, default=types.AnyFields)
+Output = TypeVar("Output", bound=types.AnyOutput, default=None)
+Fields = TypeVar("Fields", bound=types.AnyFields, default=tuple[()])
 
 
-class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
+class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
     """Delivers normalised batches from TAR shards of images; DALI decodes and augments them.
 
     A batch is `(images, labels)`: images (B, 3, size, size) in the recipe's dtype and range, labels int64 (B,), both on
@@ -141,22 +124,22 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         self: GPULoader[Any, Output, Fields],
         tar: Sources,
         batch_size: int,
-        device_id: AnyDevice = "auto",
+        device_id: types.AnyDevice = "auto",
         *,
-        preset: AnyPreset = "imagenet_train",
-        shuffle: AnyShuffle = None,
+        preset: types.AnyPreset = "imagenet_train",
+        shuffle: types.AnyShuffle = None,
         last_batch: LastBatch | None = None,
         seed: int = 0,
         output: Output = None,  # type: ignore[assignment]  # its default says the same
-        label_from: AnyLabels = "default",
+        label_from: types.AnyLabels = "default",
         fields: Fields = (),  # type: ignore[assignment]
-        sampling: AnySampling = None,
-        on_error: OnError = "raise",
-        decoder: AnyDecoder = None,
-        cache: AnyCache = None,
-        world: AnyWorld = None,
+        sampling: types.AnySampling = None,
+        on_error: types.OnError = "raise",
+        decoder: types.AnyDecoder = None,
+        cache: types.AnyCache = None,
+        world: types.AnyWorld = None,
     ) -> None:
-        self._arguments = LoaderArguments(
+        self._arguments = types.LoaderArguments(
             tar=tar,
             batch_size=batch_size,
             device_id=device_id,
@@ -183,76 +166,6 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
 
-    def __len__(self) -> int:
-        """Counts the steps of an epoch, the same on every rank. A resumed epoch has only the steps that are left."""
-        return self._run.plan.steps
-
-    @property
-    def num_batches(self) -> int:
-        """`len(loader)`, under webdataset's and open_clip's name."""
-        return len(self)
-
-    def __repr__(self) -> str:
-        return f"GPULoader({self._run})"
-
-    @property
-    def preset(self) -> Recipe:
-        """The recipe."""
-        return self._run.recipe
-
-    @property
-    def device(self) -> torch.device:
-        """The torch device of the batches."""
-        return self._run.device
-
-    @property
-    def world(self) -> World:
-        """This rank and the number of ranks."""
-        return self._run.world
-
-    @property
-    def classes(self) -> tuple[str, ...] | Any:  # noqa: ANN401 - or None, which checkers would ask about each time
-        """The names of the classes, entry i for label i; None if they are not known."""
-        labels = self._fresh.labels
-        return as_list(find_class_names(self._fresh.shards)) if labels is None else labels.classes
-
-    @property
-    def num_samples(self) -> int:
-        """The samples in an epoch over all ranks, after `sampling`."""
-        return self._run.plan.num_samples
-
-    @property
-    def shapes(self) -> list[tuple[int, int]] | Any:  # noqa: ANN401 - or None
-        """(height, width) of the images of each step that is left in the running or coming epoch; None without buckets.
-
-        They are the same on every rank.
-        """
-        cursor = self._progress.cursor
-        return self._run.plan.shapes(cursor, self._run.plan.steps_left(cursor))
-
-    @property
-    def batch_size(self) -> int:
-        """The samples of this rank in a step."""
-        return self._run.plan.batch_size
-
-    @property
-    def dataset(self) -> Dataset:
-        """All of the data: `len(loader.dataset)` samples, its `classes` and `class_to_idx`."""
-        return Dataset(len(self._fresh.shards), self.classes)
-
-    @property
-    def sampler(self) -> EpochSampler:
-        """For scripts for torch's DataLoader: its `set_epoch` is the loader's.
-
-        Its length is this rank's samples in an epoch.
-        """
-        return EpochSampler(self._run.plan, self.set_epoch)
-
-    @property
-    def batch_sampler(self) -> None:
-        """None, as in torch's DataLoader without a batch sampler. Code that reads `sampler` may also read this."""
-        return None
-
     @overload
     def __iter__(self: GPULoader[Any, Never, Any]) -> Iterator[Any]: ...  # where `output` is Any
 
@@ -278,13 +191,6 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         """
         self._check_open()
         return _LoaderEpoch(self._progress, self._next)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next iteration; a running one is not changed.
-
-        An epoch that `load_state_dict` restored resumes where the state was taken.
-        """
-        self._progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where the loader is in its run, in plain JSON types. Batches count once they are delivered.
@@ -416,7 +322,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
 
 # Type checkers read the type variables. jsonargparse, which LightningCLI uses, reads these.
 for _init in (GPULoader.__init__, unwrap(GPULoader.__init__)):
-    _init.__annotations__ |= {"output": "AnyOutput", "fields": "AnyFields"}
+    _init.__annotations__ |= {"output": "types.AnyOutput", "fields": "types.AnyFields"}
 
 
 class _LoaderEpoch(Iteration[Cursor, Any]):
@@ -433,7 +339,7 @@ def fresh_run_of(loader: GPULoader[Any, Any, Any]) -> Run:
     return loader._fresh  # noqa: SLF001
 
 
-def _make_again(arguments: LoaderArguments, state: Mapping[str, Any]) -> GPULoader:
+def _make_again(arguments: types.LoaderArguments, state: Mapping[str, Any]) -> GPULoader:
     loader = GPULoader(**vars(arguments))
     loader.load_state_dict(state)
     return loader

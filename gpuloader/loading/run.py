@@ -26,27 +26,6 @@ from gpuloader.recipe import Recipe
 from gpuloader.shards import Labels, ShardSet
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """All of a loader's data.
-
-    Attributes:
-        num_samples: the number of samples in the shards, also those that a `subset` leaves out; `len` is the same.
-        classes: the names of the classes, if they are known.
-    """
-
-    num_samples: int
-    classes: tuple[str, ...] | None
-
-    def __len__(self) -> int:
-        return self.num_samples
-
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        """The label of each class by its name, as in torchvision's datasets; empty if the classes are not known."""
-        return {name: label for label, name in enumerate(self.classes or ())}
-
-
 @dataclass(frozen=True, eq=False)
 class Run:
     """Everything that decides what a loader delivers, and how.
