@@ -453,7 +453,7 @@ class Index(Table):
     def first(self, shards: int) -> Self:
         """Returns the index of the first shards; both share the columns."""
         part = copy(self)
-        part._file = None if self._file is None else os.dup(self._file)
+        part._file = None if self._file is None else os.dup(self._file)  # noqa: SLF001
         for name in ("sample_end", "shard_bytes", "shard_mtime_ns", "left_out_count", "names", "tags"):
             setattr(part, name, getattr(self, name)[:shards])
         part.left_out = tuple(item for item in self.left_out if item.shard < shards)
