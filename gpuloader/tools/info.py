@@ -156,7 +156,6 @@ def describe_shards(
     source = resolve_place(shards, label_from)
     classes = _classes(shards, source)
     memory = estimate_memory(shards, recipe, preset, batch_size, prefetch)
-    jpegs, seekable = index.count_jpegs()
     return Info(
         shards=len(shards.shards),
         samples=len(shards),
@@ -166,8 +165,8 @@ def describe_shards(
         classes=classes,
         without_label=len(shards) - sum(each.samples for each in classes),
         formats=_by_name(index.image_extensions(), index.extensions),
-        jpegs=jpegs,
-        seekable=seekable,
+        jpegs=index.counts["jpegs"],
+        seekable=index.counts["seekable"],
         turned=shards.count_turned(),
         components=_by_name(index.column("component_extension"), index.extensions),
         height=_spread(heights),
