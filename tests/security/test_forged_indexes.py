@@ -45,7 +45,7 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"width": lambda widths: widths * 0}, "an image has no possible height and width"),
         ({"orientation": lambda orientations: orientations + 9}, "an image has no possible orientation"),
         ({"seekable": lambda seekable: seekable + 2}, "an image is neither seekable nor not"),
-        ({"label": lambda labels: labels + 1}, "its statistics have no such label"),
+        ({"label": lambda labels: labels + 1}, "a label is not one of those that its header says"),
     ],
 )
 def test_columns_that_contradict_each_other(
