@@ -18,7 +18,6 @@ os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # otherwise it prints a me
 
 from nvidia.nvimgcodec import CodeStream
 
-from gpuloader.errors import DataError
 from gpuloader.images.by_pillow import decode_by_pillow
 from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS, check_format, image_format
 from gpuloader.images.jpeg import check_jpeg
@@ -83,16 +82,6 @@ def admit_each(
         except Refused as error:
             refused[row] = error.cause
     return files, sizes, refused
-
-
-def admit_all(
-    images: Sequence[bytes], max_pixels: int, formats: Collection[str]
-) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
-    """Returns the same of images that must all pass; raises DataError, which names the first that does not."""
-    files, sizes, refused = admit_each(images, max_pixels, formats)
-    for row, cause in refused.items():
-        raise DataError(f"image {row} cannot be decoded: {cause}")
-    return files, sizes
 
 
 def _cause_in_beginning(encoded: NDArray[np.uint8]) -> str:
