@@ -114,7 +114,7 @@ def test_where_bad_images_are_errors_the_damaged_one_is_named(tmp_path: Path) ->
 def test_each_sample_is_drawn_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    batch: Any,
+    batch: Any,  # noqa: ANN401
     suspects: list[int],
 ) -> None:
     rows, draw = [], Recipe.draw
