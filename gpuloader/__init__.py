@@ -11,26 +11,7 @@ Importing this package imports neither DALI nor torch; the first use of `GPULoad
 import logging
 from typing import TYPE_CHECKING, Any
 
-from gpuloader.errors import (
-    BadImageError,
-    ConfigError,
-    DataError,
-    DeviceError,
-    GPULoaderError,
-    IndexFileError,
-    InstallationError,
-    LabelError,
-    LoaderError,
-    NoSamplesError,
-    PackError,
-    PresetError,
-    RemoteError,
-    ShardChangedError,
-    ShardNotFoundError,
-    StateError,
-    TarError,
-    TooManyBadImagesError,
-)
+from gpuloader.errors import GPULoaderError
 from gpuloader.helpers.late_imports import import_late
 from gpuloader.helpers.text import make_printable
 
@@ -59,41 +40,24 @@ __version__ = "0.1.0"
 logging.getLogger("gpuloader").addFilter(make_printable)
 
 __all__ = [
-    "BadImageError",
     "BadImages",
     "Batch",
     "Boxes",
     "Buckets",
     "Cache",
     "Compose",
-    "ConfigError",
-    "DataError",
     "Decoder",
-    "DeviceError",
     "Field",
     "GPULoader",
     "GPULoaderError",
-    "IndexFileError",
-    "InstallationError",
     "Keypoints",
-    "LabelError",
     "LabelFrom",
-    "LoaderError",
     "Mask",
     "MixedLoader",
-    "NoSamplesError",
     "OneOf",
-    "PackError",
-    "PresetError",
-    "RemoteError",
     "Sampling",
-    "ShardChangedError",
-    "ShardNotFoundError",
     "Stage",
-    "StateError",
     "Stats",
-    "TarError",
-    "TooManyBadImagesError",
     "WaitMonitor",
     "World",
     "__version__",
@@ -124,15 +88,10 @@ _LATE = {
 
 _OFFERED = {"collators", "errors", "targets", "transforms"}
 """Modules that are attributes without an import of their own. Others need packages that may not be installed."""
-_MODULES = {
-    *("collators", "compat", "compose", "data", "errors", "lightning", "metrics"),
-    *("pack", "pipelines", "pytorch_lightning", "stage", "targets", "training", "transformers", "transforms"),
-}
 
 
 def __dir__() -> list[str]:
-    imported = {name for name in globals() if name in _MODULES or name.startswith("__")}
-    return sorted({*__all__, *_OFFERED, *imported})
+    return sorted({*__all__, *_OFFERED})
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
@@ -143,4 +102,6 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401
     from gpuloader.loading.installation import check_dali
 
     check_dali()
+    import gpuloader.targets  # noqa: F401 - it registers the fields that YAML names
+
     return getattr(import_late(_LATE[name]), name)

@@ -85,43 +85,15 @@ class GPULoaderError(Exception):
 
 
 class ConfigError(GPULoaderError, ValueError):
-    """An invalid argument.
-
-    Example:
-        >>> from gpuloader import ConfigError, GPULoader
-        >>> try:
-        ...     GPULoader("shards/", batch_size=0)
-        ... except ConfigError as error:
-        ...     print(error)
-        batch_size=0: allowed is an integer of at least 1
-    """
+    """An invalid argument."""
 
 
 class PresetError(ConfigError):
-    """A recipe with an unknown key, a wrong type or a value out of range.
-
-    Example:
-        >>> from gpuloader import PresetError
-        >>> from gpuloader.transforms import Pad
-        >>> try:
-        ...     Pad(-1)
-        ... except PresetError as error:
-        ...     print(error)
-        `Pad.padding`: found -1: input should be greater than or equal to 0
-    """
+    """A recipe with an unknown key, a wrong type or a value out of range."""
 
 
 class DeviceError(GPULoaderError, RuntimeError):
-    """The device is not on this machine, cannot be used in this process, cannot decode, or has no memory left.
-
-    Example:
-        >>> from gpuloader import DeviceError, GPULoader
-        >>> try:
-        ...     GPULoader("shards/", 8, "cuda:99")
-        ... except DeviceError as error:
-        ...     print(type(error).__name__)
-        DeviceError
-    """
+    """The device is not on this machine, cannot be used in this process, cannot decode, or has no memory left."""
 
 
 class InstallationError(GPULoaderError, ImportError):
@@ -129,56 +101,19 @@ class InstallationError(GPULoaderError, ImportError):
 
 
 class StateError(GPULoaderError, ValueError):
-    """A state that belongs to another dataset, recipe, seed or version.
-
-    Example:
-        >>> from gpuloader import GPULoader, StateError
-        >>> state = GPULoader("shards/", 8, seed=1).state_dict()
-        >>> try:
-        ...     GPULoader("shards/", 8, seed=0).load_state_dict(state)
-        ... except StateError as error:
-        ...     print(str(error).partition(".")[0])
-        the state has seed=1, this loader has seed=0
-    """
+    """A state that belongs to another dataset, recipe, seed or version."""
 
 
 class LoaderError(GPULoaderError, RuntimeError):
-    """The loader is closed or in use by another thread, or an older iterator was used after a newer one was started.
-
-    Example:
-        >>> from gpuloader import GPULoader, LoaderError
-        >>> try:
-        ...     GPULoader("shards/", 8)[0]
-        ... except LoaderError as error:
-        ...     print(str(error).partition(":")[0])
-        a GPULoader has no items by number
-    """
+    """The loader is closed or in use by another thread, or an older iterator was used after a newer one was started."""
 
 
 class DataError(GPULoaderError):
-    """A problem in the shards.
-
-    Example:
-        >>> from gpuloader import DataError, GPULoader
-        >>> try:
-        ...     GPULoader("shards/", 8, label_from="folder")
-        ... except DataError as error:
-        ...     print(type(error).__name__)
-        LabelError
-    """
+    """A problem in the shards."""
 
 
 class ShardNotFoundError(DataError, FileNotFoundError):
-    """No shard under a path, URL, glob or pattern.
-
-    Example:
-        >>> from gpuloader import GPULoader, ShardNotFoundError
-        >>> try:
-        ...     GPULoader("shard/", 8)
-        ... except ShardNotFoundError as error:
-        ...     print(error)
-        no such file: shard/; similar names are shards
-    """
+    """No shard under a path, URL, glob or pattern."""
 
 
 class RemoteError(DataError):
@@ -188,11 +123,6 @@ class RemoteError(DataError):
         url: the object, without credentials.
         problem: what happened, in the last try.
         tries: how often it was tried.
-
-    Example:
-        >>> from gpuloader import RemoteError
-        >>> print(str(RemoteError("s3://bucket/a.tar", "access denied", tries=5)).partition(" Check")[0])
-        s3://bucket/a.tar: access denied (5 tries).
     """
 
     def __init__(self, url: str, problem: str, tries: int) -> None:
@@ -215,16 +145,6 @@ class TarError(DataError):
     Attributes:
         shard: path of the shard.
         offset: byte offset in the shard at which reading it stopped.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from gpuloader import GPULoader, TarError
-        >>> _ = Path("bad.tar").write_bytes(b"not a tar" * 100)
-        >>> try:
-        ...     GPULoader("bad.tar", 8)
-        ... except TarError as error:
-        ...     print(error)
-        bad.tar: not a tar file: the header's checksum is wrong at byte 0
     """
 
     def __init__(self, shard: str, offset: int, problem: str) -> None:
@@ -242,63 +162,19 @@ class IndexFileError(DataError):
 
 
 class ShardChangedError(DataError):
-    """A shard's size, time or content has changed since it was indexed.
-
-    Example:
-        >>> import os
-        >>> import shutil
-        >>> from gpuloader import GPULoader, ShardChangedError
-        >>> _ = shutil.copy("shards/train-0000.tar", "cut.tar")
-        >>> loader = GPULoader("cut.tar", 8)
-        >>> os.truncate("cut.tar", 1024)
-        >>> try:
-        ...     next(iter(loader))
-        ... except ShardChangedError as error:
-        ...     print("changed since" in str(error))
-        True
-    """
+    """A shard's size, time or content has changed since it was indexed."""
 
 
 class NoSamplesError(DataError):
-    """Shards in which no usable sample was found.
-
-    Example:
-        >>> import tarfile
-        >>> from gpuloader import GPULoader, NoSamplesError
-        >>> tarfile.open("empty.tar", "w").close()
-        >>> try:
-        ...     GPULoader("empty.tar", 8)
-        ... except NoSamplesError as error:
-        ...     print(str(error).partition(":")[0])
-        no images in empty.tar
-    """
+    """Shards in which no usable sample was found."""
 
 
 class LabelError(DataError):
-    """A sample without the label that `label_from` asks for.
-
-    Example:
-        >>> from gpuloader import GPULoader, LabelError
-        >>> try:
-        ...     GPULoader("shards/", 8, label_from="folder")
-        ... except LabelError as error:
-        ...     print(str(error).partition(":")[0])
-        40 of 40 samples are not in a folder
-    """
+    """A sample without the label that `label_from` asks for."""
 
 
 class PackError(DataError):
-    """A source of pictures is missing or cannot be read, or packing cannot continue.
-
-    Example:
-        >>> from gpuloader import PackError
-        >>> from gpuloader.pack import pack
-        >>> try:
-        ...     pack("nothing/", "packed/")
-        ... except PackError as error:
-        ...     print(str(error).partition(" (")[0])
-        no such source: nothing/
-    """
+    """A source of pictures is missing or cannot be read, or packing cannot continue."""
 
 
 def kind_of(cause: str) -> str:
@@ -314,15 +190,6 @@ class BadImageError(DataError):
         key: the sample's key, as WebDataset names it.
         offset: byte offset of the image in the shard.
         cause: why it cannot be decoded or parsed.
-
-    Example:
-        >>> from gpuloader import BadImageError
-        >>> print(BadImageError("train.tar", "cat/01", 512, "the file is empty"))
-        bad image: the file is empty
-          shard  train.tar
-          key    cat/01
-          offset 512
-        Repair or remove the sample, or go on without it: on_error="replace" to train, "skip" to evaluate.
     """
 
     def __init__(self, shard: str, key: str, offset: int, cause: str) -> None:

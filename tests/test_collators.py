@@ -16,8 +16,9 @@ import pytest
 import torch
 from making import jpeg, write_shard
 
-from gpuloader import BadImageError, ConfigError, DataError, Field, GPULoader, OneOf, collators
+from gpuloader import Field, GPULoader, OneOf, collators
 from gpuloader.collators import REFUSALS
+from gpuloader.errors import BadImageError, ConfigError, DataError
 
 OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 

@@ -19,7 +19,8 @@ from making import SIZES, damaged_jpeg, encoded, jpeg, picture
 from oracle import transforms
 from running import built_pipelines
 
-from gpuloader import Compose, ConfigError, DataError, GPULoader, PresetError
+from gpuloader import Compose, GPULoader
+from gpuloader.errors import ConfigError, DataError, PresetError
 from gpuloader.recipe import Mix, View
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur
 from gpuloader.recipe.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize

@@ -7,10 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module
-from inspect import signature
 from pathlib import Path
-from pkgutil import resolve_name
 from shutil import copytree
 
 import pytest
@@ -40,7 +37,6 @@ ELSEWHERE = {
     "docs/ddp.md-4": "tests/scripts/test_train_imagenet.py",
     "docs/lightning.md-1": "tests/integrations/test_lightning.py",
     "docs/lightning.md-2": "tests/integrations/test_lightning.py",
-    "docs/scale.md-1": "tests/bench/test_simulating.py",
     "docs/tuning.md-5": "tests/bench/test_bench.py",
 }
 # Blocks marked `py` or `sh`: parts of what runs elsewhere, or what needs packages and data of others.
@@ -164,22 +160,3 @@ def test_the_tests_that_a_page_names_are_there(page: Path) -> None:
     for file, name in re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", page.read_text()):
         assert (ROOT / file).exists(), file
         assert not name or f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
-
-
-INTERFACES = re.findall(r"`(gpuloader(?:\.\w+)+)(?:\((\w+)=\))?`", (ROOT / "docs/interfaces.md").read_text())
-
-
-@pytest.mark.parametrize(("name", "parameter"), sorted(set(INTERFACES)))
-def test_what_takes_the_place_of_others_is_there(name: str, parameter: str) -> None:
-    thing = resolve_name(name)
-    assert not parameter or parameter in signature(thing).parameters
-
-
-def test_the_page_of_others_names_all_that_is_for_them() -> None:
-    names = {part for name, _ in INTERFACES for part in (name, name.rpartition(".")[0])}  # a method's class, too
-    named = [resolve_name(name) for name in names]
-    modules = ("gpuloader.compat.turboloader", "gpuloader.data", "gpuloader.training")
-    public = {
-        name: getattr(import_module(module), name) for module in modules for name in import_module(module).__all__
-    }
-    assert {name for name, thing in public.items() if thing not in named} == {"Normalize", "Transform"}  # in no guide

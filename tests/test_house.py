@@ -6,38 +6,31 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 ROOT = Path(__file__).resolve().parents[1]
 DRAWN = re.findall(r"^    ((?:\w+/)+) {2,}\S", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
-CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-LAYERS = [layer.split(" | ") for layer in CONTRACTS[0]["layers"]]
 BESIDE = {"configs/presets", "configs/train", "docs", "scripts", "tests", "tests/support"}
 
 # A name that comes, goes or moves changes this, and the changelog.
 PUBLIC = {
     "gpuloader": """
-        BadImageError BadImages Batch Boxes Buckets Cache Compose ConfigError DataError Decoder DeviceError
-        Field GPULoader GPULoaderError IndexFileError InstallationError Keypoints LabelError LabelFrom LoaderError Mask
-        MixedLoader NoSamplesError OneOf PackError
-        PresetError RemoteError Sampling ShardChangedError ShardNotFoundError Stage StateError Stats
-        TarError TooManyBadImagesError WaitMonitor World __version__
+        BadImages Batch Boxes Buckets Cache Compose Decoder Field GPULoader GPULoaderError Keypoints
+        LabelFrom Mask MixedLoader OneOf Sampling Stage Stats WaitMonitor World __version__
     """,
     "gpuloader.collators": """
         REFUSALS Collator as_arrays as_bytes as_floats as_integers as_json as_text as_vectors padded
         register_collator stacked tokenized
     """,
-    "gpuloader.compat.cellmap": """
-        CellMapDataLoader
+    "gpuloader.compat": """
+        CellMapDataLoader CheckpointManager CollatorRegistry DataLoaderConfig DataLoaderFactory DataModuleProtocol
+        DeviceLoader GenericTrainer GenericTrainerConfig LanguageModelingDataCollator MultiDataLoaderConfig
+        PerformanceConfig SamplingStrategy TaskSpec TrainerHooks TrainingConfig UniversalDataModule VisionDataCollator
+        create_optimized_dataloader ensure_deterministic_dataloader get_optimal_num_workers set_reproducible_training
+        worker_init_fn
     """,
     "gpuloader.compat.turboloader": """
         CenterCrop ColorJitter Compose DataLoader ImageNetNormalize Normalize Pipeline RandomCrop RandomHorizontalFlip
@@ -46,27 +39,20 @@ PUBLIC = {
     "gpuloader.compose": """
         Compose
     """,
-    "gpuloader.data": """
-        CellMapDataLoader CollatorRegistry DataLoaderConfig DataLoaderFactory DataModuleProtocol DefaultCollator
-        DeviceLoader LanguageModelingDataCollator MultiDataLoaderConfig SamplingStrategy TaskSpec TextCollator
-        UniversalDataModule VisionCollator VisionDataCollator calculate_optimal_batch_size create_multi_dataloaders
-        create_optimized_dataloader diagnose_dataloader_speed ensure_deterministic_dataloader get_optimal_num_workers
-        set_reproducible_training worker_init_fn
-    """,
     "gpuloader.errors": """
         BadImageError ConfigError DataError DeviceError GPULoaderError IndexFileError InstallationError LabelError
         LoaderError
         NoSamplesError PackError PresetError RemoteError ShardChangedError ShardNotFoundError StateError
         TarError TooManyBadImagesError
     """,
-    "gpuloader.lightning": """
-        GPULoaderDataModule GPULoaderWaitMonitor UniversalDataModule
+    "gpuloader.trainers.lightning": """
+        GPULoaderDataModule GPULoaderWaitMonitor
     """,
     "gpuloader.pack": """
         LeftOutPicture PackResult pack
     """,
-    "gpuloader.pytorch_lightning": """
-        GPULoaderDataModule GPULoaderWaitMonitor UniversalDataModule
+    "gpuloader.trainers.pytorch_lightning": """
+        GPULoaderDataModule GPULoaderWaitMonitor
     """,
     "gpuloader.stage": """
         Stage
@@ -86,11 +72,7 @@ PUBLIC = {
     "gpuloader.targets": """
         Boxes Keypoints Mask to_detection to_detr to_tv_tensors
     """,
-    "gpuloader.training": """
-        CheckpointManager DataLoaderProfilingHook GenericTrainer GenericTrainerConfig HookManager MultiDataLoaderConfig
-        PerformanceConfig SamplingStrategy TrainerHooks TrainingConfig
-    """,
-    "gpuloader.transformers": """
+    "gpuloader.trainers.transformers": """
         GPULoaderTrainer
     """,
     "gpuloader.transforms": """
@@ -102,10 +84,6 @@ PUBLIC = {
         ThreeAugment TimmAutoAugment TimmRandAugment TrivialAugmentWide View
     """,
 }
-
-
-PUBLIC_ROOMS = {"gpuloader.data", "gpuloader.pack", "gpuloader.targets", "gpuloader.training"}
-BESIDE_THE_ROOMS = {name for name in PUBLIC if name.count(".") == 1} - PUBLIC_ROOMS
 
 
 def source(module: str) -> ast.Module:
@@ -126,8 +104,8 @@ def test_a_module_says_that_these_are_public(module: str) -> None:
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_a_module_has_its_public_names(module: str) -> None:
-    if "lightning" in module or module == "gpuloader.transformers":
-        pytest.importorskip(module.removeprefix("gpuloader."), reason=f"{module} needs it")
+    if module.startswith("gpuloader.trainers."):
+        pytest.importorskip(module.removeprefix("gpuloader.trainers."), reason=f"{module} needs it")
     for name in PUBLIC[module].split():
         assert getattr(import_module(module), name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Loader'"):
@@ -141,28 +119,10 @@ def test_modules_that_need_no_further_package_are_attributes() -> None:
         assert gpuloader.transforms.RandomResizedCrop(224).size == 224
         assert gpuloader.targets.Boxes is gpuloader.Boxes
         assert gpuloader.collators.as_text.__name__ == "as_text"
-        assert gpuloader.errors.ConfigError is gpuloader.ConfigError
-        assert not hasattr(gpuloader, "lightning")  # which raises InstallationError where Lightning is not installed
-        assert not hasattr(gpuloader, "data")
+        assert gpuloader.errors.GPULoaderError is gpuloader.GPULoaderError
+        assert not hasattr(gpuloader, "trainers")  # whose modules need packages that may not be installed
     """
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.parametrize("room", ["pipelines", "plan", "recipe", "shards", "shards.remote"])
-def test_a_room_has_the_names_that_it_lists(room: str) -> None:
-    listed = import_module(f"gpuloader.{room}")
-    assert [name for name in listed.__all__ if not hasattr(listed, name)] == []
-
-
-def test_what_is_no_room_is_public() -> None:
-    modules = {f"gpuloader.{path.stem}" for path in (ROOT / "gpuloader").glob("*.py")}
-    assert modules - {"gpuloader.__init__"} == BESIDE_THE_ROOMS
-
-
-def module(room: str) -> str:
-    """That of a room, such as gpuloader.shards for gpuloader/shards/remote/, which is a part of it."""
-    parts = room.split("/")
-    return f"gpuloader.{parts[0] if parts[0] == 'pipelines' else parts[1]}"
 
 
 def test_each_room_is_drawn() -> None:
@@ -177,34 +137,16 @@ def test_each_room_is_drawn() -> None:
         assert (ROOT / room).is_dir()
 
 
-@pytest.mark.parametrize("room", [room for room in DRAWN if room.startswith(("gpuloader/", "pipelines/"))])
-def test_a_word_is_one_type_in_its_room(room: str) -> None:
-    types = Counter(
-        name
-        for path in (ROOT / room).glob("*.py")
-        for each in ast.parse(path.read_text()).body
-        if (name := name_of_type(each)) and not name.startswith("_")
-    )
-    assert [name for name, often in types.items() if often > 1] == []
+def life_of_a_batch() -> list[tuple[str, str]]:
+    """(name, file or room) of each row of CONTRIBUTING's "The life of a batch"."""
+    [page] = re.findall(r"^## The life of a batch\n(.*?)^## ", (ROOT / "CONTRIBUTING.md").read_text(), re.S | re.M)
+    return re.findall(r"^    ([A-Za-z_.]+) +((?:\w+/)+\w*(?:\.py)?)  ", page, re.MULTILINE)
 
 
-def name_of_type(statement: ast.stmt) -> str | None:
-    """That of a class or of an alias, such as `Ints: TypeAlias = ...`."""
-    match statement:
-        case ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(name), annotation=ast.Name("TypeAlias")):
-            return name
-    return None
-
-
-def test_each_module_of_internals_has_its_tests() -> None:
-    """They fail where a package does otherwise than it was found to; ruff's SLF keeps private names out of the rest."""
-    modules = {path.stem for path in (ROOT / "gpuloader/internals").glob("[!_]*.py")}
-    assert modules == {path.stem.removeprefix("test_") for path in (ROOT / "tests/internals").glob("test_*.py")}
-
-
-def test_the_rooms_stand_in_the_order_of_the_layers() -> None:
-    rooms = [room for room in DRAWN if room.startswith(("gpuloader/", "pipelines/"))]
-    depth = {name: number for number, layer in enumerate(LAYERS) for name in layer}
-    depths = [depth[module(room)] for room in rooms]
-    assert depths == sorted(depths)
-    assert set(depth) == {*map(module, rooms)} | BESIDE_THE_ROOMS  # the package itself may import all of them
+@pytest.mark.parametrize(("name", "place"), life_of_a_batch())
+def test_what_a_batch_goes_through_is_where_the_page_says(name: str, place: str) -> None:
+    path = ROOT / ("" if place.startswith("pipelines/") else "gpuloader") / place
+    files = [path] if path.is_file() else path.glob("*.py")
+    code = "".join(file.read_text() for file in files)
+    for part in name.split("."):  # Plan.after: the class, and its method
+        assert re.search(rf"\b(class|def) {part}\b", code)

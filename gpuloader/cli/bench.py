@@ -2,78 +2,66 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpuloader.cli.options import (
     AsJson,
-    BatchSize,
+    Cpu,
+    DeviceId,
     LabelFrom,
     Preset,
     Quarantine,
     Shards,
     Shuffle,
     chosen_device,
-    loader_arguments,
+    label_source,
 )
-from gpuloader.cli.printing import print_json, say
+from gpuloader.cli.printing import finish, say
+from gpuloader.cli.signatures import from_tool
 from gpuloader.helpers.text import counted, format_bytes
 
 if TYPE_CHECKING:
-    from gpuloader.tools.bench_result import DeviceFigures
+    from gpuloader.tools.bench_result import BenchResult, DeviceFigures
 
 
+@from_tool("gpuloader.tools.bench.bench", "batch_size", "seconds", "plot")
 def bench(
     shards: Shards,
+    run: Callable[..., Any],
     preset: Preset = "imagenet_train",
-    batch_size: BatchSize = None,
-    device_id: Annotated[int | None, typer.Option(help="The GPU to measure, in addition to the CPU.")] = None,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU only.")] = False,
+    device_id: DeviceId = None,
+    cpu: Cpu = False,
     num_threads: Annotated[int | None, typer.Option(help="Number of threads that decode.")] = None,
     shuffle: Shuffle = None,
     label_from: LabelFrom = "auto",
     quarantine: Quarantine = None,
-    seconds: Annotated[float, typer.Option(help="How long to measure on each device.")] = 20,
-    plot: Annotated[Path | None, typer.Option(help="A picture of the figures to write; needs matplotlib.")] = None,
-    report: Annotated[Path | None, typer.Option(help="A report to write, one HTML file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measures what each stage of loading costs on your shards and machine, and names the bottleneck.
 
-    Example: gpuloader bench shards/train/ --preset imagenet_train --report bench.html
-    """
-    from gpuloader.tools.bench import bench as run
-    from gpuloader.tools.bench_report import caching_note
-    from gpuloader.tools.measuring import LARGEST_BATCH
+    It measures the CPU, and the GPU if there is one.
 
-    arguments = loader_arguments(preset, shuffle, label_from, quarantine)
+    Example: gpuloader bench shards/train/ --preset imagenet_train
+    """
+    arguments: dict[str, Any] = {"preset": preset, "label_from": label_source(label_from)}
+    arguments |= {} if shuffle is None else {"shuffle": shuffle}
+    arguments |= {} if quarantine is None else {"on_error": {"known": quarantine}}
     arguments |= {} if num_threads is None else {"decoder": {"num_threads": num_threads}}
-    result = run(
-        shards,
-        batch_size,
-        chosen_device(cpu, device_id),
-        seconds=seconds,
-        plot=plot,
-        report=report,
-        progress=True,
-        **arguments,
-    )
-    if as_json:
-        print_json(result)
-        return
-    data = result.data
+    finish(run(shards, device_id=chosen_device(cpu, device_id), progress=True, **arguments), as_json, _print)
+
+
+def _print(result: BenchResult) -> None:
+    data, settings = result.data, result.settings
     say(f"machine  {result.machine}")
     held = f"{counted(data.images, 'image')} of {format_bytes(data.image_bytes)} in {counted(data.shards, 'shard')}"
-    say(f"data     {held}; {preset}")
-    size = result.settings["batch_size"]
-    if batch_size is None and size < LARGEST_BATCH:
-        say(f"batch    {size}, because there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
+    say(f"data     {held}; {settings['preset']}")
     for device in result.devices:
-        _print_device(device, size)
+        _print_device(device, settings["batch_size"])
     say()
-    say(caching_note(result))
+    say(_caching_note(result))
 
 
 def _print_device(device: DeviceFigures, batch_size: int) -> None:
@@ -81,8 +69,17 @@ def _print_device(device: DeviceFigures, batch_size: int) -> None:
     say()
     say(f"{title:<34}{'images/s':>12}{'CPU s/1,000':>14}{'share':>8}")
     for figures in device.stages:
-        share = "" if figures.cpu_share is None else f"{figures.cpu_share:.0%}"
         rates = f"{figures.images_per_second:>12,.0f}{figures.cpu_seconds_per_1000:>14.3f}"
-        say(f"{figures.title:<34}{rates}{share:>8}")
+        say(f"{figures.title:<34}{rates}{figures.cpu_share:>8.0%}")
     say()
     say(device.limit)
+
+
+def _caching_note(result: BenchResult) -> str:
+    shards, memory = format_bytes(result.data.shard_bytes), format_bytes(result.machine.memory_bytes)
+    if result.data.fits_in_memory:
+        return f"The shards ({shards}) fit into memory ({memory}): after the first epoch, the page cache has them."
+    return (
+        f"The shards ({shards}) do not fit into memory ({memory}): every epoch also reads from the disk, which "
+        f"`gpuloader doctor SHARDS` measures."
+    )

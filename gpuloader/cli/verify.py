@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuloader.cli.options import AsJson, Cpu, chosen_device
-from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
+from gpuloader.cli.options import AsJson, Cpu, DeviceId, chosen_device
+from gpuloader.cli.printing import finish, say
 from gpuloader.helpers.text import counted
 
 if TYPE_CHECKING:
@@ -25,17 +25,10 @@ def verify(
     ] = None,
     check: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Run machine, recipes, operations, repeats, formats, cuts, bad-images, memory or speed only; "
-            "repeatable."
-        ),
+        typer.Option(help="Run recipes, operations, forms, repeats, formats, cuts or bad-images only; repeatable."),
     ] = None,
-    device_id: Annotated[int | None, typer.Option(help="The GPU to verify.")] = None,
+    device_id: DeviceId = None,
     cpu: Cpu = False,
-    seconds: Annotated[float, typer.Option(help="How long to measure the speed.")] = 20,
-    picture: Annotated[
-        Path, typer.Option(help="Where to write the images that differ too much, if there are any: a .png file.")
-    ] = Path("verified.png"),
     as_json: AsJson = False,
 ) -> None:
     """Compares what the GPU decodes and delivers with what the CPU does.
@@ -49,15 +42,11 @@ def verify(
 
     with tempfile.TemporaryDirectory() as folder:
         tar = shards or [str(path) for path in write_shards(Path(folder), "pictures", _PICTURES, seed=0)]
-        result = run(
-            tar, chosen_device(cpu, device_id), checks=check or (), seconds=seconds, picture=picture, progress=True
-        )
-    print_json(result) if as_json else _print(result, picture)
-    if not result.all_well:
-        raise typer.Exit(FOUND_SOMETHING_WRONG)
+        result = run(tar, chosen_device(cpu, device_id), checks=check or (), progress=True)
+    finish(result, as_json, _print, wrong=not result.all_well)
 
 
-def _print(result: Verification, picture: Path) -> None:
+def _print(result: Verification) -> None:
     say(f"machine  {result.machine}")
     say(f"decoder  {', '.join(f'{name} {version}' for name, version in result.versions.items())}")
     without = "" if result.machine.gpus else ", as there is no GPU"
@@ -68,9 +57,6 @@ def _print(result: Verification, picture: Path) -> None:
         allowed = f"  (allowed: {row.allowed})" if row.allowed else ""
         names = "  ".join(f"{text:<{width}}" for text, width in zip((row.check, row.name), widths))
         say(f"{'ok ' if row.ok else 'OFF'}  {names}  {row.found}{allowed}")
-    if result.picture is not None:
-        say()
-        say(f"{picture} shows the CPU's images, the device's, and their differences")
     off = sum(not row.ok for row in result.rows)
     say()
     say(f"{counted(len(result.rows), 'row')}, {f'{off} off' if off else 'all is well'}; {result.elapsed_seconds:.0f} s")

@@ -1,1 +1,55 @@
-"""Other loaders' interfaces on this library: a script runs after you change only its import line."""
+"""Names of other loaders' pages, for code that moves here: data modules, collators, loaders, a small trainer.
+
+`gpuloader.compat.turboloader` has turboloader's names, because some of them are also torch's.
+"""
+
+from gpuloader.compat.cellmap import CellMapDataLoader
+from gpuloader.compat.checkpoints import CheckpointManager
+from gpuloader.compat.collators import CollatorRegistry, LanguageModelingDataCollator, TaskSpec
+from gpuloader.compat.data_module import DataModuleProtocol, UniversalDataModule
+from gpuloader.compat.device_loader import DeviceLoader
+from gpuloader.compat.loaders import (
+    DataLoaderConfig,
+    DataLoaderFactory,
+    create_optimized_dataloader,
+    ensure_deterministic_dataloader,
+    get_optimal_num_workers,
+    set_reproducible_training,
+    worker_init_fn,
+)
+from gpuloader.compat.trainer import (
+    GenericTrainer,
+    GenericTrainerConfig,
+    MultiDataLoaderConfig,
+    PerformanceConfig,
+    SamplingStrategy,
+    TrainerHooks,
+    TrainingConfig,
+)
+from gpuloader.compat.vision import VisionDataCollator
+
+__all__ = [
+    "CellMapDataLoader",
+    "CheckpointManager",
+    "CollatorRegistry",
+    "DataLoaderConfig",
+    "DataLoaderFactory",
+    "DataModuleProtocol",
+    "DeviceLoader",
+    "GenericTrainer",
+    "GenericTrainerConfig",
+    "LanguageModelingDataCollator",
+    "MultiDataLoaderConfig",
+    "PerformanceConfig",
+    "SamplingStrategy",
+    "TaskSpec",
+    "TrainerHooks",
+    "TrainingConfig",
+    "UniversalDataModule",
+    "VisionDataCollator",
+    "create_optimized_dataloader",
+    "ensure_deterministic_dataloader",
+    "get_optimal_num_workers",
+    "set_reproducible_training",
+    "worker_init_fn",
+]

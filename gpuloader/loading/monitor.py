@@ -18,7 +18,7 @@ _UNKNOWN_CAUSE = (
 )
 _BLOCK = ', or use shuffle="block", which reads neighbours together'
 
-Bottleneck: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "delivery"]
+Bottleneck: TypeAlias = Literal["read", "gate", "decode", "resize", "pixels", "delivery"]
 
 
 class WaitMonitor:
@@ -177,7 +177,6 @@ def describe_bottleneck(
     if small_files:
         disk = "make a few large shards of the small files (`gpuloader pack`), or put them on a faster disk"
     return {
-        "disk": f"Reading from the disk is the bottleneck{share}: {disk}.",
         "read": f"Reading the images is the bottleneck{share}: {disk}, or store {smaller}"
         f"{', or encoded images instead of arrays' if decoded else ''}.",
         "gate": f"The work for each image before decoding (header, draws, labels, fields) is the bottleneck{share}: "

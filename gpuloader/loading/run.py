@@ -8,71 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from gpuloader.errors import ConfigError, PresetError, StateError, describe
-from gpuloader.helpers.progress import say_if_long
+from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.helpers.text import counted
-from gpuloader.helpers.values import as_python_integer, is_integer
-from gpuloader.loading import argument_types as types
-from gpuloader.loading.arguments import (
-    check_counting,
-    find_boxes,
-    output_names,
-    resolve_bad_images,
-    resolve_device,
-    resolve_fields,
-    resolve_label_from,
-    resolve_shuffle,
-    resolve_world,
-    warn_of_classes,
-    warn_of_empty_shares,
-    warn_of_places,
-    warn_of_small_buckets,
-    warn_of_turned,
-)
+from gpuloader.helpers.values import is_integer
+from gpuloader.loading.arguments import find_boxes
 from gpuloader.loading.fields import Component
-from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
-from gpuloader.loading.probing import resolve_decoder
-from gpuloader.loading.selection import (
-    Sources,
-    check_components,
-    check_options,
-    describe_source,
-    make_source,
-    resolve_sources,
-)
+from gpuloader.loading.options import BadImages, Decoder
+from gpuloader.loading.selection import describe_source
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_quarantine, describe_run, is_same
-from gpuloader.loading.subset import choose, used
-from gpuloader.loading.world import World, agree
-from gpuloader.pipelines import check_for_gpu, read_cached
-from gpuloader.plan import Bucketed, Cursor, Custom, LastBatch, Plan, Weighted, check_epoch
-from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
-from gpuloader.shards import Labels, ShardSet, make_labels, read_quarantine, resolve_place
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """All of a loader's data.
-
-    Attributes:
-        num_samples: the number of samples in the shards, also those that a `subset` leaves out; `len` is the same.
-        classes: the names of the classes, if they are known.
-    """
-
-    num_samples: int
-    classes: tuple[str, ...] | None
-
-    def __len__(self) -> int:
-        return self.num_samples
-
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        """The label of each class by its name, as in torchvision's datasets; empty if the classes are not known."""
-        return {name: label for label, name in enumerate(self.classes or ())}
+from gpuloader.loading.world import World
+from gpuloader.plan import Cursor, Custom, Plan, Weighted, check_epoch
+from gpuloader.recipe import Recipe
+from gpuloader.shards import Labels, ShardSet
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +39,7 @@ class Run:
         names: maps each entry to its name in a batch; None for a tuple.
         bad_images: what happens to bad images.
         known_bad: samples that are always replaced, with the causes; their bytes are not checked.
-        decoder: its settings, with the number of threads; on a GPU also with what was found out about it.
+        decoder: its settings, with values in place of None.
         device_id: a GPU's number, or None for the CPU.
         world: this rank and the number of ranks.
         unseen: the fields whose keys are checked when the first annotations are read.
@@ -177,11 +128,8 @@ class Run:
         """What is needed to say how another run differs."""
         return {**describe_run(self.recipe, self.shards), "sampling": describe_source(self.plan.source)}
 
-    def resume(self, state: object, *, begins: bool = False) -> Resumed:
+    def resume(self, state: object) -> Resumed:
         """Returns how the run goes on from a loader's state; see `GPULoader.load_state_dict`.
-
-        Args:
-            begins: whether an epoch begins now, wherever the state is.
 
         Raises:
             StateError: it is not a state, or it is of another run; the message names the difference.
@@ -192,7 +140,7 @@ class Run:
             )
         samples = state.get("samples")
         is_longer = is_integer(samples, 1, len(self.shards)) and self._begins_with(samples, state.get("dataset"))
-        if is_longer and not begins and not is_same(state.get("delivered"), 0):
+        if is_longer and not is_same(state.get("delivered"), 0):
             raise StateError(_explain_appended(self.shards, samples))
         identity = self._identity_of_first(samples, state.get("sampling")) if is_longer else self.identity
         check_identity(state, identity, self.described, self.shards)
@@ -246,151 +194,3 @@ def _explain_appended(shards: ShardSet, samples: int) -> str:
         f"{len(shards):,}. Finish the epoch with the shards up to {last}; or begin the next epoch with all: load a "
         f"state of its beginning, or call set_epoch"
     )
-
-
-def resolve_run(
-    tar: Sources,
-    batch_size: int,
-    device_id: types.AnyDevice,
-    *,
-    preset: types.AnyPreset,
-    shuffle: types.AnyShuffle,
-    last_batch: LastBatch | None,
-    seed: int,
-    output: types.AnyOutput,
-    label_from: types.AnyLabels,
-    fields: types.AnyFields,
-    sampling: types.AnySampling,
-    on_error: types.OnError,
-    decoder: types.AnyDecoder,
-    cache: types.AnyCache,
-    world: types.AnyWorld,
-) -> Run:
-    """Resolves `GPULoader`'s arguments: opens the shards, and lets the ranks compare their arguments.
-
-    Raises:
-        GPULoaderError: an argument or the data is invalid; the message says which, and what to do.
-    """
-    # Cheap checks come before opening shards.
-    recipe = load_preset(preset)
-    here = resolve_world(world)
-    device = resolve_device(as_python_integer(device_id), here)
-    if device is not None:
-        check_for_gpu(recipe)
-    bad_images = resolve_bad_images(on_error)
-    labelling = resolve_label_from(label_from)
-    chosen = as_value(Sampling, "sampling", {} if sampling is None else sampling)
-    decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
-    storing = as_value(Cache, "cache", {} if cache is None else cache)
-    in_buckets = chosen.buckets is not None
-    parsed_fields = resolve_fields(fields, output)
-    names = output_names(output, parsed_fields, recipe, in_buckets)
-    check_counting(recipe, bad_images, names)
-    for each in parsed_fields.values():
-        each.check_recipe(recipe)
-    find_boxes(recipe, parsed_fields)
-    if here.local_rank == 0:
-        warn_of_places(tuple(name for name, each in parsed_fields.items() if not each.is_target))
-    order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
-    if shuffle is not None and chosen.weights is not None:
-        raise ConfigError(
-            f"Sampling(weights=...) and shuffle={shuffle!r} cannot be combined: the weights draw the order, so leave "
-            f"shuffle out"
-        )
-    paths, sources = resolve_sources(tar)
-    shards = ShardSet.open(
-        paths, here.local_rank == 0, cache=storing.path, cache_bytes=storing.max_bytes, read_cached=read_cached
-    )
-    _ = shards.decoded  # if only some shards contain arrays, this raises now and not at the first batch
-    if parsed_fields and labelling == LabelFrom() and resolve_place(shards, "auto") is None:
-        labelling = LabelFrom(None)
-    known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
-    batch_size = as_python_integer(batch_size)
-    if last_batch is None:
-        last_batch = "pad" if in_buckets else recipe.default_last_batch
-    global_batch = here.world_size * batch_size if is_integer(batch_size, 1) else 1  # the plan refuses others
-    with say_if_long("the samples, their labels and their order are prepared"):
-        samples = choose(shards, chosen)
-        labels = make_labels(shards, labelling.place, labelling.classes, used(samples), labelling.order)
-        source = make_source(
-            shards,
-            samples,
-            labels,
-            order,
-            sources,
-            chosen,
-            upright=recipe.orientation == "apply",
-            last_batch=last_batch,
-            global_batch=global_batch,
-            known_bad=known_bad,
-        )
-    if isinstance(source, Bucketed):
-        _check_shapes(recipe, source)
-        if here.local_rank == 0:
-            warn_of_small_buckets(source)
-    has_targets = any(each.is_target for each in parsed_fields.values())
-    if has_targets and here.local_rank == 0:
-        warn_of_turned(recipe, shards.count_turned())
-    shards.check_pictures([each.extension for each in parsed_fields.values()])
-    required = dict.fromkeys(each.extension for each in parsed_fields.values() if each.required)
-    check_components(shards, required, source, known_bad)
-    unseen = check_options(shards, parsed_fields, source, known_bad)
-    plan = Plan(
-        source,
-        batch_size=batch_size,
-        rank=here.rank,
-        world_size=here.world_size,
-        last_batch=last_batch,
-        seed=as_python_integer(seed),
-        steps_per_epoch=chosen.steps_per_epoch,
-        repeats=chosen.repeats,
-    )
-    _check_mixing(recipe, plan, labels is not None or has_targets, bad_images)
-    if here.rank == 0:
-        warn_of_classes(recipe, labels)
-        warn_of_empty_shares(plan)
-    name = _name_recipe(preset)
-    run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
-    run = replace(run, unseen=unseen)
-    if here.world_size > 1 or here.members:
-        run = replace(run, world=agree(here, {**run.identity, **plan.facts}))
-    if not run.decoded:
-        decoding = resolve_decoder(decoding, device, shards.seekable)
-    return replace(
-        run, decoder=replace(decoding, num_threads=decoding.num_threads or run.world.decoding_threads(device))
-    )
-
-
-def _name_recipe(preset: types.AnyPreset) -> str:
-    if is_recipe_mapping(preset):
-        return "as a mapping"
-    if isinstance(preset, Mapping):
-        return f"{', '.join(map(_name_recipe, preset))} with overrides"
-    return str(preset) if isinstance(preset, (str, Path)) else type(preset).__name__
-
-
-def _check_shapes(recipe: Recipe, buckets: Bucketed) -> None:
-    """Checks that the recipe can make images of each bucket that has samples."""
-    if recipe.batch != "dense":
-        raise ConfigError(f"buckets: their images have one size; leave the recipe's batch={recipe.batch!r} out")
-    for shape, run in zip(buckets.shapes, buckets.runs):
-        try:
-            _ = recipe.at(0, shape) if len(run) else None
-        except PresetError as error:
-            raise ConfigError(f"buckets: {error}") from None
-
-
-def _check_mixing(recipe: Recipe, plan: Plan, labelled: bool, bad_images: BadImages) -> None:
-    """Checks that there are pairs of samples with labels or masks if the recipe mixes."""
-    if recipe.mix is None:
-        return
-    if bad_images.skip:
-        raise ConfigError('on_error="skip" would separate neighbours that the recipe mixes: use "replace" or "raise"')
-    if not labelled:
-        raise ConfigError("the recipe mixes samples, but label_from=None gives no labels to mix: use another recipe")
-    if plan.batch_size % 2:
-        raise ConfigError(f"batch_size={plan.batch_size}: the recipe mixes neighbours, so it must be even")
-    if plan.last_batch in ("partial", "equal"):
-        raise ConfigError(
-            f'last_batch="{plan.last_batch}" would separate neighbours that the recipe mixes: use "drop" or "pad"'
-        )

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from gpuloader.errors import ShardChangedError
 from gpuloader.helpers.regular_file import open_regular
-from gpuloader.pack.records import OpenedSource, Sample
-from gpuloader.shards.index import IMAGE_EXTENSIONS, SetIndex
+from gpuloader.pack.records import OpenedSource, SourceSample
+from gpuloader.shards.index import Index
+from gpuloader.shards.pictures import IMAGE_EXTENSIONS
 from gpuloader.shards.shard_set import ShardSet
 
 
@@ -35,7 +36,7 @@ class TarRecord:
     def size_bytes(self) -> int:
         return sum(size for _, _, size in self.components)
 
-    def read(self) -> Sample:
+    def read(self) -> SourceSample:
         try:
             fd = open_regular(Path(self.shard))
         except OSError as error:
@@ -47,7 +48,7 @@ class TarRecord:
         if sum(map(len, members.values())) != self.size_bytes:
             raise ShardChangedError(f"{self.shard} ends within {self.key!r}: it changed since it was indexed")
         extension = self.components[0][0]
-        return Sample(members.pop(extension), extension, members)
+        return SourceSample(members.pop(extension), extension, members)
 
 
 def tars(shards: Sequence[Path], progress: bool) -> OpenedSource:
@@ -66,7 +67,7 @@ def tars(shards: Sequence[Path], progress: bool) -> OpenedSource:
     return OpenedSource(records, index.digest().hex()[:32], left_out_count=int(index.left_out_count.sum()))
 
 
-def _records(shard: Path, samples: range, index: SetIndex) -> Iterator[TarRecord]:
+def _records(shard: Path, samples: range, index: Index) -> Iterator[TarRecord]:
     ranks = {extension: rank for rank, extension in enumerate(IMAGE_EXTENSIONS)}
     for sample in samples:
         components = sorted(index.components(sample), key=lambda component: ranks.get(component[0], len(ranks)))

@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError, describe
 from gpuloader.helpers.text import similar
 from gpuloader.shards.braces import expand_braces
-from gpuloader.shards.folder import Folder, is_picture
+from gpuloader.shards.folder import Folder
 from gpuloader.shards.index_files import INDEX_SUFFIX, LocalShard
 from gpuloader.shards.merged import MERGED_FILE, MERGED_SUFFIX, MergedShards, has_merged, open_merged
+from gpuloader.shards.pictures import is_picture
 from gpuloader.shards.remote.store import RemoteShard, list_shards
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
 
@@ -136,7 +137,7 @@ def _expand(source: str, braces: bool = True) -> Sequence[Shard]:
     if glob.has_magic(source):
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
         shards = [shard for shard in found if not shard.is_dir() and not _is_index(shard.name)]
-        return _check_any(shards, f"no file matches {source}{'' if shards else _hint_for_glob(path)}")
+        return _check_any(shards, f"no file matches {source}")
     if isinstance(unseen, OSError) and not isinstance(unseen, (FileNotFoundError, NotADirectoryError)):
         raise unseen
     raise ShardNotFoundError(f"no such file: {source}{_hint(path)}")
@@ -213,21 +214,9 @@ def _advice_on_dataset(source: object) -> str:
     if "Dataset" in kinds:
         return (
             ". gpuloader.pack.pack(dataset, 'shards') makes shards of a data set, then use tar='shards'; or take "
-            "gpuloader.data.UniversalDataModule, which uses torch's DataLoader"
+            "gpuloader.compat.UniversalDataModule, which uses torch's DataLoader"
         )
     return ""
-
-
-def _hint_for_glob(path: Path) -> str:
-    """Names what is there and resembles the first part of the path that is a pattern."""
-    folder = next(parent for parent in path.parents if not glob.has_magic(str(parent)))
-    if not folder.is_dir():
-        return f"; {folder} is no folder{_hint(folder)}"
-    names = sorted(other.name for other in folder.iterdir() if not _is_index(other.name))
-    if near := similar(path.relative_to(folder).parts[0], names, 3):
-        return f"; similar names are {', '.join(sorted(near))}"
-    shards = [name for name in names if name.endswith(".tar")]
-    return f"; the folder {folder} has {', '.join(shards[:3]) or 'no shards'}{' ...' if len(shards) > 3 else ''}"
 
 
 def _folders_with_tars(folder: Path) -> str:

@@ -5,28 +5,29 @@ The stages are measured one after the other, each with all stages before it, thr
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
-from gpuloader.errors import BadImageError, ConfigError
+from gpuloader.errors import BadImageError, ConfigError, LoaderError
 from gpuloader.helpers.progress import progress_bar
-from gpuloader.loading.decoding import make_running
+from gpuloader.helpers.read_ahead import ReadAhead
+from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.loader import GPULoader, run_of
-from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader, find_bad_rows
+from gpuloader.loading.reader import EncodedBatch, Reader, find_bad_rows
 from gpuloader.loading.run import Run
+from gpuloader.loading.run_batches import largest_decoded
 from gpuloader.loading.selection import Sources
-from gpuloader.pipelines import LastStep, UndecodableError
+from gpuloader.pipelines import Feed, LastStep, Running, UndecodableError
 from gpuloader.plan import Cursor
-from gpuloader.recipe import Drawn
-from gpuloader.shards import Arena, EncodedImage, Folder
-from gpuloader.tools.bench_report import check_plotting, draw_plot, report_page
+from gpuloader.shards import Arena
+from gpuloader.tools.bench_plot import check_plotting, draw_plot
 from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, StageFigures
-from gpuloader.tools.disk import open_uncached
 from gpuloader.tools.limits import Cost, Setup, Stage, cpu_shares, what_limits
 from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.measuring import (
@@ -38,15 +39,12 @@ from gpuloader.tools.measuring import (
     measure,
     with_output,
 )
-from gpuloader.tools.outputs import check_output
 
 __all__ = ["bench"]
 
-_MOST_FILES = 20_000  # that are dropped from the page cache, which takes about a second
 _PAGE_CACHE_SHARE = 0.8  # of the memory; the rest is for programs
 
 _TITLES: Mapping[Stage, str] = {
-    "disk": "read, from the disk",
     "read": "read, from the page cache",
     "gate": "+ headers, draws, labels",
     "decode": "+ decode the regions",
@@ -63,7 +61,6 @@ def bench(
     *,
     seconds: float = 20.0,
     plot: str | Path | None = None,
-    report: str | Path | None = None,
     progress: bool = False,
     **arguments: Any,  # noqa: ANN401 - those of GPULoader
 ) -> BenchResult:
@@ -71,11 +68,10 @@ def bench(
 
     Args:
         tar: as for `GPULoader`.
-        batch_size: as for `GPULoader`; None for 128, or the largest power of two that the samples fill.
+        batch_size: images in a batch; by default 128, or the largest power of two that the samples fill.
         device_id: the GPU to measure in addition to the CPU; "auto" for the first, if there is one; None for none.
-        seconds: for all stages of a device together, without starting and warming up.
+        seconds: how long to measure on each device, without starting and warming up.
         plot: a picture of the figures to write, .png, .svg or .pdf; needs matplotlib.
-        report: a page with all results to write, one .html file.
         progress: show the progress on stderr.
         arguments: further arguments of `GPULoader`. By default the last batch is padded, and data without labels is
             measured without them.
@@ -89,8 +85,6 @@ def bench(
         raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
     if plot is not None:
         check_plotting(Path(plot))
-    if report is not None:
-        check_output(report)
     arguments = with_output({"preset": "imagenet_train", "last_batch": "pad", "label_from": "auto", **arguments})
     machine = this_machine()
     devices: list[int | Literal["auto"] | None] = [None]
@@ -111,19 +105,16 @@ def bench(
     )
     if plot is not None:
         draw_plot(result, Path(plot))
-    if report is not None:
-        Path(report).write_text(report_page(result), encoding="utf-8")
     return result
 
 
 def _measure_device(
     loader: GPULoader, data: DataFacts, machine: Machine, seconds: float, progress: bool
 ) -> DeviceFigures:
-    cursors: list[Cursor] = []
     on_gpu = loader.device.type == "cuda"
     run = run_of(loader)
+    cursors = _first_steps(run, seconds / len(_TITLES))
     stages: dict[Stage, Callable[[], Batches]] = {
-        "disk": lambda: _read_from_disk(run, cursors),
         "read": lambda: _read(run, cycle(cursors)),
         "gate": lambda: _gate(run, cycle(cursors)),
         "decode": lambda: run_graph(run, "decode"),
@@ -140,7 +131,7 @@ def _measure_device(
         task = bar.add_task(f"measuring, {loader.device}", total=len(stages))
         for stage, work in stages.items():
             with closing(work()) as batches:
-                costs[stage] = measure(batches, seconds / len(stages), warm_up=stage != "disk")
+                costs[stage] = measure(batches, seconds / len(stages))
             bar.advance(task)
     shares = cpu_shares(costs)
     titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, crop, flip, normalise"}
@@ -158,39 +149,23 @@ def _measure_device(
         device=str(loader.device),
         num_threads=run.num_threads,
         stages=tuple(
-            StageFigures(stage, titles[stage], 1000 / cost.seconds, cost.cpu_seconds, shares.get(stage))
+            StageFigures(stage, titles[stage], 1000 / cost.seconds, cost.cpu_seconds, shares[stage])
             for stage, cost in costs.items()
         ),
         limit=what_limits(costs, setup),
     )
 
 
-def _read_from_disk(run: Run, cursors: list[Cursor]) -> Batches:
-    """Drops the shards from the page cache; then reads for one epoch at most, and notes the cursors.
-
-    Pages that another process maps stay in the page cache. Of a folder only as many files are read as are dropped.
-    """
-    shards, plan, cursor = run.shards, run.plan, Cursor()
-    steps = plan.steps_left(cursor)
-    tars = [shard for shard in shards.shards if isinstance(shard, Path)]
-    files: list[Path] = []
-    if shards.folders:
-        steps = min(steps, _MOST_FILES // plan.global_batch + 1)
-        samples = (int(sample) for sample in plan.coming(cursor, steps))
-        files = [Path(shards.locate(n).shard) for n in samples if isinstance(shards.shards[shards.shard_of(n)], Folder)]
-    for path in (*tars, *files):
-        with open_uncached(path):
-            pass
-    return _read_steps(run, steps, cursors)
-
-
-def _read_steps(run: Run, steps: int, cursors: list[Cursor]) -> Batches:
-    """Reads the first steps of a run, and notes their cursors."""
-    cursor = Cursor()
-    for _ in range(steps):
+def _first_steps(run: Run, seconds: float) -> list[Cursor]:
+    """Reads the first steps of an epoch for so long, after which the page cache has them, and returns their cursors."""
+    cursors, cursor, arena, ends = [], Cursor(), Arena(), time.perf_counter() + seconds
+    for _ in range(run.plan.steps_left(cursor)):
+        run.shards.read_images(run.plan.batch(cursor).ids, arena)
         cursors.append(cursor)
-        yield from _read(run, [cursor])
         cursor = run.plan.after(cursor)
+        if time.perf_counter() > ends:
+            break
+    return cursors
 
 
 def _read(run: Run, cursors: Iterable[Cursor]) -> Batches:
@@ -208,25 +183,24 @@ def _gate(run: Run, cursors: Iterable[Cursor]) -> Batches:
 def run_graph(run: Run, last_step: LastStep) -> Batches:
     """Runs the graph without the loader around it, up to its last step."""
     reader = Reader(run)
-    batches = ReadAhead(reader, run.plan, Cursor(), depth=run.decoder.prefetch + 1)
-    in_flight: deque[EncodedBatch] = deque()
-
-    def source() -> tuple[Sequence[EncodedImage], Drawn]:
-        batch = batches.next()
-        in_flight.append(batch)
-        return batch.images, batch.drawn
-
-    running = make_running(run, source, last_step)
+    batches = ReadAhead(reader.calls(Cursor()), run.decoder.prefetch + 1, "gpuloader-reader")
+    feed: Feed[EncodedBatch] = Feed(run.decoder.hw_load, run.plan.batch_size)
+    feed.restart(batches.take)
+    largest = partial(largest_decoded, run)
+    running = Running(partial(build_pipeline, run.recipe, feed, run.decoder, run.device_id, largest, last_step))
     with closing(batches):
-        while True:
+        while running.begun or feed.begin():
             try:
                 outputs = running.next()
             except UndecodableError as error:
-                raise _bad_image(run, in_flight[0], str(error)) from None
+                raise _bad_image(run, feed.in_flight[0], str(error)) from None
+            except StopIteration:
+                break
             del outputs
-            batch = in_flight.popleft()
-            batches.release(batch)
+            batch = feed.pop()
+            reader.arenas.append(batch.arena)
             yield len(batch.ids)
+    raise feed.failure or LoaderError("there was nothing to decode")
 
 
 def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
@@ -238,7 +212,7 @@ def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
 def _data(run: Run, machine: Machine) -> DataFacts:
     shard_bytes = int(run.shards.index.shard_bytes.sum())
     images = len(run.shards)
-    jpegs, seekable = run.shards.index.count_jpegs()
+    jpegs, seekable = (run.shards.index.counts[name] for name in ("jpegs", "seekable"))
     return DataFacts(
         shards=len(run.shards.shards),
         images=images,

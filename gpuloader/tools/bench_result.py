@@ -14,19 +14,18 @@ class StageFigures:
     """The figures of a stage together with all stages before it.
 
     Attributes:
-        stage: "disk", "read", "gate", "decode", "resize", "pixels" or "loader".
+        stage: "read", "gate", "decode", "resize", "pixels" or "loader".
         title: what it does, for people.
         images_per_second: by the clock.
         cpu_seconds_per_1000: core-seconds of CPU time for 1,000 images.
-        cpu_share: the share of all CPU time that this stage adds; None for "disk", which is "read" with an
-            empty page cache.
+        cpu_share: the share of all CPU time that this stage adds.
     """
 
     stage: Stage
     title: str
     images_per_second: float
     cpu_seconds_per_1000: float
-    cpu_share: float | None
+    cpu_share: float
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -49,29 +49,35 @@ def measure_disk(shards: Sequence[LocalShard], seconds: float = _SECONDS) -> Dis
         count = len(folder.listing)
         numbers = draw.sample(range(count), min(_MOST_FILES, count))
         files = [folder.path / folder.listing.name(number) for number in numbers]
-        return DiskSpeed(_in_a_row(sorted(files), seconds), *_one_by_one(files, seconds))
+        in_a_row, _, _ = _read_whole(sorted(files), seconds)
+        return DiskSpeed(in_a_row, *_read_whole(files, seconds)[1:])
     tars = [shard for shard in shards if isinstance(shard, Path)]
     some = draw.sample(tars, min(_MOST_SHARDS, len(tars)))
-    return DiskSpeed(_in_a_row(some, seconds), *_at_random(some, seconds))
+    in_a_row, _, _ = _read_whole(some, seconds)
+    return DiskSpeed(in_a_row, *_read_at_random(some, seconds))
 
 
-def _in_a_row(shards: Sequence[Path], seconds: float) -> float:
+def _read_whole(files: Sequence[Path], seconds: float) -> tuple[float, float, int]:
+    """Reads file after file; returns bytes and files per second, and the mean bytes of a file."""
     buffer = bytearray(_CHUNK_BYTES)
-    read, started = 0, time.perf_counter()
-    for shard in shards:
-        with open_uncached(shard) as file:
+    read = opened = 0
+    started = time.perf_counter()
+    while opened < len(files) and (opened == 0 or time.perf_counter() - started < seconds):
+        with _open_uncached(files[opened]) as file:
+            opened += 1
             while count := file.readinto(buffer):
                 read += count
-                if (elapsed := time.perf_counter() - started) >= seconds:
-                    return read / elapsed
-    return read / (time.perf_counter() - started)
+                if time.perf_counter() - started >= seconds:
+                    break
+    elapsed = time.perf_counter() - started
+    return read / elapsed, opened / elapsed, read // opened
 
 
-def _at_random(shards: Sequence[Path], seconds: float) -> tuple[float, int]:
-    """Reads per second, and the size in bytes of the largest."""
+def _read_at_random(shards: Sequence[Path], seconds: float) -> tuple[float, int]:
+    """Returns reads per second, and the size in bytes of the largest."""
     draw = random.Random(0)
     with ExitStack() as stack:
-        files = [stack.enter_context(open_uncached(shard)) for shard in shards]
+        files = [stack.enter_context(_open_uncached(shard)) for shard in shards]
         sizes = [os.fstat(file.fileno()).st_size for file in files]
         read_bytes = min(_READ_BYTES, max(sizes))
         reads, started = 0, time.perf_counter()
@@ -82,21 +88,8 @@ def _at_random(shards: Sequence[Path], seconds: float) -> tuple[float, int]:
         return reads / (time.perf_counter() - started), read_bytes
 
 
-def _one_by_one(files: Sequence[Path], seconds: float) -> tuple[float, int]:
-    """Files that are opened and read per second, and their mean size in bytes."""
-    reads, read_bytes, started = 0, 0, time.perf_counter()
-    for path in files:
-        with open_uncached(path) as file:
-            read_bytes += len(file.read(_CHUNK_BYTES))
-        reads += 1
-        if time.perf_counter() - started >= seconds:
-            break
-    return reads / (time.perf_counter() - started), read_bytes // reads
-
-
-@contextmanager
-def open_uncached(shard: Path) -> Iterator[FileIO]:
+def _open_uncached(shard: Path) -> FileIO:
     """Opens a shard and drops it from the page cache, as far as the kernel does so."""
-    with FileIO(open_regular(shard)) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        yield file
+    file = FileIO(open_regular(shard))
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return file

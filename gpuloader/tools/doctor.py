@@ -1,4 +1,7 @@
-"""`doctor`: finds what would hold up a training on this machine, in its packages and in its environment."""
+"""`doctor`: finds what would hold up a loader on this machine, in its packages and in its environment.
+
+What torch knows of the machine, such as the driver and all packages, `python -m torch.utils.collect_env` prints.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,8 @@ import platform
 import re
 import resource
 import shutil
-import subprocess
 import tempfile
 import time
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any, Literal
 
 import platformdirs
 
-from gpuloader.errors import ConfigError, DataError, DeviceError, InstallationError
+from gpuloader.errors import ConfigError, DataError, InstallationError
 from gpuloader.helpers.cores import cgroup_limits, machine_memory_bytes, usable_cores
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.versions import decoder_versions
@@ -41,7 +42,6 @@ _FEW_FILES = 1024
 _SLOW_BYTES_PER_SECOND = 100e6
 _SLOW_READS_PER_SECOND = 500.0
 _STORE_BYTES = 8 << 20
-_REPAIR_DRIVER = "restart the machine, or install its driver again: without it, loaders run on the CPU"
 _HARDWARE_BACKEND, _ARCH_MISMATCH = 3, 7  # NVJPEG_BACKEND_HARDWARE, NVJPEG_STATUS_ARCH_MISMATCH of nvjpeg.h
 _MORE_SHARED = "GPULoader needs none, but NCCL and torch's DataLoader do: start the container with --shm-size=8g"
 _LAUNCHERS = (
@@ -68,15 +68,6 @@ class Finding:
     advice: str = ""
 
 
-@dataclass(frozen=True)
-class Nvidia:
-    """The driver's answer: its version, the newest CUDA that it runs, and the GPUs."""
-
-    driver: str
-    cuda: str
-    gpus: tuple[str, ...]
-
-
 def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     """Checks everything; with shards, also the disk or the store that they are on, which takes some seconds.
 
@@ -86,17 +77,14 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     shards = [] if tar is None else resolve_shards(tar)
     local = [shard for shard in shards if not isinstance(shard, RemoteShard)]
     remote = [shard for shard in shards if isinstance(shard, RemoteShard)]
-    nvidia, findings = _driver()
     torch, torch_error = _import("torch")
     dali, dali_error = _import("nvidia.dali")
     flavours = dali_flavours([dist.metadata["Name"] or "" for dist in importlib.metadata.distributions()])
-    findings += [_torch(torch, torch_error, nvidia), _dali(dali, dali_error, flavours), _decoders()]
-    if nvidia is not None and nvidia.gpus:
-        findings.append(Finding("JPEG engines", _jpeg_engines()))
+    findings = [_torch(torch, torch_error), _dali(dali, dali_error, flavours), _decoders()]
+    if torch is not None and torch.version.cuda and len(flavours) == 1:
+        findings.append(cuda_versions(torch.version.cuda, flavours[0]))
     if torch is not None and torch.cuda.is_available() and dali is not None:
-        findings.append(_decoding())
-    if torch is not None and len(flavours) == 1 and (torch.version.cuda or (nvidia is not None and nvidia.gpus)):
-        findings.append(cuda_versions(nvidia.cuda if nvidia else None, torch.version.cuda, flavours[0]))
+        findings.append(Finding("JPEG engines", _jpeg_engines()))
     findings += [
         cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroup_limits().cores),
         memory(machine_memory_bytes(), cgroup_limits().memory_bytes),
@@ -105,7 +93,6 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
         _kernels(),
         _jpegtran(),
         _writable("cache folder", platformdirs.user_cache_path("gpuloader"), "set XDG_CACHE_HOME to a folder that is"),
-        _writable("temporary folder", Path(tempfile.gettempdir()), "set TMPDIR to a folder that is"),
         processes(os.environ),
     ]
     if local:
@@ -118,40 +105,7 @@ def _warning_if(wrong: bool, name: str, found: str, advice: str) -> Finding:
     return Finding(name, found, "warning", advice) if wrong else Finding(name, found)
 
 
-# --- NVIDIA
-
-
-def _driver() -> tuple[Nvidia | None, list[Finding]]:
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        vendors = (path.read_text().strip() for path in Path("/sys/bus/pci/devices").glob("*/vendor"))
-        if _NVIDIA_PCI not in vendors:
-            return None, [Finding("GPU", "no NVIDIA GPU: loaders run on the CPU")]
-        advice = (
-            "loaders run on the CPU unless torch sees the GPU: install NVIDIA's driver; a container needs --gpus all "
-            "and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        )
-        return None, [Finding("GPU", "an NVIDIA device, but no nvidia-smi", "warning", advice)]
-    try:
-        result = subprocess.run([command, "-q", "-x"], capture_output=True, text=True, check=True, timeout=60)
-        nvidia = parse_nvidia_smi(result.stdout)
-    except subprocess.CalledProcessError as error:
-        answer = (error.stdout or error.stderr).strip()
-        return None, [Finding("GPU", f"nvidia-smi fails: {answer}", "failure", _REPAIR_DRIVER)]
-    except (OSError, subprocess.TimeoutExpired, ET.ParseError) as error:
-        return None, [Finding("GPU", f"nvidia-smi gives no answer: {error}", "failure", _REPAIR_DRIVER)]
-    findings = [Finding("driver", f"{nvidia.driver}, for CUDA up to {nvidia.cuda}")]
-    return nvidia, findings + [Finding(f"GPU {number}", gpu) for number, gpu in enumerate(nvidia.gpus)]
-
-
-def parse_nvidia_smi(text: str) -> Nvidia:
-    """Reads what `nvidia-smi -q -x` prints."""
-    root = ET.fromstring(text)
-    gpus = (
-        f"{gpu.findtext('product_name', 'unknown')}, {gpu.findtext('fb_memory_usage/total', 'unknown memory')}"
-        for gpu in root.iter("gpu")
-    )
-    return Nvidia(root.findtext("driver_version", "unknown"), root.findtext("cuda_version", "unknown"), tuple(gpus))
+# --- torch and DALI
 
 
 def _import(name: str) -> tuple[Any, str]:
@@ -162,23 +116,29 @@ def _import(name: str) -> tuple[Any, str]:
         return None, f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
-def _torch(torch: ModuleType | None, error: str, nvidia: Nvidia | None) -> Finding:
+def _torch(torch: ModuleType | None, error: str) -> Finding:
     if torch is None:
         return Finding("torch", f"cannot be imported: {error}", "failure", "pip install 'torch>=2.4,<3'")
     found = f"{torch.__version__}, {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'without CUDA'}"
-    if nvidia is None or not nvidia.gpus:
-        return Finding("torch", found)
-    if not torch.version.cuda:
-        return Finding("torch", found, "warning", "loaders run on the CPU: install torch for CUDA, as pytorch.org says")
-    if not torch.cuda.is_available():
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        torch.cuda.init()
+    except (AssertionError, RuntimeError) as reason:  # without CUDA, and what the driver says
+        if not _has_nvidia():
+            return Finding("torch", f"{found}; no NVIDIA GPU: loaders run on the CPU")
         advice = (
-            f"CUDA_VISIBLE_DEVICES={visible!r} hides them: unset it"
-            if visible is not None
-            else f"install a driver for CUDA {torch.version.cuda}, or torch for CUDA {nvidia.cuda}"
+            "loaders run on the CPU: install torch for CUDA, as pytorch.org says, and a driver that runs it; a "
+            "container needs --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility. CUDA_VISIBLE_DEVICES may hide "
+            "GPUs"
         )
-        return Finding("torch", f"{found}, which sees no GPU", "failure", advice)
-    return Finding("torch", f"{found}, which sees {torch.cuda.device_count()} GPUs")
+        return Finding("torch", f"{found}, cannot use the NVIDIA GPU: {reason}".partition("\n")[0], "warning", advice)
+    gpus = (torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
+    return Finding("torch", f"{found}, sees {', '.join(gpus)}")
+
+
+def _has_nvidia() -> bool:
+    """Looks for a device of NVIDIA's, or for a driver, which WSL2 has without one."""
+    vendors = (path.read_text().strip() for path in Path("/sys/bus/pci/devices").glob("*/vendor"))
+    return shutil.which("nvidia-smi") is not None or _NVIDIA_PCI in vendors
 
 
 def dali_flavours(distributions: Sequence[str]) -> list[str]:
@@ -200,38 +160,21 @@ def _dali(dali: ModuleType | None, error: str, flavours: Sequence[str]) -> Findi
 
 def _decoders() -> Finding:
     """Names the versions of what DALI decodes with: its own requirements allow many."""
-    versions = {name: version for name, version in decoder_versions().items() if name not in ("driver", "DALI")}
+    versions = {name: version for name, version in decoder_versions().items() if name != "DALI"}
     return Finding("decoders", ", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
-def cuda_versions(driver: str | None, torch: str | None, dali: str) -> Finding:
-    """Checks that the CUDA versions of the driver (the newest that it runs), torch and DALI fit together.
-
-    Both bring their own CUDA libraries, so two versions can be in one process; the driver must run the newer one.
-    """
-    found = f"driver {driver or 'none'}, torch {torch or 'none'}, DALI {dali}"
-    of_driver, of_torch, of_dali = (_major(version) for version in (driver, torch, dali))
-    newest = max(of_torch, of_dali)
-    if of_driver and of_driver < newest:
-        others = [f"torch for CUDA {of_driver}"] if of_torch > of_driver else []
-        others += [f"nvidia-dali-cuda{of_driver}0"] if of_dali > of_driver else []
-        advice = f"install a driver for CUDA {newest}, or {' and '.join(others)}"
-        return Finding("CUDA versions", found, "failure", advice)
-    if of_torch and of_torch != of_dali:
-        # nvImageCodec's wheels for both versions install one folder, so uninstalling one later would break the other.
-        advice = (
-            f"each brings its own CUDA libraries: this needs a driver for CUDA {newest}, and was not tested on a "
-            f"GPU. Use DALI for torch's CUDA: pip uninstall nvidia-dali-cuda{of_dali}0 nvidia-nvimgcodec-cu{of_dali}; "
-            f"pip install nvidia-dali-cuda{of_torch}0"
-        )
-        return Finding("CUDA versions", found, "warning", advice)
-    return Finding("CUDA versions", found)
-
-
-def _major(version: str | None) -> int:
-    """Returns the major version, such as 12 of "12.4"; 0 if it is not known."""
-    major = (version or "").partition(".")[0]
-    return int(major) if major.isdigit() else 0
+def cuda_versions(torch: str, dali: str) -> Finding:
+    """Checks that torch and DALI are for the same CUDA: each brings its own libraries into the process."""
+    of_torch, of_dali = (version.partition(".")[0] for version in (torch, dali))
+    if of_torch == of_dali:
+        return Finding("CUDA versions", f"torch {torch}, DALI {dali}")
+    # nvImageCodec's wheels for both versions install one folder, so uninstalling one later would break the other.
+    advice = (
+        f"this needs a driver for the newer CUDA, and was not tested on a GPU. Use DALI for torch's CUDA: pip "
+        f"uninstall nvidia-dali-cuda{of_dali}0 nvidia-nvimgcodec-cu{of_dali}; pip install nvidia-dali-cuda{of_torch}0"
+    )
+    return Finding("CUDA versions", f"torch {torch}, DALI {dali}", "warning", advice)
 
 
 def _jpeg_engines() -> str:
@@ -260,24 +203,6 @@ def count_jpeg_engines(nvjpeg: ctypes.CDLL) -> str:
     return (
         f"{engines.value}, each of {counted(per_engine.value, 'core')}, on GPU 0" if engines.value else "none on GPU 0"
     )
-
-
-def _decoding() -> Finding:
-    """Checks how the first GPU decodes; this is tried if it is not known yet."""
-    probing, reason = _import("gpuloader.loading.probing")
-    if probing is None:
-        return Finding("decoding", f"not checked: {reason}", "warning", "make DALI importable first")
-    try:
-        found = probing.find_decoding(0)
-    except DeviceError as error:
-        return Finding("decoding", str(error), "failure", "install the driver and DALI again, or decode on the CPU")
-    return decoding(found.problems, str(found))
-
-
-def decoding(problems: Sequence[str], found: str) -> Finding:
-    """Judges the trial; any problem makes it a warning."""
-    advice = "loaders decode in a way that works, but may be slower: look for a newer driver or a newer DALI"
-    return _warning_if(any(problems), "decoding", found, advice)
 
 
 # --- the machine

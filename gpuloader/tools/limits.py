@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 from gpuloader.loading.monitor import Bottleneck, describe_bottleneck
 
-Stage: TypeAlias = Literal["disk", "read", "gate", "decode", "resize", "pixels", "loader"]
-"""The stages, each with all stages before it; "disk" is "read" with an empty page cache."""
+Stage: TypeAlias = Literal["read", "gate", "decode", "resize", "pixels", "loader"]
+"""The stages, each with all stages before it."""
 
 _READER_IS_BUSY = 0.8
 _MUCH_NOISE = 0.2
@@ -42,7 +42,7 @@ class Setup:
 
     Attributes:
         on_gpu: whether a GPU decodes.
-        fits_in_memory: whether the page cache can hold the shards, so that the disk is read in the first epoch only.
+        fits_in_memory: whether the page cache can hold the shards, so that only the first epoch reads the disk.
         decoded: whether the shards hold decoded images.
         not_seekable: whether most of the images are JPEGs that are not seekable.
         shuffle: the order.
@@ -61,11 +61,10 @@ class Setup:
 
 
 def cpu_shares(costs: Mapping[Stage, Cost]) -> dict[Stage, float]:
-    """Returns the share of the CPU time that each stage adds to those before it; together 1, without "disk"."""
-    chain = [stage for stage in costs if stage != "disk"]
-    before = [0.0, *(costs[stage].cpu_seconds for stage in chain)]
-    added = [max(0.0, costs[stage].cpu_seconds - less) for stage, less in zip(chain, before)]
-    return {stage: share / (sum(added) or 1.0) for stage, share in zip(chain, added)}
+    """Returns the share of the CPU time that each stage adds to those before it; together 1."""
+    before = [0.0, *(cost.cpu_seconds for cost in costs.values())]
+    added = [max(0.0, cost.cpu_seconds - less) for cost, less in zip(costs.values(), before)]
+    return {stage: share / (sum(added) or 1.0) for stage, share in zip(costs, added)}
 
 
 def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Bottleneck, float]:
@@ -74,13 +73,10 @@ def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Bottleneck, flo
     A separate thread reads and gates in parallel with the decoding: it limits if it is busy nearly all of the time.
     Otherwise the stage limits that adds most: in CPU time, or on a GPU in elapsed time.
     """
-    reading = costs["read" if setup.fits_in_memory else "disk"].seconds
-    gating = max(0.0, costs["gate"].seconds - costs["read"].seconds)
-    busy = (reading + gating) / costs["loader"].seconds
+    reading, gated = costs["read"].seconds, costs["gate"].seconds
+    busy = max(reading, gated) / costs["loader"].seconds
     if busy > _READER_IS_BUSY:
-        if gating > reading:
-            return "gate", min(1.0, busy)
-        return ("read" if setup.fits_in_memory else "disk"), min(1.0, busy)
+        return "gate" if gated > 2 * reading else "read", min(1.0, busy)
     behind: list[Stage] = [stage for stage in ("decode", "resize", "pixels", "loader") if stage in costs]
     if setup.on_gpu:
         before = [0.0, *(costs[stage].seconds for stage in behind)]
@@ -100,7 +96,7 @@ def contradiction(costs: Mapping[Stage, Cost], setup: Setup) -> str | None:
     """
     units = [("s", "seconds")] if setup.on_gpu else [("s", "seconds"), ("CPU s", "cpu_seconds")]
     for unit, cost in units:
-        chain = [(stage, getattr(each, cost)) for stage, each in costs.items() if stage != "disk"]
+        chain = [(stage, getattr(each, cost)) for stage, each in costs.items()]
         for number, (stage, taken) in enumerate(chain[1:], start=1):
             part, most = max(chain[:number], key=lambda each: each[1])
             if taken < (1 - _MUCH_NOISE) * most:
@@ -119,9 +115,9 @@ def advice(limit: Bottleneck, share: float, setup: Setup) -> str:
         stronger = "larger batches and other thread counts (`Decoder(num_threads=)`)"
     return describe_bottleneck(
         limit,
-        f"{share:.0%} of the {'time' if setup.on_gpu or limit in ('disk', 'read', 'gate') else 'CPU time'}",
+        f"{share:.0%} of the {'time' if setup.on_gpu or limit in ('read', 'gate') else 'CPU time'}",
         stronger=stronger,
-        block=setup.shuffle == "full" and limit == "disk",
+        block=setup.shuffle == "full" and not setup.fits_in_memory,
         decoded=setup.decoded,
         not_seekable=setup.not_seekable,
         on_gpu=setup.on_gpu,

@@ -55,10 +55,10 @@ def count_samples(tar: Sources, device_id: int | Literal["auto"] | None, argumen
         return max(1, loader.num_samples // loader.world.world_size)
 
 
-def measure(batches: Batches, seconds: float, warm_up: bool = True) -> Cost:
-    """Measures the cost of a stage for at least this long and one batch; for less only if the batches end earlier."""
+def measure(batches: Batches, seconds: float) -> Cost:
+    """Measures the cost of a stage for at least this long and one batch, after warming up."""
     started, done = time.perf_counter(), 0
-    while warm_up and (done < _WARM_UP_BATCHES or time.perf_counter() - started < _WARM_UP_SHARE * seconds):
+    while done < _WARM_UP_BATCHES or time.perf_counter() - started < _WARM_UP_SHARE * seconds:
         next(batches)
         if done == 0:  # the first batch may have built the graph
             started = time.perf_counter()

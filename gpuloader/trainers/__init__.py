@@ -1,1 +1,1 @@
-"""The parts of Lightning's data modules and callbacks, for both of its packages."""
+"""`GPULoader` in other Trainers: those of Lightning's two packages, and Hugging Face's. Each needs its package."""

@@ -54,7 +54,6 @@ class System:
         module: its runner.
         variant: the runner's variant.
         environment: None for the one that the benchmark itself runs in.
-        gpu: whether it needs one.
         recipes: those that its runner has.
         note: where it departs from the recipe.
         plain: of a system that reads seekable shards, the name of the same one on the shards as they are.
@@ -65,7 +64,6 @@ class System:
     module: str
     variant: str = ""
     environment: Environment | None = None
-    gpu: bool = False
     recipes: tuple[str, ...] = PLAIN
     note: str = ""
     plain: str = ""
@@ -89,7 +87,6 @@ _turboloader = Environment("turboloader", ("turboloader==2.39.0", _TORCH, "numpy
 _spdl = Environment("spdl", ("spdl==0.8.0", *_TRANSFORMS), _TORCHVISION)
 _turbojpeg = Environment("turbojpeg", ("turbojpeg==0.0.2", "numpy==2.4.6"))
 _ffcv = Environment("ffcv", ("ffcv==1.0.2", *_TRANSFORMS))
-_torchcodec = Environment("torchcodec", (*_TRANSFORMS, "torchcodec==0.17.0"), _TORCHVISION)
 _litdata = Environment("litdata", (*_TRANSFORMS, *_TORCHVISION, "litdata==0.2.76"))
 _OLDER = (_TORCH, "numpy==2.1.3", "pillow==13.0.0", "simplejpeg==1.9.0")  # it allows no newer NumPy
 _streaming = Environment("streaming", (*_OLDER, *_TORCHVISION, "mosaicml-streaming==0.13.0"))
@@ -125,22 +122,12 @@ _SYSTEMS = (
         note="always antialiases",
         folder=True,
     ),
-    System(
-        "torch + torchvision, decode_jpeg",
-        "torchvision_",
-        "decode_jpeg",
-        _torchvision,
-        recipes=(*PLAIN, *AUGMENTED),
-    ),
     System("torch + torchvision, simplejpeg", "torchvision_", "simplejpeg", _torchvision, recipes=(*PLAIN, *AUGMENTED)),
-    System("torch + torchvision, TorchCodec", "torchvision_", "torchcodec", _torchcodec),
     System("DALI's dynamic mode", "dali_dynamic"),
     System("LitData, simplejpeg + torchvision", "litdata_", environment=_litdata),
     System("MosaicML Streaming, simplejpeg + torchvision", "streaming_", environment=_streaming),
     System("SPDL, simplejpeg + torchvision", "spdl_", environment=_spdl),
     System("FFCV", "ffcv_", environment=_ffcv, note="always antialiases; JPEGs encoded again"),
-    System("torchvision decode_jpeg on the GPU", "gpu_decoders", "decode_jpeg", _torchcodec, gpu=True),
-    System("torchcodec on the GPU", "gpu_decoders", "torchcodec", _torchcodec, gpu=True),
     System("floor: read only", "floors", "read"),
     System("floor: decode the region only", "floors", "decode"),
     System("floor: decode the region at a smaller scale", "scaled_floor", environment=_turbojpeg),

@@ -1,7 +1,7 @@
-"""Writes the results in docs/benchmark into the README and docs/: no figure there is copied by hand.
+"""Writes the results beside it into the README and docs/benchmark.md: no figure there is copied by hand.
 
-The outputs of `gpuloader verify --json` in docs/verified go into docs/guarantees.md, and what `scripts/bench/simulate`
-computes into docs/scale.md. `scripts/bench/publish` does all of this, and draws the plots again.
+The outputs of `gpuloader verify --json` in docs/verified go into docs/guarantees.md. `scripts/bench/publish` does all
+of this, and draws the plots again.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import needs
-from hosting import table as host_table
 from peers import PLOT, python_of
-from ranking import table as ranks_table
 from report import table
 from scaling import table as scale_table
 from starting import table as start_table
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "docs/benchmark"
+RESULTS, PLOTS = ROOT / "scripts/bench/results", ROOT / "docs/benchmark"
 VERIFIED = ROOT / "docs/verified"
 BEGIN, END = "<!-- measured: written by scripts/bench/publish -->\n", "<!-- end -->\n"
 _VERSIONS = {"nvidia-dali-cuda120": "DALI", "torch": "torch", "turboloader": "turboloader", "spdl": "SPDL"}
@@ -39,7 +36,6 @@ _OTHER = {
         scale_table,
     ),
     "scale-folders": ("Samples: single files of tiny pictures, in folders of 1,000", scale_table),
-    "ranks": ("Processes at once, each with its share of the photographs and of the cores", ranks_table),
 }
 
 
@@ -51,8 +47,7 @@ def main() -> None:
         path.write_text(replaced(path.read_text(), text))
     for name in results:
         command = [python_of(PLOT, ROOT / ".bench"), Path(__file__).with_name("plot.py")]
-        subprocess.run([*command, RESULTS / f"{name}.json", RESULTS / f"{name}.png"], check=True)
-    needs.draw(_simulation()).savefig(RESULTS / "simulation.png", dpi=120)
+        subprocess.run([*command, RESULTS / f"{name}.json", PLOTS / f"{name}.png"], check=True)
 
 
 def write_parts(results: dict[str, dict[str, Any]]) -> dict[str, str]:
@@ -62,12 +57,7 @@ def write_parts(results: dict[str, dict[str, Any]]) -> dict[str, str]:
         "README.md": short(results),
         "docs/benchmark.md": full(results),
         "docs/guarantees.md": proven(verified),
-        "docs/scale.md": needs.page(_simulation()),
     }
-
-
-def _simulation() -> dict[str, Any]:
-    return json.loads((RESULTS / "simulation.json").read_text())
 
 
 def load() -> dict[str, dict[str, Any]]:
@@ -141,10 +131,6 @@ def full(results: dict[str, dict[str, Any]]) -> str:
     for name, (title, as_table) in _OTHER.items():
         rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
         parts.append(f"**{title}**\n\n{as_table(rows)}")
-    host = json.loads((RESULTS / "host.json").read_text())
-    parts.append(
-        f"**What the loader leaves to the CPU when a GPU decodes; nothing is decoded here**\n\n{host_table(host)}"
-    )
     return "\n".join(parts)
 
 

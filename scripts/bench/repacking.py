@@ -12,7 +12,7 @@ from typing import Any
 from processes import tree_cpu_seconds
 from systems.tars import Images, made_of, members
 
-from gpuloader import DataError
+from gpuloader.errors import DataError
 from gpuloader.images.jpegtran import find_version
 from gpuloader.pack import pack
 

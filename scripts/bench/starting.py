@@ -55,9 +55,7 @@ def main(command_line: Sequence[str] | None = None) -> None:
 
 def _peers() -> list[str]:
     """The systems that train on this machine, without the floors, on shards as they are."""
-    able = {
-        name: system for name, system in SYSTEMS.items() if "train" in system.recipes and (gpu_name() or not system.gpu)
-    }
+    able = {name: system for name, system in SYSTEMS.items() if "train" in system.recipes}
     on_shards = {name: system for name, system in able.items() if not (system.plain or system.folder)}
     return [name for name, system in on_shards.items() if not system.title.startswith("floor: ")]
 

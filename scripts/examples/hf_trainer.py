@@ -11,7 +11,7 @@ from argparse import RawDescriptionHelpFormatter
 from transformers import EvalPrediction, HfArgumentParser, ResNetConfig, ResNetForImageClassification, TrainingArguments
 
 from gpuloader import GPULoader
-from gpuloader.transformers import GPULoaderTrainer
+from gpuloader.trainers.transformers import GPULoaderTrainer
 
 BATCH = {"image": "pixel_values", "label": "labels"}  # as the model names them
 

@@ -6,7 +6,7 @@ from lightning.pytorch.cli import LightningCLI
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
-from gpuloader.lightning import GPULoaderDataModule
+from gpuloader.trainers.lightning import GPULoaderDataModule
 
 
 class Classifier(LightningModule):

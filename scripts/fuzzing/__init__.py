@@ -3,14 +3,12 @@
 Every mutant depends only on (seed, kind, number). These must hold:
 
 - No process dies, hangs or runs out of memory.
-- An image that passes the gate is decoded, or triage names it, the graph refuses only that image, and the others of
-  its batch are decoded without it.
+- An image that passes the gate is decoded, or named as bad, and the others of its batch are decoded without it.
 - Its pixels, and whether it is decoded, do not depend on the images around it or on what memory held before: each
   batch is decoded twice, in other batches, after other images, with other bytes in the memory that decoders get.
 - What is left of a JPEG that is cut to a window has the pixels of the whole file there, or fails as it does.
 - A parser refuses data only with the library's errors.
 
-A batch that breaks a rule is tried again, each mutant alone. Mutants that then break it, too, are saved, and the exit
-code is 1. TIFF, BMP, PNM and JPEG 2000 are decoded by Pillow in a process of their own; in each of the two tries it is
-another process, with other bytes in its memory, too.
+The mutants of a batch that breaks a rule are tried again, each alone. Those that then break it, too, are saved, and the
+exit code is 1.
 """

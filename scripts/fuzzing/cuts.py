@@ -23,8 +23,8 @@ from nvidia.nvimgcodec import (
     Decoder as Codec,
 )
 
-from fuzzing.jobs import Job, Result
-from fuzzing.seekable import with_regular_end
+from fuzzing.formats import with_regular_end
+from fuzzing.images import REPLACED, SplitError
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
@@ -56,21 +56,15 @@ class Cutter:
         self._memory, self._cut_jpegs = _guarded(most_bytes), cut
         self._codec = Codec(NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=1, backends=[_BACKEND])
 
-    def examine(self, job: Job, mutants: Mapping[int, bytes]) -> Result:
-        """Counts a mutant as "replaced" if its window cannot be decoded."""
-        outcomes: Counter[str] = Counter()
-        suspects = []
-        for number, data in mutants.items():
-            if outcome := self._examine(data, random.Random(f"{job.seed} {number}")):
-                outcomes[outcome] += 1
-            else:
-                suspects.append(number)
-        if suspects:
-            return Result(outcomes, "split", f"other pixels in what is left ({suspects[:5]})", suspects)
-        return Result(outcomes)
+    def examine(self, mutants: Mapping[int, bytes]) -> Counter[str]:
+        """Counts outcomes; a mutant is "replaced" if its window cannot be decoded.
+
+        Raises:
+            SplitError: what is left of one has other pixels.
+        """
+        return Counter(self._examine(data, random.Random(number)) for number, data in mutants.items())
 
     def _examine(self, data: bytes, rng: random.Random) -> str:
-        """The outcome; empty if pixels differ."""
         whole = np.frombuffer(data, np.uint8)
         try:
             _, (height, width) = admit(whole, _MOST_PIXELS)
@@ -85,8 +79,8 @@ class Cutter:
         if not np.array_equal(left_over, whole) and not _same(pixels, self._decode(whole, window, region)):
             regular = np.frombuffer(with_regular_end(data), np.uint8)
             if not _same(pixels, self._decode(regular, window, region)):
-                return ""
-        return "replaced" if pixels is None else "accepted"
+                raise SplitError(f"other pixels in what is left of the window {window}")
+        return REPLACED if pixels is None else "accepted"
 
     def _cut(self, data: bytes, window: Window, rng: random.Random) -> tuple[NDArray[np.uint8], int, int]:
         """What is left, in memory that ends or begins where nothing may be read; the other side is compared."""

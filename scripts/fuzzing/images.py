@@ -4,204 +4,120 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
+from making import encoded
 from numpy.typing import NDArray
+from PIL import Image
 
-from fuzzing.jobs import BATCH, OUTCOMES, Job, Result
-from fuzzing.material import IMAGES, material, shades
-from gpuloader.errors import LoaderError
-from gpuloader.helpers.child_processes import Child
-from gpuloader.images import by_pillow
+from fuzzing.material import IMAGES, material
+from gpuloader import Compose
+from gpuloader.errors import DataError
 from gpuloader.images.gate import admit
-from gpuloader.images.limits import DEFAULT_MAX_PIXELS, Admitted, Refused
-from gpuloader.pipelines import Running, UndecodableError, find_undecodable, recipe_pipeline
-from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Recipe, load_preset
+from gpuloader.images.limits import DEFAULT_MAX_PIXELS, Refused
+from gpuloader.recipe.model import Transform
+from gpuloader.transforms import CenterCrop, Resize
 
 _SIZE = 32
 _PERTURB = -6  # mallopt(3), M_PERTURB: which byte fills what malloc gives and free gets
+REPLACED = "replaced"
+_BAD = re.compile(r"image (\d+) cannot be decoded")
 
-Batch: TypeAlias = tuple[list[NDArray[np.uint8]], Drawn]
-"""Encoded images, and what a recipe draws for them."""
+Decode: TypeAlias = Callable[[list[bytes]], Iterable[NDArray[Any]]]
+"""Decodes images; raises a `DataError` that names bad ones by their places."""
 
 
-def admit_any(image: bytes) -> Admitted:
-    """The gate, for all formats."""
-    return admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS, tuple(IMAGES))
+class SplitError(Exception):
+    """Pixels or verdicts differ between two batches; the message says which."""
+
+
+def composed(transforms: Sequence[Transform]) -> Decode:
+    """Decodes as `Compose` does, each batch after one of another colour, whose pixels are in DALI's memory then."""
+    recipe, shade = Compose(transforms, dtype="uint8"), encoded(Image.new("RGB", (_SIZE, _SIZE), (2, 60, 9)), "PNG")
+
+    def decode(images: list[bytes]) -> NDArray[Any]:
+        recipe([shade] * len(images), device_id="cpu")
+        pixels: NDArray[Any] = np.asarray(recipe(images, device_id="cpu"))
+        return pixels
+
+    return decode
 
 
 class Decoder:
-    """The gate, and the graphs of two recipes: whole images, and random windows.
+    """The gate, and two recipes, which take turns: whole images, and windows of them.
 
     Args:
-        admit: the gate.
+        ways: by recipe, two ways to decode; each gets other bytes in new memory.
     """
 
-    def __init__(self, admit: Callable[[bytes], Admitted] = admit_any) -> None:
-        self._memories = memories = [_Memory(byte) for byte in (0x11, 0xEE)]
-        recipes = (
-            load_preset("raw_uint8", {"Resize": {"size": [_SIZE, _SIZE]}, "CenterCrop": {"size": _SIZE}}),
-            load_preset("imagenet_train", {"RandomResizedCrop": {"size": _SIZE}}),
-        )
-        self._splits = [[_Split(recipe, *each, admit) for each in zip(shades(), memories)] for recipe in recipes]
-
-    def close(self) -> None:
-        """Ends the processes that decode some formats."""
-        for memory in self._memories:
-            memory.server.close()
+    def __init__(self, ways: Sequence[tuple[Decode, Decode]] = ()) -> None:
+        resize = Resize((_SIZE, _SIZE))
+        recipes = [resize], [CenterCrop((9, 14)), resize]
+        self._ways = ways or [(composed(recipe), composed(recipe)) for recipe in recipes]
 
     def warm_up(self) -> None:
         """Loads what the first batches would load."""
         for kind in IMAGES:
-            for recipe in range(len(self._splits)):
-                self.examine(Job(kind, range(BATCH), 0, recipe), dict(enumerate(material(kind)[:4])))
+            for turn in range(len(self._ways)):
+                self.examine(dict(enumerate(material(kind)[:4])), turn)
 
-    def examine(self, job: Job, mutants: Mapping[int, bytes]) -> Result:
-        """Gate, decode, and triage where that fails: all in one batch, then backwards in two."""
-        first, second = self._splits[job.recipe]
-        numbers = list(mutants)
-        half = (len(numbers) + 1) // 2
-        once = first.decode(mutants, [numbers], check_triage=True)
-        return compare(once, second.decode(mutants, [numbers[:half][::-1], numbers[half:][::-1]]))
+    def examine(self, mutants: Mapping[int, bytes], turn: int = 0) -> Counter[str]:
+        """Counts outcomes: all is decoded in one batch, then backwards in two; what is bad there, alone, too.
+
+        Raises:
+            SplitError: an image came to something else.
+        """
+        images = {number: image for number, image in mutants.items() if _is_admitted(image)}
+        once, again = self._ways[turn]
+        with _filled(0x11):
+            found = _decode(once, images)
+            others = [_decode(once, {number: images[number]}) for number in found if found[number] == REPLACED]
+        backwards = list(images)[::-1]
+        with _filled(0xEE):
+            for part in (backwards[: len(images) // 2], backwards[len(images) // 2 :]):
+                others.append(_decode(again, {number: images[number] for number in part}))
+        pairs = [(number, found[number], outcome) for other in others for number, outcome in other.items()]
+        if differing := [f"{number}: {one}, {other}" for number, one, other in pairs if one != other]:
+            raise SplitError(f"other pixels or verdicts in other batches ({'; '.join(differing[:5])})")
+        replaced = sum(outcome == REPLACED for outcome in found.values())
+        return Counter(refused=len(mutants) - len(images), replaced=replaced, accepted=len(images) - replaced)
 
 
-def compare(once: Mapping[int, str], again: Mapping[int, str]) -> Result:
-    """The result of a batch that was decoded twice: number -> "refused", "replaced", or a digest of the pixels."""
-    differing = [number for number in once if once[number] != again[number]]
-    same = (once[number] for number in once.keys() - differing)
-    outcomes = Counter(outcome if outcome in OUTCOMES else "accepted" for outcome in same)
-    if not differing:
-        return Result(outcomes)
-    some = ", ".join(f"{number}: {once[number]} and {again[number]}" for number in differing[:5])
-    return Result(outcomes, "split", f"other pixels or verdicts in other batches ({some})", differing)
-
-
-class _Split:
-    """A recipe's pipeline, kept until a batch fails, as in the loader.
-
-    Args:
-        shade: an image of one colour; a batch of it is decoded before each batch, so that its pixels are in the memory
-            that the pipeline keeps.
-        memory: what decoders find in new memory.
-    """
-
-    def __init__(self, recipe: Recipe, shade: bytes, memory: _Memory, admit: Callable[[bytes], Admitted]) -> None:
-        self._recipe, self._memory, self._admit = recipe, memory, admit
-        self._shades = [admit_any(shade)] * BATCH
-        self._batch: list[Batch] = []
-        self._running = Running(
-            partial(
-                recipe_pipeline,
-                preset=recipe,
-                source=partial(self._batch.__getitem__, 0),
-                batch_size=BATCH,
-                num_threads=2,
-                prefetch_queue_depth=1,
-            )
-        )
-
-    def decode(
-        self, mutants: Mapping[int, bytes], batches: Sequence[Sequence[int]], check_triage: bool = False
-    ) -> dict[int, str]:
-        """Number -> "refused", "replaced", or a digest of the pixels; an error if triage and the graph disagree."""
-        outcomes = dict.fromkeys(mutants, "refused")
-        with self._memory.filled():
-            for numbers in batches:
-                images = {}
-                for number in numbers:
-                    with suppress(Refused):
-                        images[number] = self._admit(mutants[number])
-                if images:
-                    outcomes |= self._decode_batch(images, check_triage)
-        return outcomes
-
-    def _decode_batch(self, images: Mapping[int, Admitted], check_triage: bool) -> dict[int, str]:
-        batch = self._draw(list(images.values()), list(images))
-        bad: set[int] = set()
-        try:
-            pixels = self._run(batch)
-        except UndecodableError as error:
-            bad = self._find_bad(batch, str(error))
-            good = [row for row in range(len(images)) if row not in bad]
-            pixels = self._run(_take(batch, good)) if good else np.empty(0)
-            if check_triage and any(self._decodes(_take(batch, [row])) for row in bad):
-                raise RuntimeError("triage refuses an image that the graph decodes") from None
-        digests = map(_digest, pixels)
-        return {number: "replaced" if row in bad else next(digests) for row, number in enumerate(images)}
-
-    def _find_bad(self, batch: Batch, message: str) -> set[int]:
-        """The rows that triage refuses, after an error of the graph."""
-        bad = set(find_undecodable(self._recipe, *batch, device_id=None, message=message))
-        if not bad:
-            raise RuntimeError(f"triage decodes every image of a batch that fails: {message}") from None
-        return bad
-
-    def _draw(self, images: Sequence[Admitted], numbers: Sequence[int]) -> Batch:
-        files, sizes = zip(*images)
-        return list(files), self._recipe.draw(Draws(0, 0, np.array(numbers)), np.array(sizes))
-
-    def _decodes(self, batch: Batch) -> bool:
-        try:
-            self._run(batch)
-        except UndecodableError:
-            return False
+def _is_admitted(image: bytes) -> bool:
+    with suppress(Refused):
+        admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS, IMAGES)
         return True
-
-    def _run(self, batch: Batch) -> NDArray[Any]:
-        """The pixels of one batch; every image must come out."""
-        rows = len(batch[0])
-        self._decode(self._draw(self._shades[:rows], range(rows)))
-        pixels = self._decode(batch)
-        if len(pixels) != rows:
-            raise AssertionError(f"{len(pixels)} images out of {rows}")
-        return pixels
-
-    def _decode(self, batch: Batch) -> NDArray[Any]:
-        self._batch[:] = [batch]
-        [output] = self._running.next()
-        return np.array(output.as_array())
+    return False
 
 
-def _take(batch: Batch, rows: list[int]) -> Batch:
-    """The images of some rows, and what was drawn for them."""
-    files, drawn = batch
-    return [files[row] for row in rows], drawn.take(rows)
-
-
-def _digest(pixels: NDArray[Any]) -> str:
-    return hashlib.blake2b(np.ascontiguousarray(pixels).view(np.uint8).data, digest_size=8).hexdigest()
-
-
-class _Memory:
-    """What decoders find in new memory, here and in the process that decodes some formats.
-
-    An image of memory that no decoder wrote has other pixels, then, for each byte.
-
-    Attributes:
-        server: the process.
-    """
-
-    def __init__(self, byte: int) -> None:
-        self._byte = byte
-        self.server = Child("decodes with Pillow", LoaderError, "-m", "gpuloader.images.pillow_process")
-
-    @contextmanager
-    def filled(self) -> Iterator[None]:
-        """Within, what malloc gives is full of the byte."""
-        set_option, ours = ctypes.CDLL(None).mallopt, by_pillow.server
-        set_option(_PERTURB, self._byte)
-        os.environ["MALLOC_PERTURB_"] = str(self._byte)  # for the process, which starts at its first image
-        by_pillow.server = self.server
+def _decode(decode: Decode, images: Mapping[int, bytes]) -> dict[int, str]:
+    """Number -> `REPLACED`, or a digest of the pixels."""
+    left = list(images)
+    while left:
         try:
-            yield
-        finally:
-            by_pillow.server = ours
-            del os.environ["MALLOC_PERTURB_"]
-            set_option(_PERTURB, 0)
+            pixels = decode([images[number] for number in left])
+        except DataError as error:  # it does not name all, if there are many
+            bad = {left[int(place)] for place in _BAD.findall(str(error))}
+            if not bad:
+                raise RuntimeError(f"no image is named as bad: {error}") from None
+            left = [number for number in left if number not in bad]
+        else:
+            digests = (hashlib.blake2b(np.ascontiguousarray(image), digest_size=8).hexdigest() for image in pixels)
+            return dict.fromkeys(images, REPLACED) | dict(zip(left, digests, strict=True))
+    return dict.fromkeys(images, REPLACED)
+
+
+@contextmanager
+def _filled(byte: int) -> Iterator[None]:
+    """Within, what malloc gives is full of the byte: an image of memory that no decoder wrote has other pixels then."""
+    set_option = ctypes.CDLL(None).mallopt
+    set_option(_PERTURB, byte)
+    try:
+        yield
+    finally:
+        set_option(_PERTURB, 0)

@@ -5,28 +5,17 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-import tempfile
 import warnings
 from functools import cache
-from pathlib import Path
 
 import numpy as np
-from bad_images import GOOD, PICTURE, bad_kinds, good_kinds, tiff
+from bad_images import GOOD, bad_kinds, good_kinds
 from making import encoded, picture, saved
 from PIL import Image
 
-from fuzzing.seekable import seekable_jpegs
-
-IMAGES = {  # format, as recipes name it -> how the zoo's images of it are called
-    "jpeg": ("jpeg-",),
-    "png": ("png-",),
-    "webp": ("webp-",),
-    "tiff": ("tiff-",),
-    "bmp": ("bmp-",),
-    "pnm": ("ppm-", "pgm-", "pbm-"),
-    "jpeg2000": ("jp2-", "j2k-"),
-}
-DATA = ("tar", "index", "state", "recipe", "npy", "json", "annotations")
+IMAGES = ("jpeg", "png", "webp")
+DATA = ("tar", "index", "annotations")
+KINDS = (*IMAGES, "seekable", *DATA)
 _LEAST_BYTES, _MOST_BYTES, _MOST_PIXELS = 16, 40_000, 20_000
 _TAR_FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 
@@ -35,16 +24,12 @@ _TAR_FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 def material(kind: str) -> tuple[bytes, ...]:
     """The whole files of a kind, small ones."""
     if kind in IMAGES:
-        zoo = (image.data for image in good_kinds() if image.name.startswith(IMAGES[kind]))
-        return (*filter(_is_small, zoo), *_more_images(kind))
+        zoo = (image.data for image in good_kinds() if image.name.startswith(f"{kind}-"))
+        return (*filter(_is_small, zoo), *_animations(kind))
     makes = {
-        "seekable": seekable_jpegs,
+        "seekable": _seekable_jpegs,
         "tar": _tars,
         "index": _indexes,
-        "state": _states,
-        "recipe": _recipes,
-        "npy": _arrays,
-        "json": _objects,
         "annotations": _annotations,
     }
     return makes[kind]()
@@ -53,11 +38,8 @@ def material(kind: str) -> tuple[bytes, ...]:
 @cache
 def donors(kind: str) -> tuple[bytes, ...]:
     """Files from which parts are taken: whole ones, and damaged images of the zoo."""
-    if kind not in IMAGES:
-        return material(kind)
-    bad = (image.data for image in bad_kinds() if image.name.startswith(IMAGES[kind]))
-    odd = [_tiff_of_samples(16, planes=True)] if kind == "tiff" else []  # DALI does not read them right
-    return (*material(kind), *odd, *(data for data in bad if _LEAST_BYTES <= len(data) <= _MOST_BYTES))
+    bad = (image.data for image in bad_kinds() if kind in IMAGES and image.name.startswith(f"{kind}-"))
+    return (*material(kind), *(data for data in bad if _LEAST_BYTES <= len(data) <= _MOST_BYTES))
 
 
 def _is_small(image: bytes) -> bool:
@@ -69,43 +51,35 @@ def _is_small(image: bytes) -> bool:
         return opened.width * opened.height <= _MOST_PIXELS
 
 
-def _more_images(kind: str) -> tuple[bytes, ...]:
-    """What the zoo has no image of: mostly animations, whose parts are the most intricate ones."""
-    small, other = picture(24, 32), picture(24, 32, 1)
-    if kind == "png":
-        frames = [other, small.resize((8, 8))]
-        animated = {"save_all": True, "append_images": frames}
-        return tuple(
-            encoded(image, "PNG", **animated, default_image=hidden)
-            for image in (small, small.convert("P"))
-            for hidden in (False, True)
-        )
-    if kind == "webp":
-        return tuple(
-            encoded(small, "WEBP", save_all=True, append_images=[other], lossless=lossless)
-            for lossless in (False, True)
-        )
-    if kind == "tiff":
-        return _tiff_of_samples(8, planes=True), _tiff_of_samples(16, planes=False)
-    if kind == "pnm":
-        return b"P1\n4 2\n1 0 1 0\n0 1 0 1\n", b"P2\n3 2\n255\n0 128 255\n1 2 3\n"
-    return ()
+def _animations(kind: str) -> tuple[bytes, ...]:
+    """The zoo has few; their parts are the most intricate ones."""
+    small, frames = picture(24, 32), {"save_all": True, "append_images": [picture(24, 32, 1)]}
+    return {
+        "jpeg": (),
+        "png": tuple(encoded(small, "PNG", **frames, default_image=hidden) for hidden in (False, True)),
+        "webp": tuple(encoded(small, "WEBP", **frames, lossless=lossless) for lossless in (False, True)),
+    }[kind]
 
 
-def _tiff_of_samples(bits: int, planes: bool) -> bytes:
-    """A TIFF of three samples to a pixel, together or in planes, in strips of 8 rows. Pillow writes none of these."""
-    pixels = np.asarray(picture(32, 32)).astype(f"<u{bits // 8}") * (257 if bits == 16 else 1)
-    rows = list(pixels.transpose(2, 0, 1).reshape(96, 32) if planes else pixels)
-    strips = [np.array(rows[start : start + 8]).tobytes() for start in range(0, len(rows), 8)]
-    places = tuple(8 + number * len(strips[0]) for number in range(len(strips)))
-    tags = {256: (32,), 257: (32,), 258: (bits,) * 3, 259: (1,), 262: (2,), 277: (3,), 278: (8,), 284: (1 + planes,)}
-    return tiff({**tags, 273: places, 279: (len(strips[0]),) * len(strips)}, b"".join(strips))
-
-
-def shades(height: int = PICTURE.height, width: int = PICTURE.width) -> tuple[bytes, bytes]:
-    """A white and a dark image."""
-    colours = (255, 255, 255), (2, 60, 9)
-    return tuple(encoded(Image.new("RGB", (width, height), colour), "PNG") for colour in colours)  # type: ignore[return-value]
+def _seekable_jpegs() -> tuple[bytes, ...]:
+    """Three intervals a row, of one to three MCUs, in all samplings that Pillow writes, gray and CMYK; and odd ones."""
+    jpegs = []
+    for mode, sampling, across, down in (
+        ("RGB", "4:2:0", 16, 16),
+        ("RGB", "4:2:2", 16, 8),
+        ("RGB", "4:4:4", 8, 8),
+        ("L", "4:4:4", 8, 8),
+        ("CMYK", "4:4:4", 8, 8),
+    ):
+        for mcus in (1, 2, 3):
+            image = picture(3 * down + 6, across * (3 * mcus - 1) + 4, mcus).convert(mode)
+            jpegs.append(encoded(image, "JPEG", subsampling=sampling, restart_marker_blocks=mcus))
+    commented = encoded(picture(64, 96), "JPEG", restart_marker_blocks=2, comment=b"a comment", dpi=(300, 300))
+    rows = encoded(picture(64, 48), "JPEG", restart_marker_rows=1, exif=b"Exif\0\0of a camera", optimize=True)
+    across_rows = encoded(picture(40, 48), "JPEG", restart_marker_blocks=2)
+    gray = bytearray(encoded(picture(30, 44).convert("L"), "JPEG", restart_marker_blocks=2))
+    gray[gray.index(b"\xff\xc0") + 11] = 0x22  # sampling factors, which mean nothing in a single component
+    return (*jpegs, commented, rows, across_rows, bytes(gray))
 
 
 def _tars() -> tuple[bytes, ...]:
@@ -139,38 +113,6 @@ def _indexes() -> tuple[bytes, ...]:
     from fuzzing.parsers import scanned
 
     return tuple(scanned(tar).to_bytes() for tar in material("tar"))
-
-
-def _states() -> tuple[bytes, ...]:
-    """What a loader saves, early and late, with a bad image."""
-    from fuzzing.parsers import loader_of
-
-    with tempfile.TemporaryDirectory() as folder, loader_of(Path(folder)) as loader:
-        state = loader.state_dict()
-    later = {**state, "epoch": 3, "delivered": 1, "quarantine": [[0, "cut"]]}
-    return json.dumps(state).encode(), json.dumps(later).encode()
-
-
-def _recipes() -> tuple[bytes, ...]:
-    from gpuloader.recipe import preset_names, preset_text
-
-    return tuple(preset_text(name).encode() for name in preset_names())
-
-
-def _arrays() -> tuple[bytes, ...]:
-    arrays = (
-        np.zeros((4, 5, 3), np.uint8),
-        np.arange(10, dtype=np.float32),
-        np.ones((2, 3), ">i8"),
-        np.array(["ab", "c"]),
-        np.zeros(3, [("a", "<i4"), ("b", "<f8")]),
-        np.float64(1),
-    )
-    return (*map(saved, arrays), saved(arrays[1], (2, 0)), saved(arrays[1], (3, 0)))
-
-
-def _objects() -> tuple[bytes, ...]:
-    return (b'{"label": 3, "caption": "a \\u00e9", "box": [0.5, 1e3, -2, null], "of": {"a": [true, {}]}}',)
 
 
 def _annotations() -> tuple[bytes, ...]:

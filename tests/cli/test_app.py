@@ -115,7 +115,7 @@ def test_what_may_not_be_read_or_written_is_said_before_the_work(tmp_path: Path)
             f"error: {read_only}/bad.jsonl cannot be written;",
         ),
         (("check", shards, "--quarantine", shards), f"error: {shards}: this is a folder or a device; name a file\n"),
-        (("bench", shards, "--report", read_only / "a.html"), f"error: {read_only}/a.html cannot be written; name"),
+        (("bench", shards, "--plot", read_only / "a.png"), f"error: {read_only}/a.png cannot be written; name"),
     ]:
         result = run(*arguments, modes_hold=True)
         assert (result.returncode, result.stdout) == (1, "")

@@ -13,5 +13,5 @@ from gpuloader.tools.bench import bench
 def test_the_cpu_and_the_gpu_are_measured(shards: list[Path], preset: str) -> None:
     cpu, gpu = bench(shards, 8, 0, preset=preset, seconds=1).devices
     assert (cpu.device, gpu.device) == ("cpu", "cuda:0")
-    assert [figures.stage for figures in gpu.stages] == ["disk", "read", "gate", "decode", "resize", "pixels", "loader"]
+    assert [figures.stage for figures in gpu.stages] == ["read", "gate", "decode", "resize", "pixels", "loader"]
     assert "CPU time" not in gpu.limit

@@ -1,4 +1,4 @@
-"""Batches that are copied ahead on a stream of their own, and the largest batch that fits."""
+"""Batches that are copied ahead on a stream of their own, collated images, and pinned targets."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from making import encoded, jpeg, picture, write_shard
-from torch import nn
 
 from gpuloader import GPULoader, Mask
-from gpuloader.data import (
+from gpuloader.compat import (
     CellMapDataLoader,
     DeviceLoader,
-    VisionCollator,
-    calculate_optimal_batch_size,
-    diagnose_dataloader_speed,
+    VisionDataCollator,
 )
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.reader import Reader
@@ -63,31 +60,10 @@ def test_cellmaps_loader_pins_and_delivers_on_the_gpu(gpu: int) -> None:
     loader = CellMapDataLoader([{"raw": torch.ones(4)}] * 4, batch_size=2)
     assert loader._pin_memory
     assert {batch["raw"].device.type for batch in loader} == {"cuda"}
-    assert diagnose_dataloader_speed([torch.ones(1, device=f"cuda:{gpu}")] * 5) >= 0
-
-
-def test_the_largest_batch_leaves_the_model_as_it_was(gpu: int) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.LazyLinear(2)).to(f"cuda:{gpu}")
-    model(torch.zeros(2, 3, 16, 16, device=f"cuda:{gpu}"))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert calculate_optimal_batch_size(model, (3, 16, 16), f"cuda:{gpu}", most=64) == 51
-    assert all(value.equal(before[name]) for name, value in model.state_dict().items())
-
-
-def test_memory_ends_the_search(gpu: int) -> None:
-    class Large(nn.Linear):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            rows = inputs.repeat(1, 1 << 20)  # 4 MiB each
-            return super().forward(rows[:, :4]) + rows.sum()
-
-    free_bytes, _ = torch.cuda.mem_get_info(gpu)
-    model = Large(4, 1).to(f"cuda:{gpu}").eval()
-    size = calculate_optimal_batch_size(model, (1,), f"cuda:{gpu}", most=1 << 30)
-    assert 1 < size * (4 << 20) < free_bytes
 
 
 def test_a_preset_runs_on_the_gpu(gpu: int) -> None:
-    batch = VisionCollator(preset="cifar10_eval", device_id=gpu)([(jpeg(40, 60), 1)] * 4)
+    batch = VisionDataCollator(preset="cifar10_eval", device_id=gpu)([(jpeg(40, 60), 1)] * 4)
     assert batch["pixel_values"].device.type == "cuda"
 
 

@@ -1,19 +1,20 @@
-"""Decoding on a GPU, image by image: with JPEG engines and without, regions and whole images, and what decides."""
+"""Decoding on a GPU, image by image: with JPEG engines and without, regions and whole images."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from known_faults import is_known_of_regions
 from making import encoded, jpeg, picture, saved, write_shard
 
 from gpuloader import Decoder, GPULoader
-from gpuloader.loading.probing import find_decoding
-from gpuloader.pipelines.probe import Found, probe
+from gpuloader.helpers.versions import decoder_versions
 from gpuloader.tools.check import check_shards
 
 # Mean difference of one image, in levels: decoders differ in chroma upsampling and the inverse DCT. One that was not
@@ -55,43 +56,35 @@ def off(ours: torch.Tensor, theirs: torch.Tensor) -> list[int]:
     return torch.nonzero((ours - theirs).abs().mean((1, 2, 3)) > MOST_LEVELS).flatten().tolist()
 
 
-@pytest.fixture
-def found(gpu: int) -> Found:
-    return find_decoding(gpu)
-
-
-def xfail_if_known(found: Found) -> None:
-    """What does not work might end this process, so it is not run, and fails unless it is another project's fault."""
-    pytest.xfail(str(found)) if is_known_of_regions(found) else pytest.fail(str(found))
-
-
-def test_all_ways_of_decoding_work(found: Found) -> None:
-    if not found.region(1.0) or not found.region(0.0):
-        xfail_if_known(found)
-    assert not any(found.problems)
-
-
-def test_what_is_found_out_again_is_what_was_kept(gpu: int, found: Found) -> None:
-    assert probe(gpu) == found
+@pytest.mark.parametrize("hw_load", [1.0, 0.65, 0.0])
+def test_each_image_is_the_cpus_with_and_without_engines(shard: Path, gpu: int, hw_load: float) -> None:
+    """Engines may report success for an image that they did not decode: the mean over a batch would not show it."""
+    assert off(levels(shard, gpu, hw_load=hw_load), levels(shard, None)) == []
 
 
 @pytest.mark.parametrize("hw_load", [1.0, 0.65, 0.0])
-@pytest.mark.parametrize("region", [False, True])
-def test_each_image_is_the_cpus_with_and_without_engines(
-    shard: Path, gpu: int, found: Found, region: bool, hw_load: float
-) -> None:
-    """Engines may report success for an image that they did not decode: the mean over a batch would not show it."""
-    if region and not found.region(hw_load):
-        xfail_if_known(found)
-    assert off(levels(shard, gpu, hw_load=hw_load, region=region), levels(shard, None)) == []
+def test_regions_have_the_pixels_of_whole_images(shard: Path, gpu: int, hw_load: float, tmp_path: Path) -> None:
+    """In a process of its own, which nvImageCodec 0.9 ends on some GPUs."""
+    command = f"save({str(shard)!r}, {gpu}, {hw_load}, {str(tmp_path / 'levels.pt')!r})"
+    program = f"import sys; sys.path[:] = {sys.path}; from test_decoding_gpu import save; {command}"
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    is_known = run.returncode == -signal.SIGSEGV or "nvImageCodec failure: '#8'" in run.stderr
+    if is_known and decoder_versions()["nvImageCodec"].startswith("0.9."):
+        pytest.xfail(f"nvImageCodec 0.9 fails on regions: {run.returncode} {run.stderr[-500:]}")
+    assert run.returncode == 0, run.stderr
+    assert off(torch.load(tmp_path / "levels.pt"), levels(shard, gpu, hw_load=hw_load)) == []
 
 
-@pytest.mark.parametrize("hw_load", [1.0, 0.0])
-def test_whole_images_give_the_pixels_of_their_regions(shard: Path, gpu: int, found: Found, hw_load: float) -> None:
-    if not found.region(hw_load):
-        xfail_if_known(found)
-    whole, regions = (levels(shard, gpu, hw_load=hw_load, region=region) for region in (False, True))
-    assert off(whole, regions) == []
+def save(shard: str, gpu: int, hw_load: float, file: str) -> None:
+    """Decodes the regions, in the process of the test above."""
+    torch.save(levels(Path(shard), gpu, hw_load=hw_load, region=True), file)
 
 
 @pytest.mark.parametrize("hw_load", [1.0, 0.0])
@@ -112,13 +105,13 @@ def test_cut_images_have_the_pixels_of_those_that_cannot_be_cut(tmp_path: Path, 
         for mcus in (0, 1)
     )
     found = levels(cut, gpu, hw_load=hw_load)
-    assert off(found, levels(plain, gpu, hw_load=hw_load, region=False)) == []
+    assert off(found, levels(plain, gpu, hw_load=hw_load)) == []
     assert off(found, levels(cut, None)) == []
 
 
 @pytest.mark.parametrize(("batch_size", "delivered"), [(16, 0), (5, 0), (1, 0), (66, 0), (16, 64), (7, 20)])
 def test_pixels_depend_on_no_batch_and_on_no_resume(shard: Path, gpu: int, batch_size: int, delivered: int) -> None:
-    """Bit for bit, with what was found."""
+    """Bit for bit."""
     assert torch.equal(levels(shard, gpu, batch_size, delivered), levels(shard, gpu)[delivered:])
 
 

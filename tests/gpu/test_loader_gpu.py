@@ -8,7 +8,8 @@ import torch
 from forms import FORMS, differences, options_of, write_forms
 from making import damaged_jpeg, jpeg, write_decoded, write_samples, write_shard
 
-from gpuloader import BadImageError, BadImages, DeviceError, GPULoader
+from gpuloader import BadImages, GPULoader
+from gpuloader.errors import BadImageError, DeviceError
 from gpuloader.recipe import load_preset
 
 # Mean difference in levels of 255: nvJPEG's chroma upsampling and inverse DCT, and DALI's border in `resize`. What is

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from making import jpeg, unpack, write_shard
 
-from gpuloader import GPULoader, LabelFrom, MixedLoader, StateError
+from gpuloader import GPULoader, LabelFrom, MixedLoader
+from gpuloader.errors import StateError
 
 EACH, BEFORE, NOW = 6, 3, 5  # samples of a shard, shards when the state is saved, shards now
 SMALL = {"transforms": [{"Resize": {"size": "cover"}}, {"RandomCrop": {"size": 8}}], "dtype": "uint8"}

@@ -16,7 +16,8 @@ from making import encoded, jpeg, write_shard
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from gpuloader import Compose, ConfigError, DeviceError, GPULoader, LoaderError, Sampling, World
+from gpuloader import Compose, GPULoader, Sampling, World
+from gpuloader.errors import ConfigError, DeviceError, LoaderError
 from gpuloader.loading.arguments import resolve_own_device, warn_of_places
 
 SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
@@ -135,7 +136,7 @@ def test_a_loader_that_lacks_memory_says_what_takes_it(tmp_path: Path) -> None:
     large = encoded(Image.new("RGB", (6000, 6000)), "JPEG")
     shard = write_shard(tmp_path / "large.tar", [{"__key__": f"{i}", "jpg": large, "cls": b"1"} for i in range(8)])
     script = (
-        "import resource, sys; from gpuloader import DeviceError, GPULoader\n"
+        "import resource, sys; from gpuloader import GPULoader; from gpuloader.errors import DeviceError\n"
         "loader = GPULoader(sys.argv[1], 8, None, preset='imagenet_eval', decoder={'num_threads': 1, 'prefetch': 1})\n"
         "taken = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (taken + 2**29,) * 2)\n"
@@ -168,19 +169,6 @@ def test_fields_that_hold_places_are_said_once_to_stay_as_they_are(
     assert [message.partition(", but the fields ")[2].partition(" stay as they are")[0] for message in said] == (
         [named] if named else []
     )
-
-
-# --- what a loader is not
-
-
-def test_a_loader_has_no_items_and_is_no_iterator_and_says_so(shards: list[Path]) -> None:
-    with loader(shards) as batches:
-        with pytest.raises(LoaderError, match="no items by number: loop over it"):
-            batches[0]
-        with pytest.raises(LoaderError, match=r"is not an iterator: loop over it, or call next\(\) on epoch"):
-            next(batches)
-        with pytest.raises(LoaderError, match="do not put it into a DataLoader"):
-            next(iter(DataLoader(batches)))  # type: ignore[arg-type]
 
 
 class InWorkers(IterableDataset[int]):

@@ -12,7 +12,8 @@ from bad_images import HEIGHT, TIFF, WIDTH
 from loaders import CUT, SAMPLES, evaluation, loader, spoilt
 from making import damaged_jpeg
 
-from gpuloader import BadImageError, BadImages, Decoder, DeviceError, StateError, TooManyBadImagesError, World
+from gpuloader import BadImages, Decoder, World
+from gpuloader.errors import BadImageError, DeviceError, StateError, TooManyBadImagesError
 from gpuloader.images.gate import admit
 from gpuloader.plan import Draws, Stream
 

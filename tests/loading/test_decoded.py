@@ -9,7 +9,8 @@ import pytest
 import torch
 from making import write_decoded, write_samples
 
-from gpuloader import BadImageError, DataError, GPULoader
+from gpuloader import GPULoader
+from gpuloader.errors import BadImageError, DataError
 from gpuloader.loading.loader import run_of
 
 

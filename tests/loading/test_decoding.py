@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from gpu_graph import GPU, gpu_graph, load_on
 from making import jpeg, write_shard
 from nvidia.dali import fn
 from running import built_pipelines
@@ -41,7 +41,7 @@ def test_the_decoder_is_told_the_largest_image_within_a_bound(
     expected: tuple[int, int],
 ) -> None:
     """Never the height of one and the width of another, which no image has."""
-    monkeypatch.setattr("gpuloader.loading.decoding.MOST_HINTED_PIXELS", most)
+    monkeypatch.setattr("gpuloader.loading.run_batches.MOST_HINTED_PIXELS", most)
     samples = [{"__key__": str(n), "jpg": jpeg(*size)} for n, size in enumerate([(20, 80), (60, 30)])]
     shard = write_shard(tmp_path / "a.tar", samples)
     with GPULoader(shard, 2, None, preset="imagenet_eval", label_from=None) as loader:
@@ -128,16 +128,37 @@ def test_a_batch_of_one_is_filled_where_engines_decode_and_delivered_as_one(
     assert torch.equal(torch.cat(batches), whole)
 
 
-@pytest.mark.parametrize(("hw_load", "rows"), [(0.0, [1, 1, 3, 3, 4]), (1.0, [2, 2, 4, 3, 4])])
+@pytest.mark.parametrize(("device_id", "rows"), [(None, [1, 1, 3, 3, 4]), (GPU, [2, 2, 4, 3, 4])])
 def test_a_recipe_run_by_itself_fills_its_batches_in_the_same_way(
-    given: list[int], monkeypatch: pytest.MonkeyPatch, hw_load: float, rows: list[int]
+    given: list[int], device_id: int | None, rows: list[int]
 ) -> None:
-    monkeypatch.setattr("gpuloader.compose.resolve_decoder", lambda decoder, _: replace(decoder, hw_load=hw_load))
     files = [jpeg(40 + seed, 60, seed=seed) for seed in range(4)]
-    compose = Compose.load("cifar10_eval")
-    expected = compose(files)
-    given.clear()
-    compose = Compose.load("cifar10_eval")
-    for count in (1, 1, 3, 3, 4):
-        assert torch.equal(compose(files[:count]), expected[:count])
+    with gpu_graph():
+        expected = Compose.load("cifar10_eval")(files, device_id=device_id)
+        given.clear()
+        compose = Compose.load("cifar10_eval")
+        for count in (1, 1, 3, 3, 4):
+            assert torch.equal(compose(files[:count], device_id=device_id), expected[:count])
     assert given == rows
+
+
+@pytest.mark.parametrize(
+    ("decoder", "seekable", "on_cpu", "on_gpu"),
+    [
+        (Decoder(), False, Decoder(3, region=True), Decoder(3, hw_load=1.0, region=False)),
+        (Decoder(), True, Decoder(3, region=False), Decoder(3, hw_load=1.0, region=False)),
+        (Decoder(5, 4, hw_load=0.5), False, Decoder(5, 4, 0.5, region=True), Decoder(5, 4, 0.5, region=False)),
+        (Decoder(region=True, hw_load=0), True, Decoder(3, hw_load=0, region=True), Decoder(3, hw_load=0, region=True)),
+    ],
+)
+def test_a_device_decides_what_none_means(decoder: Decoder, seekable: bool, on_cpu: Decoder, on_gpu: Decoder) -> None:
+    assert decoder.on(None, 3, seekable) == on_cpu
+    assert decoder.on(0, 3, seekable) == on_gpu
+
+
+def test_a_gpu_decodes_whole_images_with_its_engines(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, image = [], fn.decoders.image
+    monkeypatch.setattr(fn.decoders, "image", lambda *args, **options: asked.append(options) or image(*args, **options))
+    with load_on(GPU, shards, preset="cifar10_eval") as loader:
+        next(iter(loader))
+    assert [options["hw_decoder_load"] for options in asked] == [1.0]

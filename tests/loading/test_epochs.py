@@ -12,7 +12,7 @@ import torch
 from loaders import SAMPLES, indices, loader
 from making import write_samples
 
-from gpuloader import LoaderError
+from gpuloader.errors import LoaderError
 from gpuloader.plan import Cursor, Plan, all_samples
 
 

@@ -17,7 +17,8 @@ from loaders import CUT, evaluation, loader
 from making import SIZES, encoded, jpeg, picture, tar_of, write_tree
 from PIL import Image
 
-from gpuloader import BadImageError, BadImages, Field, GPULoader, Sampling, ShardChangedError, World
+from gpuloader import BadImages, Field, GPULoader, Sampling, World
+from gpuloader.errors import BadImageError, ShardChangedError
 from gpuloader.images.gate import admit
 from gpuloader.loading.loader import run_of
 from gpuloader.shards.shard_set import Arena

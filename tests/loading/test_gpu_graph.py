@@ -19,7 +19,8 @@ from nvidia.dali import ops
 from packing import samples_of
 from PIL import Image
 
-from gpuloader import BadImageError, BadImages, Compose, DataError, Decoder
+from gpuloader import BadImages, Compose, Decoder
+from gpuloader.errors import BadImageError, DataError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.reader import Reader
 from gpuloader.pipelines import recipe_pipeline

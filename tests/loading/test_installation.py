@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from gpuloader import InstallationError
+from gpuloader.errors import InstallationError
 from gpuloader.loading.installation import check_dali
 
 EITHER = "pip install 'gpuloader[cuda12]', or 'gpuloader[cuda13]' if torch is for CUDA 13"
@@ -50,7 +50,7 @@ def test_without_dali_the_first_use_says_what_to_type() -> None:
         "importlib.metadata.version = version\n"
         "import gpuloader\n"
         "try: gpuloader.GPULoader\n"
-        "except gpuloader.InstallationError as error: print(error)\n"
+        "except gpuloader.errors.InstallationError as error: print(error)\n"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout == f"DALI is not installed\n{EITHER}\n"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpuloader import Field, GPULoader, LoaderError, MixedLoader, World
-from gpuloader.errors import DataError
+from gpuloader import Field, GPULoader, MixedLoader, World
+from gpuloader.errors import DataError, LoaderError
 
 SAID = "two threads are in this loader at once: give each thread its own loader, or use a lock"
 SETTINGS = {"preset": "imagenet_eval", "shuffle": "none", "decoder": {"num_threads": 1, "prefetch": 1}}

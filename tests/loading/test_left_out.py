@@ -15,7 +15,8 @@ from scenes import EVAL as SCENES_EVAL
 from scenes import loader as loader_of_scenes
 from scenes import shard as shard_of_scenes
 
-from gpuloader import BadImages, Compose, ConfigError, GPULoader, MixedLoader, TooManyBadImagesError, World
+from gpuloader import BadImages, Compose, GPULoader, MixedLoader, World
+from gpuloader.errors import ConfigError, TooManyBadImagesError
 from gpuloader.transforms import CenterCrop, Resize, View
 
 SKIP = BadImages(skip=True, max_share=1)

@@ -21,7 +21,8 @@ from torch.nn.utils import parameters_to_vector
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from warm import warm
 
-from gpuloader import ConfigError, World
+from gpuloader import World
+from gpuloader.errors import ConfigError
 
 
 @contextmanager

@@ -16,7 +16,8 @@ import pytest
 from making import write_samples
 from scipy import stats
 
-from gpuloader import ConfigError, GPULoader, LoaderError, MixedLoader, Sampling, ShardChangedError, StateError, World
+from gpuloader import GPULoader, MixedLoader, Sampling, World
+from gpuloader.errors import ConfigError, LoaderError, ShardChangedError, StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.plan import Weighted
 
@@ -455,14 +456,6 @@ def test_arguments_that_cannot_be_meant_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         MixedLoader(**{"loaders": loaders(shards), **arguments})
-
-
-def test_one_loader_under_two_names_is_refused(shards: list[Path]) -> None:
-    with (
-        loader(shards) as one,
-        pytest.raises(ConfigError, match="one loader has two names: make a separate loader for each name"),
-    ):
-        MixedLoader({"a": one, "b": one})
 
 
 @pytest.mark.parametrize("epoch", [-1, 2**32, 1.0, "1", True])

@@ -13,7 +13,8 @@ import torch
 from loaders import Clock
 from making import jpeg, tar_of, write_tree
 
-from gpuloader import ConfigError, GPULoader, LoaderError, MixedLoader, Stats, WaitMonitor
+from gpuloader import GPULoader, MixedLoader, Stats, WaitMonitor
+from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading.monitor import likely_cause, waiting_share
 
 OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}

@@ -13,7 +13,8 @@ import torch
 from loaders import evaluation
 from making import jpeg, write_shard
 
-from gpuloader import BadImageError, GPULoader
+from gpuloader import GPULoader
+from gpuloader.errors import BadImageError
 from gpuloader.images.gate import admit
 from gpuloader.loading.loader import run_of
 

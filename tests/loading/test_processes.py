@@ -15,7 +15,7 @@ from loaders import CUT, evaluation, loader, spoilt
 from making import damaged_jpeg
 from warm import warm
 
-from gpuloader import BadImageError, LoaderError
+from gpuloader.errors import BadImageError, LoaderError
 
 pytestmark = pytest.mark.slow(kept=5, of="processes")
 
@@ -69,7 +69,8 @@ def test_a_kept_error_does_not_keep_the_pipeline(tmp_path: Path, bad: bytes, at_
 def test_a_forked_child_can_exit_and_is_told_to_make_its_own_loader(shards: list[Path]) -> None:
     script = (
         "import os, sys, warnings\n"
-        "from gpuloader import GPULoader, LoaderError\n"
+        "from gpuloader import GPULoader\n"
+        "from gpuloader.errors import LoaderError\n"
         "loader = GPULoader(sys.argv[1], 8, None, preset={'imagenet_train': {'RandomResizedCrop': {'size': 32}}})\n"
         "epoch = iter(loader); next(epoch)\n"
         "warnings.simplefilter('ignore')\n"
@@ -131,7 +132,7 @@ def test_a_loader_that_is_left_open_does_not_hold_up_the_end_of_the_process(shar
     ("module", "without"),
     [
         ("gpuloader", ["torch", "nvidia.dali", "lightning"]),
-        ("gpuloader.data", ["nvidia.dali", "lightning", "transformers", "torchdata"]),
+        ("gpuloader.compat", ["nvidia.dali", "lightning", "transformers", "torchdata"]),
     ],
 )
 def test_importing_a_package_imports_no_more_than_it_needs(module: str, without: list[str]) -> None:

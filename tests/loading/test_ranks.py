@@ -11,7 +11,8 @@ from loaders import SAMPLES, evaluation, indices, loader
 from making import write_samples
 from warm import Program
 
-from gpuloader import ConfigError, Decoder, World
+from gpuloader import Decoder, World
+from gpuloader.errors import ConfigError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.loading.loader import run_of
 
@@ -151,7 +152,8 @@ def test_processes_that_torchrun_starts_on_a_machine_share_its_cores(
 def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp_path: Path) -> None:
     script = (
         "import sys; import torch.distributed as dist\n"
-        "from gpuloader import ConfigError, GPULoader, MixedLoader, World\n"
+        "from gpuloader import GPULoader, MixedLoader, World\n"
+        "from gpuloader.errors import ConfigError\n"
         "from gpuloader.helpers.cores import available_cores; from gpuloader.loading.loader import run_of\n"
         "meeting, rank, *tar = sys.argv[1:]\n"
         "dist.init_process_group('gloo', init_method=f'file://{meeting}', rank=int(rank), world_size=2)\n"

@@ -17,17 +17,8 @@ import torch
 from loaders import spoilt
 from making import SIZES, damaged_jpeg, jpeg, write_samples, write_shard
 
-from gpuloader import (
-    BadImages,
-    ConfigError,
-    DataError,
-    GPULoader,
-    LabelError,
-    LabelFrom,
-    Sampling,
-    StateError,
-    World,
-)
+from gpuloader import BadImages, GPULoader, LabelFrom, Sampling, World
+from gpuloader.errors import ConfigError, DataError, LabelError, StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.selection import resolve_sources
 from gpuloader.loading.subset import columns
@@ -309,7 +300,6 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
         ({"sampling": {"weights": dict.fromkeys("0123456789", 1)}}, "the names of the classes are not known: give"),
         ({"sampling": {"weights": "equal"}}, "weights='equal': allowed are a number for each sample, {label:"),
         ({"sampling": {"weights": "balanced"}, "label_from": None}, "weights are by label, but label_from=None"),
-        ({"sampling": {"weights": HALVES, "replacement": "no"}}, r"replacement='no'\): allowed are True and False"),
         (
             {"sampling": {"weights": HALVES}, "shuffle": rolled},
             "Sampling\\(weights=...\\) and shuffle=<function rolled",

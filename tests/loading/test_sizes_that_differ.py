@@ -18,21 +18,8 @@ from oracle import transforms
 from PIL import Image
 from torch.nn.functional import pad
 
-from gpuloader import (
-    BadImageError,
-    BadImages,
-    Boxes,
-    Compose,
-    ConfigError,
-    DataError,
-    GPULoader,
-    Keypoints,
-    Mask,
-    MixedLoader,
-    PresetError,
-    Sampling,
-    World,
-)
+from gpuloader import BadImages, Boxes, Compose, GPULoader, Keypoints, Mask, MixedLoader, Sampling, World
+from gpuloader.errors import BadImageError, ConfigError, DataError, PresetError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.memory import estimate_memory
 from gpuloader.recipe import load_preset

@@ -15,12 +15,13 @@ from loaders import SAMPLES, loader
 from making import jpeg, write_samples, write_shard
 from synthetic import synthetic_index
 
-from gpuloader import Compose, ConfigError, Decoder, GPULoader, StateError, World
+from gpuloader import Compose, Decoder, GPULoader, World
+from gpuloader.errors import ConfigError, StateError
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Plan, all_samples
 from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet
-from gpuloader.shards.index import SetIndex
+from gpuloader.shards.index import Index
 from gpuloader.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
 
 CROP, FLIP, GRAY = RandomResizedCrop(32), RandomHorizontalFlip(), Normalize((0.5, 0.5, 0.5), (1.0, 1.0, 1.0))
@@ -308,7 +309,7 @@ def run_over(count: int, changed: Sequence[int] = ()) -> Run:
     """A run over so many shards of one sample each; those that are `changed` have another key."""
     among = set(changed)
     index = synthetic_index([b"changed" if number in among else b"%07d" % number for number in range(count)], count)
-    shards = ShardSet([Path(f"{number}.tar") for number in range(count)], SetIndex.parse(index, "synthetic"))
+    shards = ShardSet([Path(f"{number}.tar") for number in range(count)], Index.parse(index, "synthetic"))
     return Run(Plan(all_samples(count), 8), shards, load_preset("dino"))
 
 

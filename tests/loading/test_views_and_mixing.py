@@ -14,7 +14,8 @@ from making import jpeg, write_samples, write_shard
 from packing import samples_of
 from running import run_views
 
-from gpuloader import ConfigError, Decoder, GPULoader, LabelError, LabelFrom, World
+from gpuloader import Decoder, GPULoader, LabelFrom, World
+from gpuloader.errors import ConfigError, LabelError
 from gpuloader.plan import Cursor, Draws, Plan, Stream, all_samples
 from gpuloader.recipe import Recipe, View
 from gpuloader.recipe.colors import ColorJitter

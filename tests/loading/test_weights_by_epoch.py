@@ -13,7 +13,8 @@ import pytest
 from counting import Counted, at
 from making import write_samples
 
-from gpuloader import ConfigError, GPULoader, MixedLoader, StateError
+from gpuloader import GPULoader, MixedLoader
+from gpuloader.errors import ConfigError, StateError
 from gpuloader.loading.loader import run_of
 
 EVALUATION = {"imagenet_eval": {"CenterCrop": {"size": 16}, "Resize": {"size": 16}}}

@@ -15,7 +15,8 @@ from making import SIZES, encoded, picture
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from packing import samples_of
 
-from gpuloader import Compose, DataError, GPULoader
+from gpuloader import Compose, GPULoader
+from gpuloader.errors import DataError
 from gpuloader.pipelines import drawn_source, graph, recipe_pipeline
 from gpuloader.recipe import load_preset
 

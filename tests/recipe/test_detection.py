@@ -12,7 +12,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from gpuloader import Compose, PresetError
+from gpuloader import Compose
+from gpuloader.errors import PresetError
 from gpuloader.plan import Draws, Stream
 from gpuloader.recipe import DrawnView
 from gpuloader.recipe.model import Transform

@@ -21,7 +21,8 @@ from making import picture
 from oracle import transforms as v1
 from PIL import Image, ImageFilter
 
-from gpuloader import Compose, PresetError
+from gpuloader import Compose
+from gpuloader.errors import PresetError
 from gpuloader.recipe import Recipe, View, from_others
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur, RandomEqualize, RandomGrayscale, RandomSolarize
 from gpuloader.recipe.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize

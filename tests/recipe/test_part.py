@@ -11,7 +11,8 @@ import pytest
 import torch
 from oracle import transforms
 
-from gpuloader import Compose, ConfigError, PresetError
+from gpuloader import Compose
+from gpuloader.errors import ConfigError, PresetError
 from gpuloader.recipe import TRANSFORMS
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur
 from gpuloader.recipe.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, Resize
@@ -19,7 +20,7 @@ from gpuloader.recipe.policies import RandomApply
 
 v1, v2 = transforms, transforms.v2
 CROP = CenterCrop(8)
-KEYS = "transforms, views, mix, fast_idct, dtype, layout, max_pixels, formats, orientation"
+KEYS = "transforms, views, mix, dtype, layout, max_pixels, orientation"
 FROM_TORCHVISION = (
     "allowed are the transforms of gpuloader.transforms; Compose.from_torchvision translates those of torchvision"
 )

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from making import jpeg
 
-from gpuloader import BadImageError, ConfigError, GPULoader, PresetError, ShardNotFoundError
+from gpuloader import GPULoader
+from gpuloader.errors import BadImageError, ConfigError, PresetError, ShardNotFoundError
 from gpuloader.recipe import load_preset
 
 

@@ -13,16 +13,15 @@ from seeds import Names, Page
 from torch import nn
 from torch.utils.data import TensorDataset
 
-import gpuloader.data
-from gpuloader.data import MultiDataLoaderConfig, SamplingStrategy
-from gpuloader.training import GenericTrainer
+import gpuloader.compat
+from gpuloader.compat import GenericTrainer, GenericTrainerConfig, MultiDataLoaderConfig, SamplingStrategy
 
 # More workers than there are cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 IMPORTS = {
-    "model_training_framework.trainer": "gpuloader.training",
-    "model_training_framework.trainer.hooks": "gpuloader.training",
+    "model_training_framework.trainer": "gpuloader.compat",
+    "model_training_framework.trainer.hooks": "gpuloader.compat",
 }
 DATA = TensorDataset(torch.rand(64, 4), torch.arange(64) % 3)
 
@@ -65,17 +64,14 @@ OURS = [
     "create_optimized_dataloader",
     "worker_init_fn",
     "get_optimal_num_workers",
-    "calculate_optimal_batch_size",
     "set_reproducible_training",
-    "create_multi_dataloaders",
-    "diagnose_dataloader_speed",
     "ensure_deterministic_dataloader",
 ]
 
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_function_takes_what_the_pages_takes(page: Page, name: str) -> None:
-    theirs, ours = inspect.signature(page.run(13)[name]), inspect.signature(getattr(gpuloader.data, name))
+    theirs, ours = inspect.signature(page.run(13)[name]), inspect.signature(getattr(gpuloader.compat, name))
     assert [*ours.parameters][: len(theirs.parameters)] == [*theirs.parameters]
     for parameter in theirs.parameters.values():
         default = ours.parameters[parameter.name].default
@@ -91,7 +87,7 @@ def epoch(loader: object) -> list[list[int]]:
 def test_ranks_get_what_the_pages_loader_gives_them(page: Page, is_training: bool, rank: int) -> None:
     theirs, ours = (
         create(DATA, 5, is_training, num_workers=0, world_size=2, rank=rank)
-        for create in (page.run(1)["create_optimized_dataloader"], gpuloader.data.create_optimized_dataloader)
+        for create in (page.run(1)["create_optimized_dataloader"], gpuloader.compat.create_optimized_dataloader)
     )
     for number in range(2):
         theirs.sampler.set_epoch(number)
@@ -100,13 +96,13 @@ def test_ranks_get_what_the_pages_loader_gives_them(page: Page, is_training: boo
 
 
 def test_several_loaders_train_with_their_config(page: Page) -> None:
-    for create in (page.run(8)["create_multi_dataloaders"], gpuloader.data.create_multi_dataloaders):
-        loaders, config = create({"a": (DATA, 8), "b": (DATA, 16)}, None, num_workers=2)
-        assert [(each.batch_size, each.num_workers, each.drop_last) for each in loaders] == [
-            (8, 1, True),
-            (16, 1, True),
-        ]
-        assert config == MultiDataLoaderConfig(SamplingStrategy.WEIGHTED, [1.0, 1.0], ["a", "b"], True)
+    loaders, config = page.run(8)["create_multi_dataloaders"]({"a": (DATA, 8), "b": (DATA, 16)}, None, num_workers=2)
+    assert config == MultiDataLoaderConfig(SamplingStrategy.WEIGHTED, [1.0, 1.0], ["a", "b"], True)
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = GenericTrainer(GenericTrainerConfig(train_loader_config=config), model, [optimizer])
+    first, second = trainer.fit(loaders, max_epochs=2)
+    assert second["train_loss"] < first["train_loss"]
 
 
 @pytest.mark.parametrize("step", ["training_step", "training_step_with_amp"])

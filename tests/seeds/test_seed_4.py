@@ -16,15 +16,14 @@ import torch
 from seeds import Names, Page
 from torch import nn
 
-from gpuloader import ConfigError
-from gpuloader.data import (
-    CollatorRegistry,
+from gpuloader.compat import (
     DataLoaderConfig,
     DataModuleProtocol,
-    TextCollator,
+    LanguageModelingDataCollator,
     UniversalDataModule,
-    VisionCollator,
+    VisionDataCollator,
 )
+from gpuloader.errors import ConfigError
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create",  # more workers than there are cores
@@ -33,11 +32,11 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 IMPORTS = {
-    "utils.training.engine.data": "gpuloader.data",
-    "utils.training.task_spec": "gpuloader.data",
-    "utils.tokenization.data_collator": "gpuloader.data",
-    "utils.training.training_config": "gpuloader.training",
-    "utils.training.engine.checkpoint": "gpuloader.training",
+    "utils.training.engine.data": "gpuloader.compat",
+    "utils.training.task_spec": "gpuloader.compat",
+    "utils.tokenization.data_collator": "gpuloader.compat",
+    "utils.training.training_config": "gpuloader.compat",
+    "utils.training.engine.checkpoint": "gpuloader.compat",
 }
 INSTALLED = find_spec("transformers") is not None
 TEXT = {2, 9}  # blocks that need transformers
@@ -83,7 +82,7 @@ def small(names: Names) -> None:
 
 
 def of_images(names: Names) -> None:
-    names["collator"] = VisionCollator()
+    names["collator"] = VisionDataCollator()
 
 
 def custom(names: Names) -> None:
@@ -98,7 +97,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         import datasets
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("page"))
-        patch.setattr(CollatorRegistry, "_instance", None)  # what the page registers stays here
         patch.setitem(sys.modules, "datasets", datasets)
         patch.setattr(datasets, "load_dataset", load_dataset, raising=False)
         with closing(Page(4, IMPORTS, open_names)) as page:
@@ -122,8 +120,8 @@ def protocol(names: Names) -> None:
 
 
 def by_task(names: Names) -> None:
-    assert isinstance(names["collator"], TextCollator)
-    assert isinstance(names["registry"].get_collator(task_spec=names["TaskSpec"].vision_tiny()), VisionCollator)
+    assert isinstance(names["collator"], LanguageModelingDataCollator)
+    assert isinstance(names["registry"].get_collator(task_spec=names["TaskSpec"].vision_tiny()), VisionDataCollator)
 
 
 def by_name(names: Names) -> None:
@@ -164,7 +162,7 @@ def text(names: Names) -> None:
 def vision(names: Names) -> None:
     module = names["data_module"]
     assert [len(loader.dataset) for loader in (module.train_dataloader(), module.val_dataloader())] == [800, 200]
-    assert isinstance(names["train_loader"].collate_fn, VisionCollator)
+    assert isinstance(names["train_loader"].collate_fn, VisionDataCollator)
 
 
 def external(names: Names) -> None:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from seeds import Names, Page
 
-from gpuloader.data import CellMapDataLoader
+from gpuloader.compat import CellMapDataLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than there are cores
 
 SAMPLES = [{"raw": torch.rand(1, 4, 4), "nucleus": torch.rand(1, 4, 4)} for _ in range(40)]
-IMPORTS = {"cellmap_data": "gpuloader.data"}
+IMPORTS = {"cellmap_data": "gpuloader.compat"}
 REMOVED = {5, 7}  # what the page shows as removed
 
 # prefetch_factor, num_workers, pin_memory where there is a GPU, device

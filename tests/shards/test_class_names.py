@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuloader import DataError
+from gpuloader.errors import DataError
 from gpuloader.shards import read_class_names
 
 

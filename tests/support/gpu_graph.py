@@ -17,13 +17,12 @@ from nvidia.dali.data_node import DataNode
 from running import run_views
 
 from gpuloader import GPULoader
-from gpuloader.loading import delivery, probing
+from gpuloader.loading import delivery
 from gpuloader.loading.blending import mix_together
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import graph
 from gpuloader.pipelines.operators import decode_region
-from gpuloader.pipelines.probe import TRIALS, Found
 from gpuloader.recipe import Drawn, Recipe
 
 GPU = 0
@@ -42,9 +41,9 @@ def gpu_graph() -> Iterator[None]:
 
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "device_count", lambda: 1)
-        patch.setattr(torch.cuda, "get_device_name", lambda _: "the CPU in a GPU's place")
-        patch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=1 << 40))
-        patch.setattr(probing, "probe", lambda _: Found(("",) * len(TRIALS)))
+        patch.setattr(
+            torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="a CPU", total_memory=1 << 40)
+        )
         patch.setattr(Run, "device", torch.device("cpu"))
         patch.setattr(delivery, "mix_images", mix_together)
         yield

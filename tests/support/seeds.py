@@ -140,7 +140,7 @@ def train_as_rank(page: int, number: int, rank: int, world_size: int, folder: Pa
         )
         patch.setattr(torch.cuda, "set_device", lambda rank: None)
         for kind in (torch.Tensor, torch.nn.Module):
-            patch.setattr(kind, "to", lambda self, device: self)
+            patch.setattr(kind, "to", lambda self, device, **_: self)
         patch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda model, device_ids: parallel(model))
         exec(code, names)
         names["train"](rank, world_size)

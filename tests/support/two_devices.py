@@ -10,7 +10,7 @@ import lightning.pytorch as lightning
 from lightning.pytorch.strategies import ModelParallelStrategy
 from trainers import SMALL, Noting, trainer
 
-from gpuloader.lightning import GPULoaderDataModule
+from gpuloader.trainers.lightning import GPULoaderDataModule
 
 
 class Writing(Noting, lightning.LightningModule):

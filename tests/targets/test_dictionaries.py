@@ -14,7 +14,8 @@ from PIL import Image
 from scenes import COUNT, CROP, EVAL, FLIPS, RANDOM, annotations_of, loader, sample_of, size_of, train
 from torchvision import tv_tensors
 
-from gpuloader import Boxes, Compose, ConfigError, Keypoints, Mask
+from gpuloader import Boxes, Compose, Keypoints, Mask
+from gpuloader.errors import ConfigError
 from gpuloader.recipe import load_preset
 from gpuloader.targets import to_detection
 from gpuloader.transforms import RandomIoUCrop, Resize

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from scenes import loader
 
-from gpuloader import BadImageError, BadImages, Compose, DataError, Decoder, Field, Mask
+from gpuloader import BadImages, Compose, Decoder, Field, Mask
+from gpuloader.errors import BadImageError, DataError
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe, Shape
 from gpuloader.recipe.model import Transform

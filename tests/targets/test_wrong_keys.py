@@ -15,7 +15,8 @@ from making import write_shard
 from scenes import annotations_of, loader, sample_of
 from serving import Server
 
-from gpuloader import BadImageError, Boxes, ConfigError, Field, Keypoints, Mask, OneOf, Sampling
+from gpuloader import Boxes, Field, Keypoints, Mask, OneOf, Sampling
+from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.loading.fields import Component, check_keys
 from gpuloader.shards import merge_indexes, resolve_local
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,10 @@ import pytest
 import torch
 from serving import ALWAYS, Server
 
-from gpuloader.errors import DeviceError, ShardNotFoundError
+from gpuloader.errors import ShardNotFoundError
 from gpuloader.images import jpegtran
-from gpuloader.pipelines.probe import Found
 from gpuloader.shards.remote import RemoteShard
 from gpuloader.tools.doctor import (
-    Nvidia,
     cores,
     count_jpeg_engines,
     cuda_versions,
@@ -24,7 +21,6 @@ from gpuloader.tools.doctor import (
     examine,
     memory,
     open_files,
-    parse_nvidia_smi,
     processes,
     store,
 )
@@ -75,7 +71,6 @@ def test_open_files(limit: int, found: str, status: str) -> None:
         ({}, "rank 0 of 1", "ok", ""),
         ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, "rank 3 of 8", "ok", ""),
         ({"RANK": "3"}, "RANK=3", "failure", "set both RANK and WORLD_SIZE"),
-        ({"RANK": "8", "WORLD_SIZE": "8"}, "RANK=8 WORLD_SIZE=8", "failure", "allowed are integers"),
         ({"RANK": "x", "WORLD_SIZE": "8"}, "RANK=x WORLD_SIZE=8", "failure", "invalid literal"),
         # Launched by srun or mpirun, which set variables of their own.
         (
@@ -115,27 +110,18 @@ def test_dali_is_for_the_cuda_that_its_name_says(distributions: list[str], expec
 
 
 @pytest.mark.parametrize(
-    ("driver", "torch", "dali", "status", "advice"),
+    ("torch", "dali", "status", "advice"),
     [
-        ("12.4", "12.8", "12.0", "ok", ""),
-        ("13.0", "12.8", "12.0", "ok", ""),  # a driver runs all older ones
-        ("unknown", "12.8", "12.0", "ok", ""),
-        (None, "12.8", "12.0", "ok", ""),
-        # What `pip install gpuloader` takes where torch comes for CUDA 13; also said before there is a GPU.
-        ("13.0", "13.0", "12.0", "warning", "nvidia-dali-cuda120 nvidia-nvimgcodec-cu12; pip install"),
-        (None, "13.0", "12.0", "warning", "nvidia-dali-cuda120 nvidia-nvimgcodec-cu12; pip install"),
-        ("13.0", "12.8", "13.0", "warning", "nvidia-dali-cuda130 nvidia-nvimgcodec-cu13; pip install"),
-        ("12.4", "12.8", "13.0", "failure", "install a driver for CUDA 13, or nvidia-dali-cuda120"),
-        ("12.4", "13.0", "12.0", "failure", "install a driver for CUDA 13, or torch for CUDA 12"),
-        ("12.4", "13.0", "13.0", "failure", "a driver for CUDA 13, or torch for CUDA 12 and nvidia-dali-cuda120"),
+        ("12.8", "12.0", "ok", ""),
+        # What pip takes with `gpuloader[cuda12]` where torch comes for CUDA 13.
+        ("13.0", "12.0", "warning", "nvidia-dali-cuda120 nvidia-nvimgcodec-cu12; pip install nvidia-dali-cuda130"),
+        ("12.8", "13.0", "warning", "nvidia-dali-cuda130 nvidia-nvimgcodec-cu13; pip install nvidia-dali-cuda120"),
     ],
 )
-def test_cuda_versions_go_together(driver: str | None, torch: str | None, dali: str, status: str, advice: str) -> None:
-    finding = cuda_versions(driver, torch, dali)
-    assert finding.found == f"driver {driver or 'none'}, torch {torch or 'none'}, DALI {dali}"
-    assert finding.status == status
+def test_cuda_versions_go_together(torch: str, dali: str, status: str, advice: str) -> None:
+    finding = cuda_versions(torch, dali)
+    assert (finding.found, finding.status) == (f"torch {torch}, DALI {dali}", status)
     assert advice in finding.advice
-    assert bool(finding.advice) == (status != "ok")
 
 
 class NvJpeg:
@@ -175,25 +161,6 @@ def test_the_engines_are_those_of_the_hardware_backend(nvjpeg: Any, said: str) -
     assert nvjpeg.open == 0
 
 
-def fails(gpu: int) -> Found:
-    raise DeviceError(f"GPU {gpu} decodes nothing")
-
-
-@pytest.mark.parametrize(
-    ("probed", "status", "said"),
-    [(lambda gpu: Found(("",) * 4), "ok", "regions; by engines"), (fails, "failure", "GPU 0 decodes nothing")],
-    ids=["all works", "nothing works"],
-)
-def test_where_there_is_a_gpu_how_it_decodes_is_looked_at(
-    monkeypatch: pytest.MonkeyPatch, probed: Callable[[int], Found], status: str, said: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("gpuloader.loading.probing.find_decoding", probed)
-    [finding] = [each for each in examine() if each.name == "decoding"]
-    assert finding.status == status
-    assert said in finding.found
-
-
 @pytest.mark.parametrize(
     ("script", "found"),
     [
@@ -218,25 +185,6 @@ def test_jpegtran_is_named_and_none_is_no_problem(
     assert finding.found.startswith(found)
 
 
-NVIDIA_SMI = """<?xml version="1.0" ?>
-<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
-<nvidia_smi_log>
-  <timestamp>Thu Jan 30 16:14:43 2025</timestamp>
-  <driver_version>550.127.05</driver_version>
-  <cuda_version>12.4</cuda_version>
-  <attached_gpus>1</attached_gpus>
-  <gpu id="00000000:01:00.0">
-    <product_name>NVIDIA H200</product_name>
-    <fb_memory_usage><total>143771 MiB</total><used>0 MiB</used></fb_memory_usage>
-  </gpu>
-</nvidia_smi_log>
-"""
-
-
-def test_the_driver_says_what_it_runs() -> None:
-    assert parse_nvidia_smi(NVIDIA_SMI) == Nvidia("550.127.05", "12.4", ("NVIDIA H200, 143771 MiB",))
-
-
 def test_all_is_looked_at_and_what_is_not_ok_has_advice(data: list[Path]) -> None:
     findings = examine(data)
     names = [finding.name for finding in findings]
@@ -251,7 +199,6 @@ def test_torch_for_cuda_is_compared_with_dali_also_where_there_is_no_gpu(
     monkeypatch: pytest.MonkeyPatch, cuda: str | None, lines: int
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    monkeypatch.setattr("shutil.which", lambda command: None)  # no nvidia-smi
     assert [finding.name for finding in examine()].count("CUDA versions") == lines
 
 

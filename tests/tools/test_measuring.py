@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuloader import BadImages, ConfigError, Decoder
+from gpuloader import BadImages, Decoder
+from gpuloader.errors import ConfigError
 from gpuloader.tools.measuring import as_yaml, fitting_batch_size
 
 

@@ -14,8 +14,9 @@ from bad_images import turned
 from making import encoded, picture, write_shard
 from PIL import Image, ImageDraw, ImageOps
 
-from gpuloader import BadImageError, Boxes, Compose, GPULoader, Keypoints, LabelError, Mask
+from gpuloader import Boxes, Compose, GPULoader, Keypoints, Mask
 from gpuloader import transforms as T  # noqa: N812
+from gpuloader.errors import BadImageError, LabelError
 from gpuloader.recipe import load_preset
 from gpuloader.recipe.mix import Mix
 from gpuloader.tools.overlay import Overlay, draw_targets, find_targets

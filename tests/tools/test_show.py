@@ -15,9 +15,9 @@ from bad_images import turned
 from making import damaged_jpeg, encoded, jpeg, picture, write_decoded, write_shard
 from PIL import Image, ImageOps
 
-from gpuloader import BadImageError, Compose, ConfigError, GPULoader, LabelError
+from gpuloader import Compose, GPULoader
 from gpuloader import transforms as T  # noqa: N812
-from gpuloader.errors import ShardNotFoundError
+from gpuloader.errors import BadImageError, ConfigError, LabelError, ShardNotFoundError
 from gpuloader.helpers.text import printable
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.tools.show import Gallery, show

@@ -11,14 +11,13 @@ from inspect import getdoc, isclass, signature
 import pytest
 
 import gpuloader
+import gpuloader.compat
 import gpuloader.compat.turboloader
-import gpuloader.data
-import gpuloader.training
 from gpuloader import GPULoader, collators, errors, transforms
 
 MODULES = (
     *(gpuloader, collators, errors, transforms),
-    *(gpuloader.compat.turboloader, gpuloader.data, gpuloader.training),
+    *(gpuloader.compat.turboloader, gpuloader.compat),
 )
 CLASSES = {
     f"{module.__name__}.{name}": getattr(module, name)

@@ -15,7 +15,8 @@ from bad_images import PNG, chunk, hostile, inserted_chunk
 from delivering import process
 from making import jpeg, write_shard
 
-from gpuloader import BadImageError, BadImages, Compose, DataError, GPULoader, Sampling
+from gpuloader import BadImages, Compose, GPULoader, Sampling
+from gpuloader.errors import BadImageError, DataError
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
 from gpuloader.pipelines import WholeDecoder

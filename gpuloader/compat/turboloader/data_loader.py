@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
+import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import BadImageError, ConfigError, LabelError
+from gpuloader.compose import Compose
+from gpuloader.errors import ConfigError, LabelError
 from gpuloader.helpers.values import is_integer
-from gpuloader.loading.loader import GPULoader, run_of
-from gpuloader.loading.reader import EncodedBatch, Reader
+from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
-from gpuloader.pipelines import UndecodableError, WholeDecoder
-from gpuloader.plan import Cursor
-from gpuloader.shards import Arena
 
 _log = logging.getLogger("gpuloader")
+WHOLE = Compose([], batch="list", dtype="uint8")
+"""The recipe of images as they are stored."""
 
 
 class Sample(dict[str, Any]):
@@ -45,17 +43,15 @@ class Sample(dict[str, Any]):
         raise ConfigError(f"a sample has no {name!r}: it has {', '.join(self)}")
 
 
-def make_samples(
-    images: Iterable[NDArray[Any]], numbers: Iterable[int], keys: Iterable[str], labels: Sequence[int] | None
-) -> list[Sample]:
-    """Makes the samples of a batch; without a label if the data has none."""
-    samples = [
-        Sample(image=image, index=number, key=key) for image, number, key in zip(images, numbers, keys, strict=True)
-    ]
-    if labels is not None:
-        for sample, label in zip(samples, labels, strict=True):
-            sample["label"] = label
-    return samples
+def samples_of(batch: Mapping[str, Any]) -> Iterator[Sample]:
+    """Yields the samples of a batch of `GPULoader(output="dict")`; without a label if the data has none."""
+    labels = batch["label"]
+    for row, image in enumerate(batch["image"]):
+        pixels = np.ascontiguousarray(image.permute(1, 2, 0).cpu().numpy())
+        sample = Sample(image=pixels, index=int(batch["index"][row]), key=batch["key"][row])
+        if labels is not None:
+            sample["label"] = int(labels[row])
+        yield sample
 
 
 def threads_of(num_workers: int | None) -> int | None:
@@ -99,14 +95,14 @@ class DataLoader:
         enable_distributed: bool = False,
         drop_last: bool = False,
     ) -> None:
-        # The recipe is used only for what it says about bad images, because whole images need no size.
         self._loader = GPULoader(
             data_path,
             batch_size,
             "cpu",
-            preset="raw_uint8",
+            preset=WHOLE,
             shuffle=bool(shuffle),
             last_batch="drop" if drop_last else "partial",
+            output="dict",
             label_from="auto",
             decoder={"num_threads": threads_of(num_workers)},
             world=None if enable_distributed else World(0, 1),
@@ -116,50 +112,10 @@ class DataLoader:
                 "enable_distributed=True, but this process is rank 0 of 1, so it has all of the data: if there are "
                 "others, call torch.distributed.init_process_group before making the DataLoader, or use torchrun"
             )
-        self._epoch = 0
 
     def __len__(self) -> int:
         """Counts the batches of an epoch, the same on every rank."""
         return len(self._loader)
 
     def __iter__(self) -> Iterator[list[Sample]]:
-        iter(self._loader)  # begins nothing; raises in a forked process, which would deliver all samples again
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        return self._batches(epoch)
-
-    def _batches(self, epoch: int) -> Iterator[list[Sample]]:
-        """Yields the batches of an epoch; one is made ahead."""
-        plan = run_of(self._loader).plan
-        decoder = WholeDecoder(plan.batch_size, run_of(self._loader).num_threads, None)
-        cursor = Cursor(epoch)
-        # The thread reads and decodes a batch while the loop works on the one before. A loop that is left closes this
-        # generator: the batch in progress is finished and dropped, and one that waits is never read.
-        under_way: deque[Future[list[Sample]]] = deque()
-        thread = ThreadPoolExecutor(1, "gpuloader-whole-images")
-        try:
-            while plan.steps_left(cursor):
-                under_way.append(thread.submit(self._read, cursor, decoder))
-                cursor = plan.after(cursor)
-                if len(under_way) > 1:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
-        finally:
-            thread.shutdown(cancel_futures=True)
-
-    def _read(self, cursor: Cursor, decoder: WholeDecoder) -> list[Sample]:
-        run = run_of(self._loader)
-        batch = Reader(run).read(cursor, Arena())
-        numbers = batch.ids.tolist()
-        labels = None if batch.labels is None else batch.labels.tolist()
-        return make_samples(self._decoded(batch, decoder), numbers, map(run.shards.index.key, numbers), labels)
-
-    def _decoded(self, batch: EncodedBatch, decoder: WholeDecoder) -> list[NDArray[Any]]:
-        run = run_of(self._loader)
-        if run.decoded or not len(batch.ids):
-            return list(batch.images)
-        try:
-            return decoder.decode(batch.images)
-        except UndecodableError as error:
-            row, cause = min(decoder.failures(batch.images, str(error)).items())
-            raise BadImageError(*run.shards.locate(int(batch.ids[row])), cause) from None
+        return (list(samples_of(batch)) for batch in self._loader)

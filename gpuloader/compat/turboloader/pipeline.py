@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
-from gpuloader.compat.turboloader.data_loader import DataLoader, Sample, check_at_least, make_samples, threads_of
+from gpuloader.compat.turboloader.data_loader import WHOLE, Sample, check_at_least, samples_of, threads_of
 from gpuloader.compat.turboloader.transforms import Compose, Normalize, Resize, Transform
 from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading.loader import GPULoader
@@ -61,8 +61,8 @@ class TransformConfig:
 class Pipeline:
     """Samples on demand: `start()` begins the next epoch, `next_batch(n)` gives its next samples, `stop()` ends it.
 
-    If images are resized, `GPULoader` makes them, on a GPU if there is one; otherwise they are whole, as from a
-    `DataLoader`. Each process has all of the data.
+    If images are resized, this happens on a GPU if there is one; otherwise they are whole, as from a `DataLoader`. Each
+    process has all of the data.
 
     Args:
         tar_paths: as `GPULoader` takes them.
@@ -92,21 +92,18 @@ class Pipeline:
         check_at_least(1, "queue_size", queue_size)
         batch_size = min(queue_size, _MOST_IN_A_BATCH)
         self._transform = (transform_config or TransformConfig()).compose
-        self._loader: GPULoader | DataLoader
-        if self._transform.sized:
-            self._loader = GPULoader(
-                tar_paths,
-                batch_size,
-                preset=self._transform.preset,
-                shuffle=bool(shuffle),
-                last_batch="partial",
-                output="dict",
-                label_from="auto",
-                decoder={"num_threads": threads_of(num_workers), "prefetch": min(64, queue_size // batch_size)},
-                world=World(0, 1),
-            )
-        else:
-            self._loader = DataLoader(tar_paths, batch_size, num_workers, shuffle)
+        self._loader = GPULoader(
+            tar_paths,
+            batch_size,
+            "auto" if self._transform.sized else "cpu",
+            preset=self._transform.preset if self._transform.sized else WHOLE,
+            shuffle=bool(shuffle),
+            last_batch="partial",
+            output="dict",
+            label_from="auto",
+            decoder={"num_threads": threads_of(num_workers), "prefetch": min(64, queue_size // batch_size)},
+            world=World(0, 1),
+        )
         self._samples: Iterator[Sample] | None = None
 
     def start(self) -> None:
@@ -127,12 +124,8 @@ class Pipeline:
         self._samples = None
 
     def _epoch(self) -> Iterator[Sample]:
-        if isinstance(self._loader, DataLoader):
-            for samples in self._loader:
-                for sample in samples:
-                    yield Sample(sample, image=self._transform.apply(sample.get_image()))
-            return
         for batch in self._loader:
-            images = batch["image"].permute(0, 2, 3, 1).cpu().numpy()
-            labels = None if batch["label"] is None else batch["label"].tolist()
-            yield from make_samples(images, batch["index"].tolist(), batch["key"], labels)
+            for sample in samples_of(batch):
+                if not self._transform.sized:
+                    sample["image"] = self._transform.apply(sample["image"])
+                yield sample

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,21 +12,14 @@ import torch
 from PIL import Image
 
 from gpuloader.errors import BadImageError
-from gpuloader.helpers.cores import available_cores
-from gpuloader.helpers.text import counted, format_bytes
-from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.options import Decoder
 from gpuloader.pipelines import taken_by_engines
 from gpuloader.recipe import load_preset, preset_names
 from gpuloader.targets.boxes import Boxes
-from gpuloader.tools.doctor import examine
-from gpuloader.tools.measuring import fitting_batch_size, load_epochs, measure
 from gpuloader.tools.verify.comparing import (
-    ALONE,
     BATCH_SIZE,
     IMAGES,
     PLAIN,
-    REPLACE,
     WIDER,
     Bad,
     Images,
@@ -43,18 +32,6 @@ from gpuloader.tools.verify.forms import forms
 from gpuloader.tools.verify.operations import operations
 from gpuloader.tools.verify.pictures import LARGE, SMALL, encoded, jpeg, picture, tar_of, turned
 from gpuloader.tools.verify.result import Looks, Outcome, Subject
-
-_LOADERS = 12
-_COMPARED = 4  # the least of that many is compared, as memory comes and goes
-_MOST_GROWTH_BYTES = 128 << 20
-
-
-def machine(subject: Subject) -> Looks:
-    """Shows what `gpuloader doctor` finds: versions, JPEG engines, and how a GPU decodes regions."""
-    for finding in examine():
-        if finding.name.endswith(" folder"):  # a path, which does not belong in a report
-            continue
-        yield finding.name, partial(Outcome, finding.found, "", finding.status != "failure")
 
 
 def recipes(subject: Subject) -> Looks:
@@ -203,77 +180,7 @@ def _with_broken_table(jpeg: bytes) -> bytes:
     return bytes(data)
 
 
-def memory(subject: Subject) -> Looks:
-    """Measures what loaders that were closed leave behind."""
-    options: dict[str, Any] = {"preset": PLAIN, "sampling": few_samples(subject)}
-    taken = []
-    for _ in range(_LOADERS):
-        load(subject.tar, subject.device_id, **options)
-        taken.append(_taken_bytes(subject))
-    growth = max(0, min(taken[-_COMPARED:]) - min(taken[:_COMPARED]))
-    allowed = f"up to {format_bytes(_MOST_GROWTH_BYTES)}"
-    found = f"{format_bytes(growth)} more at the end"
-    yield f"{_LOADERS} loaders", partial(Outcome, found, allowed, growth <= _MOST_GROWTH_BYTES)
-
-
-def _taken_bytes(subject: Subject) -> int:
-    """Returns what all processes take on the GPU; or this process, without what the C library keeps."""
-    if subject.device_id is None:
-        ctypes.CDLL(None).malloc_trim(0)
-        resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return resident_pages * os.sysconf("SC_PAGE_SIZE")
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(subject.device_id)
-    return total - free
-
-
-def speed(subject: Subject) -> Looks:
-    """Measures images a second for each number of threads, and the time of a step. `bench` measures the stages."""
-    counts = thread_counts(available_cores())
-    for threads in counts:
-        name = f"{subject.device}, {counted(threads, 'thread')}"
-        yield name, partial(_rate, subject, threads, 0.75 * subject.seconds / len(counts))
-    yield f"{subject.device}, a step", partial(_steps, subject, 0.25 * subject.seconds)
-
-
-def thread_counts(cores: int) -> list[int]:
-    """Returns the powers of two up to the number of cores, and that number: of 6 it is 1, 2, 4, 6."""
-    return sorted({1 << power for power in range(cores.bit_length())} | {cores})
-
-
-def _loader(subject: Subject, num_threads: int | None = None) -> GPULoader:
-    batch_size = fitting_batch_size(None, subject.samples)
-    options: dict[str, Any] = {"label_from": None, "on_error": REPLACE, "world": ALONE, "last_batch": "pad"}
-    return GPULoader(subject.tar, batch_size, subject.device_id, decoder=Decoder(num_threads=num_threads), **options)
-
-
-def _rate(subject: Subject, threads: int, seconds: float) -> Outcome:
-    with _loader(subject, threads) as loader, closing(load_epochs(loader)) as batches:
-        cost = measure(batches, seconds)
-    return Outcome(f"{1000 / cost.seconds:,.0f} images/s, {cost.cpu_seconds:.3f} CPU s per 1,000")
-
-
-def _steps(subject: Subject, seconds: float) -> Outcome:
-    with _loader(subject) as loader, closing(load_epochs(loader)) as batches:
-        measure(batches, 0)  # warms up
-        taken: list[float] = []
-        ends = time.perf_counter() + seconds
-        while not taken or time.perf_counter() < ends:
-            started = time.perf_counter()
-            next(batches)
-            taken.append(time.perf_counter() - started)
-        return Outcome(describe_steps(taken, fitting_batch_size(None, subject.samples)))
-
-
-def describe_steps(seconds: Sequence[float], batch_size: int) -> str:
-    """Says the 99th percentile, which is the longest of less than 100 steps, and the median."""
-    p99, median = 1000 * np.percentile(seconds, [99, 50], method="inverted_cdf")
-    measured = f"{counted(len(seconds), 'step')} of {counted(batch_size, 'image')}"
-    return f"p99 {p99:.3g} ms, median {median:.3g} ms, of {measured}"
-
-
 CHECKS: Mapping[str, Callable[[Subject], Looks]] = {
-    "machine": machine,
     "recipes": recipes,
     "operations": operations,
     "forms": forms,
@@ -281,7 +188,5 @@ CHECKS: Mapping[str, Callable[[Subject], Looks]] = {
     "formats": formats,
     "cuts": cuts,
     "bad-images": bad_images,
-    "memory": memory,
-    "speed": speed,
 }
 """By name, in the order in which they run."""

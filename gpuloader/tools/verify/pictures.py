@@ -1,4 +1,4 @@
-"""Pictures to verify with, encoded, and tars of them; and pictures of what differs."""
+"""Pictures to verify with, encoded, and tars of them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from gpuloader.helpers.atomic_files import write_sample
-from gpuloader.helpers.text import printable
 from gpuloader.pipelines.blame import smooth_picture
-from gpuloader.tools.sheet import Picture, Sheet, as_picture, fitting_tile
-from gpuloader.tools.verify.result import Difference
 
 SMALL = (120, 160)
 LARGE = (1500, 2000)
@@ -68,17 +64,3 @@ def tar_of(images: Iterable[bytes]) -> Iterator[Path]:
             for number, image in enumerate(images):
                 write_sample(tar, f"{number:02d}", {"jpg": image, "cls": b"%d" % (number % 10), "json": targets})
         yield path
-
-
-def draw(differences: Mapping[str, Difference], heading: Sequence[str]) -> Picture:
-    """Draws a row for each name: the CPU's image, the device's, and their difference, multiplied so that it is seen."""
-    tile = fitting_tile(side for each in differences.values() for side in each.ours.shape[1:])
-    sheet = Sheet(tile, 3, len(differences), heading)
-    for row, (name, (key, ours, theirs)) in enumerate(differences.items()):
-        expected, delivered = as_picture(theirs), as_picture(ours)
-        levels = np.abs(np.asarray(expected, np.int16) - np.asarray(delivered, np.int16))
-        times = 255 // max(1, int(levels.max()))
-        sheet.put(row, 0, expected, [name, f"the CPU's {printable(key)}"])
-        sheet.put(row, 1, delivered, ["the device's"])
-        sheet.put(row, 2, Image.fromarray((times * levels).astype(np.uint8)), [f"difference, times {times}"])
-    return sheet.image

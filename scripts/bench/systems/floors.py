@@ -13,7 +13,8 @@ import torch
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
+from gpuloader.helpers.read_ahead import ReadAhead
+from gpuloader.loading.reader import EncodedBatch, Reader
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import read_cached
 from gpuloader.plan import Cursor, Plan, all_samples
@@ -76,18 +77,15 @@ def decode(
     *,
     resize: bool,
     whole: bool = False,
-    set_affinity: bool = False,
-    **knobs: float,
 ) -> Callable[[int], Iterator[Images]]:
     """Decoding alone, or with resizing; what comes out is one pixel of each image.
 
     Args:
         task: its threads, batch and device.
         whole: decode whole files, not only the regions that the recipe needs.
-        set_affinity: tie each of DALI's threads to a core.
-        knobs: arguments of DALI's decoder.
     """
-    batches = ReadAhead(Reader(Run(plan, shards, preset)), plan, Cursor(), depth=_PREFETCH + 1)
+    reader = Reader(Run(plan, shards, preset))
+    batches = ReadAhead(reader.calls(Cursor()), _PREFETCH + 1, "gpuloader-reader")
     in_flight: list[EncodedBatch] = []
 
     def source() -> tuple[Any, ...]:
@@ -102,14 +100,13 @@ def decode(
         num_threads=task.threads,
         device_id=None if task.device == "cpu" else 0,
         prefetch_queue_depth=_PREFETCH,
-        set_affinity=set_affinity,
     )
     def graph() -> Any:  # noqa: ANN401
         dtypes = [types.UINT8] if whole else [types.UINT8, types.INT32, types.INT32]
         encoded, *window = fn.external_source(
             source=source, num_outputs=len(dtypes), dtype=dtypes, ndim=[1] * len(dtypes), no_copy=True
         )
-        options = {"device": "cpu" if task.device == "cpu" else "mixed", "adjust_orientation": False, **knobs}
+        options = {"device": "cpu" if task.device == "cpu" else "mixed", "adjust_orientation": False}
         if whole:
             image = fn.decoders.image(encoded, **options)
         else:
@@ -123,7 +120,7 @@ def decode(
     def epoch(number: int) -> Iterator[Images]:
         for _ in range(plan.steps):
             [output] = next(iterator)
-            batches.release(in_flight.pop(0))
+            reader.arenas.append(in_flight.pop(0).arena)
             yield output["image"]
 
     return epoch

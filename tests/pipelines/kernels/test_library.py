@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuloader import InstallationError
+from gpuloader.errors import InstallationError
 from gpuloader.pipelines.kernels import build, library
 from gpuloader.pipelines.kernels.library import list_variants, runnable_variants
 from gpuloader.recipe.program import PARAMETERS, Op

@@ -23,17 +23,8 @@ from making import damaged_jpeg, jpeg, write_samples, write_shard
 from naming import named
 from serving import SOON, Server, wait_for
 
-from gpuloader import (
-    BadImages,
-    Cache,
-    Decoder,
-    LoaderError,
-    RemoteError,
-    ShardChangedError,
-    ShardNotFoundError,
-    TarError,
-    World,
-)
+from gpuloader import BadImages, Cache, Decoder, World
+from gpuloader.errors import LoaderError, RemoteError, ShardChangedError, ShardNotFoundError, TarError
 from gpuloader.loading.loader import GPULoader
 
 pytestmark = pytest.mark.slow(kept=18, of="remote loading")
