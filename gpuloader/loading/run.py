@@ -68,7 +68,8 @@ class Run:
 
     def __str__(self) -> str:
         plan = self.plan
-        order = {Custom: "a function", Weighted: "by weights"}.get(type(plan.source), plan.source.shuffle)
+        orders: dict[type, str] = {Custom: "a function", Weighted: "by weights"}
+        order = orders.get(type(plan.source), plan.source.shuffle)
         source = None if self.labels is None else self.labels.place
         labels = {None: ", no labels", "cls": ""}.get(source, f", labels from {source}")
         return (
@@ -138,11 +139,11 @@ class Run:
             raise StateError(
                 f"this is not a state of a GPULoader but {describe(state)}: pass what its state_dict() returned"
             )
-        samples = state.get("samples")
-        is_longer = is_integer(samples, 1, len(self.shards)) and self._begins_with(samples, state.get("dataset"))
-        if is_longer and not is_same(state.get("delivered"), 0):
-            raise StateError(_explain_appended(self.shards, samples))
-        identity = self._identity_of_first(samples, state.get("sampling")) if is_longer else self.identity
+        samples, identity, is_longer = state.get("samples"), self.identity, False
+        if is_integer(samples, 1, len(self.shards)) and self._begins_with(samples, state.get("dataset")):
+            if not is_same(state.get("delivered"), 0):
+                raise StateError(_explain_appended(self.shards, samples))
+            identity, is_longer = self._identity_of_first(samples, state.get("sampling")), True
         check_identity(state, identity, self.described, self.shards)
         try:
             again = (self.plan, Cursor(check_epoch(state["epoch"]))) if is_longer else self.plan.resume(state)

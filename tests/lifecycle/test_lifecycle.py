@@ -307,6 +307,40 @@ def test_an_interrupt_at_any_place_of_reading_leaves_no_file_behind_and_reading_
     assert place > 5
 
 
+def test_an_interrupt_at_any_place_of_loading_a_state_leaves_it_or_the_one_before(
+    tmp_path: Path, places: Callable[[int], Iterator[int]]
+) -> None:
+    samples = [{"__key__": f"{i}", "jpg": jpeg(40, 50), "cls": b"1"} for i in range(12)]
+    tars = [write_shard(tmp_path / f"train-{part}.tar", samples[part::3]) for part in range(3)]
+
+    def make(batch_size: int) -> GPULoader:  # the quantum is the batch size, or that of a state
+        options = {"sampling": {"buckets": [(32, 40), (40, 32)]}, "last_batch": "pad"}
+        return loader(tars, batch_size, decoder=Decoder(num_threads=1), shuffle="none", **options)
+
+    with make(4) as earlier:
+        next(iter(earlier))
+        state = {**earlier.state_dict(), "quarantine": [[1, "torn"]]}
+    with make(2) as batches:
+        fresh, whole = batches.state_dict(), list(map(records, batches))
+        batches.load_state_dict(state)
+        after, rest = batches.state_dict(), list(map(records, batches))
+        for place in places(5):
+            batches.load_state_dict(fresh)
+            epoch = iter(batches)
+            next(epoch)
+            before = batches.state_dict()
+            interrupt = InterruptAt(place, everywhere=False)
+            interrupt.run(batches.check_state(state).take)
+            said = batches.state_dict()
+            assert said in (before, after), interrupt.where
+            goes_on = list(map(records, epoch if said == before else batches))
+            assert goes_on == (whole[1:] if said == before else rest), interrupt.where
+            if interrupt.where is None:
+                break
+        assert said == after
+        assert place > 5
+
+
 # --- ends
 
 
