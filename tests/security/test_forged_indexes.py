@@ -49,7 +49,7 @@ def use(index: Index) -> None:
     assert all(len(index.rows_without(extension)) <= len(keys) for extension in ("jpg", "npy", *index.extensions))
     assert len(index.digest()) == 32
     assert len(index.left_out) <= index.left_out_count[0]
-    assert all(0 <= number < len(index.folders) for number in index.column("folder").tolist())
+    assert all(0 <= number < len(index.folders()) for number in index.column("folder").tolist())
     index.largest_image(10**6)
     Index.parse_one(index.to_bytes(), "again")
 

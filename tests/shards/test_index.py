@@ -422,7 +422,7 @@ def test_what_is_asked_of_all_samples_stands_in_the_file(tmp_path: Path) -> None
     assert dict(zip(index.extensions, index.facts["having"], strict=True)) == {"jpg": 40, "cls": 32}
     assert [index.counts[name] for name in ("unlabelled", "misfits", "jpegs", "turned")] == [8, 8, 40, 0]
     assert index.facts["labels"] == [-3, 12]
-    assert [index.folders[number] for number in index.column("folder")] == [f"{i % 3}" for i in range(40)]
+    assert [index.folders()[number] for number in index.column("folder")] == [f"{i % 3}" for i in range(40)]
     areas = [height * width for height, width in sizes]
     for most in (0, *areas, *(area - 1 for area in areas), 10**9):
         height, width = index.largest_image(most)
