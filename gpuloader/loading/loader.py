@@ -17,7 +17,6 @@ from gpuloader.errors import LoaderError
 from gpuloader.helpers.forking import at_fork
 from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import refuse_unknown
-from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, leave_out
 from gpuloader.loading.facts import LoaderFacts
 from gpuloader.loading.iteration import Closing, Iteration, Progress, Resumption
@@ -25,6 +24,7 @@ from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.resolving import resolve
 from gpuloader.loading.run import Resumed, Run
+from gpuloader.loading.run_batches import RunBatches
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
 from gpuloader.plan import Cursor, LastBatch
@@ -161,7 +161,7 @@ class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
         self._run = self._fresh
         self._progress = Progress(Cursor)
         self._quarantine = Quarantine(self._fresh)
-        self._batches = DecodedBatches(self._fresh, self._quarantine)
+        self._batches = RunBatches(self._fresh, self._quarantine)
         warn_of_memory(self._fresh)
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
@@ -274,7 +274,7 @@ class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
         started = time.perf_counter()
         if self._batches.run is not run:  # a state has another
             self._batches.close()
-            self._batches = DecodedBatches(run, self._quarantine)
+            self._batches = RunBatches(run, self._quarantine)
         with record_function("gpuloader: decode"):
             batch, images = self._batches.decode(cursor)
             if run.bad_images.skip:

@@ -17,7 +17,15 @@ from gpuloader.images.header import image_header
 from gpuloader.images.limits import Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED, image_orientation
 from gpuloader.images.png import check_data, decoder_png
-from gpuloader.pack.records import OpenedSource, Sample, file_sizes, fingerprint, key_below, number_labels, read_picture
+from gpuloader.pack.records import (
+    OpenedSource,
+    SourceSample,
+    file_sizes,
+    fingerprint,
+    key_below,
+    number_labels,
+    read_picture,
+)
 
 MASK = "mask.png"
 """The extension of a mask: not "png", which could be the picture's."""
@@ -40,14 +48,14 @@ class AnnotatedRecord:
     relative: bool
     mask: str | None
 
-    def read(self) -> Sample:
+    def read(self) -> SourceSample:
         image = read_picture(self.name)
         fields = {}
         if self.json is not None:
             fields["json"] = _in_pixels(self.json, image) if self.relative else self.json
         if self.mask is not None:
             fields[MASK] = _read_mask(self.mask)
-        return Sample(image, None, fields)
+        return SourceSample(image, None, fields)
 
 
 def annotated_files(

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.images.limits import Refused
-from gpuloader.pack.records import OpenedSource, Sample, fingerprint, read_picture
+from gpuloader.pack.records import OpenedSource, SourceSample, fingerprint, read_picture
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class RowRecord:
     def key(self) -> str:
         return f"{self.number:08d}"
 
-    def read(self) -> Sample:
+    def read(self) -> SourceSample:
         row = dict(_open(self.rows.folder, self.rows.image)[self.number])
         image = row.pop(self.rows.image)
         row.pop(self.rows.label)
@@ -56,7 +56,7 @@ class RowRecord:
                 fields["json"] = json.dumps(row, ensure_ascii=False).encode()
             except TypeError as error:
                 raise PackError(f"{self.name}: {error}: JSON cannot hold that column, remove it") from None
-        return Sample(image["bytes"] or read_picture(image["path"]), None, fields)
+        return SourceSample(image["bytes"] or read_picture(image["path"]), None, fields)
 
 
 def hugging_face(folder: Path) -> OpenedSource:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.images.limits import Refused
-from gpuloader.pack.records import OpenedSource, Sample, fingerprint, labelled_files, read_picture
+from gpuloader.pack.records import OpenedSource, SourceSample, fingerprint, labelled_files, read_picture
 from gpuloader.shards.paths import user_path
 
 TORCHVISION = "torchvision:"
@@ -58,7 +58,7 @@ class ItemRecord:
     def key(self) -> str:
         return f"{self.number:08d}"
 
-    def read(self) -> Sample:
+    def read(self) -> SourceSample:
         try:
             item = self.open()[self.number]
         except (OSError, SyntaxError) as error:
@@ -79,7 +79,7 @@ class ItemRecord:
             number = operator.index(label)
         except TypeError:
             raise LabelError(f"{self.name} of the dataset has the label {label!r}: it must be an integer") from None
-        return Sample(image, None, {"cls": b"%d" % number})
+        return SourceSample(image, None, {"cls": b"%d" % number})
 
 
 def torchvision_dataset(text: str) -> OpenedSource:

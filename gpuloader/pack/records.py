@@ -21,7 +21,7 @@ MOST_PICTURE_BYTES = 1 << 32
 _LARGEST_LABEL = 10**18 - 1  # with the digits that a scan reads
 
 
-class Sample(NamedTuple):
+class SourceSample(NamedTuple):
     """A sample as its source has it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Record(Protocol):
     @property
     def size_bytes(self) -> int | None: ...
 
-    def read(self) -> Sample:
+    def read(self) -> SourceSample:
         """Reads it.
 
         Raises:
@@ -91,11 +91,11 @@ class FileRecord:
     label: int
     json: bytes | None = None
 
-    def read(self) -> Sample:
+    def read(self) -> SourceSample:
         fields = {"cls": b"%d" % self.label}
         if self.json is not None:
             fields["json"] = self.json
-        return Sample(read_picture(self.name), None, fields)
+        return SourceSample(read_picture(self.name), None, fields)
 
 
 def read_picture(path: str | os.PathLike[str]) -> bytes:

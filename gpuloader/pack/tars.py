@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuloader.errors import ShardChangedError
 from gpuloader.helpers.regular_file import open_regular
-from gpuloader.pack.records import OpenedSource, Sample
+from gpuloader.pack.records import OpenedSource, SourceSample
 from gpuloader.shards.index import Index
 from gpuloader.shards.pictures import IMAGE_EXTENSIONS
 from gpuloader.shards.shard_set import ShardSet
@@ -36,7 +36,7 @@ class TarRecord:
     def size_bytes(self) -> int:
         return sum(size for _, _, size in self.components)
 
-    def read(self) -> Sample:
+    def read(self) -> SourceSample:
         try:
             fd = open_regular(Path(self.shard))
         except OSError as error:
@@ -48,7 +48,7 @@ class TarRecord:
         if sum(map(len, members.values())) != self.size_bytes:
             raise ShardChangedError(f"{self.shard} ends within {self.key!r}: it changed since it was indexed")
         extension = self.components[0][0]
-        return Sample(members.pop(extension), extension, members)
+        return SourceSample(members.pop(extension), extension, members)
 
 
 def tars(shards: Sequence[Path], progress: bool) -> OpenedSource:

@@ -13,7 +13,7 @@ from gpuloader.errors import PackError, StateError
 from gpuloader.helpers.atomic_files import atomic_file, write_sample
 from gpuloader.images.limits import Refused
 from gpuloader.pack.pictures import Rendering, render
-from gpuloader.pack.records import Record, Sample
+from gpuloader.pack.records import Record, SourceSample
 from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
 
 
@@ -84,7 +84,7 @@ def _naming(path: Path | str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _members(sample: Sample, rendering: Rendering, name: str) -> dict[str, bytes]:
+def _members(sample: SourceSample, rendering: Rendering, name: str) -> dict[str, bytes]:
     extension, image = render(sample.image, sample.extension, rendering)
     if extension == ARRAY_EXTENSION and (others := sorted(set(IMAGE_EXTENSIONS) & set(sample.fields))):
         raise PackError(f"{name} has .{others[0]} beside its image; a decoded sample must not have that")

@@ -6,25 +6,26 @@ The stages are measured one after the other, each with all stages before it, thr
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
-from gpuloader.errors import BadImageError, ConfigError
+from gpuloader.errors import BadImageError, ConfigError, LoaderError
 from gpuloader.helpers.progress import progress_bar
-from gpuloader.loading.decoding import make_running
+from gpuloader.helpers.read_ahead import ReadAhead
+from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.loader import GPULoader, run_of
-from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader, find_bad_rows
+from gpuloader.loading.reader import EncodedBatch, Reader, find_bad_rows
 from gpuloader.loading.run import Run
+from gpuloader.loading.run_batches import largest_decoded
 from gpuloader.loading.selection import Sources
-from gpuloader.pipelines import LastStep, UndecodableError
+from gpuloader.pipelines import Feed, LastStep, Running, UndecodableError
 from gpuloader.plan import Cursor
-from gpuloader.recipe import Drawn
-from gpuloader.shards import Arena, EncodedImage
+from gpuloader.shards import Arena
 from gpuloader.tools.bench_plot import check_plotting, draw_plot
 from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, StageFigures
 from gpuloader.tools.limits import Cost, Setup, Stage, cpu_shares, what_limits
@@ -182,25 +183,24 @@ def _gate(run: Run, cursors: Iterable[Cursor]) -> Batches:
 def run_graph(run: Run, last_step: LastStep) -> Batches:
     """Runs the graph without the loader around it, up to its last step."""
     reader = Reader(run)
-    batches = ReadAhead(reader, run.plan, Cursor(), depth=run.decoder.prefetch + 1)
-    in_flight: deque[EncodedBatch] = deque()
-
-    def source() -> tuple[Sequence[EncodedImage], Drawn]:
-        batch = batches.next()
-        in_flight.append(batch)
-        return batch.images, batch.drawn
-
-    running = make_running(run, source, last_step)
+    batches = ReadAhead(reader.calls(Cursor()), run.decoder.prefetch + 1, "gpuloader-reader")
+    feed: Feed[EncodedBatch] = Feed(run.decoder.hw_load, run.plan.batch_size)
+    feed.restart(batches.take)
+    largest = partial(largest_decoded, run)
+    running = Running(partial(build_pipeline, run.recipe, feed, run.decoder, run.device_id, largest, last_step))
     with closing(batches):
-        while True:
+        while running.begun or feed.begin():
             try:
                 outputs = running.next()
             except UndecodableError as error:
-                raise _bad_image(run, in_flight[0], str(error)) from None
+                raise _bad_image(run, feed.in_flight[0], str(error)) from None
+            except StopIteration:
+                break
             del outputs
-            batch = in_flight.popleft()
-            batches.release(batch)
+            batch = feed.pop()
+            reader.arenas.append(batch.arena)
             yield len(batch.ids)
+    raise feed.failure or LoaderError("there was nothing to decode")
 
 
 def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
@@ -212,7 +212,7 @@ def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
 def _data(run: Run, machine: Machine) -> DataFacts:
     shard_bytes = int(run.shards.index.shard_bytes.sum())
     images = len(run.shards)
-    jpegs, seekable = run.shards.index.count_jpegs()
+    jpegs, seekable = (run.shards.index.counts[name] for name in ("jpegs", "seekable"))
     return DataFacts(
         shards=len(run.shards.shards),
         images=images,

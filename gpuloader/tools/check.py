@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import TarError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
@@ -35,6 +37,7 @@ from gpuloader.shards import (
     LocalShard,
     Shard,
     ShardSet,
+    Wanted,
     open_index,
     open_set,
     read_names,
@@ -243,7 +246,7 @@ def _report(
         if isinstance(folder := shard.path, Folder)
         for number in folder.files_at(shard.index.column("component_offset")[_second_pictures(shard)]).tolist()
     ]
-    jpegs, seekable = map(sum, zip((0, 0), *(shard.index.count_jpegs() for shard in shards)))
+    jpegs, seekable = (sum(shard.index.counts[name] for shard in shards) for name in ("jpegs", "seekable"))
     return CheckResult(
         shards=len(shards),
         samples=sum(len(shard.index) for shard in shards),
@@ -336,15 +339,11 @@ def _size(shards: ShardSet, sample: int, image: EncodedImage) -> tuple[int, int]
 def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[EncodedImage]]]:
     """Yields the images of each batch, valid until the next batch is asked for; that one is read at the same time."""
     arenas = cycle((Arena(), Arena()))
-    under_way: deque[tuple[range, Future[list[EncodedImage]]]] = deque()
-    with ThreadPoolExecutor(1) as thread:
-        for batch in batches:
-            under_way.append((batch, thread.submit(shards.read_images, np.array(batch), next(arenas))))
-            if len(under_way) > 1:
-                samples, images = under_way.popleft()
-                yield samples, images.result()
-        for samples, images in under_way:
-            yield samples, images.result()
+
+    def read(batch: range, arena: Arena, wanted: Wanted) -> tuple[range, list[EncodedImage]]:
+        return batch, shards.read_images(np.array(batch), arena, wanted)
+
+    yield from ReadAhead((partial(read, batch, next(arenas)) for batch in batches), 1, "gpuloader-check")
 
 
 def _cut(shard: _Shard) -> str | None:

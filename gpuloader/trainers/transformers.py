@@ -101,8 +101,8 @@ class GPULoaderTrainer(Trainer):
         if plan.world_size > 1 and run_of(loader).bad_images.skip:
             raise ConfigError(
                 "the evaluation loader leaves bad images out (skip), but Trainer gathers batches of one size from all "
-                "ranks: evaluate on one rank, or leave skip out and repair the shards with `gpuloader "
-                "check --repair`"
+                "ranks: evaluate on one rank, or leave skip out and `gpuloader pack` the shards again, which "
+                "leaves bad images out"
             )
         return _EvaluationBatches(loader, self.label_names)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from gpuloader import Compose
 from gpuloader.compat import UniversalDataModule
 from gpuloader.transforms import Resize
 
@@ -72,36 +73,25 @@ def fit(kind: str, folder: Path, data: Any, held: bool = False, ckpt_path: Path 
     return model.steps
 
 
-def numbers(kind: str, held: bool = False, **settings: Any) -> Any:  # noqa: ANN401
-    return UniversalDataModule(NUMBERS, **{"batch_size": 4, "val_split": 0.25, "num_workers": 0, **settings})
+def numbers() -> UniversalDataModule:
+    return UniversalDataModule(NUMBERS, batch_size=4, val_split=0.25, num_workers=0)
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["in a Trainer", "held by a module"])
-def test_epochs(kind: str, tmp_path: Path, held: bool) -> None:
-    steps = fit(kind, tmp_path, numbers(kind, held), held)
+def test_epochs_and_the_rest_of_one(kind: str, tmp_path: Path, held: bool) -> None:
+    steps = fit(kind, tmp_path, numbers(), held)
     first, second = steps["train"][:5], steps["train"][5:]
     val = [row for batch in steps["val"][:2] for row in batch]
     assert [len(batch) for batch in first] == [4, 4, 4, 4, 2]
     assert sorted(sum(first, val)) == sorted(sum(second, val)) == list(range(24))
     assert first != second
     assert steps["val"][:2] == steps["val"][2:]
-
-
-def test_nothing_to_validate_on(kind: str, tmp_path: Path) -> None:
-    steps = fit(kind, tmp_path, numbers(kind, val_split=0))
-    assert (len(steps["train"]), len(steps["val"])) == (12, 0)
-
-
-def test_the_rest_of_an_epoch_comes_exactly(kind: str, tmp_path: Path) -> None:
-    whole = fit(kind, tmp_path, numbers(kind))
-    rest = fit(kind, tmp_path, numbers(kind), ckpt_path=tmp_path / "step=7.ckpt")
-    assert rest["train"] == whole["train"][7:]
+    rest = fit(kind, tmp_path, numbers(), held, ckpt_path=tmp_path / "step=7.ckpt")
+    assert rest["train"] == steps["train"][7:]
 
 
 def test_the_rest_of_an_epoch_of_shards_comes_exactly(kind: str, tmp_path: Path, shards: list[Path]) -> None:
-    def data() -> Any:  # noqa: ANN401
-        from gpuloader import Compose
-
+    def data() -> UniversalDataModule:
         settings = {"preset": Compose([Resize((8, 8))]), "output": "dict", "shuffle": "full", "last_batch": "partial"}
         return UniversalDataModule([str(shard) for shard in shards], batch_size=6, val_split=0.25, **settings)
 

@@ -89,9 +89,8 @@ def hub(tmp_path: Path) -> Iterator[str]:
     thread.join()
 
 
-@pytest.mark.parametrize("tar", ["train-{0000..0001}.tar", "", "train-*.tar"])
-def test_batches_are_those_of_the_same_shards_on_a_disk(hub: str, tmp_path: Path, tar: str) -> None:
-    command = [sys.executable, "-c", WORK, f"hf://datasets/user/name/{tar}", str(tmp_path / "cache")]
+def test_batches_are_those_of_the_same_shards_on_a_disk(hub: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WORK, "hf://datasets/user/name/train-*.tar", str(tmp_path / "cache")]
     path = os.pathsep.join([str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "HF_ENDPOINT": hub, "PYTHONPATH": path}  # it is read when the package is imported
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

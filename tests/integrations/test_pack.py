@@ -6,18 +6,15 @@ The packages come with scripts/test_integrations; elsewhere these tests skip.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from making import jpeg, picture
 from packing import CLASSES, content, samples_of, write_class_folders
 
-from gpuloader.errors import ConfigError, LabelError, PackError
+from gpuloader.errors import ConfigError, LabelError
 from gpuloader.pack import pack
-from gpuloader.pack.running import run
 
 # --- Ray: a cluster of two nodes on this machine
 
@@ -46,18 +43,6 @@ def test_a_ray_cluster_writes_what_one_process_writes(cluster: str, tmp_path: Pa
     assert (by_ray.written, by_ray.shards, by_ray.left_out) == (8, alone.shards, alone.left_out)
 
 
-def test_both_nodes_take_tasks_and_each_task_is_done(cluster: str) -> None:
-    def node(task: int) -> tuple[int, str]:
-        import ray
-
-        time.sleep(0.3)
-        return task, ray.get_runtime_context().get_node_id()
-
-    done = list(run(node, range(9), workers=None, ray=cluster))
-    assert sorted(task for task, _ in done) == list(range(9))
-    assert len({name for _, name in done}) == 2
-
-
 def test_an_error_on_a_node_is_the_error_itself(cluster: str, tmp_path: Path) -> None:
     dataset = [(picture(8, 8), "cat")]
     with pytest.raises(LabelError, match=r"^item 0 of the dataset has the label 'cat': it must be an integer$"):
@@ -67,8 +52,8 @@ def test_an_error_on_a_node_is_the_error_itself(cluster: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("address", "told"),
     [
-        ("127.0.0.1:1", r"ray='127\.0\.0\.1:1': .*Connection refused; allowed are auto, local and host:port"),
-        ("nonsense", r"ray='nonsense': .*; allowed are auto, local and host:port"),
+        ("127.0.0.1:1", "Connection refused; allowed are auto, local and host:port"),
+        ("nonsense", "allowed are auto, local and host:port"),
     ],
 )
 def test_a_cluster_that_is_not_there(tmp_path: Path, address: str, told: str) -> None:
@@ -105,14 +90,13 @@ def encoded(data: bytes, path: str | None = None) -> dict[str, object]:
     return {"bytes": data, "path": path}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_saved_dataset_is_packed_with_its_bytes_labels_and_further_columns(tmp_path: Path, workers: int) -> None:
+def test_a_saved_dataset_is_packed_with_its_bytes_labels_and_further_columns(tmp_path: Path) -> None:
     images = [jpeg(24, 32, seed=i) for i in range(6)]
     rows = [
         {"image": encoded(data), "label": i % 3, "caption": f"a {CLASSES[i % 3]} é"} for i, data in enumerate(images)
     ]
     saved = save(tmp_path / "saved", rows, image="image", label="class", caption="text")
-    result = pack(saved, tmp_path / "packed", samples_per_shard=2, shuffle=False, workers=workers)
+    result = pack(saved, tmp_path / "packed", samples_per_shard=2, shuffle=False, workers=2)
     assert result.classes == CLASSES
     assert samples_of(tmp_path / "packed") == [
         {
@@ -123,14 +107,6 @@ def test_a_saved_dataset_is_packed_with_its_bytes_labels_and_further_columns(tmp
         }
         for i, data in enumerate(images)
     ]
-
-
-def test_rows_whose_images_are_files_and_labels_are_numbers(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(jpeg(24, 32))
-    rows = [{"image": {"bytes": None, "path": str(tmp_path / "a.jpg")}, "label": 7}]
-    saved = save(tmp_path / "saved", rows, image="image", label="int")
-    assert pack(saved, tmp_path / "packed", workers=1).classes is None
-    assert samples_of(tmp_path / "packed") == [{"__key__": "00000000", "jpg": jpeg(24, 32), "cls": b"7"}]
 
 
 def test_images_that_are_no_pictures_are_left_out(tmp_path: Path) -> None:
@@ -150,26 +126,8 @@ def test_images_that_are_no_pictures_are_left_out(tmp_path: Path) -> None:
     ("columns", "rows", "error", "message"),
     [
         ({"label": "class"}, [{"label": 0}], ConfigError, "has the Image columns []: there must be exactly one"),
-        (
-            {"image": "image", "kind": "int"},
-            [{"image": None, "kind": 1}],
-            ConfigError,
-            "one must be called label and be a",
-        ),
-        (
-            {"image": "image", "label": "text"},
-            [{"image": None, "label": "x"}],
-            ConfigError,
-            "one must be called label and",
-        ),
-        ({"image": "image", "label": "int"}, [{"image": None, "label": None}], LabelError, "row 0 of"),
+        ({"image": "image", "label": "text"}, [{"image": None, "label": "x"}], ConfigError, "one must be called label"),
         ({"image": "image", "label": "class"}, [{"image": None, "label": -1}], LabelError, "has no label (-1)"),
-        (
-            {"image": "image", "label": "int"},
-            [{"image": None, "label": -1}, {"image": None, "label": None}],  # an integer may be negative
-            LabelError,
-            "row 1 of",
-        ),
     ],
 )
 def test_columns_that_cannot_be_meant_are_an_error(
@@ -191,21 +149,3 @@ def test_a_dataset_of_several_splits_names_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"pack one at a time: .*/SPLIT of test, train"):
         pack(tmp_path / "saved", tmp_path / "packed")
     assert pack(tmp_path / "saved" / "test", tmp_path / "packed", workers=1).samples == 1
-
-
-def test_a_damaged_dataset_is_an_error_that_names_it(tmp_path: Path) -> None:
-    saved = save(tmp_path / "saved", [{"image": encoded(jpeg(8, 8)), "label": 0}], image="image", label="class")
-    (saved / "state.json").unlink()
-    with pytest.raises((PackError, ConfigError), match=str(saved)):
-        pack(saved, tmp_path / "packed")
-
-
-def test_decoded_rows_are_the_arrays_that_datasets_gives(tmp_path: Path) -> None:
-    rows = [{"image": encoded(jpeg(24, 32, seed=i)), "label": i} for i in range(2)]
-    saved = save(tmp_path / "saved", rows, image="image", label="class")
-    pack(saved, tmp_path / "packed", shuffle=False, decoded=64, workers=1)
-    from datasets import load_from_disk
-
-    for sample, row in zip(samples_of(tmp_path / "packed"), load_from_disk(str(saved)), strict=True):
-        expected = np.asarray(row["image"].convert("RGB"))
-        assert np.array_equal(np.frombuffer(sample["npy"][-expected.nbytes :], np.uint8), expected.ravel())

@@ -5,7 +5,6 @@ The packages come with scripts/test_integrations; elsewhere these tests skip.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -98,15 +97,6 @@ def check_epochs(lines: list[str], *expected: tuple[str, list[float]]) -> None:
 
 
 @needs("accelerate")
-def test_accelerate_hands_the_loader_back_as_it_is(shards: list[Path]) -> None:
-    from accelerate import Accelerator
-
-    with GPULoader(shards, 8, None, preset={"imagenet_train": SMALL}) as loader:
-        _, prepared = Accelerator(cpu=True).prepare(torch.nn.Linear(1, 1), loader)
-        assert prepared is loader
-
-
-@needs("accelerate")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_accelerate_sees_each_sample_once_over_all_processes(
     run: Run, tmp_path: Path, processes: int, losses: list[list[float]]
@@ -119,8 +109,8 @@ def test_accelerate_sees_each_sample_once_over_all_processes(
 @needs("accelerate")
 @pytest.mark.parametrize(
     ("before", "after", "saved"),
-    [(1, 2, 2), (2, 1, 2), (2, 1, 5)],
-    ids=["by two", "by one", "by one, between two epochs"],
+    [(1, 2, 2), (2, 1, 5)],
+    ids=["by two", "by one, between two epochs"],
 )
 def test_accelerate_is_gone_on_with_from_any_step(
     run: Run, tmp_path: Path, before: int, after: int, saved: int, losses: list[list[float]]
@@ -155,22 +145,15 @@ def trained(run: Run, shards: list[Path], tmp_path_factory: pytest.TempPathFacto
 
 
 @needs("transformers")
-@pytest.mark.parametrize("step", [3, 5], ids=["in the middle of an epoch", "between two epochs"])
 def test_trainer_goes_on_as_if_nothing_had_been(
-    run: Run, shards: list[Path], tmp_path: Path, trained: tuple[Path, str], step: int
+    run: Run, shards: list[Path], tmp_path: Path, trained: tuple[Path, str]
 ) -> None:
     folder, line = trained
     options = ("--output_dir", tmp_path, "--val", shards[0].parent, "--per_device_train_batch_size", 8)
-    resumed = run("hf_trainer.py", *HF, *options, "--resume_from_checkpoint", folder / f"checkpoint-{step}")
+    resumed = run("hf_trainer.py", *HF, *options, "--resume_from_checkpoint", folder / "checkpoint-3")
     assert line.startswith("10 steps; 40 samples, loss ")
     assert resumed[-1] == line
     assert (tmp_path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-
-
-@needs("transformers")
-def test_each_log_of_trainer_has_what_the_loader_counts(trained: tuple[Path, str]) -> None:
-    state = json.loads((trained[0] / "checkpoint-5" / "trainer_state.json").read_text())
-    assert [log["gpuloader/samples"] for log in state["log_history"]] == [8, 16, 24, 32, 40]
 
 
 @needs("transformers")
@@ -190,9 +173,8 @@ def test_trainer_goes_on_with_two_processes_and_evaluates_each_sample_once_over_
 
 
 @needs("timm")
-@pytest.mark.parametrize("model", ["test_vit", "test_resnet"])  # made for one size of images, and for any
-def test_timm_trains_on_soft_labels(run: Run, shards: list[Path], model: str) -> None:
-    options = ("--model", model, "--classes", 10, "--size", 64, "--batch-size", 8, "--epochs", 2)
+def test_timm_trains_on_soft_labels(run: Run, shards: list[Path]) -> None:
+    options = ("--model", "test_vit", "--classes", 10, "--size", 64, "--batch-size", 8, "--epochs", 2)
     lines = run("timm_train.py", "--val", shards[0].parent, *options)
     assert len(lines) == 2
     for epoch, line in enumerate(lines):
@@ -200,13 +182,6 @@ def test_timm_trains_on_soft_labels(run: Run, shards: list[Path], model: str) ->
 
 
 # --- torchdata and torch.distributed.checkpoint
-
-
-def test_the_loader_is_stateful_for_torch(shards: list[Path]) -> None:
-    from torch.distributed.checkpoint.stateful import Stateful
-
-    with GPULoader(shards, 8, None, preset={"imagenet_train": SMALL}) as loader:
-        assert isinstance(loader, Stateful)
 
 
 @needs("torchdata")

@@ -30,7 +30,7 @@ from packing import samples_of, write_class_folders
 from PIL import Image, ImageOps
 
 from gpuloader import Field, GPULoader
-from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError, StateError
+from gpuloader.errors import ConfigError, LabelError, PackError, StateError
 from gpuloader.pack import PackResult, pack
 from gpuloader.pack.sources import open_source
 from gpuloader.shards import read_class_names
@@ -119,12 +119,6 @@ def test_the_folder_of_a_coco_files_pictures(tmp_path: Path, where: str) -> None
     assert [sample["__key__"] for sample in samples] == keys
 
 
-def test_a_folder_of_pictures_is_only_given_for_coco(tmp_path: Path) -> None:
-    photos = write_class_folders(tmp_path / "photos", 3)
-    message = error_of(photos, tmp_path, ConfigError, images=photos)
-    assert "leave it out for other sources" in message
-
-
 def test_categories_are_numbered_as_given(tmp_path: Path) -> None:
     file = write_coco(tmp_path)
     result, samples = packed(file, tmp_path, classes=["owl", "cat", "dog", "emu"])
@@ -168,42 +162,24 @@ def changed(part: str, i: int, **values: object) -> Callable[[], object]:
     ("make", "message"),
     [
         (list, "is not an annotation file of COCO, with the lists images, annotations, categories: it has []"),
-        (lambda: {"images": [], "annotations": {}, "categories": []}, "it has ['annotations', 'categories', 'images']"),
-        (lambda: {**coco_content(), "images": [3]}, "entry 0 of its images has no integer as id: 3"),
-        (changed("images", 1, id="x"), "entry 1 of its images has no integer as id"),
         (changed("images", 1, id=True), "entry 1 of its images has no integer as id"),
-        (changed("images", 1, id=42), "the id 42 occurs twice in its images"),
         (changed("annotations", 1, id=5), "the id 5 occurs twice in its annotations"),
-        (changed("categories", 1, id=90), "the id 90 occurs twice in its categories"),
-        (changed("annotations", 1, image_id=43), "annotation 1 has the image_id 43, which is no image of the file"),
         (changed("annotations", 1, image_id=[]), "annotation 1 has the image_id [], which is no image of the file"),
         (changed("annotations", 1, category_id=1), "annotation 1 has the category_id 1, which is no category"),
-        (changed("annotations", 1, category_id=None), "annotation 1 has the category_id None, which is no category"),
         (changed("categories", 2, name=""), "category 18 has no name"),
         (changed("images", 1, width=0), "image 9 has the width 0: allowed is a number of pixels"),
-        (changed("images", 1, height="60"), "image 9 has the height '60'"),
         (changed("images", 1, file_name="gone.jpg"), "1 of 3 pictures cannot be found: TMP/train2017/gone.jpg (TMP/"),
         (changed("images", 1, file_name="a\0.jpg"), "image 9: TMP/train2017/a\\x00.jpg cannot be read"),
-        (changed("images", 1, file_name="\ud800.jpg"), "cannot be read"),
         (changed("images", 1, file_name="/etc/passwd"), "image 9 has the file_name '/etc/passwd': allowed are paths"),
-        (changed("images", 1, file_name="../a.jpg"), "image 9 has the file_name '../a.jpg': allowed are paths within"),
         (changed("images", 1, file_name="x/../../a.jpg"), "allowed are paths within"),
         (changed("images", 1, file_name=7), "image 9 has the file_name 7"),
         (changed("annotations", 1, bbox=[float("nan"), 1, 2, 3]), "image 42: its annotations have NaN or an infinite"),
-        (changed("annotations", 1, bbox=[float("inf"), 1, 2, 3]), "image 42: its annotations have NaN or an infinite"),
     ],
 )
 def test_what_is_wrong_in_a_coco_file_is_named(tmp_path: Path, make: Callable[[], object], message: str) -> None:
     content: Any = make()
     found = error_of(write_coco(tmp_path, content), tmp_path, PackError)
     assert message.replace("TMP", str(tmp_path)) in found
-
-
-@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"images": [' + "9" * 5000 + "]}"])
-def test_what_is_no_json_is_an_error(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "instances.json"
-    file.write_text(text)
-    assert f"{file} is not JSON" in error_of(file, tmp_path, PackError)
 
 
 def test_annotations_of_any_depth_are_packed_or_refused(tmp_path: Path) -> None:
@@ -214,11 +190,6 @@ def test_annotations_of_any_depth_are_packed_or_refused(tmp_path: Path) -> None:
         file.write_text(text.replace('"area": 82', f'"area": {"[" * depth}{"]" * depth}', 1))
         with suppress(PackError):
             open_source(file, None, progress=False)
-
-
-def test_a_coco_file_without_images_has_no_samples(tmp_path: Path) -> None:
-    file = write_coco(tmp_path, {"images": [], "annotations": [], "categories": []})
-    error_of(file, tmp_path, NoSamplesError)
 
 
 @pytest.mark.parametrize("source", ["coco", "voc", "yolo"])
@@ -234,9 +205,8 @@ def test_a_file_of_annotations_has_a_most_size(tmp_path: Path, source: str, monk
     assert "bytes, more than the 100 allowed" in error_of(made, tmp_path, PackError)
 
 
-@pytest.mark.parametrize("options", [{"max_size": 20}, {"decoded": 20}])
-def test_annotated_pictures_keep_their_sizes(tmp_path: Path, options: dict[str, int]) -> None:
-    message = error_of(write_coco(tmp_path), tmp_path, ConfigError, **options)
+def test_annotated_pictures_keep_their_sizes(tmp_path: Path) -> None:
+    message = error_of(write_coco(tmp_path), tmp_path, ConfigError, max_size=20)
     assert "boxes and masks fit the sizes that they have" in message
 
 
@@ -311,18 +281,11 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "lol"><!ENTITY b "&a;&a;&a;&a;&a;&a;">]><annotat
     [
         (BOMB, "it has a DOCTYPE, which is not allowed"),
         (BOMB.encode("utf-16").decode("latin-1"), "it has a DOCTYPE, which is not allowed"),
-        ('<!DOCTYPE x SYSTEM "file:///etc/passwd"><annotation/>', "it has a DOCTYPE, which is not allowed"),
         ('<?xml version="1.0" encoding="nonsense"?><annotation/>', "cannot be read"),
         ("<annotation>", "cannot be read: no element found"),
-        (
-            "<annotation><size><width>3</width></size></annotation>",
-            "size/height of its <annotation> is '', not a number",
-        ),
         ("<annotation><size><width>inf</width></size></annotation>", "size/width of its <annotation> is 'inf'"),
         ("<annotation><size><width>0</width><height>9</height></size></annotation>", "its size is 0x9 pixels"),
         ("SIZE" + voc_object("dog", [1, 2, 3]), "bndbox/ymax of its <object> is '', not a number"),
-        ("SIZE" + voc_object("dog", [1, 2, 3, "nan"]), "bndbox/ymax of its <object> is 'nan', not a number"),
-        ("SIZE" + voc_object("dog", [1, 2, 3, 4], "<difficult>no</difficult>"), "difficult of its <object> is 'no'"),
     ],
 )
 def test_what_is_wrong_in_an_xml_file_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -345,9 +308,7 @@ def test_an_object_without_a_name_and_one_with_an_unknown_name(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("kind", "line", "where"),
     [
-        ("Main", "gone", "JPEGImages"),
         ("Main", "../../../etc/passwd", "JPEGImages"),
-        ("Main", "a 1", "JPEGImages"),  # a list of one class
         ("Main", "a", "Annotations"),
         ("Segmentation", "a", "SegmentationClass"),
     ],
@@ -385,7 +346,7 @@ def test_yolos_lines_are_boxes_and_polygons_in_pixels(tmp_path: Path) -> None:
     assert samples[2]["json"] == {"image_id": 2, "file_name": "d.jpg", "width": 30, "height": 30, **empty}
 
 
-@pytest.mark.parametrize("orientation", [1, 3, 6])
+@pytest.mark.parametrize("orientation", [1, 6])
 def test_yolo_counts_in_the_upright_picture(tmp_path: Path, orientation: int) -> None:
     images = write_yolo(tmp_path, {"a": "0 0.5 0.5 1 1"})
     exif = Image.Exif()
@@ -395,16 +356,6 @@ def test_yolo_counts_in_the_upright_picture(tmp_path: Path, orientation: int) ->
     width, height = ImageOps.exif_transpose(Image.open(images / "a.jpg")).size
     assert (samples[0]["json"]["width"], samples[0]["json"]["height"]) == (width, height)
     assert samples[0]["json"]["annotations"][0]["bbox"] == [0, 0, width, height]
-
-
-def test_the_layout_of_a_folder_for_each_split(tmp_path: Path) -> None:
-    images = write_pictures(tmp_path / "set" / "train" / "images")
-    (tmp_path / "set" / "train" / "labels").mkdir()
-    (tmp_path / "set" / "train" / "labels" / "a.txt").write_text("1 0.5 0.5 0.5 0.5")
-    (tmp_path / "set" / "data.yaml").write_text("train: ../train/images\nnc: 2\nnames: ['cat', 'dog']\n")
-    result, samples = packed(images, tmp_path)
-    assert result.classes == ("cat", "dog")
-    assert [len(sample["json"]["annotations"]) for sample in samples] == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -428,14 +379,10 @@ def test_the_names_of_yolos_classes(
     ("line", "kind", "message"),
     [
         ("0 0.5 0.5 0.5", PackError, "a.txt, line 2: 3 numbers behind the class: allowed are 4 of a box and 6, 8, ..."),
-        ("0 0.5 0.5 0.5 0.5 1", PackError, "a.txt, line 2: 5 numbers behind the class"),
         ("cat 0.5 0.5 0.5 0.5", PackError, "a.txt, line 2: b'cat 0.5 0.5 0.5 0.5' is not a class and numbers"),
-        ("0 0.5 0.5 x 0.5", PackError, "is not a class and numbers"),
         ("0 0.5 0.5 nan 0.5", PackError, "allowed are parts of the width and height, from 0 to 1"),
-        ("0 0.5 1e999 0.5 0.5", PackError, "allowed are parts of the width and height, from 0 to 1"),
         ("0 30 20 10 10", PackError, "allowed are parts of the width and height, from 0 to 1"),
         ("2 0.5 0.5 0.5 0.5", LabelError, "a.txt: unknown class 2: there are 2 classes, from 0 on"),
-        ("-1 0.5 0.5 0.5 0.5", LabelError, "a.txt: unknown class -1"),
     ],
 )
 def test_what_is_wrong_in_a_text_file_is_named(tmp_path: Path, line: str, kind: type[Exception], message: str) -> None:
@@ -460,21 +407,12 @@ def test_data_yaml_may_have_more_than_a_recipe(tmp_path: Path, content: dict[str
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("names: [cat", "cannot be read as YAML: while parsing"),
-        ("a: &a [cat]\nnames: *a", "aliases are not allowed"),
+        ("names: [cat", "cannot be read as YAML: while parsing"),  # the rest: tests/recipe/test_strict_yaml.py
         ("names: !!python/object/apply:os.system [ls]", "tags are not allowed"),
-        ("names: !!timestamp foo", "tags are not allowed"),
-        ('nc: !!int ""\nnames: [cat]', "tags are not allowed"),
-        ("nc: !!bool foo\nnames: [cat]", "tags are not allowed"),
-        ('names: ["\\UFFFFFFFF"]', "cannot be read as YAML: Python int too large to convert"),
-        (f"nc: 1{':1' * 450}.5\nnames: [cat]", "cannot be read as YAML: int too large to convert to float"),
-        ("names: {0: cat, 0: dog}", "the key 0 occurs twice"),
         ("[cat]", "found ['cat'], allowed is a mapping"),
         ("path: .", "its names are None: allowed are a list"),
         ("names: {1: cat}", "its names are {1: 'cat'}: allowed are a list"),
-        ("names: [1]", "its names are [1]"),
         ("names: [cat]\nkpt_shape: [17, 3]", "key points (`kpt_shape`) cannot be packed"),
-        ("[" * 200_000, "nested more than 64 deep"),
     ],
 )
 def test_what_is_wrong_in_data_yaml_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -497,8 +435,7 @@ def test_a_picture_of_no_known_size_is_left_out(tmp_path: Path) -> None:
 # --- masks
 
 
-@pytest.mark.parametrize("beside", ["masks", "annotations"])
-@pytest.mark.parametrize("ending", ["jpg", "png", "bmp"])
+@pytest.mark.parametrize(("beside", "ending"), [("masks", "jpg"), ("annotations", "png"), ("masks", "bmp")])
 def test_masks_stand_beside_their_pictures(tmp_path: Path, beside: str, ending: str) -> None:
     images = tmp_path / "set" / "images" / "training"
     images.mkdir(parents=True)
@@ -519,20 +456,6 @@ def test_masks_stand_beside_their_pictures(tmp_path: Path, beside: str, ending: 
     assert [each.shape for each in batch["mask"]] == list(SIZES.values())
 
 
-def test_text_files_and_masks_come_together(tmp_path: Path) -> None:
-    images = write_yolo(tmp_path, {"a": "0 0.5 0.5 0.5 0.5"})
-    write_masks(tmp_path / "masks" / "train")
-    _, samples = packed(images, tmp_path)
-    assert all(set(sample) == {"__key__", "jpg", "json", "mask.png"} for sample in samples)
-
-
-def test_a_picture_without_a_mask_is_named(tmp_path: Path) -> None:
-    images = write_pictures(tmp_path / "images")
-    write_masks(tmp_path / "masks", ["a"])
-    message = error_of(images, tmp_path, PackError)
-    assert f"{images}/b.c.jpg has no mask, as have 2 of 3 pictures" in message
-
-
 def test_a_mask_that_is_no_png_leaves_its_picture_out(tmp_path: Path) -> None:
     images = write_pictures(tmp_path / "images")
     write_masks(tmp_path / "masks")
@@ -542,8 +465,10 @@ def test_a_mask_that_is_no_png_leaves_its_picture_out(tmp_path: Path) -> None:
     assert result.left_out[0].why.startswith(f"its mask {tmp_path}/masks/a.png: a PNG that does not begin with")
 
 
-def test_masks_in_two_folders_and_pictures_of_one_name(tmp_path: Path) -> None:
+def test_masks_in_two_folders_and_pictures_of_one_name_or_without_a_mask(tmp_path: Path) -> None:
     images = write_pictures(tmp_path / "images")
+    write_masks(tmp_path / "masks", ["a"])
+    assert f"{images}/b.c.jpg has no mask, as have 2 of 3 pictures" in error_of(images, tmp_path, PackError)
     write_masks(tmp_path / "masks")
     write_masks(tmp_path / "annotations")
     assert "has masks in masks and in annotations beside it" in error_of(images, tmp_path, PackError)
@@ -571,6 +496,7 @@ def test_records_are_small_and_go_to_other_processes(tmp_path: Path) -> None:
     images = write_yolo(tmp_path, {"a": "0 0.5 0.5 0.5 0.5"})
     write_masks(tmp_path / "masks" / "train")
     records = open_source(images, None, progress=False).records
+    assert all(set(record.read().fields) == {"json", "mask.png"} for record in records)
     pickled = pickle.dumps(records)
     assert len(pickled) < 2000
     assert [record.read() for record in pickle.loads(pickled)] == [record.read() for record in records]

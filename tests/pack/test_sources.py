@@ -18,9 +18,9 @@ from oracle import torchvision
 from packing import CLASSES, samples_of, write_class_folders
 from PIL import Image
 
-from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, PackError
+from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.pack import PackResult, pack
-from gpuloader.pack.records import Sample, unique_keys
+from gpuloader.pack.records import SourceSample, unique_keys
 
 
 def packed(source: object, tmp_path: Path, **options: object) -> tuple[PackResult, list[dict[str, bytes]]]:
@@ -81,10 +81,11 @@ def test_names_that_are_no_utf8_and_long_ones_come_through(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ([], "has neither class folders (CLASS/PICTURE.jpg) nor *.tar; for a table of pictures"),
-        (["1.jpg"], "has neither class folders"),
+        (
+            ["1.jpg", ".hidden/1.jpg"],
+            "has neither class folders (CLASS/PICTURE.jpg) nor *.tar; for a table of pictures",
+        ),
         (["a/1.jpg", "b/1.txt"], "/b has no pictures, but would still count as a class: remove it"),
-        ([".hidden/1.jpg"], "has neither class folders"),
     ],
 )
 def test_folders_without_classes_or_pictures(tmp_path: Path, names: list[str], message: str) -> None:
@@ -135,12 +136,6 @@ def test_what_is_hidden_or_no_file_is_as_it_was(tmp_path: Path) -> None:
     assert (result.samples, result.passed_over) == (5, 4)  # .b.jpg, x.txt, broken and pipe
 
 
-def test_a_picture_that_leads_nowhere_is_missing(tmp_path: Path) -> None:
-    photos = write_class_folders(tmp_path / "photos", 3)
-    (photos / "dog" / "broken.jpg").symlink_to("nowhere")
-    assert "1 of 4 pictures cannot be found: " in errors(photos, tmp_path, PackError)
-
-
 def test_splits_are_not_taken_for_classes(tmp_path: Path) -> None:
     for split in ("train", "val"):
         write_class_folders(tmp_path / "photos" / split, count=3)
@@ -169,7 +164,6 @@ def test_given_classes_number_the_folders(tmp_path: Path) -> None:
         (["cat", "cat"], ConfigError, "a name occurs twice"),
         ([1, 2], ConfigError, "allowed is a list of names, or a JSON file with one"),
         ("classes.txt", ConfigError, "classes='classes.txt' is not JSON"),
-        ("gone.json", ConfigError, "classes='gone.json' cannot be read (No such file or directory)"),
     ],
 )
 def test_given_classes_that_do_not_fit(
@@ -196,8 +190,7 @@ def table(tmp_path: Path, text: str, name: str = "photos.csv", encoding: str = "
     [
         ("a.csv", "path,label\nin/0.jpg,5\nin/1.jpg,-1\n", [5, -1], None, [None, None]),
         ("a.csv", "path,label\nin/0.jpg,dog\nin/1.jpg,cat\n", [1, 0], ("cat", "dog"), [None, None]),
-        ("a.csv", "path,label\r\nin/0.jpg,10\r\nin/1.jpg,x\r\n", [0, 1], ("10", "x"), [None, None]),
-        ("a.csv", 'path,label\nTMP/in/0.jpg,1\n"in/../in/1.jpg",2\n', [1, 2], None, [None, None]),
+        ("a.csv", '\ufeffpath,label\r\nTMP/in/0.jpg,10\r\n"in/../in/1.jpg",x\r\n', [0, 1], ("10", "x"), [None, None]),
         (
             "a.csv",
             'by,label,path,n\n"A, é",1,in/0.jpg,\nB,2,in/1.jpg,7\n',
@@ -232,21 +225,11 @@ def test_a_table_is_its_rows(
     assert [json.loads(sample["json"]) if "json" in sample else None for sample in samples] == fields
 
 
-def test_a_table_from_a_spreadsheet_has_a_byte_order_mark(tmp_path: Path) -> None:
-    _, samples = packed(table(tmp_path, "path,label\nin/0.jpg,5\n", encoding="utf-8-sig"), tmp_path)
-    assert files_and_labels(samples) == [(jpeg(8, 8), 5)]
-
-
 def test_pictures_outside_the_tables_folder_have_their_whole_path_as_key(tmp_path: Path) -> None:
     source = table(tmp_path, "path,label\n../in/0.jpg,5\n")
     (tmp_path / "tables").mkdir()
     _, samples = packed(source.rename(tmp_path / "tables" / "photos.csv"), tmp_path)
     assert [sample["__key__"] for sample in samples] == [f"{tmp_path}/in/0".lstrip("/")]
-
-
-def test_the_same_picture_twice_is_two_samples(tmp_path: Path) -> None:
-    _, samples = packed(table(tmp_path, "path,label\nin/0.jpg,1\nin/0.jpg,2\n"), tmp_path)
-    assert [(sample["__key__"], sample["cls"]) for sample in samples] == [("in/0", b"1"), ("in/0-1", b"2")]
 
 
 def test_a_key_of_many_samples_is_asked_for_a_few_times_for_each() -> None:
@@ -264,7 +247,7 @@ def test_a_key_of_many_samples_is_asked_for_a_few_times_for_each() -> None:
             asked += 1
             return self._key
 
-        def read(self) -> Sample:
+        def read(self) -> SourceSample:
             raise AssertionError
 
     assert unique_keys(map(Record, range(8))) == ["a", "a-1", "a-2", "b", "a-3", "a-4", "a-2-1", "b-1"]
@@ -290,12 +273,10 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
 @pytest.mark.parametrize(
     ("name", "text", "error", "message"),
     [
-        ("a.csv", "", PackError, "has the columns : its first line must name path and label"),
         ("a.csv", "file,label\nin/0.jpg,1\n", PackError, "has the columns 'file', 'label': its first line must name"),
         ("a.csv", "path,label\n", NoSamplesError, "a.csv has no rows"),
         ("a.csv", "path,label\nin/0.jpg\n", PackError, "a.csv, line 2: it does not have 2 columns, as the first"),
         ("a.csv", "path,label\nin/0.jpg,1\n,2\n", PackError, "a.csv, line 3: no path or no label"),
-        ("a.csv", "path,label\nin/0.jpg,\n", LabelError, "a.csv, line 2: the label ''"),
         ("a.csv", 'path,label\n"in/0.jpg,1\n', PackError, "cannot be read as a table in UTF-8: unexpected end of data"),
         (
             "a.csv",
@@ -306,8 +287,6 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
         ("a.csv", "path,label\nin/é.jpg,1\n", PackError, "cannot be read as a table in UTF-8"),
         ("a.jsonl", '{"path": "in/0.jpg", "label": 1}\n{"pa', PackError, "a.jsonl, line 2 is not JSON"),
         ("a.jsonl", '{"path": 5, "label": 1}', PackError, "a.jsonl, line 1: no path or no label"),
-        ("a.jsonl", '{"path": "in/0.jpg", "label": true}', LabelError, "line 1: the label True: all labels must be"),
-        ("a.jsonl", '{"path": "in/0.jpg", "label": 1.5}', LabelError, "line 1: the label 1.5: all labels must be"),
         (
             "a.jsonl",
             '{"path": "in/0.jpg", "label": "a"}\n{"path": "in/0.jpg", "label": 1}',
@@ -320,10 +299,8 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
             LabelError,
             "line 1: the label 1000000000000000000 has more than 18 digits",
         ),
-        ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("9" * 4300), LabelError, "characters) ... 9999999"),
         ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("9" * 5000), PackError, "a.jsonl, line 1 is not JSON: Exc"),
         ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("[" * 5000), PackError, "a.jsonl, line 1 is not JSON"),
-        ("a.csv", f"path,label\n{'9' * 200_000},1\n", PackError, "a.csv cannot be read as a table in UTF-8"),
     ],
 )
 def test_a_table_that_is_wrong_names_the_line(
@@ -331,12 +308,6 @@ def test_a_table_that_is_wrong_names_the_line(
 ) -> None:
     source = table(tmp_path, text, name, encoding="latin-1")
     assert message.replace("TMP", str(tmp_path)) in errors(source, tmp_path, error)
-
-
-def test_numbers_beyond_the_given_classes(tmp_path: Path) -> None:
-    source = table(tmp_path, "path,label\nin/0.jpg,0\nin/1.jpg,2\n")
-    message = errors(source, tmp_path, LabelError, classes=["a", "b"])
-    assert message == f"{source}, line 3: unknown class 2: there are 2 classes, from 0 on"
 
 
 def test_pairs_of_path_and_label_are_a_table(tmp_path: Path) -> None:
@@ -357,7 +328,7 @@ def test_members_of_tars_are_copied_as_they_are(tmp_path: Path) -> None:
     assert (result.samples, result.classes) == (10, None)
 
 
-@pytest.mark.parametrize("source", ["shards/train-0001.tar", "shards/train-{0001..0001}.tar", "shards/*1.tar"])
+@pytest.mark.parametrize("source", ["shards/train-{0001..0001}.tar", "shards/*1.tar"])
 def test_tars_are_named_as_for_the_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     shards = write_samples(tmp_path / "shards", 10)
     monkeypatch.chdir(tmp_path)
@@ -387,16 +358,9 @@ def test_keys_that_several_tars_have_become_different(tmp_path: Path) -> None:
     assert [(sample["__key__"], sample["txt"]) for sample in samples] == [("0", b"a"), ("0-1", b"b")]
 
 
-def test_a_downsized_image_replaces_the_one_of_its_tar(tmp_path: Path) -> None:
-    write_shard(tmp_path / "a.tar", [{"__key__": "0", "png": encoded(picture(40, 40), "PNG"), "cls": b"1"}])
-    _, [sample] = packed(tmp_path / "a.tar", tmp_path, max_size=20)
-    assert sorted(sample) == ["__key__", "cls", "jpg"]
-
-
-@pytest.mark.parametrize("other", ["npy", "png"])
-def test_decoded_samples_have_one_image(tmp_path: Path, other: str) -> None:
-    write_shard(tmp_path / "a.tar", [{"__key__": "0", "jpg": jpeg(8, 8), other: b"?"}])
-    assert f"has .{other} beside its image" in errors(tmp_path / "a.tar", tmp_path, PackError, decoded=8)
+def test_decoded_samples_have_one_image(tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.tar", [{"__key__": "0", "jpg": jpeg(8, 8), "png": b"?"}])
+    assert "has .png beside its image" in errors(tmp_path / "a.tar", tmp_path, PackError, decoded=8)
 
 
 # --- datasets
@@ -484,25 +448,14 @@ def test_items_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("items", "error", "message"),
     [
-        (
-            Pairs(OSError(5, "Input/output error")),
-            OSError,
-            "[Errno 5] Input/output error: 'item 0'",
-        ),  # a disk's error is no bad picture
+        (Pairs(OSError(5, "Input/output error")), OSError, "[Errno 5] Input/output error: 'item 0'"),  # of the disk
         (Pairs(), NoSamplesError, "the dataset is empty"),
         (Pairs((np.zeros((8, 8, 3)), 1)), PackError, "item 0 of the dataset has a ndarray as its image: allowed are"),
         (Pairs((picture(8, 8), "cat")), LabelError, "item 0 of the dataset has the label 'cat': it must be an integer"),
-        ([], NoSamplesError, "the dataset is empty"),
     ],
 )
 def test_datasets_that_give_something_else(tmp_path: Path, items: object, error: type[Exception], message: str) -> None:
     assert message in errors(items, tmp_path, error)
-
-
-def test_a_dataset_with_transforms_is_refused(tmp_path: Path) -> None:
-    write_class_folders(tmp_path / "photos")
-    dataset = torchvision.datasets.ImageFolder(tmp_path / "photos", transform=str)
-    assert "make it without transform=" in errors(dataset, tmp_path, ConfigError)
 
 
 @pytest.mark.parametrize(
@@ -510,7 +463,6 @@ def test_a_dataset_with_transforms_is_refused(tmp_path: Path) -> None:
     [
         ("torchvision:CIFAR10", ConfigError, "allowed is torchvision:NAME:ROOT"),
         ("torchvision:Cifar:x", PackError, "torchvision.datasets has no 'Cifar'"),
-        ("torchvision:ImageFolder:x", PackError, "No such file or directory"),
         ("torchvision:CIFAR10:x:nonsense=1", PackError, "unexpected keyword argument 'nonsense'"),
     ],
 )
@@ -528,7 +480,6 @@ def test_torchvision_datasets_that_are_not_there(
     ("source", "error", "message"),
     [
         ("gone", PackError, "no such source: gone (relative to "),
-        ("gone/*.tar", DataError, "no file matches gone/*.tar"),
         ("notes.txt", PackError, "notes.txt is not a source of pictures: allowed are folders, FILE.csv, FILE.jsonl"),
         ("{cats,dogs}", PackError, "{cats,dogs} names folders of pictures: pack one folder at a time, by its path"),
         ("s3://bucket/a.tar", ConfigError, "s3://bucket/a.tar is on a store, but only local shards can be used here"),
@@ -543,8 +494,3 @@ def test_a_source_that_is_not_there(
         folder.mkdir()
         (folder / "1.jpg").touch()
     assert message in errors(source, tmp_path, error)
-
-
-def test_classes_are_for_names_alone(tmp_path: Path) -> None:
-    write_samples(tmp_path / "shards", 2)
-    assert "the labels of this source are numbers" in errors(tmp_path / "shards", tmp_path, ConfigError, classes=["a"])
