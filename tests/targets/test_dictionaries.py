@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from making import encoded
 from PIL import Image
-from scenes import COUNT, CROP, FLIPS, RANDOM, annotations_of, loader, sample_of, size_of, train
+from scenes import COUNT, RANDOM, annotations_of, loader, sample_of, size_of, train
 from torchvision import tv_tensors
 
 from gpuloader import Boxes, Compose, Keypoints, Mask
@@ -135,28 +134,6 @@ def test_without_boxes_all_objects_stay() -> None:
     assert target["masks"].flatten(1).sum(1).tolist() == [0, 40]
     assert target["labels"].tolist() == [1, 2]
     assert target["area"] == [0, 40]
-
-
-def test_several_views_have_their_own_targets() -> None:
-    compose = compose_of({**train(CROP, *FLIPS), "views": 2})
-    target = {"boxes": BOXES}
-    images, targets = compose([BLACK, BLACK], [target, target], seed=1)
-    assert [len(images), len(targets), len(targets[0])] == [2, 2, 2]
-    _, alone = compose(BLACK, target, seed=1)
-    assert all(torch.equal(alone[view]["boxes"], targets[view][0]["boxes"]) for view in range(2))
-    assert not torch.equal(alone[0]["boxes"], alone[1]["boxes"])
-
-
-def test_targets_count_in_the_upright_picture() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # rows and columns are exchanged: the upright picture is 40 wide
-    stored = Image.fromarray(BLACK)
-    compose = compose_of({**train({"Resize": {"size": [60, 40]}}), "orientation": "apply"})
-    mask = np.arange(60 * 40).reshape(60, 40)
-    for image in (encoded(stored, "PNG", exif=exif), Image.open(io.BytesIO(encoded(stored, "PNG", exif=exif)))):
-        _, target = compose(image, {"boxes": [[1, 50, 4, 60]], "mask": mask})
-        assert target["boxes"].tolist() == [[1, 50, 4, 60]]
-        assert torch.equal(target["mask"], torch.from_numpy(mask))
 
 
 def test_torchvisions_own_tensors_are_tensors() -> None:

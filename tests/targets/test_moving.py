@@ -28,7 +28,6 @@ from gpuloader.recipe.moving import (
     move_boxes,
     move_mask,
     move_points,
-    which_are_flipped,
 )
 from gpuloader.recipe.placement import Placement, sides
 from gpuloader.recipe.program import Program
@@ -408,35 +407,6 @@ def test_masks_move_bit_for_bit_as_the_graph_moves_pixels_to_the_nearest() -> No
         np.testing.assert_array_equal(move_mask(mask, row, view, 0), pictures[row, 0].numpy())
 
 
-@pytest.mark.parametrize(
-    "transforms",
-    [
-        [RandomResizedCrop((120, 160), (0.5, 1)), RandomHorizontalFlip()],
-        [Resize(150), Pad(20), RandomCrop((140, 150)), RandomVerticalFlip()],
-        [RandomResizedCrop((120, 160)), ColorJitter(0.2), RandomHorizontalFlip()],
-        [Resize((120, 160)), FULL_AFFINE],
-        [Resize((120, 160)), RandomChoice([RandomPerspective(0.3, 1), RandomRotation(45)]), RandAugment(1, 5)],
-    ],
-    ids=str,
-)
-def test_a_moved_box_encloses_the_pixels_that_were_in_it(transforms: list[Transform]) -> None:
-    count, size, box = 8, (200, 300), np.array([[100, 60, 190, 150]])
-    picture = np.zeros((*size, 3), np.uint8)
-    picture[60:150, 100:190] = 255
-    compose = Compose(transforms, dtype="uint8")
-    pictures = compose([picture] * count, seed=7).amax(1).numpy()
-    [view] = compose.draw(Draws(7, 0, np.arange(count)), np.array([size] * count)).views
-    boxes = move_boxes(np.repeat(box, count, 0), np.arange(count), view)
-    for (left, top, right, bottom), shown in zip(boxes, pictures):
-        rows, columns = np.nonzero(shown > 127)
-        assert len(rows)
-        found = np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
-        assert (found[:2] >= [left - 1, top - 1]).all()
-        assert (found[2:] <= [right + 1, bottom + 1]).all()
-        if not view.program.choices:
-            np.testing.assert_allclose(found, [left, top, right, bottom], atol=1)
-
-
 # --- turned pictures
 
 
@@ -495,22 +465,6 @@ def test_samples_move_alone_as_among_others() -> None:
     for row in range(8):
         alone = move_boxes(boxes[rows == row], np.zeros(6, int), view.take([row]))
         np.testing.assert_array_equal(together[rows == row], alone)
-
-
-@pytest.mark.parametrize(
-    "transforms",
-    [
-        [CenterCrop(10)],
-        [CenterCrop(10), ColorJitter(0.1), RandomHorizontalFlip(), RandomVerticalFlip()],
-        [RandomHorizontalFlip(), CenterCrop(10), ColorJitter(0.1), RandomHorizontalFlip(), RandomVerticalFlip()],
-    ],
-    ids=str,
-)
-def test_flipped_samples_show_their_columns_from_right_to_left(transforms: list[Transform]) -> None:
-    view = view_of(transforms, [(20, 20)] * 20)
-    columns = np.tile(np.arange(20), (20, 1))
-    moved = [move_mask(columns, row, view, 0)[5] for row in range(20)]
-    assert which_are_flipped(view).tolist() == [bool(row[0] > row[-1]) for row in moved]
 
 
 @pytest.mark.parametrize(
