@@ -29,7 +29,7 @@ PRESET = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
 def damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     """All images are damaged from a row on: whether it shows depends on the window that is drawn."""
 
-    def find(run: Run, images: Sequence[Any], drawn: Drawn) -> dict[int, str]:
+    def find(_recipe: Any, _decoder: Any, _device: Any, images: Sequence[Any], drawn: Drawn) -> dict[int, str]:  # noqa: ANN401
         assert len(images) == len(drawn.region)
         return damage_shows(drawn)
 
@@ -114,7 +114,7 @@ def test_where_bad_images_are_errors_the_damaged_one_is_named(tmp_path: Path) ->
 def test_each_sample_is_drawn_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    batch: Any,
+    batch: Any,  # noqa: ANN401
     suspects: list[int],
 ) -> None:
     rows, draw = [], Recipe.draw
