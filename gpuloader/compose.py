@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import partial
+from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.forking import at_fork
+from gpuloader.helpers.read_ahead import EndOfItems
 from gpuloader.images.gate import admit_each
 from gpuloader.images.limits import Refused
 from gpuloader.images.orientation import image_orientations
 from gpuloader.loading.argument_types import AnyDevice
 from gpuloader.loading.arguments import resolve_own_device
-from gpuloader.loading.decoding import build_pipeline
-from gpuloader.loading.delivery import Images, by_view, channels_first, round_to_dtype
+from gpuloader.loading.decoding import Decoding
+from gpuloader.loading.delivery import Images, by_view, finish
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.world import World
-from gpuloader.pipelines import FilledSource, Running, UndecodableError, cut_to_region, find_undecodable
+from gpuloader.pipelines import cut_to_region
 from gpuloader.plan import Draws
 from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset, preset_from_torchvision, preset_yaml
 from gpuloader.targets.dictionaries import boxes_of, check_targets, move_targets
@@ -187,35 +187,18 @@ class Compose(Recipe):
         """
         one = not isinstance(images, list)
         given: Sequence[Any] = images if isinstance(images, list) else [images]
-        encoded, arrays, sizes = _check_images(self, given)
+        _check_images(given)
         for name, value, bits in (("seed", seed, 64), ("epoch", epoch, 32), ("sample", sample, 63)):
             if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**bits:
                 raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
-        listed = None if targets is None else check_targets(self, [targets] if one else targets, len(arrays))
+        listed = None if targets is None else check_targets(self, [targets] if one else targets, len(given))
         if self.by_boxes and not all("boxes" in each for each in listed or ({},)):
             raise ConfigError(f'{self.by_boxes} draws by boxes: give each image a target with "boxes", (n, 4)')
-        draws = Draws(int(seed), int(epoch), np.arange(len(arrays)) + sample)
-        turned = image_orientations(given) if encoded and self.orientation == "apply" else None
-        drawn = self.draw(draws, sizes, turned, () if listed is None else boxes_of(listed))
-        if too_large := drawn.too_large():
-            raise DataError("; ".join(f"image {number}: {cause}" for number, cause in too_large.items()))
-        device = resolve_own_device(device_id)
-        # The last graph is kept, for calls with as many images or fewer.
-        graph: _Graph | None = self.__dict__.get("_graph")
-        if graph is None or not graph.takes(device, encoded, len(arrays)):
-            # It has a copy of the recipe, so that it is freed with this one.
-            graph = _Graph(copy(self), device, encoded, 1 << (len(arrays) - 1).bit_length())
-            self.__dict__["_graph"] = graph
-        if encoded:  # in copies, as the bytes are the caller's
-            arrays, drawn = cut_to_region([array.copy() for array in arrays], drawn)
-        try:
-            views = graph.run(arrays, drawn)
-        except UndecodableError as error:
-            causes = find_undecodable(self, arrays, drawn, device, **graph.decoding, message=str(error))
-            bad = (f"image {number} cannot be decoded: {cause}" for number, cause in causes.items())
-            raise DataError("; ".join(bad) or f"the images cannot be decoded: {error}") from None
-        views = round_to_dtype(self, channels_first(self, views))
-        made = by_view([view[0] for view in views] if one else views)
+        draws = Draws(int(seed), int(epoch), np.arange(len(given)) + sample)
+        files, drawn, causes = draw_images(self, given, draws, () if listed is None else boxes_of(listed))
+        _refuse(causes)
+        views = self._graph.run(_Batch(*cut_copies(files, drawn)), resolve_own_device(device_id))
+        made = finish(self, [view[0] for view in views] if one else views)
         if listed is None:
             return made
         moved = [move_targets(listed, view, views[0][0].device) for view in drawn.views]
@@ -227,62 +210,84 @@ class Compose(Recipe):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_graph"}  # each process has its own
 
+    @cached_property
+    def _graph(self) -> _Graph:
+        return _Graph(copy(self))  # a copy, so that the graph is freed with the recipe
+
     @classmethod
     def _of(cls, preset: Recipe) -> Compose:
         return cls(**{name: getattr(preset, name) for name in Recipe.__dataclass_fields__})
 
 
+class _Batch(NamedTuple):
+    """Images as the graph takes them, and what the recipe draws for them."""
+
+    images: Sequence[NDArray[np.uint8]]
+    drawn: Drawn
+
+
 class _Graph:
-    """A recipe's graph that runs one batch at a time.
+    """A recipe's graph, which runs one batch at a time. It is kept for the next calls on the same device."""
 
-    Attributes:
-        decoding: how it decodes, as options of `recipe_pipeline`.
-    """
-
-    def __init__(self, preset: Recipe, device_id: int | None, encoded: bool, batch_size: int) -> None:
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
         self._lock = Lock()
-        self._batch: list[tuple[list[NDArray[np.uint8]], Drawn]] = []
-        self._made_for = device_id, encoded
-        self._batch_size = batch_size
-        threads = min(batch_size, World.of_process().decoding_threads(device_id))
-        decoder = Decoder(prefetch=1).on(device_id, threads)
-        self.decoding = decoder.graph_options
-        batch = self._batch
-        source = FilledSource(lambda: batch[0], decoder.hw_load if encoded else None, batch_size)
-        self._running = Running(
-            partial(build_pipeline, preset, source, decoder, batch_size, device_id, decoded=not encoded)
-        )
+        self._decoding: dict[int | None, Decoding[_Batch]] = {}
         at_fork(self, _Graph._renew_lock)
 
-    def takes(self, device_id: int | None, encoded: bool, count: int) -> bool:
-        return self._made_for == (device_id, encoded) and count <= self._batch_size
-
-    def run(self, images: Sequence[NDArray[np.uint8]], drawn: Drawn) -> list[Any]:
+    def run(self, batch: _Batch, device_id: int | None) -> list[Any]:
+        """Returns the images of each view; raises DataError if one cannot be decoded."""
         with self._lock:
-            self._batch[:] = [(list(images), drawn)]
-            outputs, rows = self._running.next(), len(images)
-            return [
-                [torch.utils.dlpack.from_dlpack(output[row]).clone() for row in range(rows)]
-                if view.shape is None
-                else torch.utils.dlpack.from_dlpack(output.as_tensor())[:rows].clone()
-                for view, output in zip(drawn.views, outputs, strict=True)
-            ]
+            if device_id not in self._decoding:
+                decoder = Decoder(prefetch=1).on(device_id, World.of_process().decoding_threads(device_id))
+                self._decoding = {device_id: Decoding(self._recipe, decoder, device_id, between_calls=False)}
+            batches: list[_Batch] = [batch]
+            self._decoding[device_id].start(lambda: batches.pop() if batches else EndOfItems(), _refuse_rows)
+            decoded = self._decoding[device_id].next()
+        assert decoded is not None
+        return decoded[1]
 
     def _renew_lock(self) -> None:
         self._lock = Lock()  # another thread may have held it in the parent
 
 
-def _check_images(preset: Recipe, images: Sequence[Any]) -> tuple[bool, list[NDArray[np.uint8]], NDArray[np.int64]]:
-    """Returns whether the images are files, the images as the graph takes them, and their (n, 2) heights and widths."""
+def _check_images(images: Sequence[Any]) -> None:
     encoded = [isinstance(image, (bytes, bytearray)) for image in images]
     if not images or any(encoded) != all(encoded):
         raise ConfigError(
             f"images: found {len(images)}, {sum(encoded)} of them bytes: give at least one, all arrays or all bytes"
         )
-    made, sizes, refused = read_images(preset, images)
-    for number, cause in refused.items():
-        raise DataError(f"image {number} cannot be decoded: {cause}")
-    return encoded[0], made, sizes
+
+
+def _refuse(causes: Mapping[int, str]) -> None:
+    if causes:
+        raise DataError("; ".join(f"image {number} cannot be decoded: {cause}" for number, cause in causes.items()))
+
+
+def _refuse_rows(_: _Batch, causes: Mapping[int, str]) -> None:
+    _refuse(causes)
+
+
+def draw_images(
+    recipe: Recipe, images: Sequence[Any], draws: Draws, boxes: Sequence[NDArray[np.float64]] = ()
+) -> tuple[list[NDArray[np.uint8]], Drawn, dict[int, str]]:
+    """Returns files, or arrays and PIL images, as the graph takes them, what the recipe draws for them, and by row why
+    one cannot be decoded, or would be too large.
+
+    Raises:
+        ConfigError: one is neither a file nor uint8 of (height, width, 3).
+    """
+    files, sizes, refused = read_images(recipe, images)
+    turned = None
+    if recipe.orientation == "apply" and images and isinstance(images[0], (bytes, bytearray)):
+        turned = image_orientations(images)
+    drawn = recipe.draw(draws, sizes.reshape(-1, 2), turned, boxes)
+    return files, drawn, {**drawn.too_large(), **refused}
+
+
+def cut_copies(images: Sequence[NDArray[np.uint8]], drawn: Drawn) -> tuple[Sequence[NDArray[np.uint8]], Drawn]:
+    """Cuts files to what is drawn of them, in copies, as their bytes are the caller's; arrays stay as they are."""
+    return cut_to_region([file.copy() for file in images], drawn) if images[0].ndim == 1 else (images, drawn)
 
 
 def read_images(
@@ -295,7 +300,7 @@ def read_images(
         ConfigError: one is neither a file nor uint8 of (height, width, 3).
     """
     if images and isinstance(images[0], (bytes, bytearray)):
-        return admit_each(images, preset.max_pixels, preset.formats)
+        return admit_each(images, preset.max_pixels)
     arrays, refused = [np.zeros((1, 1, 3), np.uint8)] * len(images), {}
     for number, image in enumerate(images):
         try:

@@ -1,7 +1,7 @@
 """`Stage`: runs a recipe behind any iterable of images, such as a webdataset pipeline or torch's `DataLoader`.
 
-source -> _Gate -> _Ahead -> Feed -> FilledSource -> DALI's pipeline -> Running -> Stage
-          (a thread)         (called by the pipeline, in the thread of the training loop)
+source -> _Gate -> ReadAhead -> Decoding -> Stage
+          (a thread)
 """
 
 from __future__ import annotations
@@ -11,38 +11,27 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from itertools import repeat
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.compose import read_images
+from gpuloader.compose import cut_copies, draw_images
 from gpuloader.errors import ConfigError, DataError, LoaderError, describe
-from gpuloader.helpers.fed_threads import FedThreads
-from gpuloader.images.orientation import image_orientations
+from gpuloader.helpers.read_ahead import EndOfItems, ReadAhead
 from gpuloader.loading.argument_types import AnyDecoder, AnyDevice
 from gpuloader.loading.arguments import resolve_own_device
-from gpuloader.loading.decoding import build_pipeline
-from gpuloader.loading.delivery import by_view, channels_first, round_to_dtype
+from gpuloader.loading.decoding import Decoding
+from gpuloader.loading.delivery import finish
 from gpuloader.loading.iteration import Closing
-from gpuloader.loading.options import Decoder, as_value
+from gpuloader.loading.options import Decoder
 from gpuloader.loading.world import World
-from gpuloader.pipelines import (
-    Feed,
-    FilledSource,
-    Running,
-    UndecodableError,
-    cut_to_region,
-    find_undecodable,
-    release_unused_memory,
-)
 from gpuloader.plan import Draws, check_epoch, check_seed
 from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset
+from gpuloader.recipe.part import as_value
 
 __all__ = ["Stage"]
-
-_Kind: TypeAlias = tuple[bool, int]
-"""What a pipeline is built for: whether it decodes files, and the most images in a batch."""
 
 _log = logging.getLogger("gpuloader")
 
@@ -106,12 +95,8 @@ class Stage(Closing):
         self._device_id = device = resolve_own_device(device_id)
         decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
         self._decoder = decoding.on(device, World.of_process().decoding_threads(device))
-        self._views = [str(view.number) for view in recipe.each_view]
-        self._kind: list[_Kind] = [(True, 1)]
-        self._feed: Feed[_Batch] = Feed()
-        build = partial(_build, recipe, self._feed, self._kind, self._decoder, device)
-        self._running = Running(build, self._views, as_lists=recipe.batch == "list")
-        self._ahead: _Ahead | None = None
+        self._decoding: Decoding[_Batch] = Decoding(recipe, self._decoder, device)
+        self._reading: ReadAhead[_Batch] | None = None
 
     def __call__(self, source: Iterable[Any], *, epoch: int = 0) -> Iterator[tuple[Any, ...]]:
         """Iterates over the batches of a source, which a thread reads ahead; the loop's end or `break` ends the thread.
@@ -142,84 +127,27 @@ class Stage(Closing):
     def close(self) -> None:
         """Ends a loop and frees the pipeline with its memory; a later loop makes them again. Closing twice is fine."""
         self._end_loop()
-        self._running.drop()
-        self._feed.clear()
-        release_unused_memory()
+        self._decoding.close()
 
     def _iterate(self, batches: Iterator[Any], epoch: int) -> Iterator[tuple[Any, ...]]:
         self._end_loop()
-        gate = _Gate(self._recipe, self._seed, epoch, self.bad if self._skip else None, most=self._kind[0][1])
-        self._ahead = ahead = _Ahead(gate, batches, depth=self._decoder.prefetch + 1)
+        gate = _Gate(self._recipe, self._seed, epoch, self.bad if self._skip else None)
+        reads = repeat(partial(gate.read, batches))
+        self._reading = reading = ReadAhead(reads, self._decoder.prefetch + 1, "gpuloader-stage")
+        self._decoding.start(reading.take, gate.leave_out)
         try:
-            while (kind := ahead.next_kind()) is not None:
-                if kind != self._kind[0]:
-                    self._running.drop()
-                    self._kind[0] = kind
-                if not self._running.begun:  # also in a forked child
-                    self._feed.clear()
-                self._feed.restart(ahead.take)
-                while (views := self._decode(gate)) is not None:
-                    batch = self._feed.pop()
-                    yield self._deliver(batch, views)
-                    if self._ahead is not ahead:
-                        raise LoaderError("this loop is over: a later one over this Stage has begun, or it was closed")
-            self._ahead = None  # all was delivered, so the pipeline is kept for the next loop
+            while (decoded := self._decoding.next()) is not None:
+                batch, views = decoded
+                yield finish(self._recipe, views), *batch.columns
+                if self._reading is not reading:
+                    raise LoaderError("this loop is over: a later one over this Stage has begun, or it was closed")
         finally:
-            ahead.close()
-            if self._ahead is ahead:
-                self._end_loop()
+            reading.close()
 
     def _end_loop(self) -> None:
-        """Ends a loop in the middle, with its pipeline."""
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
-            self._running.drop()
-            self._feed.clear()
-
-    def _decode(self, gate: _Gate) -> list[Any] | None:
-        """Returns the images of each view of the first batch in flight; None after the last batch."""
-        failure: BaseException
-        while True:
-            try:
-                outputs = self._running.next()
-                return [outputs[view] for view in self._views]
-            except StopIteration:
-                failure = self._feed.failure or LoaderError("DALI ended before the source")
-            except UndecodableError as error:
-                failure = error
-            # Outside of `except`, because an error's context would hold DALI's frames, which hold the pipeline.
-            if isinstance(failure, UndecodableError):
-                self._leave_out(gate, str(failure))
-            elif isinstance(failure, _End):
-                return None
-            else:
-                raise failure
-
-    def _leave_out(self, gate: _Gate, message: str) -> None:
-        """Leaves the images that cannot be decoded out of the first batch in flight, and decodes the batches again."""
-        batch = self._feed.in_flight[0]
-        options = self._decoder.graph_options
-        threads = self._decoder.num_threads or 1
-        causes = find_undecodable(
-            self._recipe, batch.images, batch.drawn, self._device_id, threads, **options, message=message
-        )
-        if not causes:  # the images are not the cause
-            raise RuntimeError(message)
-        rest = gate.leave_out(batch, causes)
-        self._feed.put_back(rest)
-        if not rest.images:
-            self._feed.in_flight.popleft()
-
-    def _deliver(self, batch: _Batch, views: list[Any]) -> tuple[Any, ...]:
-        views = [view[: len(batch.images)] for view in views]
-        return (by_view(round_to_dtype(self._recipe, channels_first(self._recipe, views))), *batch.columns)
-
-
-def _build(recipe: Recipe, feed: Feed[_Batch], kind: Sequence[_Kind], decoder: Decoder, device_id: int | None) -> Any:  # noqa: ANN401
-    [(encoded, most)] = kind
-    source = FilledSource(feed, decoder.hw_load if encoded else None, most)
-    return build_pipeline(recipe, source, decoder, most, device_id, decoded=not encoded)
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,14 +159,12 @@ class _Batch:
         ids: (n,), with numbers in place of strings.
         images: n files (bytes,), or arrays (height, width, 3).
         drawn: what the recipe draws for them.
-        kind: that of the pipeline for it.
     """
 
     columns: Sequence[Any]
     ids: NDArray[np.int64]
     images: Sequence[NDArray[np.uint8]]
     drawn: Drawn
-    kind: _Kind
 
     def take(self, rows: NDArray[np.int64]) -> _Batch:
         return _Batch(
@@ -246,7 +172,6 @@ class _Batch:
             self.ids[rows],
             [self.images[row] for row in rows.tolist()],
             self.drawn.take(rows),
-            self.kind,
         )
 
 
@@ -255,36 +180,39 @@ class _Gate:
 
     Args:
         bad: images that are left out are added to it; None raises an error instead.
-        most: images in a batch, for which the pipeline is built.
     """
 
-    def __init__(self, recipe: Recipe, seed: int, epoch: int, bad: dict[int | str, str] | None, most: int) -> None:
+    def __init__(self, recipe: Recipe, seed: int, epoch: int, bad: dict[int | str, str] | None) -> None:
         self._recipe = recipe
         self._seed = seed
         self._epoch = epoch
         self._bad = bad
-        self._most = most
 
-    def read(self, given: object) -> _Batch:
-        """Makes a batch, which may be left without images."""
+    def read(self, given: Iterator[Any], wanted: Callable[[], bool]) -> _Batch:
+        """Makes the next batch that has images; raises EndOfItems if there is none."""
+        while wanted():
+            try:
+                each = next(given)
+            except StopIteration:
+                break
+            if (batch := self._make(each)) is not None:
+                return batch
+        raise EndOfItems
+
+    def _make(self, given: object) -> _Batch | None:
         images, ids, columns = _check(given)
-        recipe = self._recipe
-        encoded = bool(images) and isinstance(images[0], (bytes, bytearray))
-        files, sizes, refused = read_images(recipe, images)
-        self._most = max(self._most, 1 << (len(images) - 1).bit_length()) if images else self._most
-        turned = image_orientations(images) if encoded and recipe.orientation == "apply" else None
-        drawn = recipe.draw(Draws(self._seed, self._epoch, ids), sizes.reshape(-1, 2), turned)
-        batch = _Batch(columns, ids, files, drawn, (encoded, self._most))
-        if causes := {**drawn.too_large(), **refused}:
-            batch = self.leave_out(batch, causes)
-        if not (encoded and batch.images):
-            return batch
-        # In copies, as the bytes are the caller's.
-        files, drawn = cut_to_region([file.copy() for file in batch.images], batch.drawn)
+        draws = Draws(self._seed, self._epoch, ids)
+        files, drawn, causes = draw_images(self._recipe, images, draws)
+        batch: _Batch | None = _Batch(columns, ids, files, drawn)
+        if causes or not images:
+            batch = self.leave_out(_Batch(columns, ids, files, drawn), causes)
+        if batch is None:
+            return None
+        files, drawn = cut_copies(batch.images, batch.drawn)
         return replace(batch, images=files, drawn=drawn)
 
-    def leave_out(self, batch: _Batch, causes: Mapping[int, str]) -> _Batch:
-        """Returns a batch without some rows; raises DataError if bad images are errors."""
+    def leave_out(self, batch: _Batch, causes: Mapping[int, str]) -> _Batch | None:
+        """Returns a batch without some rows, or None without any; raises DataError if bad images are errors."""
         for row, cause in sorted(causes.items()):
             given = batch.columns[0][row]
             sample = str(given) if isinstance(given, str) else int(given)
@@ -296,7 +224,8 @@ class _Gate:
             if sample not in self._bad:
                 self._bad[sample] = cause
                 _log.warning("bad image left out: %r: %s", sample, cause)
-        return batch.take(np.setdiff1d(np.arange(len(batch.ids)), list(causes)))
+        rows = np.setdiff1d(np.arange(len(batch.ids)), list(causes))
+        return batch.take(rows) if len(rows) else None
 
 
 def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
@@ -343,58 +272,3 @@ def _hash(name: str) -> int:
 
 def _entries(column: Any, rows: NDArray[np.int64]) -> Any:  # noqa: ANN401
     return [column[row] for row in rows.tolist()] if isinstance(column, (list, tuple)) else column[rows]
-
-
-class _End(Exception):  # noqa: N818 - an end, not an error
-    """The source has no more batches of this kind."""
-
-
-class _Ahead:
-    """The batches of a source, which a thread reads before they are asked for."""
-
-    def __init__(self, gate: _Gate, batches: Iterator[Any], depth: int) -> None:
-        self._first: _Batch | BaseException | None = None
-        self._kind: _Kind | None = None
-        self._thread: FedThreads[bool, _Batch] = FedThreads(partial(_read, gate, batches), "gpuloader-stage")
-        for _ in range(depth):
-            self._thread.put(True)
-
-    def next_kind(self) -> _Kind | None:
-        """Returns the kind of the next batch, which `take` then gives; None at the end. Raises the source's error."""
-        first = self._wait()
-        if isinstance(first, _End):
-            return None
-        if isinstance(first, BaseException):
-            raise first
-        self._kind = first.kind
-        return first.kind
-
-    def take(self) -> _Batch | BaseException:
-        """Returns the next batch if it is of the same kind, `_End` if it is of another; or the source's error."""
-        first = self._wait()
-        if isinstance(first, BaseException):
-            return first
-        if first.kind != self._kind:
-            return _End()
-        self._first = None
-        self._thread.put(True)
-        return first
-
-    def close(self) -> None:
-        self._thread.close()
-
-    def _wait(self) -> _Batch | BaseException:
-        if self._first is None:
-            self._first = self._thread.get()
-        return self._first
-
-
-def _read(gate: _Gate, batches: Iterator[Any], _: bool, wanted: Callable[[], bool]) -> _Batch | None:
-    while wanted():
-        try:
-            given = next(batches)
-        except StopIteration:
-            break
-        if (batch := gate.read(given)).images:
-            return batch
-    raise _End

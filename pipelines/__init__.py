@@ -2,13 +2,13 @@
 
 from gpuloader.pipelines.blame import GOOD_SIZE, good_jpeg
 from gpuloader.pipelines.drawn_source import drawn_source
-from gpuloader.pipelines.feed import Feed
+from gpuloader.pipelines.feed import Feed, FeedBatch
 from gpuloader.pipelines.graph import Source, recipe_pipeline
 from gpuloader.pipelines.inputs import LastStep
 from gpuloader.pipelines.kernels.cutting import cut_to_region
 from gpuloader.pipelines.kernels.reading import read_cached
 from gpuloader.pipelines.operators import decoder_buffers
-from gpuloader.pipelines.running import FilledSource, Running, UndecodableError, release_unused_memory
+from gpuloader.pipelines.running import Running, UndecodableError, release_unused_memory
 from gpuloader.pipelines.steps import check_for_gpu
 from gpuloader.pipelines.triage import find_undecodable, taken_by_engines
 from gpuloader.pipelines.whole import WholeDecoder
@@ -16,7 +16,7 @@ from gpuloader.pipelines.whole import WholeDecoder
 __all__ = [
     "GOOD_SIZE",
     "Feed",
-    "FilledSource",
+    "FeedBatch",
     "LastStep",
     "Running",
     "Source",

@@ -22,7 +22,7 @@ def drawn_source(jpegs: Sequence[bytes], preset: AnyPreset, batch_size: int, see
     Image n gets the draws of sample n, the same as in `Compose(...)(jpegs, seed=seed, epoch=epoch)`.
 
     Args:
-        jpegs: the files, at least one, in any format of the recipe's `formats`.
+        jpegs: the files, at least one, JPEG, PNG or WebP.
         preset: the recipe, as a `GPULoader` takes it.
         batch_size: images in a batch; the last one of an epoch may have fewer.
         seed: an integer in [0, 2**64).
@@ -31,7 +31,7 @@ def drawn_source(jpegs: Sequence[bytes], preset: AnyPreset, batch_size: int, see
         DataError: an image cannot be decoded; the message names the first one.
     """
     recipe = load_preset(preset)
-    files, sizes = admit_all(jpegs, recipe.max_pixels, recipe.formats)
+    files, sizes = admit_all(jpegs, recipe.max_pixels)
     turned = image_orientations(jpegs) if recipe.orientation == "apply" else np.zeros(len(files), np.int64)
 
     def batches() -> Iterator[tuple[list[Any], Drawn] | None]:

@@ -6,11 +6,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
+
 from gpuloader.recipe import Drawn
 
 
 class FeedBatch(Protocol):
-    """A batch as a pipeline takes it."""
+    """A batch as a pipeline takes it, of at least one image."""
 
     @property
     def images(self) -> Sequence[Any]: ...
@@ -25,32 +27,76 @@ BatchT = TypeVar("BatchT", bound=FeedBatch)
 class Feed(Generic[BatchT]):
     """The source that the pipeline calls for its next batch.
 
-        in_flight:   unwanted | given to the pipeline | left of a pipeline that failed
+        in_flight:   unwanted | given to the pipeline | left of a pipeline that failed, or for the next one
                               ^ _unwanted             ^ _with_pipeline
 
+    It repeats the images of small batches, if a GPU's JPEG engines decode. The first batch of a pipeline sets how many
+    JPEGs of any later batch the engines can get. If the first batch were a short one, an image's decoder would depend
+    on where the run was resumed. And if there are several engines, nvImageCodec 0.9 decodes a batch of one JPEG in
+    another way, which may round differently.
+
+    Args:
+        hw_load: the decoder's share for the engines.
+        rows: the most images of a batch, as far as it is known.
+
     Attributes:
-        in_flight: the batches that were read and not delivered yet, in order; those no longer wanted come first.
-        failure: the error that ended the feed.
+        rows: the most images that the pipeline takes.
+        encoded: whether it takes files; otherwise it takes arrays.
+        in_flight: the batches that were taken and not delivered yet, in order; those no longer wanted come first.
+        failure: what came in place of a further batch.
+        stopped: whether the pipeline was told that nothing comes, and has not said so yet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hw_load: float | None, rows: int) -> None:
+        self._by_engines = bool(hw_load)
         self._take: Callable[[], BatchT | BaseException] | None = None
-        self.in_flight: deque[BatchT] = deque()
-        self.failure: BaseException | None = None
+        self._begins = True
         self._with_pipeline = 0  # how many of those in flight the pipeline has
         self._unwanted = 0  # how many of these are no longer wanted
+        self.rows = rows
+        self.encoded = True
+        self.in_flight: deque[BatchT] = deque()
+        self.failure: BaseException | None = None
+        self.stopped = False
+
+    def begin(self) -> bool:
+        """Makes `rows` and `encoded` fit the coming batch, for a new pipeline; returns whether there is one."""
+        if not self._has_next():
+            return False
+        images = self.in_flight[self._with_pipeline].images
+        self._begins, self.stopped, self.encoded = True, False, _is_file(images[0])
+        least = max(len(images), 2 if self._filled else 1)
+        if least > self.rows:
+            self.rows = 1 << (least - 1).bit_length()
+        return True
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a batch that the pipeline has not been given."""
+        return self._with_pipeline < len(self.in_flight)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all batches before `failure` were delivered."""
+        return self.failure is not None and not self.in_flight
 
     def __call__(self) -> tuple[Sequence[Any], Drawn]:
-        """Returns the encoded images of the next batch, and what is drawn for them.
+        """Returns the images of the next batch, and what is drawn for them; each may be there more than once.
 
         The only exception that DALI accepts here is StopIteration, after which it still returns the earlier batches.
-        So an error is kept in `failure` until the caller has had these.
+        So an error is kept in `failure` until the caller has had these. So does a batch that does not fit.
         """
-        if self._with_pipeline == len(self.in_flight):
-            self.in_flight.append(self._next())
+        if not self._has_next() or not self._fits(batch := self.in_flight[self._with_pipeline]):
+            self.stopped = True
+            raise StopIteration
+        images, drawn = batch.images, batch.drawn
         self._with_pipeline += 1
-        batch = self.in_flight[self._with_pipeline - 1]
-        return batch.images, batch.drawn
+        least = (self.rows if self._begins else 2) if self._filled else 1
+        self._begins = False
+        if len(images) >= least:
+            return images, drawn
+        again = np.resize(np.arange(len(images)), least)
+        return [images[row] for row in again.tolist()], drawn.take(again)
 
     def pop(self) -> BatchT:
         """Removes and returns the first batch in flight, which the pipeline has returned."""
@@ -63,13 +109,13 @@ class Feed(Generic[BatchT]):
         Args:
             take: returns the next batch, or the error with which the batches end.
         """
-        while len(self.in_flight) > self._with_pipeline:
+        while self.waits:
             self.in_flight.pop()
         self._take, self.failure, self._unwanted = take, None, self._with_pipeline
 
     def clear(self) -> None:
         """Forgets all batches, when there is no pipeline any more."""
-        self._take = self.failure = None
+        self._take, self.failure, self.stopped = None, None, False
         self._with_pipeline = self._unwanted = 0
         self.in_flight.clear()
 
@@ -89,17 +135,31 @@ class Feed(Generic[BatchT]):
         self._with_pipeline = 0
         return unwanted > 0
 
-    def put_back(self, batch: BatchT) -> None:
-        """Gives all batches in flight again, to another pipeline, with `batch` in place of the first."""
-        self.in_flight[0] = batch
+    def put_back(self, batch: BatchT | None) -> None:
+        """Gives all batches in flight again, to another pipeline, with `batch` in place of the first, or without it."""
+        self.in_flight.popleft()
+        if batch is not None:
+            self.in_flight.appendleft(batch)
         self._with_pipeline = 0
 
-    def _next(self) -> BatchT:
-        if self.failure is not None or self._take is None:
-            raise StopIteration
-        outcome = self._take()
-        if isinstance(outcome, BaseException):
-            # Do not raise it here: its traceback would hold DALI's frames, and these the pipeline.
-            self.failure = outcome
-            raise StopIteration
-        return outcome
+    @property
+    def _filled(self) -> bool:
+        return self._by_engines and self.encoded
+
+    def _fits(self, batch: BatchT) -> bool:
+        return len(batch.images) <= self.rows and _is_file(batch.images[0]) == self.encoded
+
+    def _has_next(self) -> bool:
+        """Takes a batch unless one waits; returns whether one waits now."""
+        if not self.waits and self.failure is None and self._take is not None:
+            outcome = self._take()
+            if isinstance(outcome, BaseException):
+                # Do not raise it here: its traceback would hold DALI's frames, and these the pipeline.
+                self.failure = outcome
+            else:
+                self.in_flight.append(outcome)
+        return self.waits
+
+
+def _is_file(image: Any) -> bool:  # noqa: ANN401
+    return bool(image.ndim == 1)

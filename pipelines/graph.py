@@ -142,7 +142,7 @@ def recipe_graph(
     )
     inputs = like.replaced_by(given)
     if not decoded:
-        image = decode_region(image, inputs.region, device, preset, largest_image, decoder_options, region)
+        image = decode_region(image, inputs.region, device, largest_image, decoder_options, region)
     elif device == "gpu":
         image = cut_region(image, inputs.region).gpu()
     each_view = zip(inputs.views, preset.each_view, strict=True)

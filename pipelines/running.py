@@ -7,15 +7,11 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-import numpy as np
-from numpy.typing import NDArray
 from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 from nvidia.dali.pipeline import Pipeline
 
 from gpuloader.helpers.forking import at_fork
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
-from gpuloader.pipelines.graph import Source
-from gpuloader.recipe import Drawn
 
 _ahead: WeakSet[Running] = WeakSet()
 
@@ -42,16 +38,23 @@ class Running:
         views: names of the pipeline's outputs; with them, `next` returns torch tensors by these names, and DALI makes
             the next batches at the same time. Without them, it returns DALI's outputs.
         as_lists: whether `next` returns a list of tensors for each view, whose shapes may differ.
+        between_calls: whether the pipeline works between two calls of `next`, and so needs its memory then.
     """
 
-    def __init__(self, build: Callable[[], Pipeline], views: Sequence[str] = (), as_lists: bool = False) -> None:
+    def __init__(
+        self,
+        build: Callable[[], Pipeline],
+        views: Sequence[str] = (),
+        as_lists: bool = False,
+        between_calls: bool = False,
+    ) -> None:
         self._build = build
         self._views = list(views)
         self._as_lists = as_lists
         self._pipeline: Pipeline | None = None
         self._iterator: Any = None
         self._ended = False  # until the source is asked again
-        if views:
+        if between_calls:
             _ahead.add(self)
         at_fork(self, Running._leave_to_the_parent)
 
@@ -110,41 +113,3 @@ class Running:
         if self._pipeline is not None:
             leak_after_fork(self._pipeline)
         self.drop()
-
-
-class FilledSource:
-    """A source that repeats the samples of small batches.
-
-    The first batch of a pipeline sets how many JPEGs of any later batch the GPU's engines can get. If the first batch
-    were a short one, an image's decoder would depend on where the run was resumed. And if there are several engines,
-    nvImageCodec 0.9 decodes a batch of one JPEG in another way, which may round differently.
-
-    Args:
-        source: gives the batches.
-        hw_load: the decoder's; nothing is repeated if it uses no engines.
-        rows: of the first batch of a pipeline.
-
-    Attributes:
-        rows: the most rows that it adds up to.
-    """
-
-    def __init__(self, source: Source, hw_load: float | None, rows: int) -> None:
-        self._source = source
-        self._least = 2 if hw_load else 1
-        self.rows = max(self._least, rows if hw_load else 1)
-        self._begins = True
-
-    def begin(self, batch_size: int) -> int:
-        """Fills the next batch, the first of a new pipeline; returns the batch size that the pipeline needs."""
-        self._begins = True
-        return max(self.rows, batch_size)
-
-    def __call__(self) -> tuple[Sequence[NDArray[np.uint8]], Drawn]:
-        """Returns a batch of the source, with as many rows as it needs."""
-        images, drawn = self._source()
-        rows = self.rows if self._begins else self._least
-        self._begins = False
-        if len(images) >= rows:
-            return images, drawn
-        again = np.resize(np.arange(len(images)), rows)
-        return [images[row] for row in again.tolist()], drawn.take(again)

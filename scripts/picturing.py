@@ -1,7 +1,6 @@
 """Every operation of a recipe: how far it is from torchvision's, and what it looks like.
 
-`scripts/operations` writes docs/operations/differences.json, a picture of each, and the page's generated part. It also
-draws docs/buckets.svg.
+`scripts/operations` writes docs/operations/differences.json, a picture of each, and the page's generated part.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from PIL import Image, ImageDraw, ImageFont
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/support"))
 
-import drawing  # noqa: E402
 from gpu_graph import run_gpu_graph  # noqa: E402
 from making import encoded  # noqa: E402
 from reference import placed_by_torchvision, run_program  # noqa: E402
@@ -119,7 +117,6 @@ def main() -> None:
         picture(examples).save(FOLDER / f"{name}.jpg", quality=80)
         sys.stderr.write(f"{name}: {measured[name]}\n")
     mixed().save(FOLDER / "Mix.jpg", quality=80)
-    drawing.write()
     PAGE.write_text(replaced(PAGE.read_text(), page(measured)))
 
 

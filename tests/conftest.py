@@ -6,11 +6,10 @@ import os
 import shutil
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from datetime import date
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from zlib import crc32
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run beside each other; before torch is imported
 
@@ -24,76 +23,41 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # --- long sweeps
 
 
-_LEFT_OUT = pytest.StashKey[int]()
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--sample", metavar="N", help='which rows of long sweeps run: the N-th sample, or "all"')
+    parser.addoption("--sample", choices=("fixed", "all"), default="fixed", help="which rows of long sweeps run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_program(*names): skipped where one of these is not installed")
-    config.addinivalue_line("markers", "slow(kept, of): a long sweep, of which that many rows run, others each day")
-    if config.option.sample is None:
-        config.option.sample = str(date.today().toordinal())  # xdist's workers are told
-
-
-def pytest_report_header(config: pytest.Config) -> str:
-    sample = config.option.sample
-    if sample == "all":
-        return "long sweeps: all rows"
-    return f"long sweeps: a sample of their rows, that of --sample {sample}; --sample all runs all"
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:  # noqa: ANN401 - xdist's; all workers leave out the same
-    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if left_out := config.stash.get(_LEFT_OUT, 0):
-        terminalreporter.write_line(f"{left_out} rows of long sweeps were left out; --sample all runs them too")
+    config.addinivalue_line(
+        "markers", "slow(kept, of): a long sweep, of which that many rows run; --sample all runs all"
+    )
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.sample == "all":
         return
-    sweeps: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    sweeps: defaultdict[str, defaultdict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         if marker := item.get_closest_marker("slow"):  # `of` names a sweep of several tests
-            sweeps[marker.kwargs.get("of") or item.nodeid.partition("[")[0]].append(item)
+            sweep = marker.kwargs.get("of") or item.nodeid.partition("[")[0]
+            page, found, _ = item.nodeid.rpartition(".md-")  # snippets of a page are a row: each needs those before it
+            sweeps[sweep][page if found else item.nodeid].append(item)
     left_out: set[pytest.Item] = set()
-    for sweep in sweeps.values():
-        rows = list(_as_rows(sweep).values())
-        kept = min(next(sweep[0].iter_markers("slow")).kwargs["kept"], len(rows))
-        first = int(config.option.sample)
-        running = [rows[(first + len(rows) * i // kept) % len(rows)] for i in range(kept)]
-        left_out |= set(sweep).difference(*running)
-    config.stash[_LEFT_OUT] = len(left_out)
+    for rows in sweeps.values():
+        by_hash = sorted(rows, key=lambda name: crc32(name.encode()))
+        kept = next(rows[by_hash[0]][0].iter_markers("slow")).kwargs["kept"]
+        left_out |= {item for name in by_hash[kept:] for item in rows[name]}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 
 
-def _as_rows(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
-    """The rows of a sweep; snippets of a page are one, because each needs those before it."""
-    rows: defaultdict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        page, found, _ = item.nodeid.rpartition(".md-")
-        rows[page if found else item.nodeid].append(item)
-    return rows
-
-
 @pytest.fixture
 def places(request: pytest.FixtureRequest) -> Callable[[int], Iterator[int]]:
-    """`places(7)` counts on without end: every seventh number, others each day; all with `--sample all`."""
-    sample = request.config.option.sample
-    return lambda every: count() if sample == "all" else count(int(sample) % every, every)
+    """`places(7)` counts on without end: every seventh number; all with `--sample all`."""
+    name = request.node.nodeid.encode()
+    return lambda every: count() if request.config.option.sample == "all" else count(crc32(name) % every, every)
 
 
 # --- programs that a bare machine lacks

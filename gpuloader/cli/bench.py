@@ -2,73 +2,64 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpuloader.cli.options import (
     AsJson,
-    BatchSize,
+    Cpu,
+    DeviceId,
     LabelFrom,
     Preset,
     Quarantine,
     Shards,
     Shuffle,
     chosen_device,
-    loader_arguments,
+    label_source,
 )
-from gpuloader.cli.printing import print_json, say
+from gpuloader.cli.printing import finish, say
+from gpuloader.cli.signatures import from_tool
 from gpuloader.helpers.text import counted, format_bytes
 
 if TYPE_CHECKING:
     from gpuloader.tools.bench_result import BenchResult, DeviceFigures
 
 
+@from_tool("gpuloader.tools.bench.bench", "batch_size", "seconds", "plot")
 def bench(
     shards: Shards,
+    run: Callable[..., Any],
     preset: Preset = "imagenet_train",
-    batch_size: BatchSize = None,
-    device_id: Annotated[int | None, typer.Option(help="The GPU to measure, in addition to the CPU.")] = None,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Measure the CPU only.")] = False,
+    device_id: DeviceId = None,
+    cpu: Cpu = False,
     num_threads: Annotated[int | None, typer.Option(help="Number of threads that decode.")] = None,
     shuffle: Shuffle = None,
     label_from: LabelFrom = "auto",
     quarantine: Quarantine = None,
-    seconds: Annotated[float, typer.Option(help="How long to measure on each device.")] = 20,
-    plot: Annotated[Path | None, typer.Option(help="A picture of the figures to write; needs matplotlib.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measures what each stage of loading costs on your shards and machine, and names the bottleneck.
 
+    It measures the CPU, and the GPU if there is one.
+
     Example: gpuloader bench shards/train/ --preset imagenet_train
     """
-    from gpuloader.tools.bench import bench as run
-    from gpuloader.tools.measuring import LARGEST_BATCH
-
-    arguments = loader_arguments(preset, shuffle, label_from, quarantine)
+    arguments: dict[str, Any] = {"preset": preset, "label_from": label_source(label_from)}
+    arguments |= {} if shuffle is None else {"shuffle": shuffle}
+    arguments |= {} if quarantine is None else {"on_error": {"known": quarantine}}
     arguments |= {} if num_threads is None else {"decoder": {"num_threads": num_threads}}
-    result = run(
-        shards,
-        batch_size,
-        chosen_device(cpu, device_id),
-        seconds=seconds,
-        plot=plot,
-        progress=True,
-        **arguments,
-    )
-    if as_json:
-        print_json(result)
-        return
-    data = result.data
+    finish(run(shards, device_id=chosen_device(cpu, device_id), progress=True, **arguments), as_json, _print)
+
+
+def _print(result: BenchResult) -> None:
+    data, settings = result.data, result.settings
     say(f"machine  {result.machine}")
     held = f"{counted(data.images, 'image')} of {format_bytes(data.image_bytes)} in {counted(data.shards, 'shard')}"
-    say(f"data     {held}; {preset}")
-    size = result.settings["batch_size"]
-    if batch_size is None and size < LARGEST_BATCH:
-        say(f"batch    {size}, because there are fewer than {LARGEST_BATCH} images; --batch-size sets another")
+    say(f"data     {held}; {settings['preset']}")
     for device in result.devices:
-        _print_device(device, size)
+        _print_device(device, settings["batch_size"])
     say()
     say(_caching_note(result))
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from gpuloader.cli.options import AsJson, Cpu, ShardsOrLoader, chosen_device, loader_of
-from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, at_byte, print_json, say
+from gpuloader.cli.printing import at_byte, finish, say
+from gpuloader.cli.signatures import from_tool
 from gpuloader.helpers.text import counted
 
 if TYPE_CHECKING:
     from gpuloader.tools.check import CheckResult
 
 
+@from_tool("gpuloader.tools.check.check_shards", "quarantine")
 def check(
     context: typer.Context,
     shards: ShardsOrLoader,
-    quarantine: Annotated[
-        Path | None, typer.Option(help="Write the bad samples to this file, for on_error=BadImages(known=...).")
-    ] = None,
+    run: Callable[..., Any],
     cpu: Cpu = False,
     as_json: AsJson = False,
 ) -> None:
@@ -33,21 +33,10 @@ def check(
 
     Example: gpuloader check train.yaml
     """
-    loader = loader_of(context, shards, preset="imagenet_train", fields=())
-    from gpuloader.tools.check import check_shards
-
-    result = check_shards(
-        loader["tar"],
-        fields=loader["fields"],
-        preset=loader["preset"],
-        quarantine=quarantine,
-        cache=loader.get("cache"),
-        device_id=chosen_device(cpu, loader.get("device_id")),
-        progress=True,
-    )
-    print_json(result) if as_json else _print(result)
-    if not result.all_well:
-        raise typer.Exit(FOUND_SOMETHING_WRONG)
+    loader = loader_of(context)
+    checked = {name: loader[name] for name in ("preset", "fields", "cache") if name in loader}
+    result = run(loader["tar"], device_id=chosen_device(cpu, loader.get("device_id")), progress=True, **checked)
+    finish(result, as_json, _print, wrong=not result.all_well)
 
 
 def _print(result: CheckResult) -> None:

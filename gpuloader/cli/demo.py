@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gpuloader.cli.options import Cpu, chosen_device
 from gpuloader.cli.printing import say
+from gpuloader.cli.signatures import from_tool
 
 
+@from_tool("gpuloader.demo.run.run_demo", "seed")
 def demo(
+    run: Callable[..., Any],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the picture.")] = Path("demo.png"),
     keep: Annotated[
         Path | None,
         typer.Option(help="A folder to keep the pictures in: photos/ and shards/. Without it, they are removed."),
     ] = None,
     cpu: Cpu = False,
-    seed: Annotated[int, typer.Option(help="Decides the pictures, their order and the net.")] = 0,
 ) -> None:
     """Makes pictures, trains a small net on them through GPULoader, and draws its predictions for other pictures.
 
@@ -27,10 +30,10 @@ def demo(
 
     Example: gpuloader demo --keep .
     """
-    from gpuloader.demo.run import PHOTOS, SHARDS, run_demo
+    from gpuloader.demo.run import PHOTOS, SHARDS
 
     with tempfile.TemporaryDirectory(prefix="gpuloader-demo-") as folder:
-        result = run_demo(keep or Path(folder), output, chosen_device(cpu), seed)
+        result = run(keep or Path(folder), output, chosen_device(cpu))
     say(f"device              {result.device}")
     say(f"accuracy            {result.accuracy:.1%} of {result.evaluated} pictures that it had not seen, each once")
     say(f"training            {result.train_images_per_second:.0f} images/s")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpuloader.cli.options import AsJson
-from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
+from gpuloader.cli.printing import finish, say
 
 
 def doctor(
@@ -28,12 +28,12 @@ def doctor(
     from gpuloader.tools.doctor import examine
 
     findings = examine(shards)
-    if as_json:
-        print_json({"findings": [asdict(finding) for finding in findings]})
-    else:
-        for finding in findings:
-            say(f"{finding.status:<9}{finding.name:<18}{finding.found}")
-            if finding.advice:
-                say(f"{'':<27}{finding.advice}")
-    if any(finding.status == "failure" for finding in findings):
-        raise typer.Exit(FOUND_SOMETHING_WRONG)
+    failed = any(finding.status == "failure" for finding in findings)
+    finish({"findings": [asdict(finding) for finding in findings]}, as_json, _print, wrong=failed)
+
+
+def _print(result: dict[str, list[dict[str, str]]]) -> None:
+    for finding in result["findings"]:
+        say(f"{finding['status']:<9}{finding['name']:<18}{finding['found']}")
+        if finding["advice"]:
+            say(f"{'':<27}{finding['advice']}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gpuloader.cli.options import AsJson, Preset, Shards
-from gpuloader.cli.printing import print_json, say
+from gpuloader.cli.options import AsJson, LabelFrom, Preset, ShardsOrLoader, loader_of
+from gpuloader.cli.printing import finish, say
+from gpuloader.cli.signatures import from_tool
 from gpuloader.helpers.text import counted, format_bytes
 
 if TYPE_CHECKING:
@@ -19,44 +19,27 @@ _BAR = 30
 _CLASSES_SHOWN = 5
 
 
+@from_tool("gpuloader.tools.info.describe_shards", "batch_size")
 def info(
-    shards: Shards,
-    label_from: Annotated[
-        Literal["cls", "folder", "folder:top", "auto", "default"], typer.Option(help="Where labels come from.")
-    ] = "default",
+    context: typer.Context,
+    shards: ShardsOrLoader,
+    run: Callable[..., Any],
+    label_from: LabelFrom = "default",
     preset: Preset = "imagenet_train",
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="The batch size for the estimate of the loader's memory.")
-    ] = 256,
-    buckets: Annotated[bool, typer.Option("--buckets", help="Count the samples in aspect-ratio buckets.")] = False,
-    bucket_area: Annotated[int, typer.Option(min=1, help="The most pixels of a bucket's images.")] = 1024**2,
-    bucket_step: Annotated[int, typer.Option(min=1, help="What both sides are multiples of.")] = 64,
-    bucket_ratios: Annotated[tuple[float, float], typer.Option(help="The smallest and the largest width / height.")] = (
-        0.5,
-        2.0,
-    ),
-    quarantine: Annotated[
-        Path | None, typer.Option(help="A file of known bad images, which buckets count as a loader does.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Says what is in the shards: samples, classes, sizes, formats, and the memory that a loader needs for them.
 
-    Example: gpuloader info shards/train/
-    """
-    from gpuloader.loading.buckets import Buckets
-    from gpuloader.tools.info import describe_shards
+    Of a loader's YAML with buckets, it also counts the samples in each.
 
-    result = describe_shards(
-        shards,
-        label_from=label_from,
-        preset=preset,
-        batch_size=batch_size,
-        buckets=Buckets(area=bucket_area, step=bucket_step, ratios=bucket_ratios) if buckets else None,
-        known_bad=quarantine,
-        progress=True,
-    )
-    print_json(result) if as_json else _print(result)
+    Example: gpuloader info shards/train/
+
+    Example: gpuloader info train.yaml
+    """
+    loader = loader_of(context, "label_from", "preset", "batch_size")
+    described = ("label_from", "preset", "batch_size", "decoder", "sampling", "on_error")
+    arguments = {name: loader[name] for name in described if name in loader}
+    finish(run(loader["tar"], progress=True, **arguments), as_json, _print)
 
 
 def _print(info: Info) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -20,23 +19,19 @@ def label_source(text: str) -> str | None:
     return None if text == "none" else text
 
 
-def loader_arguments(preset: str, shuffle: str | None, label_from: str, quarantine: Path | None) -> dict[str, Any]:
-    """Returns `GPULoader`'s arguments that these options name; the loader decides those that are missing."""
-    arguments: dict[str, Any] = {"preset": preset, "label_from": label_source(label_from)}
-    arguments |= {} if shuffle is None else {"shuffle": shuffle}
-    return arguments | ({} if quarantine is None else {"on_error": {"known": str(quarantine)}})
-
-
-def loader_of(context: typer.Context, shards: list[str], **options: Any) -> dict[str, Any]:  # noqa: ANN401
+def loader_of(context: typer.Context, *names: str) -> dict[str, Any]:
     """Returns a loader's arguments: those in its YAML file, or `tar`, and these options of the command.
 
     What the user writes on the command line replaces what is in the file.
     """
     from gpuloader.tools.loader_file import read_loader
 
-    sources = {name: context.get_parameter_source(name) for name in options}
+    options = {name: context.params[name] for name in names}
+    if "label_from" in options:
+        options["label_from"] = label_source(options["label_from"])
+    sources = {name: context.get_parameter_source(name) for name in names}
     written = {name: options[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-    return {**options, **read_loader(shards), **written}
+    return {**options, **read_loader(context.params["shards"]), **written}
 
 
 def part_of(text: str) -> tuple[int, int]:
@@ -64,13 +59,11 @@ Shards = Annotated[
 Preset = Annotated[
     str, typer.Option("--preset", "-p", help="A preset's name, or a YAML file.", autocompletion=complete_preset)
 ]
-BatchSize = Annotated[
-    int | None, typer.Option(help="Images in a batch; by default 128, or fewer if there are fewer images.")
-]
 LabelFrom = Annotated[
     str, typer.Option(help="Where labels are: cls, json:NAME, folder, folder:top, none, auto or default.")
 ]
 Shuffle = Annotated[str | None, typer.Option(help="none, full, block or shards; the default depends on the recipe.")]
-Quarantine = Annotated[Path | None, typer.Option(help="A file of known bad images.")]
+Quarantine = Annotated[str | None, typer.Option(help="A file of known bad images.")]
+DeviceId = Annotated[int | None, typer.Option(help="The GPU; by default the first one, if there is one.")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Use the CPU even if there is a GPU.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]

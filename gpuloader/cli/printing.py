@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from gpuloader.helpers.text import printable
 
@@ -20,6 +23,13 @@ def say(line: str = "") -> None:
 def at_byte(offset: int) -> str:
     """Says where in a shard something is; nothing for a file in a folder, which is named instead."""
     return f" at byte {offset}" if offset else ""
+
+
+def finish(result: Any, as_json: bool, print_text: Callable[[Any], None], wrong: bool = False) -> None:  # noqa: ANN401
+    """Prints a result as JSON or as text; if something is wrong, the command exits with 3."""
+    print_json(result) if as_json else print_text(result)
+    if wrong:
+        raise typer.Exit(FOUND_SOMETHING_WRONG)
 
 
 def print_json(result: Any) -> None:  # noqa: ANN401

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,17 +15,22 @@ from gpuloader.cli.options import (
     Preset,
     ShardsOrLoader,
     chosen_device,
-    label_source,
     loader_of,
 )
-from gpuloader.cli.printing import print_json, say
+from gpuloader.cli.printing import finish, say
+from gpuloader.cli.signatures import from_tool
 from gpuloader.errors import kind_of
 from gpuloader.helpers.text import counted
 
+if TYPE_CHECKING:
+    from gpuloader.tools.show import Shown
 
+
+@from_tool("gpuloader.tools.show.show", "versions", "columns", "seed")
 def show(
     context: typer.Context,
     shards: ShardsOrLoader,
+    run: Callable[..., Any],
     preset: Preset = "imagenet_train",
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Replaces a value of the recipe: RandomResizedCrop.size=160.")
@@ -36,9 +41,6 @@ def show(
     count: Annotated[int, typer.Option(help="How many samples, drawn from all of the data.")] = 8,
     ids: Annotated[list[int] | None, typer.Option("--id", help="A sample by its number; may be repeated.")] = None,
     keys: Annotated[list[str] | None, typer.Option("--key", help="A sample by its key; may be repeated.")] = None,
-    versions: Annotated[int, typer.Option(help="Versions of each sample: those of epochs 0, 1 and so on.")] = 4,
-    columns: Annotated[int | None, typer.Option(help="Images in a row, including the original.")] = None,
-    seed: Annotated[int, typer.Option(help="The seed of the training.")] = 0,
     label_from: LabelFrom = "default",
     cpu: Cpu = False,
     serve: Annotated[bool, typer.Option("--serve", help="Serve a page to browse samples, on this machine.")] = False,
@@ -57,33 +59,30 @@ def show(
     """
     from gpuloader.tools.show_arguments import as_recipe, check_picture, check_shown
 
-    loader = loader_of(context, shards, preset=preset, seed=seed, label_from=label_source(label_from))
-    tar, recipe = loader["tar"], as_recipe(loader["preset"])
-    overrides = _overrides(changes or [])
-    samples: list[int | str] | int = [*(ids or []), *(keys or [])] or count
-    check_shown(tar, recipe, overrides, loader["seed"])
-    if not serve:
-        check_picture(output, samples, versions, columns)
+    loader = loader_of(context, "preset", "seed", "label_from")
     common: dict[str, Any] = {
-        "preset": recipe,
-        "overrides": overrides,
+        "preset": as_recipe(loader["preset"]),
+        "overrides": _overrides(changes or []),
         "seed": loader["seed"],
         "label_from": loader["label_from"],
         "fields": loader.get("fields"),
         "device_id": chosen_device(cpu, loader.get("device_id")),
     }
+    check_shown(loader["tar"], common["preset"], common["overrides"], common["seed"])
     if serve:
         from gpuloader.tools.serve import serve as serve_page
 
-        serve_page(tar, port=port, ready=lambda url: print(f"{url}    (Ctrl-C ends it)", flush=True), **common)
+        serve_page(
+            loader["tar"], port=port, ready=lambda url: print(f"{url}    (Ctrl-C ends it)", flush=True), **common
+        )
         return
-    from gpuloader.tools import show as tool
+    samples: list[int | str] | int = [*(ids or []), *(keys or [])] or count
+    check_picture(output, samples, context.params["versions"], context.params["columns"])
+    finish(run(loader["tar"], output, samples=samples, **common), as_json, _print)
 
-    shown = tool.show(tar, output, samples=samples, versions=versions, columns=columns, **common)
-    if as_json:
-        print_json(shown)
-        return
-    drawn = f"{counted(len(shown.samples), 'sample')} in {counted(versions, 'version')}"
+
+def _print(shown: Shown) -> None:
+    drawn = f"{counted(len(shown.samples), 'sample')} in {counted(len(shown.epochs), 'version')}"
     say(f"{shown.picture}: {drawn}, {shown.width} x {shown.height} pixels")
     if shown.mix_left_out:
         say("the recipe's MixUp and CutMix are left out")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuloader.cli.options import AsJson, Cpu, chosen_device
-from gpuloader.cli.printing import FOUND_SOMETHING_WRONG, print_json, say
+from gpuloader.cli.options import AsJson, Cpu, DeviceId, chosen_device
+from gpuloader.cli.printing import finish, say
 from gpuloader.helpers.text import counted
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def verify(
         list[str] | None,
         typer.Option(help="Run recipes, operations, forms, repeats, formats, cuts or bad-images only; repeatable."),
     ] = None,
-    device_id: Annotated[int | None, typer.Option(help="The GPU to verify.")] = None,
+    device_id: DeviceId = None,
     cpu: Cpu = False,
     as_json: AsJson = False,
 ) -> None:
@@ -43,9 +43,7 @@ def verify(
     with tempfile.TemporaryDirectory() as folder:
         tar = shards or [str(path) for path in write_shards(Path(folder), "pictures", _PICTURES, seed=0)]
         result = run(tar, chosen_device(cpu, device_id), checks=check or (), progress=True)
-    print_json(result) if as_json else _print(result)
-    if not result.all_well:
-        raise typer.Exit(FOUND_SOMETHING_WRONG)
+    finish(result, as_json, _print, wrong=not result.all_well)
 
 
 def _print(result: Verification) -> None:

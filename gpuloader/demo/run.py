@@ -64,6 +64,12 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
     The pictures are `folder`/photos/train/CLASS/000000.jpg and following, and those of photos/val. They are also in the
     shards `folder`/shards/train/train-0000.tar and following, and `folder`/shards/val/val-0000.tar.
 
+    Args:
+        folder: where the pictures and shards are written.
+        picture: the picture of predictions to write.
+        device_id: as `GPULoader` takes it.
+        seed: decides the pictures, their order and the net.
+
     Raises:
         ConfigError: `picture` is not a .png or .jpg in a folder that exists.
         StateError: `folder` has photos or shards already.

@@ -19,6 +19,11 @@ def as_python_integer(value: Any) -> Any:  # noqa: ANN401
     return value.item() if isinstance(value, np.integer) else value
 
 
+def as_python_number(value: object) -> object:
+    """Converts Numpy's numbers and bools to Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def innermost(content: Any, path: str) -> tuple[Any, str]:  # noqa: ANN401
     """Follows a path such as "a.b" into JSON; returns the last value that it leads into, and the rest of the path.
 

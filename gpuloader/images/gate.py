@@ -3,13 +3,13 @@
 DALI gets JPEG, PNG and WebP. If DALI 2.4 gets an image with a header that it cannot parse, or a window outside the
 image, the process can end with a segmentation fault. So the gate first checks that parsing needs no gigabytes, and then
 asks DALI's own parser, nvImageCodec. It also refuses what a parser of headers does not detect: a JPEG that is cut or
-lacks a table, and images that take minutes or gigabytes to decode. Pillow decodes other formats in another process.
+lacks a table, and images that take minutes or gigabytes to decode.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,7 @@ os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # otherwise it prints a me
 from nvidia.nvimgcodec import CodeStream
 
 from gpuloader.errors import DataError
-from gpuloader.images.by_pillow import decode_by_pillow
-from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS, check_format, image_format
+from gpuloader.images.formats import RARE_FORMATS, image_format
 from gpuloader.images.jpeg import check_jpeg
 from gpuloader.images.limits import MAX_PIXELS, Admitted, Refused, cause_in_bytes, check_size
 from gpuloader.images.png import check_data, decoder_png
@@ -30,31 +29,28 @@ _DTYPES = (np.dtype(np.uint8), np.dtype(np.uint16))
 _CHECKS = {"jpeg": check_jpeg, "png": check_data}
 
 
-def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS, formats: Collection[str] = FORMATS) -> Admitted:
+def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> Admitted:
     """Returns the file that DALI gets for an image, and the size.
 
     Args:
         encoded: (bytes,) the whole file.
-        max_pixels, formats: the recipe's.
+        max_pixels: the recipe's.
 
     Returns:
-        `encoded` itself if DALI may get it; of a PNG with text and the like, a copy without these; of an image that
-        Pillow decodes, a PNM.
+        `encoded` itself if DALI may get it; of a PNG with text and the like, a copy without these.
 
     Raises:
         Refused: DALI must not get the image.
-        LoaderError: Pillow's process fails, and the image is not the cause.
     """
     if len(encoded) == 0:
         raise Refused("the file is empty")
     file_format = image_format(encoded)
     if file_format is None:
         raise Refused(_cause_in_beginning(encoded))
-    check_format(file_format, formats)
+    if name := RARE_FORMATS.get(file_format):
+        raise Refused(f"a {name} image: recipes decode JPEG, PNG and WebP; `gpuloader pack` converts it to PNG")
     if cause := cause_in_bytes(len(encoded)):
         raise Refused(cause)
-    if file_format not in DEFAULT_FORMATS:
-        return decode_by_pillow(encoded, max_pixels)
     file = decoder_png(encoded) if file_format == "png" else encoded
     if file_format == "webp":
         check_webp(file)
@@ -72,24 +68,22 @@ def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS, formats: Col
 
 
 def admit_each(
-    images: Sequence[bytes], max_pixels: int, formats: Collection[str]
+    images: Sequence[bytes], max_pixels: int
 ) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64], dict[int, str]]:
     """Returns the files that DALI gets for images, (bytes,), their (n, 2) heights and widths, and by row why not."""
     files = [np.frombuffer(image, np.uint8) for image in images]
     sizes, refused = np.ones((len(files), 2), np.int64), {}
     for row, file in enumerate(files):
         try:
-            files[row], sizes[row] = admit(file, max_pixels, formats)
+            files[row], sizes[row] = admit(file, max_pixels)
         except Refused as error:
             refused[row] = error.cause
     return files, sizes, refused
 
 
-def admit_all(
-    images: Sequence[bytes], max_pixels: int, formats: Collection[str]
-) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
+def admit_all(images: Sequence[bytes], max_pixels: int) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
     """Returns the same of images that must all pass; raises DataError, which names the first that does not."""
-    files, sizes, refused = admit_each(images, max_pixels, formats)
+    files, sizes, refused = admit_each(images, max_pixels)
     for row, cause in refused.items():
         raise DataError(f"image {row} cannot be decoded: {cause}")
     return files, sizes

@@ -1,12 +1,11 @@
 """Reads an image's EXIF orientation from its first bytes; no pixel is read.
 
-It is the tag 0x0112 of the first directory of a TIFF file (TIFF 6.0, section 8), which also is what EXIF data are: 1 is
+It is the tag 0x0112 of the first directory of EXIF data, which are laid out as a TIFF (TIFF 6.0, section 8): 1 is
 upright, 2 to 4 are mirrored or upside down, and 5 to 8 are turned by 90 degrees. It is read from
 
     JPEG    the first segment APP1 that begins with "Exif", before the frame header
     PNG     the chunk eXIf, if it is before the pixels
     WebP    the chunk EXIF, if the header announces one
-    TIFF    the file itself; also BigTIFF
 
 XMP and the text chunks of old programs are not read, and neither is what follows a PNG's pixels, because then an
 index would have to read all of the file.
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,21 +29,10 @@ MAX_ENTRIES = 1000  # of a directory; a camera writes about fifteen
 FIRST_TRANSPOSED = 5
 """From this orientation on, the rows of the stored picture are columns of the upright one."""
 
-_ORIENTATION, _SHORT, _LONG = 0x0112, 3, 4
+_TIFF, _ENTRY_BYTES, _ORIENTATION = 42, 12, 0x0112
+_BYTES = {3: 2, 4: 4}  # of the types SHORT and LONG
 _APP1, _EXIF = 0xE1, b"Exif\0\0"
 _BYTE_ORDERS: dict[bytes, Literal["little", "big"]] = {b"II": "little", b"MM": "big"}
-
-
-class _Layout(NamedTuple):
-    """The bytes of a directory's parts, in TIFF or BigTIFF."""
-
-    offset_at: int
-    offset_bytes: int
-    count_bytes: int
-    entry_bytes: int
-
-
-_LAYOUTS = {42: _Layout(4, 4, 2, 12), 43: _Layout(8, 8, 8, 20)}
 
 
 def image_orientation(read: Read) -> int:
@@ -56,7 +44,7 @@ def image_orientation(read: Read) -> int:
         return _of_exif(read, *_find_chunk(_chunks_of_png(read), b"eXIf", b"IDAT"))
     if head.startswith(b"RIFF") and head[8:16] == b"WEBPVP8X" and int.from_bytes(head[20:21], "big") & 8:
         return _of_exif(read, *_find_chunk(_chunks_of_webp(read), b"EXIF", b""))
-    return _of_tiff(read, 0, 2**62)
+    return 0
 
 
 def image_orientations(images: Sequence[bytes]) -> NDArray[np.int64]:
@@ -126,19 +114,16 @@ def _of_tiff(read: Read, start: int, end: int) -> int:
         return 0
 
     number = partial(int.from_bytes, byteorder=order)
-    layout = _LAYOUTS.get(number(head[2:4]))
-    if layout is None:
+    if number(head[2:4]) != _TIFF:
         return 0
-    directory = number(part(layout.offset_bytes, layout.offset_at))
-    entries = number(part(layout.count_bytes, directory))
-    first = directory + layout.count_bytes
+    directory = number(head[4:])
+    entries = number(part(2, directory))
     for entry in range(min(entries, MAX_ENTRIES)):
-        data = part(layout.entry_bytes, first + entry * layout.entry_bytes)
+        data = part(_ENTRY_BYTES, directory + 2 + entry * _ENTRY_BYTES)
         if not data:
             break
         if number(data[:2]) == _ORIENTATION:
-            kind, count = number(data[2:4]), number(data[4 : 4 + layout.offset_bytes])
-            widths = {_SHORT: 2, _LONG: 4}
-            value = number(data[4 + layout.offset_bytes :][: widths.get(kind, 0)])
+            kind, count = number(data[2:4]), number(data[4:8])
+            value = number(data[8 : 8 + _BYTES.get(kind, 0)])
             return value if count == 1 and value <= 8 else 0
     return 0

@@ -17,15 +17,15 @@ from torch.utils.data import get_worker_info
 
 from gpuloader.collators import Collator, collator_of, in_parts
 from gpuloader.errors import ConfigError, DeviceError, describe
-from gpuloader.helpers.late_imports import import_late
 from gpuloader.helpers.text import counted, did_you_mean, either, similar
 from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.internals.torch import is_forked_after_cuda
-from gpuloader.loading.fields import Component, Field
-from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
+from gpuloader.loading.fields import FIELDS, Component, Field
+from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.world import World
 from gpuloader.plan import Bucketed, Plan, Shuffle
 from gpuloader.recipe import Recipe
+from gpuloader.recipe.part import as_value
 from gpuloader.shards import Labels
 
 _log = logging.getLogger("gpuloader")
@@ -140,7 +140,17 @@ def resolve_world(world: object) -> World:
     """
     if world is None:
         return World.detect()
-    return World.from_mesh(world) if isinstance(world, DeviceMesh) else as_value(World, "world", world)
+    if isinstance(world, DeviceMesh):
+        return World.from_mesh(world)
+    if isinstance(world, World):
+        return world
+    try:
+        return World(**world)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ConfigError(
+            f"world={describe(world)}: allowed is a World(rank=, world_size=, local_rank=, local_world_size=), a "
+            f"mapping of these, or a mesh of one dimension: {error}"
+        ) from None
 
 
 def resolve_device(device_id: object, world: World) -> int | None:
@@ -304,24 +314,16 @@ def warn_of_small_buckets(buckets: Bucketed) -> None:
         )
 
 
-_KINDS = ("Boxes", "Field", "Keypoints", "Mask", "OneOf")
-"""The fields that YAML can name. They are found in the package by name: those of targets are in a room above this."""
-
-
 def _from_mapping(name: str, content: Mapping[str, Any]) -> Component:
     """Makes a field of {its class: its options}; a string alone is the source."""
     kind = next(iter(content), None)
-    if len(content) != 1 or kind not in _KINDS:
+    if len(content) != 1 or kind not in FIELDS:
         raise ConfigError(
             f"fields: {describe(dict(content))} for {name!r}: allowed is {{CLASS: {{option: value}}}}, such as "
-            f'{{"Mask": {{"source": "png"}}}}, with one of {", ".join(_KINDS)}{did_you_mean(str(kind), _KINDS)}'
+            f'{{"Mask": {{"source": "png"}}}}, with one of {", ".join(FIELDS)}{did_you_mean(str(kind), FIELDS)}'
         )
     options = {"source": content[kind]} if isinstance(content[kind], str) else content[kind]
-    try:
-        made: Component = as_value(getattr(import_late("gpuloader"), kind), f"fields: {name}", options)
-    except TypeError as error:  # a number in place of a list
-        raise ConfigError(f"fields: {name}: {describe(dict(content))} cannot be read: {error}") from None
-    return made
+    return as_value(FIELDS[kind], f"fields.{name}", options)
 
 
 def resolve_fields(

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from gpuloader.errors import ConfigError, describe
 from gpuloader.helpers.text import counted
-from gpuloader.helpers.values import is_integer
-
-Unknown: TypeAlias = Literal["error", "skip"]
+from gpuloader.recipe.model import Integer, kept_as
+from gpuloader.recipe.part import argument
 
 _LARGEST_SIDE = 8192
 _MOST = 1000
+_Count: TypeAlias = Annotated[Integer, Field(ge=1, lt=2**31)]
+_Side: TypeAlias = Annotated[Integer, Field(ge=1, le=_LARGEST_SIDE)]
+_Ratio: TypeAlias = Annotated[float, Field(gt=0)]
+_Size: TypeAlias = Annotated[Sequence[int], kept_as(tuple[_Side, _Side])]
 
 
-@dataclass(frozen=True)
+@argument
 class Buckets:
     """Sizes of batches by aspect ratio: each image goes to the bucket whose ratio is nearest to its own.
 
@@ -48,33 +50,21 @@ class Buckets:
         ((512, 512), (448, 576), (384, 640))
     """
 
-    area: int | None = None
-    step: int = 64
-    ratios: tuple[float, float] = (1 / 2, 2)
-    sizes: Sequence[tuple[int, int]] | None = None
-    quantum: int | None = None
-    unknown: Unknown = "error"
+    area: _Count | None = None
+    step: _Count = 64
+    ratios: Annotated[Sequence[float], kept_as(tuple[_Ratio, _Ratio])] = (1 / 2, 2)
+    sizes: Annotated[Sequence[tuple[int, int]], kept_as(tuple[_Size, ...], min_length=1)] | None = None
+    quantum: _Count | None = None
+    unknown: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
         if (self.area is None) == (self.sizes is None):
-            raise ConfigError("Buckets: give either area, such as 1024**2, or sizes, a list of (height, width)")
-        for name in ("area", "step", "quantum"):
-            if getattr(self, name) is not None and not is_integer(getattr(self, name), 1, 2**31):
-                raise ConfigError(f"Buckets({name}={getattr(self, name)!r}): allowed is an integer of at least 1")
-        if not _is_range(self.ratios):
-            raise ConfigError(f"Buckets(ratios={self.ratios!r}): allowed are two numbers above 0, such as (0.5, 2)")
-        if self.unknown not in get_args(Unknown):
-            raise ConfigError(f'Buckets(unknown={self.unknown!r}): allowed are "error" and "skip"')
-        if self.sizes is not None and not (
-            isinstance(self.sizes, Sequence) and self.sizes and all(map(_is_size, self.sizes))
-        ):
-            raise ConfigError(
-                f"Buckets(sizes={describe(self.sizes)}): allowed is a list of (height, width) with sides of 1 to "
-                f"{_LARGEST_SIDE}"
-            )
+            raise ValueError("give either area, such as 1024**2, or sizes, a list of (height, width)")
+        if self.ratios[0] > self.ratios[1]:
+            raise ValueError(f"ratios {list(self.ratios)}: allowed is [low, high], such as [0.5, 2]")
         if not 0 < len(self.shapes) <= _MOST:
-            raise ConfigError(
-                f"Buckets(area={self.area}, step={self.step}, ratios={self.ratios}) makes "
+            raise ValueError(
+                f"area={self.area}, step={self.step} and ratios={list(self.ratios)} make "
                 f"{counted(len(self.shapes), 'size')}: allowed are 1 to {_MOST}; change the step"
             )
 
@@ -115,19 +105,3 @@ class Buckets:
         below, above = (numbers[np.searchsorted(bounds, squares, side)] for side in ("left", "right"))
         takes = (areas[above] > areas[below]) | ((areas[above] == areas[below]) & (above < below))
         return np.where(takes, above, below)
-
-
-def _is_size(size: object) -> bool:
-    return (
-        isinstance(size, Sequence)
-        and not isinstance(size, str)
-        and len(size) == 2
-        and all(is_integer(side, 1, _LARGEST_SIDE + 1) for side in size)
-    )
-
-
-def _is_range(ratios: object) -> bool:
-    if not isinstance(ratios, Sequence) or isinstance(ratios, str) or len(ratios) != 2:
-        return False
-    numbers = [each for each in ratios if isinstance(each, (int, float)) and not isinstance(each, bool)]
-    return len(numbers) == 2 and 0 < numbers[0] <= numbers[1] < float("inf")

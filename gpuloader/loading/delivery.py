@@ -122,6 +122,11 @@ def round_to_dtype(recipe: Recipe, views: list[Any]) -> list[Any]:
     return _changed(views, lambda images: images.to(torch.bfloat16)) if recipe.dtype == "bfloat16" else views
 
 
+def finish(recipe: Recipe, views: list[Any]) -> Any:  # noqa: ANN401
+    """Returns the graph's images as they are delivered, without mixing: of one view, or a list of several."""
+    return by_view(round_to_dtype(recipe, channels_first(recipe, views)))
+
+
 def _changed(images: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401
     """Changes tensors in lists of lists."""
     return [_changed(each, change) for each in images] if isinstance(images, list) else change(images)

@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 from typing_extensions import Self
 
 from gpuloader.collators import REFUSALS, Parsing, collator_of, in_parts
@@ -22,14 +23,32 @@ from gpuloader.helpers.text import counted, did_you_mean
 from gpuloader.helpers.values import innermost
 from gpuloader.images.limits import Refused
 from gpuloader.recipe import Drawn, Recipe, Shape
+from gpuloader.recipe.part import argument
 
 _JSON = "json:"
 _MOST_KEYS = 1000  # that are compared with a wrong one
 _LOOKED_AT = 16  # samples, whether they have the keys that an option names
 _FAILURES = (*REFUSALS, LookupError, TypeError, AttributeError)  # of a parser, for a value that is not as it expects
 _MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
+ComponentT = TypeVar("ComponentT", bound="Component")
 MOST_MASK_PIXELS = 1 << 28
 """How many pixels the masks of a sample's objects may have, before the recipe and after it; each takes a byte."""
+
+
+def _check_source(source: str) -> str:
+    if not source.removeprefix(_JSON).strip("."):
+        raise ValueError(f'found {source!r}: allowed are an extension, such as "txt", and "json:NAME"')
+    return source
+
+
+def _check_json(source: str) -> str:
+    if not source.startswith(_JSON) or not source.removeprefix(_JSON):
+        raise ValueError(f'found {source!r}: allowed is "json:NAME"')
+    return source
+
+
+Source: TypeAlias = Annotated[str, AfterValidator(_check_source)]
+JsonSource: TypeAlias = Annotated[Source, AfterValidator(_check_json)]
 
 
 class Component(ABC):
@@ -72,12 +91,6 @@ class Component(ABC):
         """The component's extension, in lower case and without its dot."""
         return "json" if self.path else self.source.lower().removeprefix(".")
 
-    def check_source(self) -> None:
-        """Raises ConfigError if the source is neither an extension nor "json:NAME"."""
-        if not isinstance(self.source, str) or not self.source.removeprefix(_JSON).strip("."):
-            name = type(self).__name__
-            raise ConfigError(f'{name}({self.source!r}): allowed are an extension, such as "txt", and "json:NAME"')
-
     def named_keys(self, document: Any) -> Iterator[tuple[str, str, Collection[str]]]:  # noqa: ANN401
         """Yields the keys that its options name in a sample's JSON: the option, the key, and the keys that there are.
 
@@ -119,7 +132,18 @@ class Component(ABC):
         """
 
 
-@dataclass(frozen=True)
+FIELDS: dict[str, type[Component]] = {}
+"""The fields that YAML can name, by the names of their classes."""
+
+
+def register(kind: type[ComponentT]) -> type[ComponentT]:
+    """Makes a field one that YAML can name."""
+    FIELDS[kind.__name__] = kind
+    return kind
+
+
+@register
+@argument
 class Field(Component):
     """A value beside each image, parsed from one component of the sample; the argument `fields` names it.
 
@@ -148,20 +172,15 @@ class Field(Component):
         (tensor([0, 1, 2, 3]), [True, False, True, False])
     """
 
-    source: str
+    source: Source
     parse: Callable[[Any], Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
 
     def __post_init__(self) -> None:
-        self.check_source()
-        for option in ("parse", "collate"):
-            if not (getattr(self, option) is None or callable(getattr(self, option))):
-                name = type(self).__name__
-                raise ConfigError(f"{name}({option}={getattr(self, option)!r}): allowed are a function and None")
         if isinstance(self.parse, Parsing):
-            raise ConfigError(
-                f"{type(self).__name__}(parse={self.parse!r}): this is a collator, which takes all samples of a batch: "
-                f"give it as `collate`, {type(self).__name__}({self.source!r}, collate=...)"
+            raise ValueError(
+                f"parse={self.parse!r}: this is a collator, which takes all samples of a batch: give it as `collate`, "
+                f"{type(self).__name__}({self.source!r}, collate=...)"
             )
 
     def resolve(self) -> Self:
@@ -180,7 +199,8 @@ class Field(Component):
         return self.collate(values)
 
 
-@dataclass(frozen=True)
+@register
+@argument
 class OneOf(Field):
     """One of several values of each sample, such as one of five captions, drawn by the plan.
 

@@ -26,15 +26,17 @@ from gpuloader.loading.argument_types import (
     AnySampling,
     AnyShuffle,
     AnyWorld,
+    LoaderArguments,
     OnError,
 )
 from gpuloader.loading.arguments import refuse_unknown
-from gpuloader.loading.decoding import DecodedBatches
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, leave_out
 from gpuloader.loading.iteration import Closing, EpochSampler, Iteration, Progress
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
-from gpuloader.loading.run import Dataset, Resumed, Run, resolve_run
+from gpuloader.loading.resolving import resolve
+from gpuloader.loading.run import Dataset, Resumed, Run
+from gpuloader.loading.run_batches import RunBatches
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
 from gpuloader.loading.world import World
@@ -153,14 +155,29 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         cache: AnyCache = None,
         world: AnyWorld = None,
     ) -> None:
-        self._arguments = dict(locals())  # first, while there are no other local names
-        del self._arguments["self"]
+        self._arguments = LoaderArguments(
+            tar=tar,
+            batch_size=batch_size,
+            device_id=device_id,
+            preset=preset,
+            shuffle=shuffle,
+            last_batch=last_batch,
+            seed=seed,
+            output=output,
+            label_from=label_from,
+            fields=fields,
+            sampling=sampling,
+            on_error=on_error,
+            decoder=decoder,
+            cache=cache,
+            world=world,
+        )
         self._unusable: str | None = None
-        self._fresh = resolve_run(**self._arguments)
+        self._fresh = resolve(self._arguments)
         self._run = self._fresh
         self._progress = Progress(Cursor)
         self._quarantine = Quarantine(self._fresh)
-        self._batches = DecodedBatches(self._fresh, self._quarantine)
+        self._batches = RunBatches(self._fresh, self._quarantine)
         warn_of_memory(self._fresh)
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
@@ -352,7 +369,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         started = time.perf_counter()
         if self._batches.run is not run:  # a state has another
             self._batches.close()
-            self._batches = DecodedBatches(run, self._quarantine)
+            self._batches = RunBatches(run, self._quarantine)
         with record_function("gpuloader: decode"):
             batch, images = self._batches.decode(cursor)
             if run.bad_images.skip:
@@ -428,7 +445,7 @@ def go_on(loader: GPULoader[Any, Any, Any], resumed: Resumed) -> None:
     loader._go_on(resumed)  # noqa: SLF001
 
 
-def _make_again(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:
-    loader = GPULoader(**arguments)
+def _make_again(arguments: LoaderArguments, state: Mapping[str, Any]) -> GPULoader:
+    loader = GPULoader(**vars(arguments))
     loader.load_state_dict(state)
     return loader

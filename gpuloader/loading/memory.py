@@ -72,7 +72,7 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         preset=preset,
         batch_size=batch_size,
         prefetch=prefetch,
-        index_bytes=shards.index.head.file_bytes,
+        index_bytes=shards.index.file_bytes,
         encoded_bytes=int((2 * prefetch + 2) * _ARENA_GROWTH * batch_size * float(sizes.mean())),
         decoded_bytes=decoded,
         worst_batch_bytes=sum(_largest_images_bytes(shards, recipe, batch_size)),

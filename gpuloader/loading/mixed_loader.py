@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeAlias, get_args
 import numpy as np
 
 from gpuloader.errors import ConfigError, LoaderError, StateError, describe
+from gpuloader.loading.agreement import agree
 from gpuloader.loading.delivery import B_co
 from gpuloader.loading.iteration import Closing, Iteration, Progress
 from gpuloader.loading.loader import GPULoader, begin_epoch, fresh_run_of, go_on
@@ -17,7 +18,7 @@ from gpuloader.loading.run import Resumed
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place, is_same
 from gpuloader.loading.torch_epochs import TorchEpochs
-from gpuloader.loading.world import World, agree
+from gpuloader.loading.world import World
 from gpuloader.plan import EPOCHS, Draws, Stream, check_seed
 
 Strategy: TypeAlias = Literal["weighted", "round_robin", "sequential", "alternate"]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
-import numpy as np
+from pydantic import AfterValidator, Field, PlainValidator
 
-from gpuloader.errors import ConfigError
-from gpuloader.helpers.text import did_you_mean
-from gpuloader.helpers.values import as_python_integer, is_integer
+from gpuloader.errors import describe
 from gpuloader.loading.buckets import Buckets
+from gpuloader.recipe.model import UNCHECKED, Flag, Integer, Positive, Share, kept_as
+from gpuloader.recipe.part import argument, as_value
 from gpuloader.shards import ClassOrder, user_path
 
 SubsetOf: TypeAlias = (
@@ -22,13 +22,25 @@ SubsetOf: TypeAlias = (
 """Ids, keys, a file or a pattern of keys, a slice, or a function of the columns."""
 Weights: TypeAlias = Literal["balanced"] | Mapping[int, float] | Mapping[str, float] | Collection[float]
 
-_BOOLS = (bool, np.bool_)
-_PATHS = (str, os.PathLike, type(None))
-_MOST_THREADS = 1024
-_MOST_PREFETCH = 64
+
+def _check_path(given: object) -> object:
+    if not isinstance(given, (str, os.PathLike)):
+        raise ValueError(f"found {describe(given)}: allowed is a path")
+    return given
 
 
-@dataclass(frozen=True, eq=False)
+_AnyPath: TypeAlias = Annotated[str | Path, PlainValidator(_check_path)]
+_AnyBuckets: TypeAlias = Buckets | Mapping[str, Any] | Sequence[tuple[int, int]] | None
+_Extension: TypeAlias = Annotated[str, AfterValidator(lambda name: name.lower().removeprefix("."))]
+
+
+def _as_buckets(given: object) -> Buckets | None:
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return Buckets(sizes=given)
+    return None if given is None else as_value(Buckets, "buckets", given)
+
+
+@argument
 class Sampling:
     """Which samples an epoch has, and how often each occurs.
 
@@ -50,27 +62,18 @@ class Sampling:
         True
     """
 
-    subset: SubsetOf | None = None
-    weights: Weights | None = None
-    replacement: bool = True
-    steps_per_epoch: int | None = None
-    require: Collection[str] = ()
-    buckets: Buckets | Mapping[str, Any] | Sequence[tuple[int, int]] | None = None
+    subset: Annotated[SubsetOf | None, UNCHECKED] = None
+    weights: Annotated[Weights | None, UNCHECKED] = None
+    replacement: Flag = True
+    steps_per_epoch: Integer | None = None
+    require: Annotated[Collection[str], kept_as(tuple[_Extension, ...])] = ()
+    buckets: Annotated[_AnyBuckets, PlainValidator(_as_buckets)] = None
 
-    def __post_init__(self) -> None:
-        _check(isinstance(self.replacement, _BOOLS), "Sampling(replacement", self.replacement, "are True and False")
-        _set(self, "steps_per_epoch", as_python_integer(self.steps_per_epoch))
-        require = None if isinstance(self.require, str) or not isinstance(self.require, Iterable) else self.require
-        if require is None or not all(isinstance(each, str) for each in require):
-            raise ConfigError(f"Sampling(require={self.require!r}): allowed is a list of extensions, such as ['txt']")
-        _set(self, "require", tuple(each.lower().removeprefix(".") for each in require))
-        if isinstance(self.buckets, Sequence):
-            _set(self, "buckets", Buckets(sizes=self.buckets))
-        elif self.buckets is not None:
-            _set(self, "buckets", as_value(Buckets, "buckets", self.buckets))
+    __eq__ = object.__eq__  # not by arrays, which give no single answer
+    __hash__ = object.__hash__
 
 
-@dataclass(frozen=True)
+@argument
 class LabelFrom:
     """Where labels come from, and the names of the classes.
 
@@ -95,7 +98,7 @@ class LabelFrom:
     order: ClassOrder = "name"
 
 
-@dataclass(frozen=True)
+@argument
 class BadImages:
     """What happens to images that cannot be decoded, and to those beside which a field cannot be parsed.
 
@@ -114,21 +117,17 @@ class BadImages:
         BadImages(replace=True, max_share=0.001, known=None, skip=False)
     """
 
-    replace: bool = False
-    max_share: float = 0.01
-    known: str | Path | None = None
-    skip: bool = False
+    replace: Flag = False
+    max_share: Share = 0.01
+    known: _AnyPath | None = None
+    skip: Flag = False
 
     def __post_init__(self) -> None:
-        _check(isinstance(self.replace, _BOOLS), "BadImages(replace", self.replace, "are True and False")
-        _check(isinstance(self.skip, _BOOLS), "BadImages(skip", self.skip, "are True and False")
         if self.replace and self.skip:
-            raise ConfigError("BadImages(replace=True, skip=True): a bad image is replaced or left out, so give one")
-        _check(_is_share(self.max_share), "BadImages(max_share", self.max_share, "is a share of the data in [0, 1]")
-        _check(isinstance(self.known, _PATHS), "BadImages(known", self.known, "is the path of a file, or None")
+            raise ValueError("replace=True and skip=True: a bad image is replaced or left out, so give one")
 
 
-@dataclass(frozen=True)
+@argument
 class Decoder:
     """How images are decoded. None of these settings changes the order of samples.
 
@@ -152,24 +151,11 @@ class Decoder:
         2
     """
 
-    num_threads: int | None = None
-    prefetch: int = 2
-    hw_load: float | None = None
-    hybrid_huffman_threshold: int | None = None
-    region: bool | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("num_threads", "prefetch", "hybrid_huffman_threshold"):
-            _set(self, name, as_python_integer(getattr(self, name)))
-        if self.num_threads is not None:
-            _check_one_to(_MOST_THREADS, "Decoder(num_threads", self.num_threads)
-        _check_one_to(_MOST_PREFETCH, "Decoder(prefetch", self.prefetch)
-        share, region, threshold = self.hw_load, self.region, self.hybrid_huffman_threshold
-        _check(share is None or _is_share(share), "Decoder(hw_load", share, "is a share in [0, 1], or None")
-        _check(region is None or isinstance(region, _BOOLS), "Decoder(region", region, "are True, False and None")
-        is_allowed = threshold is None or is_integer(threshold, 0, 2**31)
-        name = "Decoder(hybrid_huffman_threshold"
-        _check(is_allowed, name, threshold, "is an integer from 0 to 2**31 - 1, or None")
+    num_threads: Annotated[Integer, Field(ge=1, le=1024)] | None = None
+    prefetch: Annotated[Integer, Field(ge=1, le=64)] = 2
+    hw_load: Share | None = None
+    hybrid_huffman_threshold: Annotated[Integer, Field(ge=0, lt=2**31)] | None = None
+    region: Flag | None = None
 
     def on(self, device_id: int | None, num_threads: int, seekable: bool = False) -> Decoder:
         """Returns it with values in place of None: those for a GPU, or for the CPU, where `device_id` is None.
@@ -198,7 +184,7 @@ class Decoder:
         return {"decoder_options": self.dali_options, "region": self.region is None or bool(self.region)}
 
 
-@dataclass(frozen=True)
+@argument
 class Cache:
     """Where shards from URLs are kept.
 
@@ -213,61 +199,10 @@ class Cache:
         '/scratch/shards'
     """
 
-    folder: str | Path | None = None
-    max_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        _set(self, "max_bytes", as_python_integer(self.max_bytes))
-        is_allowed = self.max_bytes is None or is_integer(self.max_bytes, 1, 2**63)
-        _check(isinstance(self.folder, _PATHS), "Cache(folder", self.folder, "is the path of a folder, or None")
-        _check(is_allowed, "Cache(max_bytes", self.max_bytes, "is an integer of at least 1, or None")
+    folder: _AnyPath | None = None
+    max_bytes: Positive | None = None
 
     @property
     def path(self) -> Path | None:
         """The folder, if one is given."""
         return None if self.folder is None else user_path(self.folder)
-
-
-_Value = TypeVar("_Value")
-
-
-def as_value(kind: type[_Value], name: str, argument: object) -> _Value:
-    """Returns the value that is given under this name, made from a mapping if it is one.
-
-    Raises:
-        ConfigError: it is neither such a value nor a mapping of its fields.
-    """
-    if isinstance(argument, kind):
-        return argument
-    each_field = [field for field in fields(kind) if field.init]  # type: ignore[arg-type]
-    allowed = [field.name for field in each_field]
-    if not isinstance(argument, Mapping):
-        raise ConfigError(
-            f"{name}={argument!r}: allowed is a {kind.__name__}({', '.join(f'{each}=' for each in allowed)}), "
-            f"or a mapping of these"
-        )
-    for key in argument:
-        if key not in allowed:
-            hint = did_you_mean(str(key), allowed)
-            raise ConfigError(f"{name}: {kind.__name__} has no {key!r}{hint}; allowed are {', '.join(allowed)}")
-    needed = [field.name for field in each_field if field.default is MISSING and field.default_factory is MISSING]
-    if missing := [each for each in needed if each not in argument]:
-        raise ConfigError(f"{name}={argument!r}: {', '.join(missing)} is missing; give all of {', '.join(needed)}")
-    return kind(**argument)
-
-
-def _is_share(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
-
-
-def _check_one_to(most: int, name: str, value: int) -> None:
-    _check(is_integer(value, 1, most + 1), name, value, f"is an integer from 1 to {most}")
-
-
-def _check(is_allowed: bool, name: str, value: object, allowed: str) -> None:
-    if not is_allowed:
-        raise ConfigError(f"{name}={value!r}): allowed {allowed}")
-
-
-def _set(value: object, name: str, to: object) -> None:
-    object.__setattr__(value, name, to)

@@ -1,21 +1,20 @@
-"""Makes encoded batches from the plan and the shards: `Reader` makes one, `ReadAhead` has a thread make them ahead.
+"""`Reader`: makes encoded batches from the plan and the shards.
 
-In each step it gets the plan's sample ids, reads their bytes into an arena, sends every image through the gate, and
-parses the fields. A refused sample gets a replacement, or an image that is not delivered, or it raises, as `on_error`
-says. Then it adds labels and what the recipe draws. The graph needs nothing else.
+In each step it gets the plan's sample ids, reads their bytes into an arena, sends every image through the gate, parses
+the fields, and draws what the recipe draws. A refused sample gets a replacement, or an image that is not delivered, or
+it raises, as `on_error` says. Then it adds labels. The graph needs nothing else.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
-from typing import Any, TypeAlias
+from itertools import starmap
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from gpuloader.collators import wrong_rows
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
-from gpuloader.helpers.fed_threads import FedThreads
+from gpuloader.helpers.read_ahead import Call
 from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
@@ -34,7 +33,7 @@ from gpuloader.loading.blending import paste_neighbours
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, Ragged, cause_of, check_keys, parse_fields
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import GOOD_SIZE, cut_to_region, find_undecodable, good_jpeg
-from gpuloader.plan import Cursor, Plan, PlannedBatch, Stream
+from gpuloader.plan import Cursor, PlannedBatch, Stream
 from gpuloader.recipe import Drawn, Mixing, Shape
 from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
@@ -42,14 +41,27 @@ REPLACEMENT_ATTEMPTS = 100
 _NO_BOXES = np.zeros((0, 4))
 STAGED_BYTES = 64 << 10  # up to which CUDA stages a copy from pageable memory itself
 _FIELD_NUMBERS = 4  # drawn for the fields of a sample: a block of the stream
+_UNKNOWN = (0, 0)
 
-_Request: TypeAlias = tuple[Cursor, Arena]
-_DrawnRow: TypeAlias = tuple[PlannedBatch, NDArray[np.float64]]
-"""A row of the plan, and the numbers for its fields, (4,). A replacement has those of the sample that it replaces."""
-_Sample: TypeAlias = tuple[int, EncodedImage, tuple[int, int] | None, NDArray[np.float64], Wanted]
-"""The arguments of `Reader._begin`."""
-_GoodRow: TypeAlias = tuple[EncodedImage, tuple[int, int], Mapping[str, Any]]
-"""An image as the graph takes it, its (height, width), and the values of the sample's fields by name."""
+
+class Row(NamedTuple):
+    """A sample of a batch, as far as it is known.
+
+    Attributes:
+        sample: its id.
+        image: as it is stored, and then as the graph takes it.
+        size: (height, width) of the image; (0, 0) if the gate has not accepted it yet.
+        valid: False for padding, and in place of a bad sample.
+        fields: the values of its fields, by name.
+        cause: why it is bad.
+    """
+
+    sample: int
+    image: EncodedImage
+    size: Shape
+    valid: bool
+    fields: Mapping[str, Any] = {}
+    cause: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +108,9 @@ class Reader:
         suspects: samples that are tried one by one, because decoding failed on them. Further suspects do not change
             any batch, so they may be added at any time.
         ahead: is told of each step, and downloads shards from stores before they are needed.
+
+    Attributes:
+        arenas: memory that earlier batches no longer need.
     """
 
     def __init__(self, run: Run, suspects: Collection[int] = (), ahead: Ahead | None = None) -> None:
@@ -107,6 +122,22 @@ class Reader:
         self._parsed_in_order = {name: field for name, field in run.fields.items() if not field.in_threads}
         # What a decoder refused of a sample, None for the whole file, and why: trying it may build pipelines on a GPU.
         self._undecodable: dict[int, tuple[tuple[int, ...] | None, str]] = {}
+        self.arenas: deque[Arena] = deque()
+
+    def calls(self, start: Cursor) -> Iterator[Call[EncodedBatch]]:
+        """Yields what reads each step from a cursor on, also across epochs.
+
+        Steps in which this rank has no sample are left out: there is nothing to read.
+        """
+        plan = self._run.plan
+        cursor = plan.at_step(start)
+        last_epoch = cursor.epoch + 2  # all later epochs are like the second one from here
+        while cursor.epoch <= last_epoch:
+            first, end = plan.share(cursor)
+            if first < end:
+                yield partial(self.read, cursor, self.arenas.popleft() if self.arenas else Arena())
+                last_epoch = cursor.epoch + 2
+            cursor = plan.at_step(plan.after(cursor))
 
     def read(self, cursor: Cursor, arena: Arena, wanted: Wanted = lambda: True) -> EncodedBatch:
         """Makes the batch of the step at the cursor, with its images in the arena; stops early if no longer `wanted`.
@@ -116,7 +147,7 @@ class Reader:
         """
         while True:
             try:
-                return self._pinned(self._read(cursor, arena, wanted))
+                return self._read(cursor, arena, wanted)
             except _DiscardedError:
                 # An image was bad because the shard's copy in the cache is damaged. The copy is gone now, and what was
                 # read of it counts for nothing: read all of the step again, which downloads the shard again. A shard
@@ -125,118 +156,186 @@ class Reader:
 
     def _read(self, cursor: Cursor, arena: Arena, wanted: Wanted) -> EncodedBatch:
         started = time.perf_counter()
-        planned = self._run.plan.batch(cursor)
+        run = self._run
+        planned = run.plan.batch(cursor)
         if self._ahead is not None and len(planned.ids):  # another thread reads the steps without samples
             self._ahead.reach(cursor)
-        ids, valid = planned.ids.copy(), planned.valid.copy()
         reading = time.perf_counter()
-        images = list(map(trimmed, self._run.shards.read_images(ids, arena, wanted)))
+        images = self._read_images(planned.ids, arena, wanted)
         reading_seconds = time.perf_counter() - reading
-        accepted = self._run.shards.accepted
-        sizes = accepted.of(ids)
-        unseen = (sizes[:, 0] == 0) | np.isin(ids, list(self._suspects))
-        numbers = planned.draws.uniform(Stream.FIELD, _FIELD_NUMBERS) if self._run.fields else np.empty((len(ids), 0))
-        fields: list[Mapping[str, Any]] = [{}] * len(ids)
-        refused: dict[int, str] = {}
-        rows = np.flatnonzero(unseen | bool(self._run.fields)).tolist()
-        size_of = {row: None if unseen[row] else tuple(sizes[row].tolist()) for row in rows}
-        begun = self._begin_in_threads(
-            [(int(ids[row]), images[row], size_of[row], numbers[row], wanted) for row in rows]
-        )
-        for row, begin in zip(rows, begun, strict=True):
-            sample, image, drawn = int(ids[row]), images[row], (planned.row(row), numbers[row])
-            try:
-                images[row], sizes[row], fields[row] = self._admit(sample, begin, drawn, wanted)
-            except Refused as error:
-                refused[row] = error.cause
-                continue
-            if unseen[row] and images[row] is image and self._run.shards.local:
-                accepted.note(sample, tuple(sizes[row].tolist()))
+        rows, drawn = self._admit(planned, images, wanted)
         if self._unseen:
-            documents = (partial(self._run.shards.read_component, int(sample), "json", wanted) for sample in ids)
+            documents = (partial(run.shards.read_component, row.sample, "json", wanted) for row in rows)
             self._unseen = check_keys(self._unseen, documents)
-        refused = self._find_too_large(planned, ids, sizes, fields) | refused
-        bad = {int(ids[row]): cause for row, cause in refused.items() if int(ids[row]) not in self._run.known_bad}
-        for row, cause in refused.items():  # after the others: this reads shards, which may have changed by now
-            drawn = planned.row(row), numbers[row]
-            ids[row], (images[row], sizes[row], fields[row]) = self._replace(int(ids[row]), drawn, cause, wanted)
-            valid[row] = False
-        images, drawn_for_all = self._cut(images, self._draw(planned, ids, sizes, fields))
+        bad = {row.sample: row.cause for row in rows if row.cause is not None}
+        if bad:  # after the others: this reads shards, which may have changed by now
+            rows = [self._replace(planned.row(number), row, wanted) for number, row in enumerate(rows)]
+            drawn = self._draw(planned, rows)
+        files, drawn = self._cut([row.image for row in rows], drawn)
         mixing = self._draw_mixing(planned)
-        stay = np.flatnonzero(valid) if self._run.bad_images.skip else np.arange(len(ids))
-        drawn_for_those = drawn_for_all if len(stay) == len(ids) else drawn_for_all.take(stay)
+        ids = np.array([row.sample for row in rows], np.int64)
+        valid = np.array([row.valid for row in rows], np.bool_)
+        stay = np.flatnonzero(valid) if run.bad_images.skip else np.arange(len(rows))
+        left, drawn_for_left = rows, drawn
+        if len(stay) < len(rows):
+            left, drawn_for_left = [rows[row] for row in stay.tolist()], drawn.take(stay)
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
             valid=valid,
-            images=images,
-            drawn=drawn_for_all,
+            images=files,
+            drawn=drawn,
             mixing=mixing,
-            labels=None if self._run.labels is None else self._labels_of(ids, stay, wanted),
+            labels=None if run.labels is None else self._labels_of(ids, stay, wanted),
             fields={
-                name: self._collate(
-                    name, field, [fields[row][name] for row in stay.tolist()], ids[stay], drawn_for_those, mixing
-                )
-                for name, field in self._run.fields.items()
-                if len(stay) or field.is_target
+                name: self._collate(name, field, left, drawn_for_left, mixing)
+                for name, field in run.fields.items()
+                if left or field.is_target
             },
-            bad=bad,
+            bad={sample: cause for sample, cause in bad.items() if sample not in run.known_bad},
             arena=arena,
             reading_seconds=reading_seconds,
             gating_seconds=time.perf_counter() - started - reading_seconds,
         )
 
-    def _pinned(self, batch: EncodedBatch) -> EncodedBatch:
-        """Copies large targets for a GPU to pinned memory; here, because the training loop does not wait for this."""
-        if self._run.device.type != "cuda":
-            return batch
-        pinned = {
-            name: {part: list(map(_pin, of_views)) for part, of_views in batch.fields[name].items()}
-            for name, field in self._run.fields.items()
-            if field.is_target
-        }
-        return replace(batch, fields={**batch.fields, **pinned})
+    def _read_images(self, ids: NDArray[np.int64], arena: Arena, wanted: Wanted) -> list[EncodedImage]:
+        return list(map(trimmed, self._run.shards.read_images(ids, arena, wanted)))
 
-    def _draw(
-        self,
-        planned: PlannedBatch,
-        ids: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        fields: Sequence[Mapping[str, Any]],
-    ) -> Drawn:
-        """Draws what the recipe draws for the images of these samples, with the values of their fields."""
-        recipe, index = self._run.recipe, self._run.shards.index
-        turned = index.at("orientation", ids) if recipe.orientation == "apply" else None
-        name = self._run.box_field
-        boxes: Sequence[NDArray[np.float64]] = ()
-        if name is not None:
-            boxes = [values[name].boxes if values else _NO_BOXES for values in fields]  # a bad sample has none
-        return recipe.at(planned.cursor.epoch, planned.shape).draw(planned.draws, sizes, turned, boxes)
+    def _admit(self, planned: PlannedBatch, images: Sequence[EncodedImage], wanted: Wanted) -> tuple[list[Row], Drawn]:
+        """Returns the planned samples, those that are bad with the cause, and what the recipe draws for all of them."""
+        sizes = self._run.shards.accepted.of(planned.ids)
+        if self._suspects:
+            sizes[np.isin(planned.ids, list(self._suspects))] = _UNKNOWN
+        each = zip(planned.ids.tolist(), images, map(tuple, sizes.tolist()), planned.valid.tolist())
+        rows = list(starmap(Row, each))
+        if self._run.fields or not sizes.all():
+            rows = self._look_at(planned, rows, wanted)
+        drawn = self._draw(planned, rows)
+        causes = self._find_too_large(rows, drawn)
+        for number, row in enumerate(rows if self._suspects else ()):
+            is_tried = row.sample in self._suspects and row.cause is None and number not in causes
+            if is_tried and (cause := self._try(row, drawn.take([number]))):
+                causes[number] = cause
+        for number, cause in causes.items():
+            if rows[number].cause is None:
+                rows[number] = rows[number]._replace(cause=cause)
+        return rows, drawn
 
-    def _find_too_large(
-        self,
-        planned: PlannedBatch,
-        ids: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        fields: Sequence[Mapping[str, Any]],
-    ) -> dict[int, str]:
-        """Finds the rows whose output would be too large, with the causes; sizes that are not known yet are 0."""
-        recipe, too_large = self._run.recipe, dict[int, str]()
-        if recipe.batch == "dense" and not self._run.fields:  # its size is known to be allowed, and there are no masks
-            return {}
-        if recipe.batch == "dense":
-            recipe = recipe.at(planned.cursor.epoch, planned.shape)
-            pixels = np.full(len(ids), sum(prod(shape) for shape in recipe.shapes if shape))
+    def _look_at(self, planned: PlannedBatch, rows: Sequence[Row], wanted: Wanted) -> list[Row]:
+        """Has the gate look at the images that it has not accepted yet, and parses all fields."""
+        numbers = planned.draws.uniform(Stream.FIELD, _FIELD_NUMBERS) if self._run.fields else np.empty((len(rows), 0))
+        begin = partial(self._begin, wanted=wanted)
+        if self._parsed_in_threads:
+            # All of it is done before the first is taken, so nothing depends on which thread was the first.
+            with ThreadPoolExecutor(self._run.num_threads, "gpuloader-fields") as threads:
+                begun: Iterable[Row] = list(threads.map(begin, rows, numbers))
         else:
-            drawn = self._draw(planned, ids, np.maximum(sizes, 1), fields)
-            pixels, too_large = drawn.pixels, drawn.too_large()
-        masks = [sum(self._run.fields[name].count_masks(value) for name, value in each.items()) for each in fields]
+            begun = map(begin, rows, numbers)
+        return [self._finish(*each, wanted) for each in zip(rows, begun, numbers)]
+
+    def _begin(self, row: Row, numbers: NDArray[np.float64], wanted: Wanted) -> Row:
+        """Returns a row with the image as the graph takes it, its size, and fields that several threads may parse."""
+        try:
+            if cause := self._known_cause(row.sample):
+                raise Refused(cause)
+            if row.size == _UNKNOWN:
+                image, size = admit_for(self._run, row.image)
+                row = row._replace(image=image, size=size)
+            return self._parse(self._parsed_in_threads, row, numbers, wanted)
+        except Refused as error:
+            return row._replace(cause=error.cause)
+
+    def _finish(self, stored: Row, row: Row, numbers: NDArray[np.float64], wanted: Wanted) -> Row:
+        """Returns a row with all fields, and notes what the gate said."""
+        shards = self._run.shards
+        try:
+            if row.cause is None:
+                row = self._parse(self._parsed_in_order, row, numbers, wanted)
+        except Refused as error:
+            row = row._replace(cause=error.cause)
+        if row.cause is not None and self._known_cause(row.sample) is None and shards.discard_if_damaged(row.sample):
+            raise _DiscardedError
+        if row.cause is None and stored.size == _UNKNOWN and row.image is stored.image and shards.local:
+            shards.accepted.note(row.sample, row.size)
+        return row
+
+    def _known_cause(self, sample: int) -> str | None:
+        """Returns why a sample is bad, if that is known before its bytes are looked at."""
+        return self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample)
+
+    def _parse(self, fields: Mapping[str, Component], row: Row, numbers: NDArray[np.float64], wanted: Wanted) -> Row:
+        if not fields:
+            return row
+        read = partial(self._read_component, row.sample, wanted)
+        values = parse_fields(fields, read, self._delivered_size(row.sample, row.size), numbers)
+        return row._replace(fields={**row.fields, **values})
+
+    def _draw(self, planned: PlannedBatch, rows: Sequence[Row]) -> Drawn:
+        """Draws what the recipe draws for the images of these samples, with the values of their fields."""
+        recipe, index, name = self._run.recipe, self._run.shards.index, self._run.box_field
+        sizes = np.array([row.size for row in rows], np.int64).reshape(-1, 2)
+        turned = boxes = None
+        if recipe.orientation == "apply":
+            turned = index.at("orientation", np.array([row.sample for row in rows], np.int64))
+        if name is not None:
+            boxes = [row.fields[name].boxes if name in row.fields else _NO_BOXES for row in rows]  # as of a bad sample
+        recipe = recipe.at(planned.cursor.epoch, planned.shape)
+        return recipe.draw(planned.draws, np.maximum(sizes, 1), turned, boxes or ())
+
+    def _find_too_large(self, rows: Sequence[Row], drawn: Drawn) -> dict[int, str]:
+        """Finds the rows whose output would be too large, with the causes."""
+        too_large = {} if self._run.recipe.batch == "dense" else drawn.too_large()
+        if not self._run.fields:
+            return too_large
+        pixels = drawn.pixels
+        masks = [sum(self._run.fields[name].count_masks(value) for name, value in row.fields.items()) for row in rows]
         pixels = pixels * np.array(masks, np.int64)
         return too_large | {
             row: f"its {masks[row]:,} masks of objects have {pixels[row]:,} pixels as the recipe makes them: "
             f"allowed are {MOST_MASK_PIXELS:,} in a sample"
             for row in np.flatnonzero(pixels > MOST_MASK_PIXELS).tolist()
         }
+
+    def _try(self, row: Row, drawn: Drawn) -> str | None:
+        """Returns why the decoder refuses what is drawn of a sample, or None.
+
+        Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
+        """
+        files, drawn = self._cut([row.image.copy()], drawn)
+        whole = self._run.decoder.region is False and len(files[0]) == len(row.image)
+        decoded = None if whole else tuple(drawn.region[0].tolist())
+        known, cause = self._undecodable.get(row.sample, ((), ""))
+        if known == decoded:
+            return cause
+        causes = find_bad_rows(self._run, files, drawn)
+        if causes:
+            self._undecodable[row.sample] = decoded, causes[0]
+        return causes.get(0)
+
+    def _replace(self, planned: PlannedBatch, row: Row, wanted: Wanted) -> Row:
+        """Returns a good row as it is; in place of a bad one, the first good sample among those that the plan draws.
+
+        A sample that is to be left out stays itself, with an image that can be decoded.
+        """
+        run = self._run
+        if row.cause is None:
+            return row
+        if not (run.bad_images.replace or run.bad_images.skip) and row.sample not in run.known_bad:
+            raise BadImageError(*run.shards.locate(row.sample), row.cause)
+        if run.bad_images.skip:
+            image = np.zeros((*GOOD_SIZE, 3), np.uint8) if run.decoded else good_jpeg().copy()
+            return Row(row.sample, image, GOOD_SIZE, valid=False)
+        uniform = planned.draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
+        for candidate in run.plan.replacements(planned.cursor, uniform).tolist():
+            instead = replace(planned, ids=np.array([candidate]), valid=np.array([False]))
+            [found], _ = self._admit(instead, self._read_images(instead.ids, Arena(), wanted), wanted)
+            if found.cause is None:
+                return found
+        key = run.shards.locate(row.sample).key
+        raise TooManyBadImagesError(
+            f"{key!r} is bad ({row.cause}), and so are the {REPLACEMENT_ATTEMPTS} samples drawn to replace it: repair "
+            f"the shards"
+        )
 
     def _delivered_size(self, sample: int, size: Shape) -> Shape:
         """Returns (height, width) of an image as the recipe's transforms see it: upright, if the recipe says so."""
@@ -275,109 +374,8 @@ class Reader:
             )
         return labels
 
-    def _begin_in_threads(self, samples: Sequence[_Sample]) -> list[Callable[[], _GoodRow]]:
-        """Begins to admit samples, in several threads if these parse fields; returns functions that give the results.
-
-        All of it is done when this returns. So nothing depends on which thread was the first.
-        """
-        if not self._parsed_in_threads:
-            return [partial(self._begin, *sample) for sample in samples]
-        with ThreadPoolExecutor(self._run.num_threads, "gpuloader-fields") as threads:
-            return [threads.submit(self._begin, *sample).result for sample in samples]
-
-    def _begin(
-        self,
-        sample: int,
-        image: EncodedImage,
-        size: tuple[int, int] | None,
-        numbers: NDArray[np.float64],
-        wanted: Wanted,
-    ) -> _GoodRow:
-        """Returns the image as the graph takes it, its size, and the fields that several threads may parse.
-
-        Args:
-            size: of an image that the gate accepted; None asks the gate.
-        """
-        if cause := self._known_cause(sample):
-            raise Refused(cause)
-        if size is None:
-            image, size = admit_for(self._run, image)
-        return image, size, self._parse(self._parsed_in_threads, sample, size, numbers, wanted)
-
-    def _known_cause(self, sample: int) -> str | None:
-        """Returns why a sample is bad, if that is known before its bytes are looked at."""
-        return self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample)
-
-    def _parse(
-        self,
-        fields: Mapping[str, Component],
-        sample: int,
-        size: Shape,
-        numbers: NDArray[np.float64],
-        wanted: Wanted,
-    ) -> dict[str, Any]:
-        read = partial(self._read_component, sample, wanted)
-        return parse_fields(fields, read, self._delivered_size(sample, size), numbers)
-
-    def _admit(self, sample: int, begin: Callable[[], _GoodRow], drawn: _DrawnRow, wanted: Wanted) -> _GoodRow:
-        """Returns what `_begin` returns, with all fields; raises Refused if the sample is bad."""
-        run, (planned, numbers) = self._run, drawn
-        try:
-            image, size, fields = begin()
-            fields = {**fields, **self._parse(self._parsed_in_order, sample, size, numbers, wanted)}
-        except Refused:
-            if self._known_cause(sample) is None and run.shards.discard_if_damaged(sample):
-                raise _DiscardedError from None
-            raise
-        # Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
-        if sample in self._suspects:
-            files, tried = self._cut(
-                [image.copy()], self._draw(planned, np.array([sample]), np.array([size]), [fields])
-            )
-            whole = run.decoder.region is False and len(files[0]) == len(image)
-            decoded = None if whole else tuple(tried.region[0].tolist())
-            if (known := self._undecodable.get(sample)) is not None and known[0] == decoded:
-                raise Refused(known[1])
-            if bad := find_bad_rows(run, files, tried):
-                self._undecodable[sample] = decoded, bad[0]
-                raise Refused(bad[0])
-        return image, size, fields
-
-    def _replace(self, sample: int, drawn: _DrawnRow, cause: str, wanted: Wanted) -> tuple[int, _GoodRow]:
-        """Returns the first good sample among those that the plan draws for the bad one.
-
-        A sample that is to be left out stays itself, with an image that can be decoded.
-        """
-        on_error = self._run.bad_images
-        if not (on_error.replace or on_error.skip) and sample not in self._run.known_bad:
-            raise BadImageError(*self._run.shards.locate(sample), cause)
-        if on_error.skip:
-            image = np.zeros((*GOOD_SIZE, 3), np.uint8) if self._run.decoded else good_jpeg().copy()
-            return sample, (image, GOOD_SIZE, {})
-        planned, numbers = drawn
-        uniform = planned.draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
-        for candidate in self._run.plan.replacements(planned.cursor, uniform).tolist():
-            [image] = self._run.shards.read_images(np.array([candidate]), Arena(), wanted)
-            with suppress(Refused):
-                begin = partial(self._begin, candidate, image, None, numbers, wanted)
-                admitted = self._admit(candidate, begin, drawn, wanted)
-                _, size, fields = admitted
-                if not self._find_too_large(planned, np.array([candidate]), np.array([size]), [fields]):
-                    return candidate, admitted
-        raise TooManyBadImagesError(
-            f"{self._run.shards.locate(sample).key!r} is bad ({cause}), and so are the {REPLACEMENT_ATTEMPTS} samples "
-            f"drawn to replace it: repair the shards"
-        )
-
-    def _collate(
-        self,
-        name: str,
-        field: Component,
-        values: list[Any],
-        ids: NDArray[np.int64],
-        drawn: Drawn,
-        mixing: Mixing | None,
-    ) -> Any:  # noqa: ANN401
+    def _collate(self, name: str, field: Component, rows: Sequence[Row], drawn: Drawn, mixing: Mixing | None) -> Any:  # noqa: ANN401
+        values = [row.fields[name] for row in rows]
         try:
             collated = field.collated(values, drawn)
         except CancelledError:  # as itself, as SystemExit
@@ -388,15 +386,19 @@ class Reader:
                 try:
                     field.collated([value], drawn.take([row]))
                 except Exception as its_error:
-                    component = self._component_name(int(ids[row]), field.extension)
+                    component = self._component_name(rows[row].sample, field.extension)
                     raise DataError(f"{where} {component}: {cause_of(its_error)}") from its_error
-            component = self._component_name(int(ids[0]), field.extension)
+            component = self._component_name(rows[0].sample, field.extension)
             raise DataError(f"{where} the batch that begins with {component}: {cause_of(error)}") from error
         if not field.is_target and (wrong := wrong_rows(name, collated, len(values))):
             raise DataError(wrong)
         if field.is_target and mixing is not None:  # it is a mask of classes, and CutMix has no other views
             [masks] = collated[""]
-            return {"": [paste_neighbours(masks, mixing)]}
+            collated = {"": [paste_neighbours(masks, mixing)]}
+        if (
+            field.is_target and self._run.device.type == "cuda"
+        ):  # here, because the training loop does not wait for this
+            return {part: list(map(_pin, of_views)) for part, of_views in collated.items()}
         return collated
 
     def _read_component(self, sample: int, wanted: Wanted, extension: str, required: bool) -> bytes | None:
@@ -421,7 +423,7 @@ def admit_for(run: Run, image: EncodedImage) -> Admitted:
     """Returns a stored image as the run's graph takes it; raises Refused if the recipe refuses to decode it."""
     if run.decoded:
         return admit_array(image, run.recipe.max_pixels)
-    return admit(image, run.recipe.max_pixels, run.recipe.formats)
+    return admit(image, run.recipe.max_pixels)
 
 
 def find_bad_rows(run: Run, images: Sequence[EncodedImage], drawn: Drawn, message: str = "") -> Mapping[int, str]:
@@ -436,78 +438,3 @@ def find_bad_rows(run: Run, images: Sequence[EncodedImage], drawn: Drawn, messag
 
 class _DiscardedError(Exception):
     """A shard in the cache was not what it should be."""
-
-
-class EndOfBatches(Exception):  # noqa: N818 - an end, not an error
-    """This rank has no samples in any later step."""
-
-
-class ReadAhead:
-    """The batches of a reader from a cursor on, also across epochs; a thread reads them before they are asked for.
-
-    Steps in which this rank has no sample are skipped: there is nothing to read.
-    """
-
-    def __init__(self, reader: Reader, plan: Plan, start: Cursor, depth: int) -> None:
-        self._next = plan.at_step(start)
-        self._plan = plan
-        self._depth = depth
-        self._under_way = 0
-        self._read: deque[EncodedBatch | BaseException] = deque()
-        self._free: deque[Arena] = deque()
-        self._thread: FedThreads[_Request, EncodedBatch] = FedThreads(partial(_read, reader), "gpuloader-reader")
-
-    def next(self) -> EncodedBatch:
-        """Returns the next batch. Raises the error of reading it, or EndOfBatches if this rank has no more samples."""
-        return _raised_or(self.take())
-
-    def take(self) -> EncodedBatch | BaseException:
-        """Returns the next batch, or the error that `next` would raise: no traceback then keeps frames alive."""
-        while self._under_way <= self._depth and (cursor := self._next_with_samples()) is not None:
-            self._thread.put((cursor, self._free.popleft() if self._free else Arena()))
-            self._next = self._plan.after(cursor)
-            self._under_way += 1
-        if self._under_way == 0:
-            return EndOfBatches()
-        result = self._read.popleft() if self._read else self._thread.get()
-        self._under_way -= 1
-        return result
-
-    def read_again(self, batch: EncodedBatch) -> EncodedBatch:
-        """Reads a batch again, into its arena; raises the error of reading it. Later batches are not read again."""
-        self._thread.put((batch.cursor, batch.arena))
-        while len(self._read) < self._under_way:
-            self._read.append(self._thread.get())
-        return _raised_or(self._thread.get())
-
-    def _next_with_samples(self) -> Cursor | None:
-        cursor = self._plan.at_step(self._next)
-        while cursor.epoch <= self._next.epoch + 2:  # all later epochs are like the second one from here
-            first, end = self._plan.share(cursor)
-            if first < end:
-                return cursor
-            cursor = self._plan.at_step(self._plan.after(cursor))
-        return None
-
-    @property
-    def ready(self) -> int:
-        """The batches that are read and not asked for yet."""
-        return len(self._read) + self._thread.ready
-
-    def release(self, batch: EncodedBatch) -> None:
-        """Notes that a batch's images are no longer needed."""
-        self._free.append(batch.arena)
-
-    def close(self) -> None:
-        """Ends the thread after the image that it is reading. Garbage collection and the process's end do this, too."""
-        self._thread.close()
-
-
-def _read(reader: Reader, request: _Request, wanted: Wanted) -> EncodedBatch:
-    return reader.read(*request, wanted)
-
-
-def _raised_or(outcome: EncodedBatch | BaseException) -> EncodedBatch:
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome

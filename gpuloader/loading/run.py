@@ -8,50 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from gpuloader.errors import ConfigError, PresetError, StateError, describe
-from gpuloader.helpers.progress import say_if_long
+from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.helpers.text import counted
-from gpuloader.helpers.values import as_python_integer, is_integer
-from gpuloader.loading import argument_types as types
-from gpuloader.loading.arguments import (
-    check_counting,
-    find_boxes,
-    output_names,
-    resolve_bad_images,
-    resolve_device,
-    resolve_fields,
-    resolve_label_from,
-    resolve_shuffle,
-    resolve_world,
-    warn_of_classes,
-    warn_of_empty_shares,
-    warn_of_places,
-    warn_of_small_buckets,
-    warn_of_turned,
-)
-from gpuloader.loading.buckets import Buckets
+from gpuloader.helpers.values import is_integer
+from gpuloader.loading.arguments import find_boxes
 from gpuloader.loading.fields import Component
-from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling, as_value
-from gpuloader.loading.selection import (
-    Sources,
-    check_components,
-    check_options,
-    describe_sampling,
-    make_sampling,
-    resolve_sources,
-    select,
-)
+from gpuloader.loading.options import BadImages, Decoder
+from gpuloader.loading.selection import describe_sampling
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
-from gpuloader.loading.world import World, agree
-from gpuloader.pipelines import check_for_gpu, read_cached
-from gpuloader.plan import AllSamples, Bucketed, Cursor, Custom, LastBatch, Plan, Weighted
-from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
-from gpuloader.shards import Labels, ShardSet, make_labels, read_quarantine, resolve_place
+from gpuloader.loading.world import World
+from gpuloader.plan import AllSamples, Cursor, Custom, Plan, Weighted
+from gpuloader.recipe import Recipe
+from gpuloader.shards import Labels, ShardSet
 
 
 @dataclass(frozen=True)
@@ -193,8 +165,6 @@ class Run:
                 f"this is not a state of a GPULoader but {describe(state)}: pass what its state_dict() returned"
             )
         run = self._with_quantum(state.get("quantum"))
-        if is_same(state.get("recipe"), run.recipe.earlier_fingerprint):
-            state = {**state, "recipe": run.recipe.fingerprint}
         identity, samples = run.identity, state.get("samples")
         if is_integer(samples, 1, len(self.shards)) and self._begins_with(samples, state.get("dataset")):
             if not begins and not is_same(state.get("delivered"), 0):
@@ -271,148 +241,3 @@ def _explain_appended(shards: ShardSet, samples: int) -> str:
         f"{len(shards):,}. Finish the epoch with the shards up to {last}; or begin the next epoch with all: load a "
         f"state of its beginning, or call set_epoch"
     )
-
-
-def resolve_run(
-    tar: Sources,
-    batch_size: int,
-    device_id: types.AnyDevice,
-    *,
-    preset: types.AnyPreset,
-    shuffle: types.AnyShuffle,
-    last_batch: LastBatch | None,
-    seed: int,
-    output: types.AnyOutput,
-    label_from: types.AnyLabels,
-    fields: types.AnyFields,
-    sampling: types.AnySampling,
-    on_error: types.OnError,
-    decoder: types.AnyDecoder,
-    cache: types.AnyCache,
-    world: types.AnyWorld,
-) -> Run:
-    """Resolves `GPULoader`'s arguments: opens the shards, and lets the ranks compare their arguments.
-
-    Raises:
-        GPULoaderError: an argument or the data is invalid; the message says which, and what to do.
-    """
-    # Cheap checks come before opening shards.
-    recipe = load_preset(preset)
-    here = resolve_world(world)
-    device = resolve_device(as_python_integer(device_id), here)
-    if device is not None:
-        check_for_gpu(recipe)
-    bad_images = resolve_bad_images(on_error)
-    labelling = resolve_label_from(label_from)
-    chosen = as_value(Sampling, "sampling", {} if sampling is None else sampling)
-    decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
-    storing = as_value(Cache, "cache", {} if cache is None else cache)
-    in_buckets = chosen.buckets is not None
-    parsed_fields = resolve_fields(fields, output)
-    names = output_names(output, parsed_fields, recipe, in_buckets)
-    check_counting(recipe, bad_images, names)
-    for each in parsed_fields.values():
-        each.check_recipe(recipe)
-    find_boxes(recipe, parsed_fields)
-    if here.local_rank == 0:
-        warn_of_places(tuple(name for name, each in parsed_fields.items() if not each.is_target))
-    order = recipe.default_shuffle if shuffle is None else resolve_shuffle(shuffle)
-    if shuffle is not None and chosen.weights is not None:
-        raise ConfigError(
-            f"Sampling(weights=...) and shuffle={shuffle!r} cannot be combined: the weights draw the order, so leave "
-            f"shuffle out"
-        )
-    paths, sources = resolve_sources(tar)
-    shards = ShardSet.open(
-        paths, here.local_rank == 0, cache=storing.path, cache_bytes=storing.max_bytes, read_cached=read_cached
-    )
-    _ = shards.decoded  # if only some shards contain arrays, this raises now and not at the first batch
-    if parsed_fields and labelling == LabelFrom() and resolve_place(shards, "auto") is None:
-        labelling = LabelFrom(None)
-    known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
-    batch_size = as_python_integer(batch_size)
-    if last_batch is None:
-        last_batch = "pad" if in_buckets else recipe.default_last_batch
-    global_batch = here.world_size * batch_size if is_integer(batch_size, 1) else 1  # the plan refuses others
-    with say_if_long("the samples, their labels and their order are prepared"):
-        selection = select(shards, chosen)
-        labels = make_labels(shards, labelling.place, labelling.classes, selection.of, labelling.order)
-        positions = make_sampling(
-            shards,
-            selection,
-            labels,
-            order,
-            sources,
-            chosen,
-            upright=recipe.orientation == "apply",
-            last_batch=last_batch,
-            global_batch=global_batch,
-            known_bad=known_bad,
-        )
-    if isinstance(positions, Bucketed):
-        _check_shapes(recipe, positions)
-        if here.local_rank == 0:
-            warn_of_small_buckets(positions)
-    has_targets = any(each.is_target for each in parsed_fields.values())
-    if has_targets and here.local_rank == 0:
-        warn_of_turned(recipe, shards.count_turned())
-    shards.check_pictures([each.extension for each in parsed_fields.values()])
-    required = dict.fromkeys(each.extension for each in parsed_fields.values() if each.required)
-    check_components(shards, required, positions, known_bad)
-    unseen = check_options(shards, parsed_fields, positions, known_bad)
-    plan = Plan(
-        positions,
-        batch_size=batch_size,
-        rank=here.rank,
-        world_size=here.world_size,
-        last_batch=last_batch,
-        seed=as_python_integer(seed),
-        steps_per_epoch=chosen.steps_per_epoch,
-    )
-    _check_mixing(recipe, plan, labels is not None or has_targets, bad_images)
-    if here.rank == 0:
-        warn_of_classes(recipe, labels)
-        warn_of_empty_shares(plan)
-    name = _name_recipe(preset)
-    run = Run(plan, shards, recipe, labels, parsed_fields, names, bad_images, known_bad, decoding, device, here, name)
-    is_given = isinstance(chosen.buckets, Buckets) and chosen.buckets.quantum is not None
-    run = replace(run, is_quantum_given=is_given, unseen=unseen)
-    if here.world_size > 1 or here.members:
-        same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
-        run = replace(run, world=agree(here, {**run.identity, **{name: getattr(plan, name) for name in same}}))
-    return replace(run, decoder=decoding.on(device, run.world.decoding_threads(device), shards.seekable))
-
-
-def _name_recipe(preset: types.AnyPreset) -> str:
-    if is_recipe_mapping(preset):
-        return "as a mapping"
-    if isinstance(preset, Mapping):
-        return f"{', '.join(map(_name_recipe, preset))} with overrides"
-    return str(preset) if isinstance(preset, (str, Path)) else type(preset).__name__
-
-
-def _check_shapes(recipe: Recipe, buckets: Bucketed) -> None:
-    """Checks that the recipe can make images of each bucket that has samples."""
-    if recipe.batch != "dense":
-        raise ConfigError(f"buckets: their images have one size; leave the recipe's batch={recipe.batch!r} out")
-    for shape, run in zip(buckets.shapes, buckets.runs):
-        try:
-            _ = recipe.at(0, shape) if len(run) else None
-        except PresetError as error:
-            raise ConfigError(f"buckets: {error}") from None
-
-
-def _check_mixing(recipe: Recipe, plan: Plan, labelled: bool, bad_images: BadImages) -> None:
-    """Checks that there are pairs of samples with labels or masks if the recipe mixes."""
-    if recipe.mix is None:
-        return
-    if bad_images.skip:
-        raise ConfigError('on_error="skip" would separate neighbours that the recipe mixes: use "replace" or "raise"')
-    if not labelled:
-        raise ConfigError("the recipe mixes samples, but label_from=None gives no labels to mix: use another recipe")
-    if plan.batch_size % 2:
-        raise ConfigError(f"batch_size={plan.batch_size}: the recipe mixes neighbours, so it must be even")
-    if plan.last_batch in ("partial", "equal"):
-        raise ConfigError(
-            f'last_batch="{plan.last_batch}" would separate neighbours that the recipe mixes: use "drop" or "pad"'
-        )

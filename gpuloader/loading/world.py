@@ -1,37 +1,26 @@
-"""`World`: this rank and the number of ranks; `agree` checks that all ranks have the same arguments."""
+"""`World`: this rank and the number of ranks."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
 import math
-import os
-import socket
-import time
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
-from itertools import chain, count
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.cores import available_cores
-from gpuloader.helpers.values import as_python_integer
+from gpuloader.helpers.values import as_python_integer, is_integer
+from gpuloader.loading import detection
 
 if TYPE_CHECKING:  # some builds of torch have no torch.distributed
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-_MEETING_SECONDS = 120.0
 GPU_THREADS = 8
-_meetings: defaultdict[str, Iterator[int]] = defaultdict(count)  # by the ranks that meet
-_log = logging.getLogger("gpuloader")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class World:
     """One process among those that share the data.
 
@@ -53,41 +42,47 @@ class World:
 
     rank: int
     world_size: int
-    local_rank: int = None  # type: ignore[assignment]  # an integer once it is made
-    local_world_size: int = None  # type: ignore[assignment]
-    members: tuple[tuple[int, ...], ...] = field(default=(), init=False, repr=False)
+    local_rank: int
+    local_world_size: int
+    members: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        for name in ("rank", "world_size", "local_rank", "local_world_size"):
-            object.__setattr__(self, name, as_python_integer(getattr(self, name)))
-        if self.local_rank is None:
-            rank = self.rank if isinstance(self.rank, int) else 0
-            object.__setattr__(self, "local_rank", _local_rank(rank))
-        if self.local_world_size is None:
-            object.__setattr__(self, "local_world_size", _integer("LOCAL_WORLD_SIZE", 1))
-        numbers = (self.rank, self.world_size, self.local_rank, self.local_world_size)
-        integers = all(isinstance(number, int) for number in numbers)
-        if not integers or not 0 <= self.rank < self.world_size or self.local_rank < 0 or self.local_world_size < 1:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        local_rank: int | None = None,
+        local_world_size: int | None = None,
+        *,
+        members: tuple[tuple[int, ...], ...] = (),
+    ) -> None:
+        given = {
+            "rank": rank,
+            "world_size": world_size,
+            "local_rank": detection.local_rank(rank) if local_rank is None else local_rank,
+            "local_world_size": detection.local_world_size() if local_world_size is None else local_world_size,
+        }
+        numbers = {name: as_python_integer(number) for name, number in given.items()}
+        if not all(map(is_integer, numbers.values(), (0, 1, 0, 1))) or numbers["rank"] >= numbers["world_size"]:
             raise ConfigError(
-                f"rank={self.rank!r}, world_size={self.world_size!r}, local_rank={self.local_rank!r}, "
-                f"local_world_size={self.local_world_size!r}: allowed are integers, 0 <= rank < world_size, "
-                f"local_rank >= 0 and local_world_size >= 1"
+                f"{', '.join(f'{name}={number!r}' for name, number in given.items())}: allowed are integers, "
+                f"0 <= rank < world_size, local_rank >= 0 and local_world_size >= 1"
             )
+        vars(self).update(numbers, members=members)
 
     @classmethod
     def detect(cls) -> World:
         """Takes rank and world size from torch.distributed if it is initialised, otherwise from torchrun's environment.
 
         Without either, this is rank 0 of 1. Slurm's tasks are not ranks by themselves, because they may be independent
-        runs; if there are several, a warning says so. Only this module reads the environment and torch.distributed.
+        runs; if there are several, a warning says so.
         """
-        _refuse_several_workers()
-        return cls(*(_from_distributed() or _from_environment()))
+        detection.refuse_several_workers()
+        return cls(*(detection.distributed_rank() or detection.environment_rank()))
 
     @classmethod
     def of_process(cls) -> World:
         """Returns this process among those of its machine, for what shares no data, such as a `Stage`."""
-        return cls(*(_from_distributed() or (0, 1)))
+        return cls(*(detection.distributed_rank() or (0, 1)))
 
     def decoding_threads(self, device_id: int | None) -> int:
         """Returns this process's share of the machine's cores; with a GPU, at most 8."""
@@ -164,138 +159,8 @@ class World:
         here = dist.get_rank()
         for rank, processes in enumerate(members):
             if here in processes:
-                world = cls(rank, len(members), _local_rank(here))
-                object.__setattr__(world, "members", tuple(map(tuple, members)))
-                return world
+                return cls(rank, len(members), detection.local_rank(here), members=tuple(map(tuple, members)))
         raise ConfigError(
             f"this process is rank {here} of torch.distributed, but the {kind} has the ranks "
             f"{sorted(chain(*members))}: make the loader only on these"
         )
-
-
-def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING_SECONDS) -> World:
-    """Compares facts over the members of a world, or over all ranks of torch.distributed if this world is the same.
-
-    Every member must call it equally often and in the same order. They meet at torch.distributed's default store: this
-    needs neither a GPU nor a process group, and it cannot hang. The ranks in messages are those of torch.distributed.
-
-    Args:
-        facts: in plain JSON types.
-
-    Returns:
-        The world, where `local_world_size` is at least the number of members on this machine: `mp.spawn` does not set
-        LOCAL_WORLD_SIZE.
-
-    Raises:
-        ConfigError: facts differ, or members did not come in time; every member raises the same message, which names
-            the facts and ranks.
-    """
-    found = _from_distributed()
-    if found is None or not (world.members or found == (world.rank, world.world_size)):
-        return world
-    here, world_size = found
-    members = world.members or [[rank] for rank in range(world_size)]
-    from torch.distributed.distributed_c10d import PrefixStore
-
-    from gpuloader.internals.torch import default_store
-
-    ranks = sorted(chain(*members))
-    meeting = hashlib.blake2b(json.dumps(ranks).encode(), digest_size=16).hexdigest()
-    store = PrefixStore(f"gpuloader/{meeting}/{next(_meetings[meeting])}", default_store())
-    host = socket.gethostname()
-    store.add(f"ranks of {host}", 1)
-    store.set(f"facts/{here}", json.dumps({"data_ranks": len(members), "data_rank": world.rank, **facts}))
-    began = time.monotonic()
-    if here == ranks[0]:
-        store.set("verdict", _verdict(store, members, timedelta(seconds=wait_seconds)))
-    try:
-        # The first rank may itself wait this long for the others before it gives the verdict.
-        store.wait(["verdict"], timedelta(seconds=2 * wait_seconds))
-    except RuntimeError:
-        raise ConfigError(f"rank {ranks[0]} did not make this loader within {_since(began)}: {_ALIKE}") from None
-    if verdict := store.get("verdict").decode():
-        raise ConfigError(verdict)
-    counted = copy(world)
-    object.__setattr__(counted, "local_world_size", max(world.local_world_size, store.add(f"ranks of {host}", 0)))
-    return counted
-
-
-_ALIKE = (
-    "all ranks must make the same loaders in the same order; for one of a single rank, pass world=World(0, 1), "
-    "for one of some ranks, world=World.from_group(group)"
-)
-
-
-def _verdict(store: Any, members: Sequence[Sequence[int]], wait: timedelta) -> str:  # noqa: ANN401 - a torch Store
-    """Says what is wrong with the facts of all members; empty if they agree."""
-    keys = {rank: f"facts/{rank}" for rank in sorted(chain(*members))}
-    began = time.monotonic()
-    try:
-        store.wait(list(keys.values()), wait)
-    except RuntimeError:
-        missing = [rank for rank, key in keys.items() if not store.check([key])]
-        return f"the ranks {missing} did not make this loader within {_since(began)}: {_ALIKE}"
-    facts = {rank: json.loads(store.get(key)) for rank, key in keys.items()}
-    differences = []
-    for name in facts[min(facts)]:
-        ranks: dict[str, list[int]] = defaultdict(list)
-        for rank, fact in facts.items():
-            ranks[json.dumps(fact.get(name))].append(rank)
-        alike = sorted(map(sorted, members)) if name == "data_rank" else [list(keys)]
-        if sorted(ranks.values()) != alike:
-            differences.append("; ".join(f"{name}={value} on ranks {of}" for value, of in ranks.items()))
-    return f"the loaders of the ranks differ: {'; '.join(differences)}" if differences else ""
-
-
-def _since(began: float) -> str:
-    """Returns the time that passed, less than the limit if the store's process ended: then nobody waits any longer."""
-    return f"{time.monotonic() - began:.1f} s"
-
-
-def _refuse_several_workers() -> None:
-    """Raises ConfigError in one of several workers of torch's DataLoader, as each would deliver all of the data."""
-    from torch.utils.data import get_worker_info
-
-    worker = get_worker_info()
-    if worker is not None and worker.num_workers > 1:
-        raise ConfigError(
-            f"this loader is made in worker {worker.id} of {worker.num_workers} of a torch DataLoader, and each of "
-            f"them would deliver all samples. Loop over the GPULoader itself: it decodes in threads. Or "
-            f"give each its share: world=World(worker.id, worker.num_workers) of torch.utils.data.get_worker_info()"
-        )
-
-
-def _from_distributed() -> tuple[int, int] | None:
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return None
-
-
-def _from_environment() -> tuple[int, int]:
-    if ("RANK" in os.environ) != ("WORLD_SIZE" in os.environ):
-        raise ConfigError(
-            "only one of the environment variables RANK and WORLD_SIZE is set: set both (torchrun does), "
-            "or pass world=World(rank, world_size)"
-        )
-    if "RANK" not in os.environ and (tasks := _integer("SLURM_STEP_NUM_TASKS", default=1)) > 1:
-        _log.warning(
-            "srun runs %d tasks, but the loader in each of them is rank 0 of 1 and delivers all of the data: if they "
-            "train together, call torch.distributed.init_process_group first, set RANK and WORLD_SIZE, or pass "
-            "world=World(rank, world_size)",
-            tasks,
-        )
-    return _integer("RANK", default=0), _integer("WORLD_SIZE", default=1)
-
-
-def _local_rank(otherwise: int) -> int:
-    return _integer("LOCAL_RANK", _integer("SLURM_LOCALID", otherwise))
-
-
-def _integer(variable: str, default: int) -> int:
-    text = os.environ.get(variable, str(default))
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"the environment variable {variable}={text!r} is not an integer") from None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gpuloader.errors import PackError, describe
 from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations
 from gpuloader.pack.records import OpenedSource
-from gpuloader.shards.index import IMAGE_EXTENSIONS
+from gpuloader.shards.pictures import IMAGE_EXTENSIONS
 
 MOST_BYTES = 16 << 20  # of a text file
 MOST_YAML_BYTES = 1 << 18
@@ -121,9 +121,9 @@ def _names(root: Path) -> tuple[str, ...] | None:
     file = next((file for file in (root / "data.yaml", root.parent / "data.yaml") if file.exists()), None)
     if file is None:
         return None
-    from gpuloader.recipe.strict_yaml import StrictLoader, load_yaml  # recipes take a while to import
+    from gpuloader.recipe.strict_yaml import load_yaml  # recipes take a while to import
 
-    content = load_yaml(read_annotations(file, MOST_YAML_BYTES), str(file), StrictLoader, PackError)
+    content = load_yaml(read_annotations(file, MOST_YAML_BYTES), str(file), PackError)
     if "kpt_shape" in content:
         raise PackError(f"{file}: key points (`kpt_shape`) cannot be packed")
     names = content.get("names")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from gpuloader.errors import ConfigError, DataError, NoSamplesError, PackError
 from gpuloader.pack.records import OpenedSource, labelled_files
-from gpuloader.shards.folder import PICTURE_ENDINGS, is_picture, list_files
+from gpuloader.shards.folder import list_files
 from gpuloader.shards.paths import SPLITS
+from gpuloader.shards.pictures import PICTURE_ENDINGS, is_picture
 
 
 def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:

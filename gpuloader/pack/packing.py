@@ -99,33 +99,33 @@ def pack(
     all number their classes by the first one's classes.json.
 
     Args:
-        source: class folders, a CSV or JSON Lines file, tars, a Hugging Face dataset on disk, `torchvision:NAME:ROOT`,
-            or a sequence of (image or path, label). With boxes or masks: a COCO FILE.json, a folder of Pascal VOC or
-            its ImageSets/Main/LIST.txt or ImageSets/Segmentation/LIST.txt, or ROOT/images/SPLIT beside YOLO's
+        source: class folders, a CSV or JSON Lines file, tars, a Hugging Face dataset on disk, torchvision:NAME:ROOT,
+            or in Python a sequence of (image or path, label). With boxes or masks: a COCO FILE.json, a folder of Pascal
+            VOC or its ImageSets/Main/LIST.txt or ImageSets/Segmentation/LIST.txt, or ROOT/images/SPLIT beside YOLO's
             ROOT/labels/SPLIT or beside ROOT/masks/SPLIT.
         destination: the folder for the shards; it is made if it is missing.
         samples_per_shard: 1000 unless `shard_bytes` is given.
-        shard_bytes: most bytes of source pictures in a shard: a number, or text such as "256MiB". Less than 1 MiB needs
-            a unit, such as "4096B".
+        shard_bytes: most bytes of source pictures in a shard, such as 256MiB. Less than 1 MiB needs a unit, such as
+            4096B.
         seed: draws the order and which samples are held out.
-        shuffle: False keeps the source's order.
+        shuffle: whether samples are mixed. Otherwise they keep the source's order.
         val_share: the share of the samples that goes to val-000000.tar and the following.
         prefix: what the other shards' names begin with.
-        max_size: pictures whose shorter side has more pixels are downsized to this and become JPEGs. None copies all.
-        quality: of those JPEGs; 90 unless given.
+        max_size: pictures whose shorter side has more pixels are downsized to this and become JPEGs.
+        quality: of the JPEGs that `max_size` makes; 90 unless given.
         decoded: stores each picture as an uint8 (H, W, 3) RGB array in KEY.npy, downsized if its shorter side has
             more pixels than this.
         seekable: rewrites JPEGs losslessly with restart intervals, so that loaders decode only the part of an image
             that they need. This takes `jpegtran` of libjpeg-turbo. A JPEG that could lose anything stays as it is.
-        classes: names that number the labels, or a JSON file of them such as another pack's classes.json. None uses the
-            destination's classes.json, or, if there is none, the sorted names that occur; a COCO file's categories by
-            id, and YOLO's classes as in data.yaml.
+        classes: names that number the labels, or a JSON file of them such as another pack's classes.json. By
+            default the destination's classes.json, or, if there is none, the sorted names that occur; a COCO file's
+            categories by id, and YOLO's classes as in data.yaml.
         images: the folder that a COCO file's pictures are in, unless it is the file's own, or NAME beside its folder
             for instances_NAME.json.
-        workers: the number of processes; None for one per core.
+        workers: the number of processes; by default one per core.
         part: (i, n) writes the i-th of n parts of the shards, i from 0 on, for n machines on one file system.
-        ray: address of a Ray cluster whose nodes share the file system ("local", "auto", "host:port"); it runs the
-            work instead of processes here.
+        ray: address of a Ray cluster whose nodes share the file system (local, auto or host:port); it runs the work
+            instead of processes here.
         progress: shows a bar on stderr.
 
     Raises:

@@ -12,21 +12,20 @@ from PIL import Image, UnidentifiedImageError
 
 from gpuloader.errors import ConfigError
 from gpuloader.images.arrays import array_gate, pixels
-from gpuloader.images.by_pillow import decode_by_pillow
-from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS, image_format
+from gpuloader.images.formats import RARE_FORMATS, image_format
 from gpuloader.images.jpeg import check_jpeg
-from gpuloader.images.limits import MAX_PIXELS, Refused, check_size
-from gpuloader.images.pillow_modes import TURNED_BACK, as_8_bits
+from gpuloader.images.limits import Refused, check_size
 from gpuloader.images.png import check_data, decoder_png
 from gpuloader.images.webp import check_webp
+from gpuloader.pack.pillow_modes import ORIENTATION, TURNED_BACK, as_8_bits
+from gpuloader.pack.rare_formats import decode
 from gpuloader.pack.seekable import make_seekable, restart_option
-from gpuloader.shards.index import ARRAY_EXTENSION
+from gpuloader.shards.pictures import ARRAY_EXTENSION
 
 DEFAULT_QUALITY = 90
 
 _EXTENSIONS = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # of files that are copied
 _CHECKS = {"jpeg": check_jpeg, "png": check_data, "webp": check_webp}
-_ORIENTATION = 0x0112
 
 
 @dataclass(frozen=True)
@@ -108,15 +107,13 @@ def _decode(data: bytes, extension: str | None) -> Image.Image:
     file_format = image_format(encoded)
     if file_format is None:
         raise Refused(_cause_in_header(data))
-    if file_format in DEFAULT_FORMATS:
-        file = decoder_png(encoded) if file_format == "png" else encoded
-    else:
-        file, _ = decode_by_pillow(encoded, MAX_PIXELS)
+    if file_format in RARE_FORMATS:
+        return decode(data)
+    file = decoder_png(encoded) if file_format == "png" else encoded
     try:
-        picture = Image.open(io.BytesIO(file), formats=("JPEG", "PNG", "WEBP", "PPM"))
+        picture = Image.open(io.BytesIO(file), formats=("JPEG", "PNG", "WEBP"))
         check_size(picture.height, picture.width)
-        if file_format in _CHECKS:
-            _CHECKS[file_format](file)
+        _CHECKS[file_format](file)
         picture.load()
     except (MemoryError, Refused):
         raise
@@ -128,7 +125,8 @@ def _decode(data: bytes, extension: str | None) -> Image.Image:
 
 
 def _cause_in_header(data: bytes) -> str:
-    return f"none of {', '.join(FORMATS)}, or a broken header (it begins with {data[:8]!r})"
+    known = ", ".join(["JPEG", "PNG", "WebP", *RARE_FORMATS.values()])
+    return f"none of {known}, or a broken header (it begins with {data[:8]!r})"
 
 
 def _downsize(picture: Image.Image, shorter: int) -> Image.Image:
@@ -145,13 +143,13 @@ def _orientation_option(image: bytes | Image.Image) -> dict[str, Image.Exif]:
         return {}
     try:
         original = Image.open(io.BytesIO(image), formats=("JPEG", "PNG", "WEBP", "TIFF"))
-        orientation = Image.Image.getexif(original).get(_ORIENTATION)  # a PNG's own method would decode it first
+        orientation = Image.Image.getexif(original).get(ORIENTATION)  # a PNG's own method would decode it first
     except Exception:  # noqa: BLE001 - broken metadata makes no bad picture
         return {}
     if orientation not in TURNED_BACK:
         return {}
     exif = Image.Exif()
-    exif[_ORIENTATION] = orientation
+    exif[ORIENTATION] = orientation
     return {"exif": exif}
 
 

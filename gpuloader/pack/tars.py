@@ -10,7 +10,8 @@ from pathlib import Path
 from gpuloader.errors import ShardChangedError
 from gpuloader.helpers.regular_file import open_regular
 from gpuloader.pack.records import OpenedSource, SourceSample
-from gpuloader.shards.index import IMAGE_EXTENSIONS, SetIndex
+from gpuloader.shards.index import Index
+from gpuloader.shards.pictures import IMAGE_EXTENSIONS
 from gpuloader.shards.shard_set import ShardSet
 
 
@@ -66,7 +67,7 @@ def tars(shards: Sequence[Path], progress: bool) -> OpenedSource:
     return OpenedSource(records, index.digest().hex()[:32], left_out_count=int(index.left_out_count.sum()))
 
 
-def _records(shard: Path, samples: range, index: SetIndex) -> Iterator[TarRecord]:
+def _records(shard: Path, samples: range, index: Index) -> Iterator[TarRecord]:
     ranks = {extension: rank for rank, extension in enumerate(IMAGE_EXTENSIONS)}
     for sample in samples:
         components = sorted(index.components(sample), key=lambda component: ranks.get(component[0], len(ranks)))

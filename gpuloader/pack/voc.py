@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from gpuloader.errors import PackError, describe
 from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations
 from gpuloader.pack.records import OpenedSource
-from gpuloader.shards.index import IMAGE_EXTENSIONS
+from gpuloader.shards.pictures import IMAGE_EXTENSIONS
 
 MOST_BYTES = 16 << 20  # of an XML file, and of a list
 

@@ -14,7 +14,7 @@ from gpuloader.helpers.atomic_files import atomic_file, write_sample
 from gpuloader.images.limits import Refused
 from gpuloader.pack.pictures import Rendering, render
 from gpuloader.pack.records import Record, SourceSample
-from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS
+from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,6 @@ class Resize(Resampling):
     max_size: Side | None = None
     antialias: bool = True
     pad: Fill | None = None
-    later: ClassVar[frozenset[str]] = frozenset({"pad"})
 
     @model_validator(mode="after")
     def _check(self) -> Resize:
@@ -254,10 +253,9 @@ class RandomCrop(_Crop):
         sizes = self.size.values() if isinstance(self.size, dict) else [self.size]
         side = min(each if isinstance(each, int) else min(each) for each in sizes)
         if isinstance(self.padding, int) and self.padding >= side:
-            height_and_width = f"; for a height and a width write size [{self.size}, {self.padding}]"
             raise ValueError(
                 f"padding {self.padding} on all sides: allowed is less than the crop's {side}, or a crop may show "
-                f"nothing but padding{height_and_width if isinstance(self.size, int) else ''}"
+                f"nothing but padding"
             )
         return self
 
@@ -268,11 +266,13 @@ class RandomCrop(_Crop):
 
     def place(self, at: Placement, draw: Draw) -> Placement:
         if self.pads:  # otherwise the padding of an earlier `Pad` stays
-            at = _pad(at, self.padding, self.fill, self.padding_mode)
-        shape = self._shape()
-        lacking = np.maximum(shape - at.shape, 0)
-        room = at.shape + 2 * lacking - shape
-        start = np.floor(draw(2) * (room + 1)).astype(np.int64) - lacking
+            at = at.pad_with(self.padding_mode, rgb(self.fill))
+        left, top, right, bottom = _four(self.padding)
+        before, shape = np.array([[top, left]]), self._shape()
+        padded = at.shape + before + np.array([[bottom, right]])
+        lacking = np.maximum(shape - padded, 0)
+        room = padded + 2 * lacking - shape
+        start = np.floor(draw(2) * (room + 1)).astype(np.int64) - lacking - before
         return at.crop(start, shape)
 
 
@@ -299,7 +299,9 @@ class Pad(PlacingTransform):
     padding_mode: PaddingMode = "constant"
 
     def place(self, at: Placement, draw: Draw) -> Placement:
-        return _pad(at, self.padding, self.fill, self.padding_mode)
+        left, top, right, bottom = _four(self.padding)
+        before, after = np.array([[top, left]]), np.array([[bottom, right]])
+        return at.pad(before, after, self.padding_mode, rgb(self.fill))
 
     def output_shape(self, before: Shape | None) -> Shape | None:
         left, top, right, bottom = _four(self.padding)
@@ -460,12 +462,6 @@ def resized_shorter(shape: Ints, shorter: int | Ints, max_size: int | None) -> I
         short = np.where(longer > max_size, np.maximum(1, (max_size * shorter / longer).astype(np.int64)), short)
         longer = np.minimum(longer, max_size)
     return np.where((shape[:, 0] <= shape[:, 1])[:, None], np.stack([short, longer], 1), np.stack([longer, short], 1))
-
-
-def _pad(at: Placement, padding: Padding, fill: Fill, mode: PaddingMode) -> Placement:
-    left, top, right, bottom = _four(padding)
-    before, after = np.array([[top, left]]), np.array([[bottom, right]])
-    return at.pad(before, after, mode, rgb(fill))
 
 
 def _four(padding: Padding) -> tuple[int, int, int, int]:

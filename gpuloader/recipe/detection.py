@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.crops import Resampling, resized_shorter
 from gpuloader.recipe.model import Factor, Fill, Ints, Pair, Probability, ResizeFilter, check_range, kept_as
-from gpuloader.recipe.moving import Bools, BoxTransform, Floats, Move
+from gpuloader.recipe.moving import Bools, BoxTransform, Floats
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import Placement, PlacingTransform, Shape, Side, rgb
 
@@ -265,7 +265,7 @@ class RandomIoUCrop(BoxTransform):
             taken = windows[found, first[found]]
             start[left[found]], shape[left[found]] = taken[:, 1::-1], taken[:, :1:-1] - taken[:, 1::-1]
             left = left[~fits.any(1) & (option < 1)]
-        return at.crop(start, shape)
+        return at.crop(start, shape, clamps=False)
 
     def _windows(self, shape: Ints, numbers: Floats) -> Floats:
         """Makes windows, (m, t, 4) x1, y1, x2, y2, of images of such shapes, (m, 2); one that is not allowed is NaN."""
@@ -277,9 +277,9 @@ class RandomIoUCrop(BoxTransform):
         allowed &= (width >= self.min_aspect_ratio * height) & (width <= self.max_aspect_ratio * height)
         return np.where(allowed[..., None], np.concatenate([start, start + sides], -1), np.nan)
 
-    def keeps(self, boxes: Floats, moved: Floats, rows: Ints, move: Move) -> Bools:
-        whole = (move.shown == np.concatenate([np.zeros_like(move.resized), move.resized], 1)).all(1)
-        return whole[rows] | _hold_centres(boxes, move.shown[rows][:, [1, 0, 3, 2]])
+    def keeps(self, boxes: Floats, moved: Floats, rows: Ints, after: Placement) -> Bools:
+        crop = after.moves[-1]
+        return ~crop.clamps[rows] | _hold_centres(boxes, crop.window[rows][:, [1, 0, 3, 2]])
 
     def output_shape(self, before: Shape | None) -> Shape | None:
         return None
@@ -335,8 +335,8 @@ class SanitizeBoundingBoxes(BoxTransform):
     def place(self, at: Placement, draw: Draw) -> Placement:
         return at
 
-    def keeps(self, boxes: Floats, moved: Floats, rows: Ints, move: Move) -> Bools:
-        sides, ends = moved[:, 2:] - moved[:, :2], move.sides[rows, ::-1]
+    def keeps(self, boxes: Floats, moved: Floats, rows: Ints, after: Placement) -> Bools:
+        sides, ends = moved[:, 2:] - moved[:, :2], after.shape[rows, ::-1]
         inside = (moved[:, :2] >= 0).all(1) & (moved[:, 2:] <= ends).all(1)
         kept: Bools = inside & (sides >= self.min_size).all(1) & (sides.prod(1) >= self.min_area)
         return kept

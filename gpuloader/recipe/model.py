@@ -8,8 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, GetPydanticSchema
+from pydantic import BeforeValidator, Field, GetPydanticSchema
+from pydantic_core import core_schema
 
+from gpuloader.helpers.values import as_python_number
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.program import Program
 
@@ -28,11 +30,20 @@ def kept_as(kind: Any, min_length: int | None = None, max_length: int | None = N
     return GetPydanticSchema(lambda _, schema_of: schema_of(checked))
 
 
+UNCHECKED = GetPydanticSchema(lambda _, __: core_schema.any_schema())
+"""Marks a field whose value is checked where it is used, because only the data says what it allows."""
+
+Flag: TypeAlias = Annotated[bool, BeforeValidator(as_python_number)]
+Integer: TypeAlias = Annotated[int, BeforeValidator(as_python_number)]
+Natural: TypeAlias = Annotated[Integer, Field(ge=0, lt=2**63)]
+Positive: TypeAlias = Annotated[Integer, Field(ge=1, lt=2**63)]
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+
 Number: TypeAlias = Annotated[float, Field(ge=-1e6, le=1e6)]
 Factor: TypeAlias = Annotated[float, Field(ge=0, le=100)]
 Pair: TypeAlias = Annotated[Sequence[float], kept_as(tuple[Number, Number])]
 Triple: TypeAlias = Annotated[Sequence[float], kept_as(tuple[Number, Number, Number])]
-Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Probability: TypeAlias = Share
 Level: TypeAlias = Annotated[float, Field(ge=0, le=255)]
 Fill: TypeAlias = Level | Annotated[Sequence[float], kept_as(tuple[Level, Level, Level])]
 """A level of 0 to 255, or one for each channel."""
@@ -47,11 +58,9 @@ class Transform:
 
     Attributes:
         stream: which random numbers it draws.
-        later: parameters that were added later; fingerprints leave them out at their default, so that older ones hold.
     """
 
     stream: ClassVar[Stream] = Stream.NONE
-    later: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def random(self) -> bool:

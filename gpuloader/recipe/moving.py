@@ -1,10 +1,7 @@
 """Moves boxes, points and masks with the pixels, as torchvision's functions move them, one transform after the other.
 
-A transform that places pixels is derived from the placements before and after it, so that it knows nothing of targets.
-Boxes are cut where torchvision cuts them (`clamping_mode="soft"`): at crops, paddings and warps, not at resizes and
-flips. Boxes that begin beyond their picture differ in three cases: a RandomResizedCrop of the whole picture counts as a
-resize, a RandomCrop that pads twice as one cut, and a RandomZoomOut, RandomSizeCrop or RandomIoUCrop that leaves the
-picture as it is cuts them all the same.
+A placement has the moves that made it, so transforms know nothing of targets. Boxes are cut where torchvision cuts them
+(`clamping_mode="soft"`): at crops, paddings and warps, not at resizes and flips.
 """
 
 from __future__ import annotations
@@ -12,8 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,72 +16,14 @@ from numpy.typing import NDArray
 from gpuloader.plan import Draw
 from gpuloader.recipe.drawn import DrawnView
 from gpuloader.recipe.model import Ints
-from gpuloader.recipe.placement import PaddingMode, Placement, PlacingTransform
+from gpuloader.recipe.placement import Bools, Move, PaddingMode, Placement, PlacingTransform
 from gpuloader.recipe.program import Op
 from gpuloader.recipe.warps import mirror
 
-Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Pixels = NDArray[np.integer]
 
 _CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
-
-
-@dataclass(frozen=True, eq=False)
-class Move:
-    """What one transform does with n pictures: cuts, resizes, cuts again, exchanges rows and columns, and flips.
-
-    Attributes:
-        cut: (n, 4) int64 top, left, bottom, right of what is resized, in the picture before; may reach beyond it.
-        resized: (n, 2) int64, its height and width after resizing.
-        shown: (n, 4) int64 top, left, bottom, right of the output in that.
-        clamps: (n, 2) bool, whether boxes end where `cut` and where `shown` ends.
-        transposed: (n,) bool, whether rows and columns are exchanged.
-        flipped: (n, 2) bool, whether rows and columns are reversed, after that.
-        padding_mode: what lies outside of the picture.
-    """
-
-    cut: Ints
-    resized: Ints
-    shown: Ints
-    clamps: Bools
-    transposed: Bools
-    flipped: Bools
-    padding_mode: PaddingMode
-
-    @property
-    def sides(self) -> Ints:
-        """(n, 2) int64, the height and width of the output."""
-        sides = _sides(self.shown)
-        return np.where(self.transposed[:, None], sides[:, ::-1], sides)
-
-
-def find_move(before: Placement, after: Placement) -> Move:
-    """Finds what a transform did: `after` is `before` cut, resized and cut again, or turned."""
-    sides, corner = before.output()[:, 2:] - before.corner, np.tile(before.corner, 2)
-    whole = np.concatenate([np.zeros_like(sides), sides], 1)
-    start, end = before.window[:, :2], before.window[:, 2:]
-    window = np.rint((after.window - np.tile(start, 2)) / np.tile((end - start) / before.resized, 2)).astype(np.int64)
-    resizes = (before.window != after.window).any(1) | (before.resized != after.resized).any(1)
-    cut = np.where(resizes[:, None], window - corner, whole)
-    resized = np.where(resizes[:, None], after.resized, sides)
-    shown = after.output() - np.where(resizes[:, None], 0, corner)
-    flipped = before.mirrored ^ after.mirrored
-    return Move(
-        cut=_turn(cut, sides, before),
-        resized=np.where(before.transposed[:, None], resized[:, ::-1], resized),
-        shown=_turn(shown, resized, before),
-        clamps=np.stack([(cut != whole).any(1), np.full(len(cut), after.overlapping[1])], 1),
-        transposed=before.transposed ^ after.transposed,
-        flipped=np.where(after.transposed[:, None], flipped[:, ::-1], flipped),
-        padding_mode=after.padding_mode,
-    )
-
-
-def _turn(boxes: Ints, sides: Ints, at: Placement) -> Ints:
-    """Turns boxes in pictures of these sides from the image's axes to those of the output."""
-    mirrored = np.where(np.tile(at.mirrored, 2), np.tile(sides, 2) - boxes[:, [2, 3, 0, 1]], boxes)
-    return np.where(at.transposed[:, None], mirrored[:, [1, 0, 3, 2]], mirrored)
 
 
 class BoxTransform(PlacingTransform, ABC):
@@ -102,13 +39,8 @@ class BoxTransform(PlacingTransform, ABC):
         return self.place(at, draw)
 
     @abstractmethod
-    def keeps(self, boxes: Floats, moved: Floats, rows: Ints, move: Move) -> Bools:
+    def keeps(self, boxes: Floats, moved: Floats, rows: Ints, after: Placement) -> Bools:
         """Finds, (N,) bool, the boxes that stay, of boxes before and after this operation."""
-
-
-@lru_cache(maxsize=8)  # the masks of a batch are moved one by one
-def _moves(placements: tuple[Placement, ...]) -> tuple[Move, ...]:
-    return tuple(find_move(*pair) for pair in pairwise(placements))
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +111,7 @@ def move_points(points: Floats, rows: Ints, view: DrawnView) -> tuple[Floats, Bo
 
 def which_are_flipped(view: DrawnView) -> Bools:
     """Finds, (n,) bool, the samples that are flipped left to right an odd number of times."""
-    flips = [*(move.flipped[:, 1] for move in _moves(view.placements)), *(warp.flipped[:, 0] for warp in _warps(view))]
+    flips = [*(move.flipped[:, 1] for move in view.placement.moves), *(warp.flipped[:, 0] for warp in _warps(view))]
     return np.sum(flips, 0) % 2 == 1
 
 
@@ -194,7 +126,7 @@ def _place(points: Floats, rows: Ints, view: DrawnView, *, last: int, clamped: b
     Also returns, (N,) bool, whether no crop left any of the k points outside.
     """
     shown = np.ones(len(points), np.bool_)
-    for move in _moves(view.placements):
+    for move in view.placement.moves:
         points, stayed = _move(points, rows, move, last=last, clamped=clamped)
         shown &= stayed
     return points, shown
@@ -202,21 +134,14 @@ def _place(points: Floats, rows: Ints, view: DrawnView, *, last: int, clamped: b
 
 def _move(points: Floats, rows: Ints, move: Move, *, last: int, clamped: bool) -> tuple[Floats, Bools]:
     """Moves points by one transform, as `_place` does."""
-    shown = np.ones(len(points), np.bool_)
-    one = np.ones_like(move.resized)
-    for box, clamps, after, before in (
-        (move.cut, move.clamps[:, 0], move.resized, _sides(move.cut)),
-        (move.shown, move.clamps[:, 1], one, one),
-    ):
-        points = points - box[rows, None, 1::-1]
-        ends = _sides(box)[rows, None, ::-1]
-        shown &= ((points >= 0) & (points < ends)).all((1, 2)) | ~clamps[rows]
-        if clamped:
-            within = np.clip(points, 0, ends)
-            points = np.where(clamps[rows, None, None], within, points)
-        points = points * after[rows, None, ::-1] / before[rows, None, ::-1]  # so the border stays exactly the border
-    points = np.where(move.transposed[rows, None, None], points[..., ::-1], points)
-    return np.where(move.flipped[rows, None, ::-1], (move.sides - last)[rows, None, ::-1] - points, points), shown
+    points = points - move.window[rows, None, 1::-1]
+    ends = (move.window[:, 2:] - move.window[:, :2])[rows, None, ::-1]
+    shown = ((points >= 0) & (points < ends)).all((1, 2)) | ~move.clamps[rows]
+    if clamped:
+        points = np.where(move.clamps[rows, None, None], np.clip(points, 0, ends), points)
+    sides = move.size[rows, None, ::-1]
+    points = points * sides / ends  # so the border stays exactly the border
+    return np.where(move.flipped[rows, None, ::-1], sides - last - points, points), shown
 
 
 def boxes_after(
@@ -227,10 +152,13 @@ def boxes_after(
     Also returns, (N,) bool, whether all of the transforms keep the box.
     """
     stay = np.ones(len(boxes), np.bool_)
-    for transform, move in zip(transforms, _moves(tuple(placements))):
-        moved = _hulls(_move(boxes.reshape(-1, 2, 2), rows, move, last=0, clamped=True)[0])
+    for transform, before, after in zip(transforms, placements, placements[1:]):
+        points = boxes.reshape(-1, 2, 2)
+        for move in after.moves[len(before.moves) :]:
+            points, _ = _move(points, rows, move, last=0, clamped=True)
+        moved = _hulls(points)
         if isinstance(transform, BoxTransform):
-            stay &= transform.keeps(boxes, moved, rows, move)
+            stay &= transform.keeps(boxes, moved, rows, after)
         boxes = moved
     return boxes, stay
 
@@ -240,10 +168,6 @@ def which_boxes_stay(boxes: Floats, rows: Ints, view: DrawnView) -> Bools:
     if not any(isinstance(transform, BoxTransform) for transform in view.placing):
         return np.ones(len(boxes), np.bool_)
     return boxes_after(view.placing, view.placements, boxes, rows)[1]
-
-
-def _sides(boxes: Ints) -> Ints:
-    return boxes[:, 2:] - boxes[:, :2]
 
 
 def _hulls(points: Floats) -> Floats:
@@ -272,13 +196,10 @@ def move_mask(
 
     """
     places = [np.arange(side) for side in mask.shape[-2:]]
-    for move in _moves(view.placements):
+    for move in view.placement.moves:
         for axis in (0, 1):
-            cut = _cut(places[axis], move.cut[row, axis::2], move.padding_mode)
-            resized = cut[_nearest(len(cut), int(move.resized[row, axis]), exact)]
-            places[axis] = _cut(resized, move.shown[row, axis::2], move.padding_mode)
-        if move.transposed[row]:
-            mask, places = mask.swapaxes(-1, -2), places[::-1]
+            cut = _cut(places[axis], move.window[row, axis::2], move.padding_mode)
+            places[axis] = cut[_nearest(len(cut), int(move.size[row, axis]), exact)]
         places = [each[::-1] if flipped else each for each, flipped in zip(places, move.flipped[row])]
     rows, columns = places
     no_row, no_column = np.flatnonzero(rows < 0), np.flatnonzero(columns < 0)

@@ -75,7 +75,6 @@ class RandomErasing(Transform):
     value: Number | Triple | Literal["random", "random_color"] = 0.0
     count: Annotated[int, Field(ge=1, le=100)] = 1
     stream: ClassVar[Stream] = Stream.ERASING
-    later: ClassVar[frozenset[str]] = frozenset({"count"})
 
     @model_validator(mode="after")
     def _check(self) -> RandomErasing:

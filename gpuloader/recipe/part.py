@@ -1,4 +1,7 @@
-"""`part` makes a class a part of a recipe: a frozen, strict dataclass that explains wrong arguments in plain words."""
+"""`part` and `argument` make frozen, strict dataclasses, which explain wrong arguments in plain words.
+
+A part is of a recipe; an argument is a value that a loader takes. In YAML, each is a mapping of its keys.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 from typing_extensions import dataclass_transform
 
-from gpuloader.errors import PresetError, describe
+from gpuloader.errors import ConfigError, PresetError, describe
 from gpuloader.helpers.text import did_you_mean
 from gpuloader.recipe.model import Transform
 
 Made = TypeVar("Made")
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-_LISTS = ("size", "padding")
 _MOST_SHOWN = 300
 _MOST_PROBLEMS = 20
 
@@ -35,13 +37,6 @@ NOT_NEEDED = {
 }
 """torchvision's transforms that only change the type of object that holds an image."""
 
-_ORDER = "the order is not part of a recipe. Leave it out; if the default does not suit you, write GPULoader(..., "
-OF_THE_LOADER = {
-    "shuffle": f"{_ORDER}shuffle=...), or --shuffle for a command",
-    "last_batch": f"{_ORDER}last_batch=...)",
-}
-"""Arguments of the loader that users put into recipes, with the advice to give."""
-
 
 @dataclass_transform(frozen_default=True)
 def part(kind: type[Made]) -> type[Made]:
@@ -49,26 +44,38 @@ def part(kind: type[Made]) -> type[Made]:
 
     Invalid arguments raise `PresetError`.
     """
-    whole: Any = dataclass(frozen=True)(kind)
-    whole.__pydantic_config__ = _STRICT
+    return _strict(dataclass(frozen=True)(kind), PresetError)
 
-    @wraps(whole.__init__)
-    def __init__(self: Any, *values: Any, **parameters: Any) -> None:  # noqa: ANN401, N807
-        _fill(self, values, parameters, f"`{type(self).__name__}")
 
-    whole.__init__ = __init__
-    return whole
+@dataclass_transform(frozen_default=True)
+def argument(kind: type[Made]) -> type[Made]:
+    """Makes a class the value of an argument, such as `Decoder`, in the same way; what is invalid is a ConfigError."""
+    return _strict(dataclass(frozen=True)(kind), ConfigError)
 
 
 def make_part(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Made:
-    """Makes a part of a recipe; `where` names it in errors, and has a "`" that the key's name closes.
+    """Makes a part or a value; `where` names it in errors, and has a "`" that the key's name closes.
 
     Raises:
-        PresetError: a line for each key that is wrong, unknown or missing.
+        ConfigError: a line for each key that is wrong, unknown or missing; of a part, a PresetError.
     """
     empty = object.__new__(kind)
     _fill(empty, (), {key_name(name): value for name, value in parameters.items()}, where)
     return empty
+
+
+def as_value(kind: type[Made], name: str, argument: object) -> Made:
+    """Returns the value that is given under this name, made from a mapping if it is one.
+
+    Raises:
+        ConfigError: it is neither such a value nor a mapping of its fields.
+    """
+    if isinstance(argument, kind):
+        return argument
+    if isinstance(argument, Mapping):
+        return make_part(kind, argument, f"`{name}")
+    keys = ", ".join(f"{each.name}=" for each in fields(kind))  # type: ignore[arg-type]
+    raise ConfigError(f"{name}={describe(argument)}: allowed is a {kind.__name__}({keys}), or a mapping of these")
 
 
 def key_name(key: object) -> str:
@@ -82,6 +89,18 @@ def first_lines(problems: Sequence[str]) -> list[str]:
     return [*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
 
 
+def _strict(whole: Any, error: type[ConfigError]) -> Any:  # noqa: ANN401
+    whole.__pydantic_config__ = _STRICT
+    whole.__refusal__ = error
+
+    @wraps(whole.__init__)
+    def __init__(self: Any, *values: Any, **parameters: Any) -> None:  # noqa: ANN401, N807
+        _fill(self, values, parameters, f"`{type(self).__name__}")
+
+    whole.__init__ = __init__
+    return whole
+
+
 def _fill(empty: object, values: tuple[Any, ...], parameters: dict[str, Any], where: str) -> None:
     kind: Any = type(empty)
     try:
@@ -92,7 +111,7 @@ def _fill(empty: object, values: tuple[Any, ...], parameters: dict[str, Any], wh
         for problem in error.errors():
             by_key.setdefault(_key(problem, names), []).append(problem)
         lines = first_lines([_line(where, key, _nearest(problems), names) for key, problems in by_key.items()])
-        raise PresetError(*lines[:-1], lines[-1] + _in_a_list(where, names, values, error)) from None
+        raise kind.__refusal__(*lines) from None
 
 
 @cache
@@ -119,8 +138,6 @@ def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) ->
     key = key.removesuffix(": ``")
     found, message = problem["input"], problem["msg"].removeprefix("Value error, ")
     match problem["type"]:
-        case "unexpected_keyword_argument" if name in OF_THE_LOADER:
-            return f"{key} is an unknown key: {OF_THE_LOADER[name]}"
         case "unexpected_keyword_argument":
             return f"{key} is an unknown key{did_you_mean(name, names)}; allowed are {', '.join(names)}"
         case "unexpected_positional_argument":
@@ -141,7 +158,8 @@ def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) ->
             return f"{key}: {_no_transform(found)}"
         case "tuple_type" if name == "transforms":
             return f"{key}: found {describe(found)}: allowed is a list, such as [{describe(found)}]"
-    return f"{key}: found {describe(found, _MOST_SHOWN)}: {message[0].lower()}{message[1:]}"
+    message = f"{message[0].lower()}{message[1:]}".replace("tuple", "list")
+    return f"{key}: found {describe(found, _MOST_SHOWN)}: {message}"
 
 
 def not_needed(name: str) -> str:
@@ -162,15 +180,6 @@ def _no_transform(found: object) -> str:
     )
 
 
-def _in_a_list(where: str, names: Sequence[str], values: Sequence[Any], error: ValidationError) -> str:
-    """Says how to write a height and a width, if they were given as a size and another parameter."""
-    behind = any(isinstance(place, int) and place > 0 for problem in error.errors() for place in problem["loc"][:1])
-    if behind and names[0] in _LISTS and all(isinstance(value, int) for value in values):
-        advised = f"{where.removeprefix('`')}({describe(list(values))})"
-        return f"; write several numbers of `{names[0]}` as one list: {advised}"
-    return ""
-
-
 def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
     """Writes a transform as {its name: its parameters}, another part as {its keys: their values}; tuples become lists.
 
@@ -183,16 +192,17 @@ def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
         return {key: as_plain_values(each, brief) for key, each in value.items()}
     if not hasattr(value, "__dataclass_fields__"):
         return value
-    values = set_values(value)
-    if not brief:
-        later = getattr(value, "later", ())
-        names = [field.name for field in fields(value)]  # type: ignore[arg-type]
-        values = {name: getattr(value, name) for name in names if name in values or name not in later}
+    values = set_values(value) if brief else values_of(value)
     content = {name: as_plain_values(each, brief) for name, each in values.items()}
     if isinstance(value, Transform):
         name = type(value).__name__
         return {name: content} if content else name
     return content
+
+
+def values_of(part: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Returns the parameters of a part."""
+    return {field.name: getattr(part, field.name) for field in fields(part)}
 
 
 def set_values(part: Any) -> dict[str, Any]:  # noqa: ANN401

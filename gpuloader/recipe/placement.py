@@ -20,13 +20,37 @@ from gpuloader.plan import Draw
 from gpuloader.recipe.model import Fill, Ints, ResizeFilter, Transform, kept_as
 
 Shape: TypeAlias = tuple[int, int]
+Bools: TypeAlias = NDArray[np.bool_]
 Points: TypeAlias = NDArray[np.floating]
 PaddingMode: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
 
+Taken = TypeVar("Taken", "Move", "Placement")
 Values = TypeVar("Values", Ints, NDArray[np.float64], NDArray[np.bool_])
 
 SUPPORT = {"nearest": 0.5, "bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
 """How far a filter reaches to each side, in pixels of the coarser of the two images."""
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """What one step does with n pictures: it cuts out a window, resizes it, and flips it.
+
+    Attributes:
+        window: (n, 4) int64 top, left, bottom, right of what is left of the picture; may reach beyond it.
+        size: (n, 2) int64, the window's height and width after resizing.
+        clamps: (n,) bool, whether boxes end where the window ends.
+        flipped: (n, 2) bool, whether rows and columns are reversed, after that.
+        padding_mode: what lies outside of the picture.
+    """
+
+    window: Ints
+    size: Ints
+    clamps: Bools
+    flipped: Bools
+    padding_mode: PaddingMode
+
+    def take(self, rows: Sequence[int] | Ints) -> Move:
+        return _take(self, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +85,7 @@ class Placement:
         padded: whether an operation has said what the padding shows.
         overlapping: whether the window, and whether the output, may reach beyond the picture.
         oriented: whether rows and columns may be exchanged.
+        moves: the steps that made it of the upright picture, in pixels of the output before each.
     """
 
     part: Ints
@@ -69,16 +94,17 @@ class Placement:
     shown: Ints
     corner: Ints
     shape: Ints
-    mirrored: NDArray[np.bool_]
-    transposed: NDArray[np.bool_]
+    mirrored: Bools
+    transposed: Bools
     interpolation: ResizeFilter = "bilinear"
     antialias: bool = True
-    bicubic: NDArray[np.bool_] | None = None
+    bicubic: Bools | None = None
     padding_mode: PaddingMode = "constant"
     fill: tuple[float, float, float] = (0.0, 0.0, 0.0)
     padded: bool = False
     overlapping: tuple[bool, bool] = (False, False)
     oriented: bool = False
+    moves: tuple[Move, ...] = ()
 
     @classmethod
     def whole(cls, sizes: Ints) -> Placement:
@@ -90,8 +116,7 @@ class Placement:
 
     def take(self, rows: Sequence[int] | Ints) -> Placement:
         """Takes some of the samples, in that order."""
-        arrays: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-        return replace(self, **{name: array[rows] for name, array in arrays.items()})
+        return replace(_take(self, rows), moves=tuple(move.take(rows) for move in self.moves))
 
     def resize(self, shape: Ints, interpolation: ResizeFilter, antialias: bool) -> Placement:
         """Resizes all of the output to a shape, (n, 2)."""
@@ -100,7 +125,7 @@ class Placement:
         if self.padded:
             part = _overlap(part, np.rint(np.tile(origin, 2) + np.tile(scale, 2) * self.shown).astype(np.int64))
         window = np.concatenate([start, start + scale * self._turn(self.shape)], 1)
-        return replace(
+        made = replace(
             self,
             part=part,
             window=np.round(window, 6),  # a window of the whole image must not end behind it
@@ -113,24 +138,35 @@ class Placement:
             bicubic=None,
             overlapping=(any(self.overlapping), False),
         )
+        return self._moved(made, np.zeros_like(shape), self.shape, clamps=False)
 
-    def choose_filters(self, bicubic: NDArray[np.bool_]) -> Placement:
+    def choose_filters(self, bicubic: Bools) -> Placement:
         """Resizes by the bicubic filter where `bicubic`, (n,), and by the bilinear one elsewhere."""
         return replace(self, interpolation="bicubic", bicubic=bicubic)
 
-    def crop(self, start: Ints, shape: Ints) -> Placement:
-        """Crops the output, or extends it: `start`, (n, 2), may be negative. What was cut off does not return."""
+    def crop(self, start: Ints, shape: Ints, *, clamps: bool = True) -> Placement:
+        """Crops the output, or extends it: `start`, (n, 2), may be negative. What was cut off does not return.
+
+        Args:
+            clamps: whether boxes end at the border also where nothing is cut off or added.
+        """
         shown = _overlap(self.shown, self.output())
-        return replace(self._cut(start, shape), shown=shown, overlapping=(self.overlapping[0], True))
+        made = replace(self._cut(start, shape), shown=shown, overlapping=(self.overlapping[0], True))
+        return self._moved(made, start, shape, clamps=clamps)
 
     def resized_crop(
         self, start: Ints, shape: Ints, size: Ints, interpolation: ResizeFilter, antialias: bool
     ) -> Placement:
         """Crops within the output, and resizes that to a size, (n, 2)."""
-        return self._cut(start, shape).resize(size, interpolation, antialias)
+        made = self._cut(start, shape).resize(size, interpolation, antialias)
+        return self._moved(made, start, shape)
 
     def pad(self, before: Ints, after: Ints, padding_mode: PaddingMode, fill: tuple[float, float, float]) -> Placement:
-        """Adds rows and columns to the output, (n, 2) each.
+        """Adds rows and columns to the output, (n, 2) each."""
+        return self.pad_with(padding_mode, fill).crop(-before, self.shape + before + after, clamps=False)
+
+    def pad_with(self, padding_mode: PaddingMode, fill: tuple[float, float, float]) -> Placement:
+        """Says what crops show that reach beyond the output.
 
         Raises:
             ValueError: it was padded before in another way, or in a way that repeats pixels.
@@ -140,18 +176,16 @@ class Placement:
                 f"padded twice, {self.padding_mode!r} with fill {self.fill} and {padding_mode!r} with fill {fill}: "
                 f"allowed are several paddings that are all 'constant' with one fill, or a single one"
             )
-        cut = replace(
-            self, shown=_overlap(self.shown, self.output()), padding_mode=padding_mode, fill=fill, padded=True
-        )
-        return cut.crop(-before, self.shape + before + after)
+        return replace(self, padding_mode=padding_mode, fill=fill, padded=True)
 
-    def flip(self, axis: int, flipped: NDArray[np.bool_]) -> Placement:
+    def flip(self, axis: int, flipped: Bools) -> Placement:
         """Reverses rows (0) or columns (1) where `flipped`, (n,)."""
         flips = np.zeros_like(self.mirrored)
         flips[:, axis] = flipped
-        return replace(self, mirrored=self.mirrored ^ self._turn(flips))
+        made = replace(self, mirrored=self.mirrored ^ self._turn(flips))
+        return self._moved(made, np.zeros_like(self.shape), self.shape, flipped=flips, clamps=False)
 
-    def transpose(self, transposed: NDArray[np.bool_]) -> Placement:
+    def transpose(self, transposed: Bools) -> Placement:
         """Exchanges rows and columns where `transposed`, (n,)."""
         shape = np.where(transposed[:, None], self.shape[:, ::-1], self.shape)
         return replace(self, shape=shape, transposed=self.transposed ^ transposed, oriented=True)
@@ -159,7 +193,8 @@ class Placement:
     def orient(self, orientations: Ints) -> Placement:
         """Turns pictures upright, as their EXIF orientations, (n,) of 1 to 8, say; others leave them as they are."""
         at = self.transpose((orientations >= 5) & (orientations <= 8))
-        return at.flip(0, np.isin(orientations, (3, 4, 7, 8))).flip(1, np.isin(orientations, (2, 3, 6, 7)))
+        at = at.flip(0, np.isin(orientations, (3, 4, 7, 8))).flip(1, np.isin(orientations, (2, 3, 6, 7)))
+        return replace(at, moves=())
 
     def to_output(self, points: Points) -> Points:
         """Maps points of the image, (n, k, 2) x and y in pixels from its top left corner, to points of the output."""
@@ -220,6 +255,23 @@ class Placement:
         first, room = self._turn(start), self._turn(self.shape - start - shape)
         return replace(self, corner=self.corner + np.where(self.mirrored, room, first), shape=shape)
 
+    def _moved(
+        self,
+        made: Placement,
+        start: Ints,
+        shape: Ints,
+        *,
+        flipped: Bools | None = None,
+        clamps: bool = True,
+    ) -> Placement:
+        """Returns what was made of this placement, with the move that did so: a window, resized, flipped."""
+        start, shape = (np.broadcast_to(each, self.shape.shape) for each in (start, shape))
+        cuts = ((start != 0) | (shape != self.shape)).any(1)
+        unflipped = np.zeros_like(self.mirrored) if flipped is None else flipped
+        window = np.concatenate([start, start + shape], 1)
+        move = Move(window, made.shape, cuts | clamps, unflipped, made.padding_mode)
+        return replace(made, moves=(*self.moves, move))
+
     def _turn(self, values: Values) -> Values:
         """Converts (n, 2) between the output's axes and the image's."""
         return np.where(self.transposed[:, None], values[:, ::-1], values) if self.oriented else values
@@ -228,6 +280,12 @@ class Placement:
         """Computes the window's start, and the image's pixels in one of the resized window, (n, 2) each."""
         start, end = _halves(self.window)
         return start, (end - start) / self.resized
+
+
+def _take(value: Taken, rows: Sequence[int] | Ints) -> Taken:
+    """Takes some rows of all arrays of a dataclass."""
+    arrays: dict[str, Any] = {name: each for name, each in vars(value).items() if isinstance(each, np.ndarray)}
+    return replace(value, **{name: array[rows] for name, array in arrays.items()})
 
 
 def _halves(boxes: Values) -> tuple[Values, Values]:

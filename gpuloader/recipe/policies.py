@@ -19,7 +19,7 @@ from gpuloader.helpers.text import counted
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
-from gpuloader.recipe.model import Fill, Ints, PixelTransform, Probability, check_transforms, kept_as
+from gpuloader.recipe.model import Fill, Ints, PixelTransform, Probability, kept_as
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import PARAMETERS, Op, Program, chain, choose, sometimes, step
 from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation, middle, rotation, shear, translate, warp
@@ -370,17 +370,8 @@ PixelTransforms: TypeAlias = Annotated[
 Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
 
 
-class _Nesting(PixelTransform):
-    transforms: PixelTransforms
-
-    @model_validator(mode="after")
-    def _check_nesting(self) -> _Nesting:
-        check_transforms([self])
-        return self
-
-
 @part
-class RandomApply(_Nesting):
+class RandomApply(PixelTransform):
     """torchvision's `RandomApply`: all of the transforms, or none.
 
     Attributes:
@@ -413,7 +404,7 @@ class RandomApply(_Nesting):
 
 
 @part
-class RandomChoice(_Nesting):
+class RandomChoice(PixelTransform):
     """torchvision's `RandomChoice`: one of the transforms.
 
     Attributes:

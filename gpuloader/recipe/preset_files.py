@@ -1,8 +1,8 @@
-"""Loads recipes by name or by YAML file, replaces values in them, and explains wrong ones."""
+"""Loads recipes by name, from a YAML file or a mapping, and replaces values in them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeGuard
@@ -13,18 +13,10 @@ from gpuloader.errors import PresetError, describe
 from gpuloader.helpers.text import did_you_mean, either
 from gpuloader.recipe import colors, crops, detection, output, policies, timm, warps
 from gpuloader.recipe.mix import Mix
-from gpuloader.recipe.model import Transform
-from gpuloader.recipe.part import (
-    NOT_NEEDED,
-    OF_THE_LOADER,
-    as_plain_values,
-    first_lines,
-    key_name,
-    make_part,
-    not_needed,
-)
+from gpuloader.recipe.model import Transform, with_inner
+from gpuloader.recipe.part import NOT_NEEDED, as_plain_values, first_lines, key_name, make_part, not_needed, values_of
 from gpuloader.recipe.recipe import Recipe, View
-from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, check_values, load_yaml
+from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, load_yaml
 
 PresetName: TypeAlias = (
     Literal["a1", "a1_eval", "a2", "a3", "cifar10", "cifar100", "cifar100_eval", "cifar10_eval"]
@@ -68,9 +60,9 @@ def preset_text(name: str) -> str:
     return (_FOLDER / f"{name}.yaml").read_text()
 
 
-def preset_yaml(preset: Recipe) -> str:
+def preset_yaml(recipe: Recipe) -> str:
     """Writes a recipe as YAML, without the values at their default; `load_preset` reads it back."""
-    return yaml.safe_dump(as_plain_values(preset, brief=True), sort_keys=False, default_flow_style=None, width=110)
+    return yaml.safe_dump(as_plain_values(recipe, brief=True), sort_keys=False, default_flow_style=None, width=110)
 
 
 def load_preset(source: AnyPreset, overrides: Mapping[str, Any] | None = None) -> Recipe:
@@ -87,33 +79,24 @@ def load_preset(source: AnyPreset, overrides: Mapping[str, Any] | None = None) -
     Raises:
         PresetError: names the file, the key, what was found, what is allowed and the nearest right name.
     """
+    if not isinstance({} if overrides is None else overrides, Mapping):
+        raise PresetError(f"overrides={describe(overrides)}: allowed is a mapping of the values to replace")
     if is_recipe_mapping(source):
-        return load_preset(_preset(source, "preset"), overrides)
-    if isinstance(source, Mapping) and len(source) == 1:
+        where, recipe = "preset", _recipe(source, "preset")
+    elif isinstance(source, Mapping) and len(source) == 1:
         [(name, values)] = source.items()
-        return load_preset(load_preset(name, values), overrides)
-    if not isinstance(source, (str, Path, Recipe)) or not isinstance({} if overrides is None else overrides, Mapping):
-        from_torch = type(source).__module__.startswith(("torch.", "torchvision."))
-        hint = "; Compose.from_torchvision(...) translates torchvision's" if from_torch else ""
-        found = " ".join(describe(source, 1000).split())
-        given = f", overrides={describe(overrides)}" if overrides is not None else ""
-        raise PresetError(
-            f"preset={found:.80}{given}: allowed are a name, a path, a Compose or a mapping of a recipe's keys, with "
-            f"a mapping of the values to replace{hint}"
-        )
-    if isinstance(source, Recipe):
-        if not overrides:
-            return source
-        where, content = "the Compose", as_plain_values(source)
-    elif isinstance(source, Path) or "/" in source or source.endswith((".yaml", ".yml")):
-        where, content = str(source), load_yaml(_text(source), str(source))
+        where, recipe = describe(name), load_preset(name, values)
+    elif isinstance(source, Recipe):
+        where, recipe = "the Compose", source
+    elif isinstance(source, (str, Path)):
+        where, text = _read(source)
+        recipe = _recipe(load_yaml(text, where), where)
     else:
-        where, content = f"{source}.yaml", load_yaml(preset_text(source), f"{source}.yaml")
-    if overrides:
-        where = f"{where} with overrides"
-        check_values(overrides, where)
-        content = _replace(content, overrides, where)
-    return _preset(content, where)
+        raise PresetError(
+            f"preset={describe(source)}: allowed are a name, a path, a Compose or a mapping of a recipe's keys; "
+            "Compose.from_torchvision(...) translates transforms of torchvision"
+        )
+    return _replace(recipe, overrides, f"{where} with overrides") if overrides else recipe
 
 
 def is_recipe_mapping(source: object) -> TypeGuard[Mapping[str, Any]]:
@@ -121,31 +104,37 @@ def is_recipe_mapping(source: object) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(source, Mapping) and ("transforms" in source or "views" in source)
 
 
-def _text(source: str | Path) -> bytes:
-    """Reads the bytes of a file, up to one more than a recipe may have."""
+def _read(source: str | Path) -> tuple[str, str | bytes]:
+    """Returns a preset's file, and its text; of a user's file, up to one byte more than a recipe may have."""
+    if isinstance(source, str) and "/" not in source and not source.endswith((".yaml", ".yml")):
+        return f"{source}.yaml", preset_text(source)
     try:
         path = Path(source).expanduser()
         if not path.is_file():
             raise PresetError(f"no such preset file: {source}")
         with path.open("rb") as file:
-            return file.read(MAX_YAML_CHARACTERS + 1)
+            return str(source), file.read(MAX_YAML_CHARACTERS + 1)
     except (OSError, RuntimeError) as error:  # RuntimeError: no such home folder
         raise PresetError(f"the preset file {source} cannot be read: {error}") from None
 
 
-def _preset(content: Mapping[str, Any], where: str) -> Recipe:
-    check_values(content, where)
+def _recipe(content: Mapping[str, Any], where: str) -> Recipe:
+    try:
+        return make_part(Recipe, _parts(content, f"{where}: `"), f"{where}: `")
+    except RecursionError:
+        raise PresetError(f"{where}: it is nested too deep") from None
+
+
+def _parts(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns the parameters of a recipe, a view or a transform, with parts where these stand as names or mappings."""
     parts = dict(content)
-    if parts.get("mix", {}) is None:
-        its_keys = [field.name for field in fields(Mix) if field.name in parts]
-        _check_indented({"mix": None, **{key: parts[key] for key in its_keys}}, f"{where}: `mix")
     if "transforms" in parts:
-        parts["transforms"] = _transforms(parts["transforms"], f"{where}: `transforms")
+        parts["transforms"] = _transforms(parts["transforms"], f"{where}transforms")
     if isinstance(parts.get("views"), (list, tuple)):
-        parts["views"] = tuple(_view(each, f"{where}: `views[{n}]") for n, each in enumerate(parts["views"]))
+        parts["views"] = [_view(each, f"{where}views[{number}]") for number, each in enumerate(parts["views"])]
     if isinstance(parts.get("mix"), Mapping):
-        parts["mix"] = make_part(Mix, parts["mix"], f"{where}: `mix")
-    return make_part(Recipe, parts, f"{where}: `")
+        parts["mix"] = make_part(Mix, parts["mix"], f"{where}mix")
+    return parts
 
 
 def _view(content: object, where: str) -> View:
@@ -153,18 +142,12 @@ def _view(content: object, where: str) -> View:
         return content
     if not isinstance(content, Mapping):
         raise PresetError(f"{where}`: found {describe(content)}, allowed is a mapping with `transforms` and `count`")
-    parts = dict(content)
-    if "transforms" in parts:
-        parts["transforms"] = _transforms(parts["transforms"], f"{where}.transforms")
-    return make_part(View, parts, where)
+    return make_part(View, _parts(content, f"{where}."), where)
 
 
-def _transforms(content: object, where: str) -> tuple[Any, ...]:
+def _transforms(content: object, where: str) -> list[Transform]:
     if not isinstance(content, (list, tuple)):
-        dash = "; in YAML each transform begins with a dash" if isinstance(content, Mapping) else ""
-        raise PresetError(
-            f"{where}`: found {describe(content)}, allowed is a list, such as [RandomHorizontalFlip]{dash}"
-        )
+        raise PresetError(f"{where}`: found {describe(content)}, allowed is a list, such as [RandomHorizontalFlip]")
     transforms, problems = [], []
     for number, each in enumerate(content):
         try:
@@ -173,111 +156,85 @@ def _transforms(content: object, where: str) -> tuple[Any, ...]:
             problems += str(error).splitlines()
     if problems:
         raise PresetError(*first_lines(problems))
-    return tuple(transforms)
+    return transforms
 
 
-def _transform(content: object, where: str) -> Any:  # noqa: ANN401
+def _transform(content: object, where: str) -> Transform:
     if isinstance(content, Transform):
         return content
-    if isinstance(content, Mapping) and next(iter(content), None) in TRANSFORMS:
-        _check_indented(content, f"{where}.{next(iter(content))}")
-    if isinstance(content, Mapping) and len(content) == 1:
-        [(name, parameters)] = content.items()
-    else:
-        name, parameters = content, {}
-    if isinstance(name, str) and name in NOT_NEEDED:
-        raise PresetError(f"{where}`: {not_needed(name)}")
-    if name not in (list(TRANSFORMS) if isinstance(name, str) else ()):
+    [(name, parameters)] = content.items() if isinstance(content, Mapping) and len(content) == 1 else [(content, {})]
+    kind = TRANSFORMS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        hint = did_you_mean(key_name(name), list(TRANSFORMS))
         raise PresetError(
-            f"{where}`: found {describe(content)}{did_you_mean(key_name(name), list(TRANSFORMS))}; allowed is a "
-            f"transform's name or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
+            f"{where}`: {not_needed(name)}"
+            if isinstance(name, str) and name in NOT_NEEDED
+            else f"{where}`: found {describe(content)}{hint}; allowed is a transform's name or "
+            f"{{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
         )
     if not isinstance(parameters, Mapping):
-        hint = "; indent them below the name, or leave the colon out" if parameters is None else ""
         raise PresetError(
-            f"{where}.{name}`: found {describe(parameters)}, allowed is a mapping of parameters to values{hint}"
+            f"{where}.{name}`: found {describe(parameters)}, allowed is a mapping of parameters to values"
         )
-    parameters = dict(parameters)
-    if "transforms" in parameters:
-        parameters["transforms"] = _transforms(parameters["transforms"], f"{where}.{name}.transforms")
-    return make_part(TRANSFORMS[name], parameters, f"{where}.{name}")
+    return make_part(kind, _parts(parameters, f"{where}.{name}."), f"{where}.{name}")
 
 
-def _check_indented(content: Mapping[Any, Any], where: str) -> None:
-    """Refuses YAML in which the values of the first key stand beside it instead of below it."""
-    (name, value), *beside = content.items()
-    if value is None and beside:
-        names = [key_name(key) for key, _ in beside]
+def _replace(recipe: Recipe, overrides: Mapping[str, Any], where: str) -> Recipe:
+    """Returns the recipe with other values: first of its own keys, then of its transforms by name."""
+    parts = values_of(recipe)
+    own = {key: value for key, value in overrides.items() if key in parts}
+    if isinstance(own.get("mix"), Mapping) and recipe.mix is not None:
+        own["mix"] = {**values_of(recipe.mix), **own["mix"]}
+    parts |= _parts(own, f"{where}: `")
+    kinds = _kinds_in(parts)
+    for name, values in overrides.items():
+        if name not in own:
+            _check_override(name, values, kinds, where)
+            parts["transforms"] = _change(parts["transforms"], name, values, where)
+            if isinstance(parts["views"], (list, tuple)):
+                views = [(_change(view.transforms, name, values, where), view.count) for view in parts["views"]]
+                parts["views"] = [View(*view) for view in views]
+    return make_part(Recipe, parts, f"{where}: `")
+
+
+def _kinds_in(parts: Mapping[str, Any]) -> dict[str, type[Any]]:
+    """Returns the kinds of a recipe's transforms, those within others too, and `Mix`, by the names of overrides."""
+    views = parts["views"] if isinstance(parts["views"], (list, tuple)) else ()
+    groups = [parts["transforms"], *(view.transforms for view in views)]
+    kinds = {type(each).__name__: type(each) for group in groups for each in with_inner(group)}
+    return kinds | ({} if parts["mix"] is None else {"mix": Mix})
+
+
+def _check_override(name: object, values: object, kinds: Mapping[str, type[Any]], where: str) -> None:
+    """Raises PresetError if it is no override of a transform that the recipe has."""
+    if name in TRANSFORMS and name not in kinds:
+        raise PresetError(f"{where}: the recipe has no {name}; it has {', '.join(kinds)}")
+    if name not in TRANSFORMS:
+        key, keys = key_name(name), [field.name for field in fields(Recipe)]
+        owners = [each for each, kind in kinds.items() if key in [field.name for field in fields(kind)]]
+        written = either([describe({owner: {key: values}}) for owner in owners])
         raise PresetError(
-            f"{where}`: {', '.join(first_lines(names))} must be indented below it, further than its name: write "
-            f"{name}: {{{names[0]}: ...}}"
+            f"{where}: `{key}` is not a key of a recipe, but of its {' and '.join(owners)}: write {written}"
+            if owners
+            else f"{where}: `{key}` is not a key of a recipe{did_you_mean(key, [*keys, *TRANSFORMS])}; allowed are "
+            f"{', '.join(keys)}, and the names of its transforms"
         )
+    if values is not None and not isinstance(values, Mapping):
+        raise PresetError(f"{where}: `{name}`: found {describe(values)}, allowed is a mapping, or None to leave it out")
 
 
-def _replace(content: Mapping[str, Any], overrides: Mapping[str, Any], where: str) -> dict[str, Any]:
-    replaced, keys = dict(content), [field.name for field in fields(Recipe)]
-    for key, value in overrides.items():
-        if key not in keys and key not in TRANSFORMS:
-            raise PresetError(
-                f"{where}: `{key_name(key)}` is not a key of a recipe{_what_has_it(replaced, key, value)}"
-            )
-        if key in TRANSFORMS:
-            if value is not None and not isinstance(value, Mapping):
-                raise PresetError(
-                    f"{where}: `{key}`: found {describe(value)}, allowed is a mapping, or None to leave it out"
-                )
-            found: list[str] = []
-            replaced = _with_transform(replaced, key, value, found)
-            if key not in found:
-                raise PresetError(f"{where}: the recipe has no {key}; it has {', '.join(dict.fromkeys(found))}")
-        elif isinstance(value, Mapping) and isinstance(replaced.get(key), Mapping):
-            replaced[key] = {**replaced[key], **value}
-        else:
-            replaced[key] = value
-    if _has_transforms(content) and not _has_transforms(replaced) and "transforms" not in overrides:
-        raise PresetError(f"{where}: no transform is left: leave one in, or give a recipe with `transforms: []`")
-    return replaced
-
-
-def _what_has_it(content: Mapping[str, Any], key: object, value: object) -> str:
-    """Advises on an unknown key: the transforms that have it, or what is allowed."""
-    if key in OF_THE_LOADER:
-        return f": {OF_THE_LOADER[str(key)]}"
-    found: list[str] = []
-    _with_transform(content, "", None, found)  # changes nothing, and collects the names
-    kinds = {name: TRANSFORMS[name] for name in found} | ({"mix": Mix} if content.get("mix") else {})
-    owners = [name for name, kind in kinds.items() if key in [field.name for field in fields(kind)]]
-    if owners:
-        overrides = either([describe({name: {key: value}}) for name in owners])
-        return f", but of its {' and '.join(owners)}: write {overrides}"
-    keys = [field.name for field in fields(Recipe)]
-    hint = did_you_mean(key_name(key), [*keys, *TRANSFORMS])
-    return f"{hint}; allowed are {', '.join(keys)}, and the names of its transforms"
-
-
-def _with_transform(content: Any, name: str, values: Mapping[str, Any] | None, found: list[str]) -> Any:  # noqa: ANN401
-    """Changes or leaves out the transforms of that name in a part of a recipe; `found` collects the names seen."""
-    if isinstance(content, str) and content in TRANSFORMS:
-        content = {content: {}}
-    if not isinstance(content, Mapping):
-        return content
-    changed = dict(content)
-    for key, value in content.items():
-        if key in ("transforms", "views") and isinstance(value, list):
-            inner = [_with_transform(each, name, values, found) for each in value]
-            changed[key] = [each for each in inner if not isinstance(each, Mapping) or each]
-        elif key in TRANSFORMS:
-            found.append(key)
-            inner = _with_transform(value, name, values, found)
-            if (_has_transforms(value) and not _has_transforms(inner)) or (key == name and values is None):
-                del changed[key]
-            elif key == name and isinstance(inner, Mapping):
-                changed[key] = {**inner, **(values or {})}
-            else:
-                changed[key] = inner
+def _change(
+    transforms: Sequence[Transform], name: object, values: Mapping[str, Any] | None, where: str
+) -> list[Transform]:
+    """Replaces values of the transforms of that name, or leaves them out, with what is empty then."""
+    changed = []
+    for each in transforms:
+        kind, parameters = type(each), values_of(each)
+        if "transforms" in parameters:
+            parameters["transforms"] = _change(parameters["transforms"], name, values, where)
+        if parameters.get("transforms") == [] or (kind.__name__ == name and values is None):
+            continue
+        if kind.__name__ == name:
+            parameters |= _parts(values or {}, f"{where}: `{name}.")
+        changed.append(make_part(kind, parameters, f"{where}: `{kind.__name__}"))
     return changed
-
-
-def _has_transforms(parameters: object) -> bool:
-    transforms = parameters.get("transforms") if isinstance(parameters, Mapping) else None
-    return isinstance(transforms, list) and bool(transforms)

@@ -10,12 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, model_validator
+from pydantic import BeforeValidator, Field, InstanceOf, model_validator
 from pydantic_core import ArgsKwargs
 from typing_extensions import Self
 
 from gpuloader.errors import PresetError
-from gpuloader.images.formats import DEFAULT_FORMATS, FORMATS, Format
 from gpuloader.images.limits import DEFAULT_MAX_PIXELS, MAX_PIXELS
 from gpuloader.plan import Draws, LastBatch, Shuffle
 from gpuloader.plan.draws import VIEWS
@@ -31,19 +30,7 @@ from gpuloader.recipe.view import ViewPlan
 Transforms: TypeAlias = Annotated[Sequence[Transform], kept_as(tuple[InstanceOf[Transform], ...])]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=VIEWS)]
 
-
-def _in_order(formats: tuple[Format, ...]) -> tuple[Format, ...]:
-    """Sorts formats, each once, so that recipes that allow the same formats are equal."""
-    return tuple(each for each in FORMATS if each in formats)
-
-
-Formats: TypeAlias = Annotated[Sequence[Format], kept_as(tuple[Format, ...], min_length=1), AfterValidator(_in_order)]
-
 Dtype: TypeAlias = Literal["float32", "float16", "bfloat16", "uint8"]
-
-
-def _as_torch_says(layout: str) -> str:
-    return "channels_last" if layout == "nhwc" else layout
 
 
 def _as_yaml_reads(orientation: object) -> object:
@@ -63,13 +50,11 @@ if TYPE_CHECKING:
 else:
     _GivenMix = Annotated[Mix | None, BeforeValidator(as_mix)]
 
-Layout: TypeAlias = Annotated[Literal["nchw", "channels_last", "nhwc"], AfterValidator(_as_torch_says)]
+Layout: TypeAlias = Literal["nchw", "channels_last"]
 
 _SEVERAL = (FiveCrop, TenCrop)
 _EITHER = "give either `transforms`, or `views` with their own transforms"
 _NOT_PIXELS = {"layout"}
-_LATER_KEYS = {"max_pixels", "formats", "orientation", "batch"}
-_EARLIER_DEFAULT_FORMATS = FORMATS[:-1]
 
 
 @part
@@ -103,14 +88,10 @@ class Recipe:
         views: how many images are made of each sample, drawn independently; or several `View`s, without `transforms`.
             A batch then has a list of image tensors.
         mix: a `Mix`, which is MixUp and CutMix, or a mapping of its keys; None does not mix.
-        fast_idct: decode JPEGs by the fast, less exact inverse transform, on the CPU; `docs/presets.md` says how exact.
         dtype: of the output; "uint8" gives levels of 0 to 255, the others give values in [0, 1] without `Normalize`.
             "bfloat16" is rounded from float32, to 8 bits: values change by up to 1/256 of their size.
         layout: "nchw", or "channels_last" for torch's memory format of that name; the shape is (B, 3, H, W) in both.
-            "nhwc" is another name for "channels_last".
         max_pixels: the most pixels of an image, from 1 to 100 million; an image whose header says more is bad.
-        formats: the formats that images may have, told by their content; an image of another format is bad. The
-            default is "jpeg", "png" and "webp"; Pillow decodes the others, in a separate process.
         orientation: "apply" turns pictures upright, as their EXIF orientation says, before all transforms; "off" takes
             them as they are stored, as torchvision does.
         batch: "dense" for a tensor (B, 3, H, W) of images of one size. If sizes differ, "list" for a list of B tensors
@@ -121,11 +102,9 @@ class Recipe:
     transforms: Transforms = ()
     views: Count | Annotated[Sequence[View], kept_as(tuple[InstanceOf[View], ...], min_length=1, max_length=VIEWS)] = 1
     mix: _GivenMix = cast("_GivenMix", None)
-    fast_idct: bool = False
     dtype: Dtype = "float32"
     layout: Layout = "nchw"
     max_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = DEFAULT_MAX_PIXELS
-    formats: Formats = DEFAULT_FORMATS
     orientation: Orientation = "off"
     batch: Batching = "dense"
 
@@ -216,20 +195,9 @@ class Recipe:
         return _digest(self.pixels)
 
     @property
-    def earlier_fingerprint(self) -> str:
-        """That of the same recipe where its formats were not the default; they are now."""
-        return _digest({**self.pixels, "formats": list(self.formats)})
-
-    @property
     def pixels(self) -> dict[str, Any]:
-        """Everything that decides the pixels, as plain values.
-
-        Keys that were added later are left out at their default, so that fingerprints in older states stay valid.
-        """
-        left_out = _NOT_PIXELS | (_LATER_KEYS - as_plain_values(self, brief=True).keys())
-        if self.formats == _EARLIER_DEFAULT_FORMATS:
-            left_out |= {"formats"}
-        return {name: value for name, value in as_plain_values(self).items() if name not in left_out}
+        """Everything that decides the pixels, as plain values."""
+        return {name: value for name, value in as_plain_values(self).items() if name not in _NOT_PIXELS}
 
     @property
     def shapes(self) -> list[Shape | None]:

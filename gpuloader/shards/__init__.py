@@ -2,16 +2,17 @@
 
 from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.folder import Folder
-from gpuloader.shards.index import ShardIndex
+from gpuloader.shards.index import Index
 from gpuloader.shards.index_files import LocalShard, index_file, keep_beside, open_index, open_indexes, open_set
 from gpuloader.shards.kept import shared
 from gpuloader.shards.labels import ClassOrder, Labels, every, find_class_names, make_labels, read_names, resolve_place
 from gpuloader.shards.merged import MERGED_FILE, has_merged, merge_indexes, merge_stored
 from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, tars_in, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
+from gpuloader.shards.readers import EncodedImage
 from gpuloader.shards.remote import Ahead, CacheStats, Wanted
 from gpuloader.shards.scan import scan_to_damage
-from gpuloader.shards.shard_set import Arena, EncodedImage, ShardSet
+from gpuloader.shards.shard_set import Arena, ShardSet
 
 __all__ = [
     "MERGED_FILE",
@@ -21,10 +22,10 @@ __all__ = [
     "ClassOrder",
     "EncodedImage",
     "Folder",
+    "Index",
     "Labels",
     "LocalShard",
     "Shard",
-    "ShardIndex",
     "ShardSet",
     "Tar",
     "Wanted",

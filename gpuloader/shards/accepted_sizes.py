@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.shards.index import SetIndex
+from gpuloader.shards.index import Index
 
 
 class AcceptedSizes:
@@ -15,7 +15,7 @@ class AcceptedSizes:
     index does not know, the sizes are kept: 8 bytes a sample.
     """
 
-    def __init__(self, index: SetIndex) -> None:
+    def __init__(self, index: Index) -> None:
         self._index = index
         self._marks = np.zeros(-(-len(index) // 8), np.uint8)
         self._others: dict[int, NDArray[np.int32]] = {}  # by shard, (n, 2): sizes that are not the index's, else 0

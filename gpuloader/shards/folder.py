@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, ShardChangedError
 from gpuloader.helpers.progress import LongWork
-from gpuloader.shards.index import IMAGE_EXTENSIONS
+from gpuloader.shards.pictures import is_picture
 
 _COLUMNS = ("name_end", "size", "inode", "mtime_ns", "ctime_ns")
 _HEADER_BYTES = 512
-PICTURE_ENDINGS = tuple(f".{extension}" for extension in IMAGE_EXTENSIONS)
 _KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 CHANGED = "it changed since this loader was created. Make a new loader once the folder is final"
 # The most entries of folders that links lead to again: n folders with two links each to the next have 2^n ways.
@@ -182,11 +181,6 @@ class Folder:
         finally:
             os.close(fd)
         return data
-
-
-def is_picture(path: str) -> bool:
-    """Says whether a file is a picture, or a decoded one, by its name; hidden files are none."""
-    return path.lower().endswith(PICTURE_ENDINGS) and not path.rpartition("/")[2].startswith(".")
 
 
 def list_files(folder: Path, names: Sequence[str] | None = None) -> Listing:

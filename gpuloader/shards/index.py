@@ -1,14 +1,15 @@
 """The index of shards: where their samples are, how large the images are, which labels they have.
 
-Its file is a container of columns (`gpuloader.shards.index_format`). The index of one shard and that of many have the
-same format; that of many has the samples of all shards, in order. Its JSON has, besides what is listed there:
+Its file is a table (`gpuloader.shards.table`). The index of one shard and that of many have the same format; that of
+many has the samples of all shards, in order. Its facts are:
 
     extensions  the components' extensions, without the dot, in lower case
     left_out    the first members that are in no sample: [name, offset, why, number of the shard]
     names       the shards' names, or [] if the file does not name them
-    tags        only if the shards are on a store: the tags of their versions, as in `gpuloader.shards.remote.store`
+    tags        the tags of the shards' versions on a store, as in `gpuloader.shards.remote.store`, or []
+    statistics  `Statistics`: what a loader asks of all samples
 
-    counts      columns of the table and of the file, each with as many rows
+    counts      columns, each with as many rows; those of the shards are in the head
     shards      shard_bytes i8, shard_mtime_ns i8: size and time of the indexed tar, from stat
                 sample_end i8: the samples of the shards up to and with this one
                 left_out_count i8: all members that are in no sample
@@ -19,8 +20,11 @@ same format; that of many has the samples of all shards, in order. Its JSON has,
                 seekable u1: 1 if parts of the image can be cut, by its header (`gpuloader.images.header`); 0 if not
                 label i8: from `.cls`, or NO_LABEL, or BAD_LABEL
                 key_end i8, component_end i8: where the sample's key and components end in the columns below
+                folder i4: the number of its folder, which is the key up to the last slash
     components  component_extension i4: the number of its extension; component_offset i8, component_size i8
     key_bytes   key_bytes u1: the keys in UTF-8 (surrogateescape)
+    folder_names  folder_names u1: the folders' names in the same way, with a zero between two
+    folders     their number
 
 A file is never used if a digest, the shard's size or its time differs, or if it has a value that a scan cannot have
 written. The digests detect damage; the checks of the values detect a forged file.
@@ -33,35 +37,27 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
-from itertools import islice
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from functools import cached_property
+from itertools import islice, pairwise
+from math import prod
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from gpuloader.errors import IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
-from gpuloader.helpers.regular_file import Read, read_regular
+from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.values import is_integer
+from gpuloader.images.limits import MAX_ENCODED_BYTES
 from gpuloader.shards.data_digest import DataDigest
-from gpuloader.shards.index_format import Arrays, Columns, Head, read_head, write
-from gpuloader.shards.kept import kept
-
-if TYPE_CHECKING:
-    from gpuloader.shards.folder import Folder, FolderStat
-
-ARRAY_EXTENSION = "npy"
-"""The extension of a decoded image, see `gpuloader.images.arrays`; other arrays have it, too."""
-
-JPEG_EXTENSIONS = ("jpg", "jpeg")
-IMAGE_EXTENSIONS = (*JPEG_EXTENSIONS, "png", "webp", "bmp", "tif", "tiff", "jp2", "ppm", "pgm", "pnm", ARRAY_EXTENSION)
-"""The extensions of images. If a sample has several, the first in this order is used. Other arrays do not count."""
+from gpuloader.shards.pictures import ARRAY_EXTENSION, JPEG_EXTENSIONS
+from gpuloader.shards.table import COLUMNS_AT, Arrays, Kinds, Table, write_columns, write_head
 
 NO_LABEL = -(2**63)
 """The label of a sample without a `.cls` component."""
@@ -69,14 +65,10 @@ NO_LABEL = -(2**63)
 BAD_LABEL = NO_LABEL + 1
 """The label of a sample whose `.cls` component is not an integer in ASCII."""
 
-TABLE = {
-    "shard_bytes": ("<i8", "shards"),
-    "shard_mtime_ns": ("<i8", "shards"),
-    "sample_end": ("<i8", "shards"),
-    "left_out_count": ("<i8", "shards"),
-    "data_digest": ("|V16", "shards"),
-}
-COLUMNS = {
+LEFT_OUT_KEPT = 1000
+"""The most members in no sample that an index lists; it counts all."""
+
+_COLUMNS = {
     "image_offset": ("<i8", "samples"),
     "image_size": ("<i8", "samples"),
     "height": ("<i4", "samples"),
@@ -86,21 +78,22 @@ COLUMNS = {
     "label": ("<i8", "samples"),
     "key_end": ("<i8", "samples"),
     "component_end": ("<i8", "samples"),
+    "folder": ("<i4", "samples"),
     "component_extension": ("<i4", "components"),
     "component_offset": ("<i8", "components"),
     "component_size": ("<i8", "components"),
     "key_bytes": ("|u1", "key_bytes"),
 }
-LEFT_OUT_KEPT = 1000
-"""The most members in no sample that an index lists; it counts all."""
-
+_LAST_COLUMN = {"folder_names": ("|u1", "folder_names")}
 _ENDS = {"key_end": "key_bytes", "component_end": "components"}
 _NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that surrogateescape never makes
 _MOST_BYTES_PER_SHARD_BYTE = 8  # one byte of a name takes up to six in JSON; each member takes 512 bytes of the tar
 _MOST_BYTES_BESIDE = 1 << 20
 _LARGEST_ORIENTATION = 8
 _BLOCK_ROWS = 1 << 14
-_ANSWERS = 1  # to be raised when the answer to a question about all samples changes
+_MOST_RUNS = 256
+_OF_IMAGES = ("component_offset", "component_extension")
+_DIGEST = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -113,54 +106,234 @@ class LeftOut:
     shard: int = 0
 
 
-@dataclass(frozen=True, eq=False)
-class ShardFacts:
-    """What the head of an index says of a shard.
+@dataclass
+class Statistics:
+    """What a loader asks of all samples. It is found once, when their index is written.
 
     Attributes:
-        shard_bytes, shard_mtime_ns: the tar's size and time when it was scanned.
-        extensions: the extensions that the column `component_extension` refers to by number.
-        left_out: the first members that are in no sample; `left_out_count` counts all of them.
-        data_digest: of its samples.
-        counts: the numbers of rows of the columns.
+        having: how many samples have a component of each extension.
+        largest: (height, width) of the largest image among those whose pixels have so many binary digits, for each
+            number of digits that occurs.
+        turned: how many images are not upright, by EXIF.
+        seekable, decoded, too_large: how many are seekable, are arrays, exceed the allowed number of bytes.
+        unlabelled, misfits: how many samples have NO_LABEL, BAD_LABEL.
+        labels: the smallest and the largest other label; () if there is none.
+        label_digest: 32 hex digits, BLAKE2b of the labels.
+        run_digests: of many shards, the values of the `DataDigest` of each run of them, see `Index.run_digests`.
     """
 
-    shard_bytes: int
-    shard_mtime_ns: int
-    extensions: tuple[str, ...]
-    left_out: tuple[LeftOut, ...]
-    left_out_count: int
-    data_digest: DataDigest
-    counts: Mapping[str, int]
+    having: list[int] = field(default_factory=list)
+    largest: list[tuple[int, int]] = field(default_factory=list)
+    turned: int = 0
+    seekable: int = 0
+    decoded: int = 0
+    too_large: int = 0
+    unlabelled: int = 0
+    misfits: int = 0
+    labels: tuple[int, ...] = ()
+    label_digest: str = ""
+    run_digests: list[str] = field(default_factory=list)
+
+    def add(self, part: Arrays, extensions: Sequence[str]) -> None:
+        """Adds samples: columns of `Index`, whose components these samples alone have."""
+        labels, orientation = part["label"], part["orientation"]
+        counts = np.bincount(part["component_extension"], minlength=len(extensions)).tolist()
+        self.having = [sum(each) for each in zip(self.having or [0] * len(counts), counts)]
+        self._add_sizes(part["height"], part["width"])
+        self.turned += int((orientation > 1).sum())
+        self.seekable += int((part["seekable"] == 1).sum())
+        self.too_large += int((part["image_size"] > MAX_ENCODED_BYTES).sum())
+        self.unlabelled += int((labels == NO_LABEL).sum())
+        self.misfits += int((labels == BAD_LABEL).sum())
+        numbers = labels[labels > BAD_LABEL]
+        if len(numbers):
+            ends = *self.labels, numbers.min().item(), numbers.max().item()
+            self.labels = min(ends), max(ends)
+        self._label_hash.update(np.ascontiguousarray(labels, "<i8"))
+        self.label_digest = self._label_hash.hexdigest()
+        if ARRAY_EXTENSION in extensions:
+            images = _extensions_of_images(np.append(0, part["component_end"]), part, part["image_offset"])
+            self.decoded += int((images == extensions.index(ARRAY_EXTENSION)).sum())
+
+    def _add_sizes(self, heights: NDArray[np.int32], widths: NDArray[np.int32]) -> None:
+        pixels = heights.astype(np.int64) * widths
+        digits = np.frexp(pixels)[1]
+        found = {(height * width).bit_length(): (height, width) for height, width in self.largest}
+        for number in np.flatnonzero(np.bincount(digits, pixels)).tolist():
+            row = int(np.where(digits == number, pixels, 0).argmax())
+            best = heights[row].item(), widths[row].item()
+            found[number] = max(found.get(number, (0, 0)), best, key=prod)
+        self.largest = [found[number] for number in sorted(found)]
+
+    def allows(self, labels: NDArray[np.int64]) -> bool:
+        """Says whether all of these labels are among the counted ones, as far as is known."""
+        least = NO_LABEL if self.unlabelled else BAD_LABEL if self.misfits else (self.labels or (0,))[0]
+        most = self.labels[1] if self.labels else BAD_LABEL
+        return bool(labels.min() >= least and labels.max() <= most)
+
+    @classmethod
+    def parse(cls, content: object, samples: int, extensions: int) -> Self:
+        """Takes what JSON has; raises ValueError if these cannot be the statistics of so many samples."""
+        if not isinstance(content, dict) or content.keys() != {each.name for each in fields(cls)}:
+            raise ValueError("its header has no statistics")
+        found = cls(**content)
+        counts = [found.turned, found.seekable, found.decoded, found.too_large, found.unlabelled, found.misfits]
+        digests = [*_list(found.run_digests), found.label_digest or "0" * 32]
+        sizes = [tuple(_list(size)) for size in _list(found.largest)]
+        if (
+            not all(is_integer(count, 0, samples + 1) for count in [*counts, *_list(found.having)])
+            or len(found.having) != extensions
+            or len(_list(found.labels)) not in (0, 2)
+            or not all(is_integer(label, BAD_LABEL + 1, 2**63) for label in found.labels)
+            or not all(isinstance(digest, str) and _DIGEST.fullmatch(digest) for digest in digests)
+            or not all(len(size) == 2 and all(is_integer(side, 1, 2**31) for side in size) for size in sizes)
+        ):
+            raise ValueError("its header has wrong statistics")
+        found.largest, found.labels = sizes, tuple(found.labels)
+        return found
+
+    def __post_init__(self) -> None:
+        self._label_hash = hashlib.blake2b(digest_size=16)
 
 
-class Index(ABC):
-    """The samples of one shard or of many, as rows."""
+class Index(Table):
+    """The samples of one shard or of many, as rows.
 
-    extensions: tuple[str, ...]
+    Attributes:
+        extensions: the extensions that the column `component_extension` refers to by number.
+        left_out: the first members that are in no sample.
+        names: the names of the shards, if the file has them.
+        tags: the tags of the shards' versions, if they are on a store.
+        sample_end, shard_bytes, shard_mtime_ns, left_out_count: (shards,) int64, as in the module's docstring.
+        source: makes the same index with its columns, if only the head was read.
+    """
 
-    @abstractmethod
-    def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Returns rows [start, stop) of a column of the module's docstring. Do not keep them, but ask again."""
+    source: Callable[[], Index] | None = None
 
-    @abstractmethod
+    HEAD: ClassVar[Kinds] = {
+        "shard_bytes": ("<i8", "shards"),
+        "shard_mtime_ns": ("<i8", "shards"),
+        "sample_end": ("<i8", "shards"),
+        "left_out_count": ("<i8", "shards"),
+        "data_digest": ("|V16", "shards"),
+    }
+    COLUMNS: ClassVar[Kinds] = {**_COLUMNS, **_LAST_COLUMN}
+
     def __len__(self) -> int:
-        """Counts the samples."""
+        return int(self.sample_end[-1]) if len(self.sample_end) else 0
+
+    @classmethod
+    def made(
+        cls,
+        keys: Sequence[bytes],
+        columns: Arrays,
+        shard_bytes: int,
+        shard_mtime_ns: int,
+        extensions: Sequence[str],
+        left_out: Sequence[LeftOut] = (),
+        left_out_count: int = 0,
+    ) -> Self:
+        """Makes the index of one shard.
+
+        Args:
+            keys: of the samples.
+            columns: those of the samples and components that the keys do not give.
+        """
+        folders: dict[bytes, int] = {}
+        numbers = [folders.setdefault(key.rpartition(b"/")[0], len(folders)) for key in keys]
+        digest = DataDigest.of(zip(keys, columns["height"].tolist(), columns["width"].tolist()))
+        head = {
+            "shard_bytes": np.array([shard_bytes]),
+            "shard_mtime_ns": np.array([shard_mtime_ns]),
+            "sample_end": np.array([len(keys)]),
+            "left_out_count": np.array([left_out_count]),
+            "data_digest": np.array([digest.to_bytes()], "|V16"),
+        }
+        part = {
+            "key_end": np.cumsum([len(key) for key in keys], dtype=np.int64),
+            "key_bytes": np.frombuffer(b"".join(keys), np.uint8),
+            "folder": np.array(numbers, np.int32),
+            **columns,
+        }
+        counts = {rows: len(part[name]) for name, (_, rows) in _COLUMNS.items()}
+        listed = {"extensions": list(extensions), "left_out": [list(astuple(item)) for item in left_out]}
+        file = io.BytesIO()
+        _write(file, head, {**listed, "names": [], "tags": []}, counts, [(part, list(folders))])
+        return cls.parse(file.getvalue(), "the index of a shard")
+
+    @classmethod
+    def joined(cls, indexes: Sequence[Index]) -> Self:
+        """Makes one index of several, in memory."""
+        file = io.BytesIO()
+        write_index(file, indexes, indexes)
+        return cls.parse(file.getvalue(), "the index of several shards")
+
+    @classmethod
+    def read(cls, path: Path, shard_bytes: int, shard_mtime_ns: int | None = None) -> Self:
+        """Reads the index of a shard that has this size, and this time if that is given.
+
+        Raises:
+            IndexFileError: it is damaged, of another version, of several shards, or of a shard of another size or time.
+            OSError: it cannot be read, or is larger than an index of such a shard can be.
+        """
+        index = cls.parse_one(read_regular(path, most_bytes(shard_bytes)), str(path))
+        index.check_fresh(shard_bytes, shard_mtime_ns)
+        return index
+
+    @classmethod
+    def parse_one(cls, data: bytes, path: str) -> Self:
+        """Takes the content of the index of one shard; checks all of it."""
+        index = cls.parse(data, path)
+        index.check_one()
+        for name in cls.COLUMNS:
+            index.column(name)
+        return index
+
+    def loaded(self) -> Index:
+        """Returns the same with columns, if this one has only its head."""
+        return self if self.source is None else self.source()
+
+    def without_columns(self) -> Index:
+        """Returns the head alone, which needs little memory."""
+        data = self.to_bytes()
+        return Index(lambda count, offset: data[offset : offset + count], len(data), self.path)
+
+    def check_one(self) -> None:
+        """Raises IndexFileError if it is the index of several shards."""
+        if self.counts["shards"] != 1:
+            raise IndexFileError(f"{self.path} is the index of {self.counts['shards']} shards, not of one")
+
+    def check_fresh(self, size_bytes: int, mtime_ns: int | None) -> None:
+        """Raises IndexFileError if its shard, which now has this size and time, is not the one that was indexed."""
+        expected = self.shard_bytes.item(0), self.shard_mtime_ns.item(0)
+        now = size_bytes, expected[1] if mtime_ns is None else mtime_ns
+        if now != expected:
+            raise IndexFileError(
+                f"{self.path} is stale: its shard has (size, mtime_ns) {now}, the index was made for {expected}"
+            )
+
+    def save(self, path: Path) -> None:
+        """Writes its file, first beside `path`, then over it in one step."""
+        with atomic_file(path) as file:
+            file.write(self.to_bytes())
 
     def key(self, row: int) -> str:
         """Returns the key of one sample."""
         key = self.column("key_bytes", *self._part("key_end", row))
-        return key.tobytes().decode("utf-8", "surrogateescape")
+        return _text(key.tobytes())
 
     def each_key(self, start: int = 0, stop: int | None = None) -> Iterator[str]:
         """Yields the keys of samples [start, stop)."""
         for block in row_blocks(len(self) if stop is None else stop, start):
-            for key in self._encoded_keys(*block):
-                yield key.decode("utf-8", "surrogateescape")
+            yield from map(_text, self._encoded_keys(*block))
 
-    def all_keys(self) -> list[str]:
-        """Returns the keys of all samples."""
-        return list(self.each_key())
+    @cached_property
+    def folders(self) -> Sequence[str]:
+        """The names of the samples' folders, which the column `folder` refers to by number."""
+        names = self.column("folder_names").tobytes().split(b"\0") if self.counts["folders"] else []
+        if len(names) != self.counts["folders"]:
+            raise self.refuse("is damaged: it has another number of folders")
+        return list(map(_text, names))
 
     def components(self, row: int) -> list[tuple[str, int, int]]:
         """Returns (extension, offset, size) of a sample's components, in bytes."""
@@ -179,31 +352,24 @@ class Index(ABC):
         if extension not in self.extensions:
             return np.arange(len(self))
         number = self.extensions.index(extension)
+        if self.statistics.having[number] == len(self):
+            return np.empty(0, np.int64)
 
         def lacks(start: int, stop: int) -> NDArray[np.bool_]:
             ends = self._ends_of_components(start, stop)
             is_one = self.column("component_extension", ends[0].item(), ends[-1].item()) == number
             return ~np.logical_or.reduceat(is_one, ends[:-1] - ends[0])
 
-        return self.kept(f"lacks {extension}", lambda: find_rows(len(self), lacks))
+        return find_rows(len(self), lacks)
 
     def image_extensions(self, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:
         """Returns (n,) the number of the extension of the image of each sample in [start, stop)."""
-        stop = len(self) if stop is None else stop
-        numbers = np.full(stop - start, -1, np.int32)
-        for begin, end in row_blocks(stop, start):
-            ends = self._ends_of_components(begin, end)
-            part = ends[0].item(), ends[-1].item()
-            rows = np.repeat(np.arange(begin, end), np.diff(ends))
-            is_image = self.column("component_offset", *part) == self.column("image_offset", begin, end)[rows - begin]
-            numbers[rows[is_image] - start] = self.column("component_extension", *part)[is_image]
-        return numbers
-
-    def decoded(self, start: int = 0, stop: int | None = None) -> NDArray[np.bool_]:
-        """Returns (n,) whether the image is an array, which needs no decoding, for samples [start, stop)."""
-        if ARRAY_EXTENSION not in self.extensions:
-            return np.zeros((len(self) if stop is None else stop) - start, np.bool_)
-        return np.asarray(self.image_extensions(start, stop) == self.extensions.index(ARRAY_EXTENSION))
+        found = [np.empty(0, np.int32)]
+        for block in row_blocks(len(self) if stop is None else stop, start):
+            ends = self._ends_of_components(*block)
+            part = {name: self.column(name, ends[0].item(), ends[-1].item()) for name in _OF_IMAGES}
+            found.append(_extensions_of_images(ends, part, self.column("image_offset", *block)))
+        return np.concatenate(found)
 
     def count_jpegs(self) -> tuple[int, int]:
         """Counts the images that are JPEGs, by their extensions and headers; and those of them that are seekable."""
@@ -213,19 +379,28 @@ class Index(ABC):
             is_named: NDArray[np.bool_] = np.isin(self.image_extensions(start, stop), named)
             return is_named | (self.column("seekable", start, stop) == 1)
 
-        return count_rows(len(self), is_jpeg), self.count(lambda seekable: seekable == 1, "seekable")
+        return len(find_rows(len(self), is_jpeg)), self.statistics.seekable
 
-    def find(self, test: Callable[..., NDArray[np.bool_]], *columns: str) -> NDArray[np.int64]:
-        """Returns the samples whose values pass a test: it gets parts of the columns, (k,), and returns (k,) bools."""
-        return find_rows(len(self), self._tested(test, columns))
+    def find(self, test: Callable[[NDArray[Any]], NDArray[np.bool_]], column: str) -> NDArray[np.int64]:
+        """Returns the samples whose values pass a test: it gets parts of the column, (k,), and returns (k,) bools."""
+        return find_rows(len(self), lambda *block: test(self.column(column, *block)))
 
-    def count(self, test: Callable[..., NDArray[np.bool_]], *columns: str) -> int:
-        """Counts what `find` finds."""
-        return count_rows(len(self), self._tested(test, columns))
+    def largest_image(self, most_pixels: int) -> tuple[int, int]:
+        """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""
+        best = 0, 0
+        for size in self.statistics.largest:
+            if prod(size) > most_pixels:  # smaller ones with as many digits may be allowed
+                return max(best, *self._sizes(most_pixels), key=prod)
+            best = size
+        return best
 
-    def kept(self, what: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """Returns what `make` makes of all samples; a mapped index keeps it for the next processes."""
-        return make()
+    def _sizes(self, most_pixels: int) -> Iterator[tuple[int, int]]:
+        """Yields (height, width) of the largest image of at most so many pixels in each block of rows."""
+        for block in row_blocks(len(self)):
+            height, width = self.column("height", *block), self.column("width", *block)
+            pixels = height.astype(np.int64) * width
+            row = int(np.where(pixels <= most_pixels, pixels, 0).argmax())
+            yield (height[row].item(), width[row].item()) if pixels[row] <= most_pixels else (0, 0)
 
     def data_digest_of(self, start: int, stop: int) -> DataDigest:
         """Returns the `DataDigest` of samples [start, stop), from their keys and sizes."""
@@ -235,16 +410,109 @@ class Index(ABC):
             digest += DataDigest.of(zip(self._encoded_keys(*block), *sides))
         return digest
 
-    def _tested(
-        self, test: Callable[..., NDArray[np.bool_]], columns: Sequence[str]
-    ) -> Callable[[int, int], NDArray[np.bool_]]:
-        return lambda start, stop: test(*(self.column(name, start, stop) for name in columns))
+    def data_digests(self, first: int = 0, end: int | None = None) -> Iterator[DataDigest]:
+        """Yields the digest of the samples of each of the shards [first, end)."""
+        return _data_digests(self.head, first, len(self.sample_end) if end is None else end)
+
+    def run_digests(self, run: int) -> list[DataDigest]:
+        """Returns the digest of the samples of each run of so many shards; the last run may be shorter."""
+        ends = [*range(run, len(self.sample_end), run), len(self.sample_end)]
+        if self.statistics.run_digests and run == _run_of(len(self.sample_end)):
+            samples = np.diff(self.sample_end[np.array(ends) - 1], prepend=0).tolist()
+            return [DataDigest(*each) for each in zip(samples, (int(v, 16) for v in self.statistics.run_digests))]
+        return [sum(self.data_digests(first, end), DataDigest()) for first, end in pairwise([0, *ends])]
+
+    def data_digest(self) -> DataDigest:
+        """Returns the digest of all samples."""
+        return sum(self.run_digests(_run_of(len(self.sample_end))), DataDigest())
+
+    def digest(self, shard: int | None = None) -> bytes:
+        """Identifies the content of a shard, by its number, or of all: all but times and the members left out."""
+        shards = slice(None) if shard is None else slice(shard, shard + 1)
+        first = self.sample_end.item(shard - 1) if shard else 0
+        ends = self.sample_end[shards] - first
+        end = first + ends.item(-1) if len(ends) else 0
+        parts = {"samples": (first, end)}
+        for name, rows in _ENDS.items():
+            parts[rows] = (self._part(name, first)[0], self._part(name, end - 1)[1]) if first < end else (0, 0)
+        columns = {name: self.column(name, *parts[rows]) for name, (_, rows) in _COLUMNS.items() if name != "folder"}
+        columns |= {name: columns[name] - parts[rows][0] for name, rows in _ENDS.items()}
+        # A shard's index numbers the extensions in the order of their first component.
+        numbers, first_use, which = np.unique(columns["component_extension"], return_index=True, return_inverse=True)
+        order = np.argsort(first_use)
+        columns["component_extension"] = np.argsort(order).astype(np.int32)[which]
+        extensions = tuple(self.extensions[number] for number in numbers[order].tolist())
+        begin = f"{self.shard_bytes[shards].tolist()} {ends.tolist()} {extensions}"
+        identity = hashlib.blake2b(begin.encode("utf-8", "surrogatepass"), digest_size=32)
+        for column in columns.values():
+            identity.update(np.ascontiguousarray(column))
+        return identity.digest()
+
+    def check_head(self) -> None:
+        facts, counts = self.facts, self.counts
+        extensions, left_out, names, tags = (
+            _list(facts.get(name)) for name in ("extensions", "left_out", "names", "tags")
+        )
+        if not all(map(_is_name, extensions)) or len(set(extensions)) < len(extensions):
+            raise ValueError("its header has wrong extensions")
+        for words in (names, tags):
+            if not all(map(_is_name, words)) or len(words) not in (0, counts["shards"]):
+                raise ValueError("its header has wrong names or tags")
+        self.shard_bytes, self.shard_mtime_ns, self.sample_end, self.left_out_count, _ = self.head.values()
+        sizes, ends = self.shard_bytes, self.sample_end
+        if not all(_is_left_out(item, sizes) for item in left_out):
+            raise ValueError("its header has wrong members left out")
+        if min(sizes.min(initial=0), self.left_out_count.min(initial=0)) < 0 or len(left_out) > sum(
+            self.left_out_count.tolist()
+        ):
+            raise ValueError("its table has a wrong size or number")
+        if ends.min(initial=0) < 0 or (ends[1:] < ends[:-1]).any() or counts["samples"] != len(self):
+            raise ValueError("its shards do not follow each other")
+        if not len(self) and (counts["components"] or counts["key_bytes"]):
+            raise ValueError("it has components without samples")
+        if not is_integer(counts.get("folders"), 0, len(self) + 1):
+            raise ValueError("its header has a wrong number of folders")
+        self.extensions, self.names, self.tags = tuple(extensions), names, tags
+        self.left_out = tuple(LeftOut(*item) for item in left_out)
+        self.statistics = Statistics.parse(facts.get("statistics"), len(self), len(extensions))
+
+    def check_values(self, raw: Arrays, name: str, start: int, stop: int) -> None:
+        values = raw[name][start:stop]
+        if name in _ENDS:
+            before = raw[name][start - 1] if start else 0
+            total, last = self.counts[_ENDS[name]], stop == len(raw[name])
+            if (
+                values[0] <= before
+                or (values[1:] <= values[:-1]).any()
+                or (values[-1] != total if last else values[-1] >= total)
+            ):
+                what = "keys" if name == "key_end" else "samples' components"
+                raise ValueError(f"its {what} do not follow each other")
+        elif name.endswith(("_offset", "_size")):
+            kind = name.partition("_")[0]
+            offsets, sizes = (raw[f"{kind}_{each}"][start:stop] for each in ("offset", "size"))
+            largest = self.shard_bytes.max(initial=0)
+            if min(offsets.min(), sizes.min()) < 0 or (sizes > largest - offsets).any():
+                raise ValueError("it points outside the shard")
+        elif name in ("height", "width"):
+            heights, widths = raw["height"][start:stop], raw["width"][start:stop]
+            if min(heights.min(), widths.min()) < 0 or ((heights == 0) != (widths == 0)).any():
+                raise ValueError("an image has no possible height and width")
+        elif name == "orientation" and values.max() > _LARGEST_ORIENTATION:
+            raise ValueError("an image has no possible orientation")
+        elif name == "seekable" and values.max() > 1:
+            raise ValueError("an image is neither seekable nor not")
+        elif name == "label" and not self.statistics.allows(values):
+            raise ValueError("its statistics have no such label")
+        elif name == "folder" and (values.min() < 0 or values.max() >= self.counts["folders"]):
+            raise ValueError("a sample has an unknown folder")
+        elif name == "component_extension" and (values.min() < 0 or values.max() >= len(self.extensions)):
+            raise ValueError("a component has an unknown extension")
 
     def _encoded_keys(self, start: int, stop: int) -> Iterator[bytes]:
         """Yields the bytes of the keys of a block of at least one sample."""
-        first, ends = self._part("key_end", start)[0], self.column("key_end", start, stop).tolist()
-        keys = self.column("key_bytes", first, ends[-1]).tobytes()
-        return (keys[a - first : b - first] for a, b in zip([first, *ends], ends))
+        first, ends = self._part("key_end", start)[0], self.column("key_end", start, stop)
+        return _split(self.column("key_bytes", first, ends[-1].item()), (ends - first).tolist())
 
     def _ends_of_components(self, start: int, stop: int) -> NDArray[np.int64]:
         """Returns where the components of a block of at least one sample begin, and then where each sample's end."""
@@ -255,250 +523,83 @@ class Index(ABC):
         return (bounds[0] if row else 0), bounds[-1]
 
 
-@dataclass(frozen=True, eq=False)
-class ShardIndex(ShardFacts, Index):
-    """The samples of one tar, in its order; see the module's docstring.
-
-    Attributes:
-        columns: those of the module's docstring, by name.
-    """
-
-    columns: Arrays
-
-    def __len__(self) -> int:
-        return len(self.columns["height"])
-
-    def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        return self.columns[name][start:stop]
-
-    def facts(self) -> ShardFacts:
-        """Returns what its head says."""
-        return ShardFacts(**{each.name: getattr(self, each.name) for each in fields(ShardFacts)})
-
-    def digest(self) -> bytes:
-        """Identifies the indexed content: everything except the tar's time, the members left out and `seekable`."""
-        return _digest(f"{self.shard_bytes}", self.extensions, self.columns)
-
-    def save(self, path: Path) -> None:
-        """Writes its file, first beside `path`, then over it in one step."""
-        with atomic_file(path) as file:
-            write_index(file, [self], [self])
-
-    def to_bytes(self) -> bytes:
-        """Returns the content of its file; `parse` makes the same index from it."""
-        file = io.BytesIO()
-        write_index(file, [self], [self])
-        return file.getvalue()
-
-    @classmethod
-    def load(cls, path: Path, shard: Path | Folder) -> ShardIndex:
-        """Reads an index file, and checks it against itself and against the shard as it is now.
-
-        Raises:
-            IndexFileError: it is damaged or of another version, or the shard is not the one that was indexed.
-            OSError: it cannot be read, or is larger than an index of that shard can be.
-        """
-        stat = shard.stat()
-        index = cls.read(path, stat.st_size)
-        check_fresh(index, path, shard, stat)
-        return index
-
-    @classmethod
-    def read(cls, path: Path, shard_bytes: int) -> ShardIndex:
-        """Reads an index file if it is not too large for a shard of that size, and checks it only against itself.
-
-        Raises:
-            IndexFileError: it is damaged, or of another version.
-            OSError: it cannot be read, or is larger than an index of such a shard can be.
-        """
-        return cls.parse(read_regular(path, most_bytes(shard_bytes)), str(path))
-
-    @classmethod
-    def parse(cls, data: bytes, path: str) -> ShardIndex:
-        """Makes an index from the content of a file, which `path` names; checks it only against itself.
-
-        Raises:
-            IndexFileError: it is damaged, of another version, or of several shards.
-        """
-        index = SetIndex.parse(data, path)
-        columns = {name: index.column(name) for name in COLUMNS}
-        return cls(**vars(facts_of_one(index.head, path)), columns=columns)
-
-
-class SetIndex(Index):
-    """The samples of many shards, one after the other, from one file that is in memory or mapped.
-
-    Attributes:
-        names: the names of the shards, if the file has them.
-        tags: the tags of the shards' versions, if they are on a store.
-        sample_end, shard_bytes, shard_mtime_ns, left_out_count: (shards,) int64, as in the module's docstring.
-    """
-
-    def __init__(self, columns: Columns) -> None:
-        self.head = columns.head
-        self._columns = columns
-        facts, table = self.head.facts, self.head.table
-        self.extensions = tuple(facts["extensions"])
-        self.left_out = tuple(LeftOut(*item) for item in facts["left_out"])
-        self.names: tuple[str, ...] = tuple(facts["names"])
-        self.tags: tuple[str, ...] = tuple(facts.get("tags", ()))
-        self.sample_end: NDArray[np.int64] = table["sample_end"]
-        self.shard_bytes: NDArray[np.int64] = table["shard_bytes"]
-        self.shard_mtime_ns: NDArray[np.int64] = table["shard_mtime_ns"]
-        self.left_out_count: NDArray[np.int64] = table["left_out_count"]
-
-    def __len__(self) -> int:
-        return int(self.sample_end[-1]) if len(self.sample_end) else 0
-
-    @classmethod
-    def of(cls, indexes: Sequence[ShardIndex]) -> SetIndex:
-        """Makes one index of several, in memory."""
-        file = io.BytesIO()
-        write_index(file, indexes, indexes)
-        return cls.parse(file.getvalue(), "the index of several shards")
-
-    @classmethod
-    def parse(cls, data: bytes, path: str) -> SetIndex:
-        """Takes the content of a file, which `path` names; raises IndexFileError as `map` does."""
-        head = read_index_head(lambda count, offset: data[offset : offset + count], len(data), path)
-        return cls(Columns(head, data, path, _check_values))
-
-    @classmethod
-    def map(cls, path: Path) -> SetIndex:
-        """Maps a file that only this library writes, see `gpuloader.shards.index_format`.
-
-        Raises:
-            IndexFileError: it is damaged or of another version. Using a damaged block raises it later.
-            OSError: it cannot be opened.
-        """
-        return cls(Columns.map(path, read_index_head, _check_values))
-
-    def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        return self._columns.use(name, start, self.head.rows(COLUMNS[name][1]) if stop is None else stop)
-
-    def at(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Returns a copy of these rows of a column."""
-        return self._columns.at(name, rows)
-
-    def kept(self, what: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        of = f"{_ANSWERS} {self.head.digest.hex()} {len(self.sample_end)}"
-        return kept(f"{of} {what}", make) if self._columns.is_mapped else make()
-
-    def data_digests(self, first: int = 0, end: int | None = None) -> Iterator[DataDigest]:
-        """Yields the digest of the samples of each of the shards [first, end)."""
-        return _data_digests(self.head, first, len(self.sample_end) if end is None else end)
-
-    def digest(self) -> bytes:
-        """Identifies the indexed content: everything except the tars' times, the members left out and `seekable`."""
-        shards = f"{self.shard_bytes.tolist()} {self.sample_end.tolist()}"
-        return _digest(shards, self.extensions, {name: self.column(name) for name in COLUMNS})
-
-    def digest_of(self, shard: int) -> bytes:
-        """Returns the `digest` of the index of one of the shards, by its number."""
-        first, end = (self.sample_end.item(shard - 1) if shard else 0), self.sample_end.item(shard)
-        parts = {"samples": (first, end)}
-        for ends, rows in _ENDS.items():
-            parts[rows] = (self._part(ends, first)[0], self._part(ends, end - 1)[1]) if first < end else (0, 0)
-        columns = {name: self.column(name, *parts[rows]) for name, (_, rows) in COLUMNS.items()}
-        columns |= {ends: columns[ends] - parts[rows][0] for ends, rows in _ENDS.items()}
-        # A shard's index numbers the extensions in the order of their first component.
-        numbers, first_use, which = np.unique(columns["component_extension"], return_index=True, return_inverse=True)
-        order = np.argsort(first_use)
-        columns["component_extension"] = np.argsort(order).astype(np.int32)[which]
-        extensions = tuple(self.extensions[number] for number in numbers[order].tolist())
-        return _digest(f"{self.shard_bytes.item(shard)}", extensions, columns)
-
-
 def write_index(
     file: IO[bytes],
-    facts: Sequence[ShardFacts],
-    indexes: Iterable[ShardIndex],
+    heads: Sequence[Index],
+    indexes: Iterable[Index],
     names: Sequence[str] = (),
     tags: Sequence[str] = (),
 ) -> None:
-    """Writes the index of one shard, or one index of several, from the beginning of a file.
+    """Writes one index of several, from the beginning of a file that is opened for writing and reading.
 
     Args:
-        file: opened for writing and reading.
-        facts: of the shards.
-        indexes: of the shards, in the same order; only one of them needs to be in memory at a time.
-        names: of the shards, or none.
-        tags: of the shards' versions, if they are on a store.
+        heads: of the indexes; their columns are not used.
+        indexes: the same; only one of them needs to be in memory at a time.
+        names, tags: of the shards, or none.
 
     Raises:
-        IndexFileError: an index does not have what its facts say.
+        IndexFileError: an index does not have what its head says.
     """
-    number_of = {
-        name: number for number, name in enumerate(dict.fromkeys(n for each in facts for n in each.extensions))
-    }
-    left_out = (replace(item, shard=shard) for shard, each in enumerate(facts) for item in each.left_out)
-    counts = {name: sum(each.counts[name] for each in facts) for _, name in COLUMNS.values()}
-    table = {
-        "shard_bytes": np.array([each.shard_bytes for each in facts], np.int64),
-        "shard_mtime_ns": np.array([each.shard_mtime_ns for each in facts], np.int64),
-        "sample_end": np.cumsum([each.counts["samples"] for each in facts], dtype=np.int64),
-        "left_out_count": np.array([each.left_out_count for each in facts], np.int64),
-        "data_digest": np.array([each.data_digest.to_bytes() for each in facts], "|V16"),
-    }
+    extensions = list(dict.fromkeys(name for each in heads for name in each.extensions))
+    number_of = {name: number for number, name in enumerate(extensions)}
+    heads_of = {name: [each.head[name] for each in heads] for name in Index.HEAD}
+    head = {name: np.concatenate([np.empty(0, Index.HEAD[name][0]), *parts]) for name, parts in heads_of.items()}
+    counts = {rows: sum(each.counts[rows] for each in heads) for _, rows in _COLUMNS.values()}
+    head["sample_end"] = np.cumsum([len(each) for each in heads], dtype=np.int64)
+    left_out = (replace(item, shard=shard) for shard, each in enumerate(heads) for item in each.left_out)
 
-    def parts() -> Iterator[Arrays]:
-        before = dict.fromkeys(_ENDS, 0)
+    def parts() -> Iterator[tuple[Arrays, Sequence[bytes]]]:
         for index in indexes:
-            part = {name: index.column(name) for name in COLUMNS}
-            if index.extensions != tuple(number_of):
+            part = {name: index.column(name) for name in _COLUMNS}
+            if index.extensions != tuple(extensions):
                 numbers = np.array([number_of[name] for name in index.extensions], np.int32)
                 part["component_extension"] = numbers[part["component_extension"]]
-            for name, rows in _ENDS.items():
-                part[name] = part[name] + before[name]
-                before[name] += index.counts[rows]
-            yield part
+            yield part, [name.encode("utf-8", "surrogateescape") for name in index.folders]
 
+    facts = {
+        "extensions": extensions,
+        "left_out": [list(astuple(item)) for item in islice(left_out, LEFT_OUT_KEPT)],
+        "names": list(names),
+        "tags": list(tags),
+    }
     try:
-        write(
-            file,
-            {
-                "extensions": list(number_of),
-                "left_out": [list(astuple(item)) for item in islice(left_out, LEFT_OUT_KEPT)],
-                "names": list(names),
-                **({"tags": list(tags)} if tags else {}),
-            },
-            {"shards": len(facts), **counts},
-            (TABLE, table),
-            (COLUMNS, parts()),
-        )
+        _write(file, head, facts, counts, parts())
     except (KeyError, ValueError) as error:
         raise IndexFileError(f"the index of a shard is not what its head says: {error}") from error
 
 
-def read_index_head(read: Read, file_bytes: int, path: str) -> Head:
-    """Reads and checks the head of an index; raises IndexFileError if it is damaged or of another version."""
-    head = read_head(read, file_bytes, path, TABLE, COLUMNS)
-    try:
-        _check_head(head)
-    except ValueError as error:
-        raise IndexFileError(f"{path} is damaged: {error}") from None
-    return head
+def _write(
+    file: IO[bytes],
+    head: Arrays,
+    facts: Mapping[str, Any],
+    counts: Mapping[str, int],
+    parts: Iterable[tuple[Arrays, Sequence[bytes]]],
+) -> None:
+    """Writes an index: its columns in parts, each with the names of its folders, and then what was found in them."""
+    folders: dict[bytes, int] = {}
+    statistics = Statistics()
 
+    def placed() -> Iterator[Arrays]:
+        before = dict.fromkeys(_ENDS, 0)
+        for columns, names in parts:
+            numbers = np.array([folders.setdefault(name, len(folders)) for name in names], np.int32)
+            part = {**columns, "folder": numbers[columns["folder"]]}
+            statistics.add(part, facts["extensions"])
+            for name in _ENDS:
+                part[name] = part[name] + before[name]
+                before[name] = part[name].max(initial=before[name]).item()
+            yield part
 
-def facts_of_one(head: Head, path: str) -> ShardFacts:
-    """Returns what the head of one shard's index says; raises IndexFileError if it is the index of several."""
-    if head.rows("shards") != 1:
-        raise IndexFileError(f"{path} is the index of {head.rows('shards')} shards, not of one")
-    numbers = {name: head.table[name].item() for name in ("shard_bytes", "shard_mtime_ns", "left_out_count")}
-    return ShardFacts(
-        **numbers,
-        extensions=tuple(head.facts["extensions"]),
-        left_out=tuple(LeftOut(*item) for item in head.facts["left_out"]),
-        data_digest=next(_data_digests(head, 0, 1)),
-        counts={rows: head.rows(rows) for _, rows in COLUMNS.values()},
-    )
-
-
-def check_fresh(facts: ShardFacts, path: Path, shard: Path | Folder, stat: os.stat_result | FolderStat) -> None:
-    """Raises IndexFileError if the shard, with this stat, is not the one that was indexed."""
-    now, expected = (stat.st_size, stat.st_mtime_ns), (facts.shard_bytes, facts.shard_mtime_ns)
-    if now != expected:
-        raise IndexFileError(f"{path} is stale: {shard} has (size, mtime_ns) {now}, the index was made for {expected}")
+    end = write_columns(file, COLUMNS_AT, _COLUMNS, counts, placed())
+    names = np.frombuffer(b"\0".join(folders), np.uint8)
+    last_counts = {"folder_names": len(names)}
+    end = write_columns(file, end, _LAST_COLUMN, last_counts, [{"folder_names": names}])
+    shards = len(head["sample_end"])
+    if shards > _MOST_RUNS:
+        runs = pairwise([*range(0, shards, _run_of(shards)), shards])
+        statistics.run_digests = [str(sum(_data_digests(head, *run), DataDigest())) for run in runs]
+    all_counts = {"shards": shards, **counts, **last_counts, "folders": len(folders)}
+    write_head(file, end, {"counts": all_counts, **facts, "statistics": asdict(statistics)}, Index.HEAD, head)
 
 
 def most_bytes(shard_bytes: int) -> int:
@@ -518,97 +619,50 @@ def find_rows(rows: int, test: Callable[[int, int], NDArray[np.bool_]]) -> NDArr
     return np.concatenate([np.empty(0, np.int64), *found])
 
 
-def count_rows(rows: int, test: Callable[[int, int], NDArray[np.bool_]]) -> int:
-    """Counts what `find_rows` finds."""
-    return sum(int(np.count_nonzero(test(*block))) for block in row_blocks(rows))
+def _run_of(shards: int) -> int:
+    """Returns how many shards are in a run, if there are at most 256 runs: a power of two."""
+    return 1 << (-(-shards // _MOST_RUNS) - 1).bit_length() if shards else 1
 
 
-def _digest(shards: str, extensions: tuple[str, ...], columns: Arrays) -> bytes:
-    identity = hashlib.blake2b(f"{shards} {extensions}".encode(), digest_size=32)
-    for name in COLUMNS:
-        if name != "seekable":  # so that packs of tars that were begun without it can be resumed
-            identity.update(np.ascontiguousarray(columns[name]))
-    return identity.digest()
+def _extensions_of_images(
+    ends: NDArray[np.int64], components: Arrays, image_offset: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """Returns (n,) the numbers of the images' extensions; the components are those from the first of the ends on."""
+    numbers = np.full(len(image_offset), -1, np.int32)
+    rows = np.repeat(np.arange(len(image_offset)), np.diff(ends))
+    is_image = components["component_offset"] == image_offset[rows]
+    numbers[rows[is_image]] = components["component_extension"][is_image]
+    return numbers
 
 
-def _data_digests(head: Head, first: int, end: int) -> Iterator[DataDigest]:
-    ends, digests = head.table["sample_end"], head.table["data_digest"]
+def _split(keys: NDArray[np.uint8], ends: Sequence[int]) -> Iterator[bytes]:
+    content = keys.tobytes()
+    return (content[start:end] for start, end in pairwise([0, *ends]))
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _data_digests(head: Arrays, first: int, end: int) -> Iterator[DataDigest]:
+    ends, digests = head["sample_end"], head["data_digest"]
     for shard in range(first, end):
         samples = ends.item(shard) - (ends.item(shard - 1) if shard else 0)
         yield DataDigest.from_bytes(samples, digests[shard].tobytes())
-
-
-def _check_head(head: Head) -> None:
-    """Raises ValueError if something in the head is not as `write_index` writes it."""
-    extensions, left_out, names = (_listed(head, name) for name in ("extensions", "left_out", "names"))
-    if not all(map(_is_name, extensions)) or len(set(extensions)) < len(extensions):
-        raise ValueError("its header has wrong extensions")
-    for words in (names, _listed(head, "tags") if "tags" in head.facts else []):
-        if not all(map(_is_name, words)) or len(words) not in (0, head.rows("shards")):
-            raise ValueError("its header has wrong names or tags")
-    if not all(_is_left_out(item, head) for item in left_out):
-        raise ValueError("its header has wrong members left out")
-    sizes, counts, ends = (head.table[name] for name in ("shard_bytes", "left_out_count", "sample_end"))
-    if min(sizes.min(initial=0), counts.min(initial=0)) < 0 or len(left_out) > sum(counts.tolist()):
-        raise ValueError("its table has a wrong size or number")
-    if (
-        ends.min(initial=0) < 0
-        or (ends[1:] < ends[:-1]).any()
-        or head.rows("samples") != (ends[-1] if len(ends) else 0)
-    ):
-        raise ValueError("its shards do not follow each other")
-    if head.rows("samples") == 0 and (head.rows("components") or head.rows("key_bytes")):
-        raise ValueError("it has components without samples")
-
-
-def _check_values(head: Head, raw: Arrays, name: str, start: int, stop: int) -> None:
-    """Raises ValueError if rows [start, stop) of a column have a value that a scan cannot have written."""
-    values = raw[name][start:stop]
-    if name in _ENDS:
-        before = raw[name][start - 1] if start else 0
-        total, last = head.rows(_ENDS[name]), stop == len(raw[name])
-        if (
-            values[0] <= before
-            or (values[1:] <= values[:-1]).any()
-            or (values[-1] != total if last else values[-1] >= total)
-        ):
-            what = "keys" if name == "key_end" else "samples' components"
-            raise ValueError(f"its {what} do not follow each other")
-    elif name.endswith(("_offset", "_size")):
-        kind = name.partition("_")[0]
-        offsets, sizes = (raw[f"{kind}_{each}"][start:stop] for each in ("offset", "size"))
-        largest = head.table["shard_bytes"].max(initial=0)
-        if min(offsets.min(), sizes.min()) < 0 or (sizes > largest - offsets).any():
-            raise ValueError("it points outside the shard")
-    elif name in ("height", "width"):
-        heights, widths = raw["height"][start:stop], raw["width"][start:stop]
-        if min(heights.min(), widths.min()) < 0 or ((heights == 0) != (widths == 0)).any():
-            raise ValueError("an image has no possible height and width")
-    elif name == "orientation" and values.max() > _LARGEST_ORIENTATION:
-        raise ValueError("an image has no possible orientation")
-    elif name == "seekable" and values.max() > 1:
-        raise ValueError("an image is neither seekable nor not")
-    elif name == "component_extension" and (values.min() < 0 or values.max() >= len(head.facts["extensions"])):
-        raise ValueError("a component has an unknown extension")
 
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and _NO_BYTES.search(value) is None
 
 
-def _listed(head: Head, name: str) -> list[Any]:
-    values = head.facts.get(name)
-    if not isinstance(values, list):
-        raise ValueError(f"its header has no list of {name}")
-    return values
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise ValueError("its header lacks a list")
+    return list(value)
 
 
-def _is_left_out(item: object, head: Head) -> bool:
+def _is_left_out(item: object, shard_bytes: NDArray[np.int64]) -> bool:
     if not (isinstance(item, list) and len(item) == 4 and _is_name(item[0]) and _is_name(item[2])):
         return False
     offset, shard = item[1], item[3]
-    return (
-        is_integer(shard, 0, head.rows("shards"))
-        and is_integer(offset, 0, 2**63)
-        and offset <= head.table["shard_bytes"][shard]
-    )
+    return is_integer(shard, 0, len(shard_bytes)) and is_integer(offset, 0, shard_bytes.item(shard) + 1)

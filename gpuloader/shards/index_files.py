@@ -17,7 +17,6 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -25,18 +24,8 @@ from typing import IO, TypeAlias
 from gpuloader.errors import ConfigError, IndexFileError
 from gpuloader.helpers.progress import count_long, follow
 from gpuloader.helpers.regular_file import open_regular
-from gpuloader.helpers.text import counted
 from gpuloader.shards.folder import Folder
-from gpuloader.shards.index import (
-    SetIndex,
-    ShardFacts,
-    ShardIndex,
-    check_fresh,
-    facts_of_one,
-    most_bytes,
-    read_index_head,
-    write_index,
-)
+from gpuloader.shards.index import Index, most_bytes, write_index
 from gpuloader.shards.kept import cache_folder, open_kept
 from gpuloader.shards.scan import scan, scan_folder
 
@@ -46,33 +35,9 @@ MOST_COPIED_BYTES = 4 << 20
 """The most bytes that an index of many shards has in the memory of each process; a larger one is mapped."""
 
 _THREADS = 8
-_NAMED = 3
-_NOT_INDEXED, _NO_SIZE = -1, -2  # instead of a file's size in an index
 _log = logging.getLogger("gpuloader")
 
 LocalShard: TypeAlias = Path | Folder
-
-
-@dataclass(frozen=True, eq=False)
-class IndexFile(ShardFacts):
-    """The index file of a shard, of which only the head was read: it fits the shard, and `digest` identifies it."""
-
-    path: Path
-    shard: LocalShard
-    file_bytes: int
-    digest: bytes
-
-    def load(self) -> ShardIndex:
-        """Reads all of it; if it is damaged, the shard is scanned again."""
-        try:
-            return ShardIndex.load(self.path, self.shard)
-        except (IndexFileError, OSError) as error:
-            _log.info("%s; the file is ignored", error)
-            return _make(self.shard)
-
-
-Opened: TypeAlias = "IndexFile | ShardIndex"
-"""The index of a shard: in its file, or in memory."""
 
 
 def index_file(shard: LocalShard) -> Path:
@@ -115,19 +80,19 @@ def _in_cache(shard: LocalShard) -> Path:
     return cache_folder() / f"{name}{INDEX_SUFFIX}"
 
 
-def open_index(shard: LocalShard) -> ShardIndex:
+def open_index(shard: LocalShard) -> Index:
     """Opens the index of a shard: from its file if that is valid, otherwise from a new scan, which is then kept."""
-    return loaded(_open(shard))
+    return _open(shard).loaded()
 
 
-def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[Opened]:
+def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[Index]:
     """Opens the index files of many shards, and makes missing ones in parallel; shows a progress bar if that is long.
 
-    Only those that cannot be saved are in memory.
+    Of a file, only the head is read; those that cannot be saved are in memory.
     """
     with ThreadPoolExecutor(min(_THREADS, len(shards))) as threads:
         found = threads.map(_find, shards)
-        opened: list[Opened | None] = list(count_long(found, len(shards), "opening indexes", progress))
+        opened: list[Index | None] = list(count_long(found, len(shards), "opening indexes", progress))
         for number, shard in enumerate(shards):
             if isinstance(shard, Folder) and opened[number] is None:
                 opened[number] = _open(shard, progress)  # in threads of its own
@@ -144,44 +109,33 @@ def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[O
     return [index for index in opened if index is not None]
 
 
-def open_set(opened: Sequence[Opened]) -> SetIndex:
+def open_set(opened: Sequence[Index]) -> Index:
     """Makes one index of those of many shards, in their order: in memory if it is small, otherwise a mapped file."""
-    sizes, digests = zip(*map(_size_and_digest, opened))
-    if sum(sizes) <= MOST_COPIED_BYTES:
-        return SetIndex.of([loaded(each) for each in opened])
-    digest = hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
+    loaded = (index.loaded() for index in opened)
+    if sum(index.file_bytes for index in opened) <= MOST_COPIED_BYTES:
+        return Index.joined(list(loaded))
+    digest = hashlib.blake2b(b"".join(index.seal for index in opened), digest_size=16).hexdigest()
     try:
-        return map_set(digest, lambda file: write_index(file, opened, map(loaded, opened)))
+        return map_set(digest, lambda file: write_index(file, opened, loaded))
     except OSError as error:
         _log.warning("each process has the index of all shards in its own memory, because it cannot be kept: %s", error)
-        return SetIndex.of([loaded(each) for each in opened])
+        return Index.joined([index.loaded() for index in opened])
 
 
-def map_set(digest: str, write: Callable[[IO[bytes]], None]) -> SetIndex:
+def map_set(digest: str, write: Callable[[IO[bytes]], None]) -> Index:
     """Maps the index of many shards in the cache folder, which is named by a digest; as `open_kept`."""
-    return open_kept(cache_folder() / f"set-{digest}{INDEX_SUFFIX}", SetIndex.map, write)
+    return open_kept(cache_folder() / f"set-{digest}{INDEX_SUFFIX}", Index.map, write)
 
 
-def _size_and_digest(opened: Opened) -> tuple[int, bytes]:
-    """Returns the size in bytes and the digest of an index file, or of that which an index in memory would have."""
-    of = opened if isinstance(opened, IndexFile) else SetIndex.parse(opened.to_bytes(), "an index").head
-    return of.file_bytes, of.digest
+def _open(shard: LocalShard, progress: bool = False) -> Index:
+    index = _find(shard)
+    if index is None:
+        made = _make(shard, progress)
+        index = _find(shard) or made
+    return index
 
 
-def loaded(opened: Opened) -> ShardIndex:
-    """Returns the index of a shard in memory."""
-    return opened if isinstance(opened, ShardIndex) else opened.load()
-
-
-def _open(shard: LocalShard, progress: bool = False) -> Opened:
-    file = _find(shard)
-    if file is None:
-        index = _make(shard, progress)
-        file = _find(shard)
-    return index if file is None else file
-
-
-def _find(shard: LocalShard) -> IndexFile | None:
+def _find(shard: LocalShard) -> Index | None:
     """Opens the index file, also beside a shard in a read-only folder; None if no file is valid."""
     for path in (_beside(shard), _in_cache(shard)):
         try:
@@ -193,26 +147,38 @@ def _find(shard: LocalShard) -> IndexFile | None:
     return None
 
 
-def _open_file(path: Path, shard: LocalShard) -> IndexFile:
+def _open_file(path: Path, shard: LocalShard) -> Index:
     stat = shard.stat()
     fd = open_regular(path)
     try:
         file_bytes = os.fstat(fd).st_size
         if file_bytes > most_bytes(stat.st_size):
             raise IndexFileError(f"{path} has {file_bytes} bytes, more than an index of {shard} can have")
-        head = read_index_head(partial(os.pread, fd), file_bytes, str(path))
+        index = Index(partial(os.pread, fd), file_bytes, str(path))
     finally:
         os.close(fd)
-    facts = facts_of_one(head, str(path))
-    check_fresh(facts, path, shard, stat)
-    return IndexFile(**vars(facts), path=path, shard=shard, file_bytes=file_bytes, digest=head.digest)
+    index.check_one()
+    index.check_fresh(stat.st_size, stat.st_mtime_ns)
+    index.source = partial(_load, path, shard)
+    return index
 
 
-def _make(shard: LocalShard, progress: bool = False) -> ShardIndex:
+def _load(path: Path, shard: LocalShard) -> Index:
+    """Reads all of an index file; if it is damaged, the shard is scanned again."""
+    stat = shard.stat()
+    try:
+        return Index.read(path, stat.st_size, stat.st_mtime_ns)
+    except (IndexFileError, OSError) as error:
+        _log.info("%s; the file is ignored", error)
+        return _make(shard)
+
+
+def _make(shard: LocalShard, progress: bool = False) -> Index:
     path = index_file(shard)
     if isinstance(shard, Folder):
         index = scan_folder(shard, progress)
-        _say_what_changed(shard, path)
+        if path.exists():
+            _log.warning("%s changed since it was indexed: it is indexed again", shard)
         if shard.listing.unread:  # once they can be read, nothing else of them has changed
             _log.warning("the index of %s is made again next time, because files of it cannot be read", shard)
             return index
@@ -224,49 +190,3 @@ def _make(shard: LocalShard, progress: bool = False) -> ShardIndex:
     except OSError as error:
         _log.warning("the index of %s cannot be saved, so it will be made again next time: %s", shard, error)
     return index
-
-
-def _say_what_changed(folder: Folder, path: Path) -> None:
-    """Says how a folder's files differ from those of its last index, if there is one."""
-    try:
-        indexed_ns = path.stat().st_mtime_ns
-        index = ShardIndex.read(path, max(folder.stat().st_size, path.stat().st_size))
-    except (IndexFileError, OSError):
-        return
-    listing, before = folder.listing, _sizes_of_files(index)
-    written = (listing.ctime_ns > indexed_ns).tolist()
-    files = [(f"./{listing.name(number)}", size) for number, size in enumerate(listing.size.tolist())]
-    all_named = index.left_out_count == len(index.left_out)
-    kinds = ("added", "removed", "of another size", "written or touched since")
-    differences: dict[str, list[str]] = {kind: [] for kind in kinds}
-    for (name, size), is_written in zip(files, written):
-        size_before = before.pop(_as_indexed(name), _NOT_INDEXED)
-        if size_before == _NOT_INDEXED and (all_named or is_written):
-            differences["added"].append(name)
-        elif size_before not in (size, _NOT_INDEXED, _NO_SIZE):
-            differences["of another size"].append(name)
-        elif is_written:
-            differences["written or touched since"].append(name)
-    differences["removed"] = sorted(name for name, size in before.items() if size != _NO_SIZE)
-    said = [
-        f"{counted(len(names), 'file')} {how} ({', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''})"
-        for how, names in differences.items()
-        if names
-    ]
-    what = ", ".join(said) or "other inodes, or files in no sample"
-    _log.warning("%s changed since it was indexed: %s; it is indexed again", folder, what)
-
-
-def _sizes_of_files(index: ShardIndex) -> dict[str, int]:
-    """Returns the size in bytes of each file that an index names."""
-    sizes = {_as_indexed(item.name): _NO_SIZE for item in index.left_out}
-    for row in range(len(index)):
-        sizes |= {f"{index.key(row)}.{extension}": size for extension, _, size in index.components(row)}
-    return sizes
-
-
-def _as_indexed(name: str) -> str:
-    """Returns a file's name with its extension in lower case."""
-    folder, slash, file_name = name.rpartition("/")
-    stem, dot, extension = file_name.partition(".")
-    return f"{folder}{slash}{stem}{dot}{extension.lower()}"

@@ -7,7 +7,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from gpuloader.helpers.text import natural_key, similar
 from gpuloader.helpers.values import innermost, is_integer
 from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
 from gpuloader.shards.folder import Folder
-from gpuloader.shards.index import BAD_LABEL, NO_LABEL, find_rows, row_blocks
+from gpuloader.shards.index import BAD_LABEL, NO_LABEL, row_blocks
 from gpuloader.shards.merged import MergedShards
 from gpuloader.shards.paths import Shard
 from gpuloader.shards.remote import Wanted
@@ -35,7 +35,6 @@ _ALLOWED = (
 )
 _LABEL_FROM = f"label_from: {_ALLOWED}"
 _KEY_SHOWN = 200
-_SLASHES_OF_CLASS_AND_PICTURE = 2  # ./CLASS/PICTURE
 _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
 
 ClassOrder: TypeAlias = Literal["name", "natural"]
@@ -88,10 +87,9 @@ def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
         label_from = "auto" if len(shards.folders) == len(shards.shards) else "cls"
     if label_from != "auto":
         return label_from
-    if _range_of_labels(shards)[1] != NO_LABEL:
+    if shards.index.statistics.unlabelled < len(shards):
         return "cls"
-    some = shards.index.kept("any folder", lambda: np.array(any(map(_folder, shards.index.each_key()))))
-    return "folder" if some else None
+    return "folder" if any(map(_folder, shards.index.folders)) else None
 
 
 def make_labels(
@@ -182,12 +180,12 @@ class _Used:
             advice += f"Sampling(require=['{extension}']) leaves such samples out"
         self.refuse(samples, f"lack a label: they have no .{extension} component", f"{advice}; {_LABEL_FROM}")
 
-    def digest(self, label_of: _LabelOf, samples: int | None = None) -> NDArray[np.uint8]:
+    def digest(self, label_of: _LabelOf, samples: int | None = None) -> str:
         """Returns a digest of their labels, as this function returns them; of those among the first `samples`."""
         digest = hashlib.blake2b(digest_size=16)
         for block in row_blocks(len(self.shards) if samples is None else samples):
             digest.update(label_of(self.of(np.arange(*block))).astype("<i8", copy=False).tobytes())
-        return np.frombuffer(digest.digest(), np.uint8)
+        return digest.hexdigest()
 
 
 class _Known(Labels):
@@ -204,14 +202,12 @@ class _Known(Labels):
 
     @cached_property
     def digest(self) -> str:
-        def make() -> NDArray[np.uint8]:
-            return self._used.digest(self._label_of)
-
-        what = f"labels of {self.place} {sorted(self.names.items())}"
-        return (self._used.shards.index.kept(what, make) if self._used.of is every else make()).tobytes().hex()
+        if self.place == "cls" and self._used.of is every:
+            return self._used.shards.index.statistics.label_digest
+        return self._used.digest(self._label_of)
 
     def digest_of_first(self, samples: int) -> str:
-        return self._used.digest(self._label_of, samples).tobytes().hex()
+        return self._used.digest(self._label_of, samples)
 
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         return self._label_of(samples)
@@ -287,75 +283,49 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
 
 
 def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
-    index = shards.index
-    missing = index.kept("no label", lambda: index.find(lambda labels: labels == NO_LABEL, "label"))
-    in_folders = len(missing) > 0 and all(map(_folder, index.each_key()))
-    advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
-    used.refuse_lacking(missing, "cls", advice)
-    texts = index.kept("bad label", lambda: index.find(lambda labels: labels == BAD_LABEL, "label"))
-    if len(texts) and names.numbers:
-        return _ReadLabels(shards, "cls", _in_cls, names)
-    advice = f"{_GIVE_CLASSES}; {_LABEL_FROM}"
-    used.refuse(texts, "have a .cls component that is not an integer in ASCII", advice)
-    smallest, largest = _range_of_labels(shards)
-    if names.limit is not None and not 0 <= smallest <= largest < names.limit:
-        outside = index.find(lambda labels: (labels < 0) | (labels >= names.limit), "label")
-        used.refuse(outside, "have a label that is not one of the classes", _explain_outside(names.limit))
+    index, known = shards.index, shards.index.statistics
+    if known.unlabelled:
+        in_folders = all(map(_folder, index.folders))
+        advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
+        used.refuse_lacking(index.find(lambda labels: labels == NO_LABEL, "label"), "cls", advice)
+    if known.misfits:
+        if names.numbers:
+            return _ReadLabels(shards, "cls", _in_cls, names)
+        advice = f"{_GIVE_CLASSES}; {_LABEL_FROM}"
+        texts = index.find(lambda labels: labels == BAD_LABEL, "label")
+        used.refuse(texts, "have a .cls component that is not an integer in ASCII", advice)
+    if (limit := names.limit) is not None and not all(0 <= label < limit for label in known.labels):
+        outside = index.find(lambda labels: (labels < 0) | (labels >= limit), "label")
+        used.refuse(outside, "have a label that is not one of the classes", _explain_outside(limit))
     return _Known("cls", partial(index.at, "label"), names.names, used)
-
-
-def _range_of_labels(shards: ShardSet) -> tuple[int, int]:
-    """Returns the smallest and the largest label, as the index has them."""
-
-    def make() -> NDArray[np.int64]:
-        blocks = (shards.index.column("label", *block) for block in row_blocks(len(shards)))
-        smallest, largest = zip(*((block.min(), block.max()) for block in blocks))
-        return np.array([min(smallest), max(largest)], np.int64)
-
-    smallest, largest = shards.index.kept("range of labels", make).tolist()
-    return smallest, largest
 
 
 def _from_folders(
     shards: ShardSet, place: str, names: tuple[str, ...] | None, used: _Used, order: ClassOrder
 ) -> Labels:
-    occurring, table = _find_folders(shards, place)
+    index = shards.index
+    class_of = list(map(_folder if place == "folder" else _top_folder, index.folders))  # for each folder
+    occurring = sorted(set(class_of) - {""})
     _check_class_folders(shards, place, occurring)
     classes = tuple(sorted(occurring, key=natural_key) if order == "natural" else occurring) if names is None else names
     numbers = {name: number for number, name in enumerate(classes)}
-    label_of = np.array([-1, *(numbers.get(name, -1) for name in occurring)])
-    used.refuse(find_rows(len(table), lambda *block: table[slice(*block)] == 0), "are not in a folder")
+    label_of = np.array([numbers.get(name, -1) for name in class_of], np.int64)
+
+    def samples_in(names: Collection[str]) -> NDArray[np.int64]:
+        are_meant = np.array([name in names for name in class_of], np.bool_)
+        return index.find(lambda folders: are_meant[folders], "folder")
+
+    if "" in class_of:
+        used.refuse(samples_in([""]), "are not in a folder")
     if unknown := [name for name in occurring if name not in numbers]:
-        is_unknown = np.append(False, label_of[1:] < 0)
-        others = find_rows(len(table), lambda *block: is_unknown[table[slice(*block)]])
-        used.refuse(others, "are in folders of unknown classes", _explain_unknown(unknown, classes))
-    return _Known(place, lambda samples: label_of[table[samples]], dict(enumerate(classes)), used)
-
-
-def _find_folders(shards: ShardSet, place: str) -> tuple[list[str], NDArray[np.unsignedinteger]]:
-    """Returns the names of the folders, sorted; and (n,) for each sample its folder, counted from 1, or 0 for none."""
-    index, folder_of = shards.index, _folder if place == "folder" else _top_folder
-
-    def names() -> NDArray[np.uint8]:
-        found = sorted(set(map(folder_of, index.each_key())) - {""})
-        return np.frombuffer(json.dumps(found).encode(), np.uint8)
-
-    occurring = json.loads(index.kept(f"names of {place}", names).tobytes())
-    numbers = {name: number for number, name in enumerate(["", *occurring])}
-    smallest = np.min_scalar_type(len(occurring))  # a byte for 255 classes, two for 65,535
-
-    def table() -> NDArray[np.unsignedinteger]:
-        return np.fromiter((numbers[folder_of(key)] for key in index.each_key()), smallest, len(index))
-
-    return occurring, index.kept(f"folders of {place}", table)
+        used.refuse(samples_in(unknown), "are in folders of unknown classes", _explain_unknown(unknown, classes))
+    return _Known(place, lambda samples: label_of[index.at("folder", samples)], dict(enumerate(classes)), used)
 
 
 def _check_class_folders(shards: ShardSet, place: str, occurring: Sequence[str]) -> None:
     """Refuses a folder of pictures whose folders are not its classes, or have no pictures."""
     for number, folder in shards.folders.items():
-        of_it = shards.samples_of(number)
-        keys = shards.index.each_key(of_it.start, of_it.stop) if place == "folder" else ()
-        if deep := next((key for key in keys if key.count("/") > _SLASHES_OF_CLASS_AND_PICTURE), None):
+        if place == "folder" and (deep := _first_deep(shards, number)):
             raise LabelError(
                 f"{folder} has pictures that lie deeper than CLASS/PICTURE, such as {describe(deep, _KEY_SHOWN)}: "
                 f'LabelFrom("folder:top") takes the folder below {folder} as the class'
@@ -367,16 +337,23 @@ def _check_class_folders(shards: ShardSet, place: str, occurring: Sequence[str])
             )
 
 
-def _folder(key: str) -> str:
-    """Returns the folder of an image; "" if there is none."""
-    folder = key.rpartition("/")[0].rpartition("/")[2]
+def _first_deep(shards: ShardSet, number: int) -> str | None:
+    """Returns the key of the first picture of a folder that is in no folder at its top; None if there is none."""
+    samples = shards.samples_of(number)
+    is_deep = np.array([name.count("/") > 1 for name in shards.index.folders], np.bool_)
+    found = is_deep[shards.index.column("folder", samples.start, samples.stop)]
+    return shards.index.key(samples.start + int(found.argmax())) if found.any() else None
+
+
+def _folder(path: str) -> str:
+    """Returns the last folder on a path to an image, which ends with it; "" if there is none."""
+    folder = path.rpartition("/")[2]
     return "" if folder == "." else folder
 
 
-def _top_folder(key: str) -> str:
-    """Returns the uppermost folder on the way to an image; "" if there is none."""
-    top, slash, _ = key.removeprefix("./").partition("/")
-    return top if slash else ""
+def _top_folder(path: str) -> str:
+    """Returns the first folder on a path to an image; "" if there is none."""
+    return f"{path}/".removeprefix("./").partition("/")[0]
 
 
 def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ import io
 import logging
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -35,15 +36,15 @@ from gpuloader.helpers.progress import count_long, say_if_long
 from gpuloader.helpers.regular_file import open_regular
 from gpuloader.helpers.text import counted
 from gpuloader.shards.folder import Folder
-from gpuloader.shards.index import SetIndex, ShardFacts, read_index_head, write_index
-from gpuloader.shards.index_files import MOST_COPIED_BYTES, LocalShard, loaded, map_set, open_indexes
-from gpuloader.shards.index_format import blocks, head_digest
+from gpuloader.shards.index import Index, write_index
+from gpuloader.shards.index_files import MOST_COPIED_BYTES, LocalShard, map_set, open_indexes
 from gpuloader.shards.kept import cache_folder
 from gpuloader.shards.remote.cache import ShardCache
 from gpuloader.shards.remote.opening import open_again, open_remote
 from gpuloader.shards.remote.requests import forget_listings
 from gpuloader.shards.remote.store import Entry, RemoteShard, Version
 from gpuloader.shards.remote.urls import protocol_of
+from gpuloader.shards.table import read_seal
 
 MERGED_SUFFIX = ".gpuset"
 MERGED_FILE = f"all{MERGED_SUFFIX}"
@@ -64,7 +65,7 @@ class MergedShards(Sequence[Path | RemoteShard]):
         folders: in which they are; none if they are on a store.
     """
 
-    def __init__(self, path: Path | RemoteShard, set_index: SetIndex, folders: Sequence[Path]) -> None:
+    def __init__(self, path: Path | RemoteShard, set_index: Index, folders: Sequence[Path]) -> None:
         self.path = path
         self.set_index = set_index
         self.folders = folders
@@ -91,7 +92,7 @@ class MergedShards(Sequence[Path | RemoteShard]):
 
 
 class _Entries(Mapping[int, Entry]):
-    def __init__(self, path: RemoteShard, index: SetIndex) -> None:
+    def __init__(self, path: RemoteShard, index: Index) -> None:
         self._path = path
         self._index = index
 
@@ -107,7 +108,7 @@ class _Entries(Mapping[int, Entry]):
     def __getitem__(self, number: int) -> Entry:
         index = self._index
         version = Version(index.shard_bytes.item(number), index.tags[number], merged=str(self._path))
-        return Entry(self._path.in_folder(index.names[number]), version, partial(index.digest_of, number))
+        return Entry(self._path.in_folder(index.names[number]), version, partial(index.digest, number))
 
 
 def has_merged(folder: Path) -> bool:
@@ -153,7 +154,7 @@ def merge_indexes(shards: Sequence[LocalShard], output: Path) -> None:
     _check_names(output, names)
     opened = open_indexes(shards, progress=True)
     with _written(output) as file:
-        indexes = count_long(map(loaded, opened), len(opened), "merging indexes", shown=True)
+        indexes = count_long((each.loaded() for each in opened), len(opened), "merging indexes", shown=True)
         write_index(file, opened, indexes, names)
 
 
@@ -186,17 +187,17 @@ def merge_stored(shards: Sequence[Path | Folder | RemoteShard], output: Path | R
     _check_names(place, names)
     cache = ShardCache(None, None)
     entries: list[Entry] = []
-    facts: list[ShardFacts] = []
+    heads: list[Index] = []
     for first in range(0, len(stored), _AT_ONCE):
         for entry, index in open_remote(stored[first : first + _AT_ONCE], cache, progress=True):
             entries.append(entry)
-            facts.append(index.facts())
+            heads.append(index.without_columns())
     with TemporaryDirectory(prefix="gpuloader-merge-") as folder:
         path = output if isinstance(output, Path) else Path(folder, MERGED_FILE)
         with _written(path) as file:
             again = (open_again(entry, cache, lambda: True) for entry in entries)
             indexes = count_long(again, len(entries), "merging indexes", shown=True)
-            write_index(file, facts, indexes, names, [entry.version.tag for entry in entries])
+            write_index(file, heads, indexes, names, [entry.version.tag for entry in entries])
         if path is not output:
             place.upload(path)
         return MergedShards(place, _open_index(path), [])
@@ -216,24 +217,25 @@ def _written(output: Path) -> Iterator[IO[bytes]]:
         raise ConfigError(f"{output} cannot be written ({error.strerror}): name another file by --output") from None
 
 
-def _open_index(path: Path) -> SetIndex:
+def _open_index(path: Path) -> Index:
     with io.FileIO(open_regular(path)) as file:
         file_bytes, read = os.fstat(file.fileno()).st_size, partial(os.pread, file.fileno())
 
         def write(to: IO[bytes]) -> None:
-            head = read_index_head(read, file_bytes, str(path))
-            to.write(read(head.blocks_at, 0))
-            to.writelines(blocks(read, head, str(path)))
+            for _ in Index(read, file_bytes, str(path)).blocks(read):
+                pass
+            file.seek(0)
+            shutil.copyfileobj(file, to)
 
         if file_bytes > MOST_COPIED_BYTES:
             try:
-                return map_set(head_digest(read, str(path)), write)
+                return map_set(read_seal(read, str(path)), write)
             except OSError as error:
                 _log.warning("each process has the index %s in its own memory, as it cannot be kept: %s", path, error)
-        return SetIndex.parse(file.readall(), str(path))
+        return Index.parse(file.readall(), str(path))
 
 
-def _download_index(place: RemoteShard) -> SetIndex:
+def _download_index(place: RemoteShard) -> Index:
     forget_listings([place.url])
     version = place.version(lambda: True)
 
@@ -243,7 +245,7 @@ def _download_index(place: RemoteShard) -> SetIndex:
             return to.read(count)
 
         place.download(version, to, lambda: True, lambda _: None)
-        for _ in blocks(read, read_index_head(read, version.size_bytes, str(place)), str(place)):
+        for _ in Index(read, version.size_bytes, str(place)).blocks(read):
             pass
 
     try:

@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError, describe
 from gpuloader.helpers.text import similar
 from gpuloader.shards.braces import expand_braces
-from gpuloader.shards.folder import Folder, is_picture
+from gpuloader.shards.folder import Folder
 from gpuloader.shards.index_files import INDEX_SUFFIX, LocalShard
 from gpuloader.shards.merged import MERGED_FILE, MERGED_SUFFIX, MergedShards, has_merged, open_merged
+from gpuloader.shards.pictures import is_picture
 from gpuloader.shards.remote.store import RemoteShard, list_shards
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
 

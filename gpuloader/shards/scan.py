@@ -23,17 +23,9 @@ from gpuloader.images.arrays import array_size
 from gpuloader.images.header import image_header
 from gpuloader.images.orientation import image_orientation
 from gpuloader.shards.class_names import CLASSES_FILE
-from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.folder import Folder
-from gpuloader.shards.index import (
-    ARRAY_EXTENSION,
-    BAD_LABEL,
-    IMAGE_EXTENSIONS,
-    LEFT_OUT_KEPT,
-    NO_LABEL,
-    LeftOut,
-    ShardIndex,
-)
+from gpuloader.shards.index import BAD_LABEL, LEFT_OUT_KEPT, NO_LABEL, Index, LeftOut
+from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
 from gpuloader.shards.tar import HEAD_BYTES, MISSING_END, Member, members
 
 _LEFT_OUT_CHARACTERS = 500  # of a name or a reason; one global PAX record gives all members a long name
@@ -47,7 +39,7 @@ _NO_IMAGE = len(IMAGE_EXTENSIONS)
 _log = logging.getLogger("gpuloader")
 
 
-def scan(shard: Path) -> ShardIndex:
+def scan(shard: Path) -> Index:
     """Reads a tar's headers, labels and image sizes.
 
     Raises:
@@ -58,7 +50,7 @@ def scan(shard: Path) -> ShardIndex:
     return _undamaged(shard, *scan_to_damage(shard))
 
 
-def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
+def scan_to_damage(shard: Path) -> tuple[Index, TarError | None]:
     """Indexes the members before the first byte that does not fit a plain tar; returns that error, too, or None."""
     try:
         fd = open_regular(shard)
@@ -79,7 +71,7 @@ def scan_to_damage(shard: Path) -> tuple[ShardIndex, TarError | None]:
     return found
 
 
-def scan_folder(folder: Folder, progress: bool = False) -> ShardIndex:
+def scan_folder(folder: Folder, progress: bool = False) -> Index:
     """Does the same as `scan`, for the tar that would be made of a folder; may show a progress bar.
 
     Files that cannot be read are left out, and noted as `unread` in the folder's listing.
@@ -124,12 +116,12 @@ def scan_folder(folder: Folder, progress: bool = False) -> ShardIndex:
     return _undamaged(str(folder), gathered.index(*folder.stat()), None)
 
 
-def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> ShardIndex:
+def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> Index:
     """Does the same as `scan`, for a tar that `read` reads; `shard` names it in errors."""
     return _undamaged(shard, *_scan(read, size_bytes, mtime_ns, shard))
 
 
-def _scan(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[ShardIndex, TarError | None]:
+def _scan(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[Index, TarError | None]:
     damage = None
     gathered = _Gathered(read)
     try:
@@ -140,12 +132,12 @@ def _scan(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[Shard
     return gathered.index(size_bytes, mtime_ns), damage
 
 
-def _undamaged(shard: Path | str, index: ShardIndex, damage: TarError | None) -> ShardIndex:
+def _undamaged(shard: Path | str, index: Index, damage: TarError | None) -> Index:
     """Returns the index of an undamaged shard, and warns of members that are in no sample."""
     if damage is not None:
         raise damage
-    if index.left_out_count:
-        count, first = index.left_out_count, index.left_out[0]
+    if index.left_out:
+        count, first = index.left_out_count.item(0), index.left_out[0]
         text = "%s: %d members are in no sample, the first being %r (%s)"
         _log.warning(text, shard, count, first.name, first.why)
     return index
@@ -217,7 +209,7 @@ class _Gathered:
             self.leave_out(name, offset, why.format(extensions[number]))
         self._left_out_count += len(rows[room:])
 
-    def index(self, size_bytes: int, mtime_ns: int) -> ShardIndex:
+    def index(self, size_bytes: int, mtime_ns: int) -> Index:
         table = np.frombuffer(self._components, np.int64).reshape(-1, 8)
         keys, extensions = list(self._keys), list(self._extensions)
         _, first = np.unique(table[:, 0] * len(extensions) + table[:, 1], return_index=True)
@@ -242,31 +234,21 @@ class _Gathered:
         renumbered = np.zeros(len(extensions), np.int32)
         renumbered[used] = np.arange(len(used))
         encoded = [keys[sample].encode("utf-8", "surrogateescape") for sample in images[:, 0]]
-        key_bytes = np.frombuffer(b"".join(encoded), np.uint8)
-        return ShardIndex(
-            shard_bytes=size_bytes,
-            shard_mtime_ns=mtime_ns,
-            extensions=tuple(extensions[number] for number in used),
-            left_out=tuple(self._left_out),
-            left_out_count=self._left_out_count,
-            data_digest=DataDigest.of(zip(encoded, images[:, 4].tolist(), images[:, 5].tolist())),
-            columns={
-                "image_offset": images[:, 2].copy(),
-                "image_size": images[:, 3].copy(),
-                "height": images[:, 4].astype(np.int32),
-                "width": images[:, 5].astype(np.int32),
-                "orientation": images[:, 6].astype(np.uint8),
-                "seekable": images[:, 7].astype(np.uint8),
-                "label": labels[has_image],
-                "key_end": np.cumsum([len(key) for key in encoded], dtype=np.int64),
-                "component_end": np.searchsorted(components[:, 0], images[:, 0], side="right"),
-                "component_extension": renumbered[components[:, 1]],
-                "component_offset": components[:, 2].copy(),
-                "component_size": components[:, 3].copy(),
-                "key_bytes": key_bytes,
-            },
-            counts={"samples": len(images), "components": len(components), "key_bytes": len(key_bytes)},
-        )
+        columns = {
+            "image_offset": images[:, 2],
+            "image_size": images[:, 3],
+            "height": images[:, 4],
+            "width": images[:, 5],
+            "orientation": images[:, 6],
+            "seekable": images[:, 7],
+            "label": labels[has_image],
+            "component_end": np.searchsorted(components[:, 0], images[:, 0], side="right"),
+            "component_extension": renumbered[components[:, 1]],
+            "component_offset": components[:, 2],
+            "component_size": components[:, 3],
+        }
+        used_extensions = [extensions[number] for number in used]
+        return Index.made(encoded, columns, size_bytes, mtime_ns, used_extensions, self._left_out, self._left_out_count)
 
 
 @lru_cache(maxsize=1)  # a global PAX record gives the same name, of up to 1 MiB, to all later members

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import shlex
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from io import FileIO
-from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import BESIDE, DataError, NoSamplesError, ShardChangedError
-from gpuloader.helpers.regular_file import check_regular
+from gpuloader.errors import BESIDE, DataError, NoSamplesError
 from gpuloader.helpers.text import counted
 from gpuloader.images.limits import MAX_ENCODED_BYTES, Refused, cause_in_bytes
 from gpuloader.plan import Plan
 from gpuloader.shards.accepted_sizes import AcceptedSizes
 from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.folder import Folder
-from gpuloader.shards.index import ARRAY_EXTENSION, IMAGE_EXTENSIONS, SetIndex, row_blocks
-from gpuloader.shards.index_files import Opened, open_indexes, open_set
+from gpuloader.shards.index import Index
+from gpuloader.shards.index_files import open_indexes, open_set
 from gpuloader.shards.merged import MergedShards
 from gpuloader.shards.paths import Shard
+from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
+from gpuloader.shards.readers import EncodedImage, FolderReader, ReadCached, Reader, StoredReader, TarReader, ask_for
 from gpuloader.shards.remote import (
     Ahead,
     CacheStats,
@@ -38,19 +33,10 @@ from gpuloader.shards.remote import (
     RemoteShard,
     ShardCache,
     Wanted,
-    check_wanted,
-    close_shard,
     open_remote,
     warn_of_repeats,
 )
 
-EncodedImage: TypeAlias = NDArray[np.uint8]
-"""The bytes of an image in a shard, (n,): a file or an array."""
-
-ReadCached: TypeAlias = Callable[[NDArray[np.int64]], None]
-"""Begins to read rows of (file, offset, size, address): asks the disk for them, or reads them and sets size to 0."""
-
-_MOST_OPEN_FILES = 256
 _NAMED = 3
 _SEEKABLE_SHARE = 0.9
 
@@ -75,13 +61,6 @@ class Arena:
         return self._buffer.ctypes.data
 
 
-def ask_for(rows: NDArray[np.int64]) -> None:
-    """Asks the disk for rows of (file, offset, size, address) that will be read, in an order that suits it."""
-    for file, offset, size, _ in rows.tolist():
-        if size:  # a size of 0 would mean the rest of the file
-            os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
-
-
 class Location(NamedTuple):
     """Where a sample's image is: the shard's path, the sample's key, the byte offset in the shard."""
 
@@ -91,7 +70,7 @@ class Location(NamedTuple):
 
 
 class ShardSet:
-    """Ordered shards as samples with ids [0, N). It owns all open files, and limits their number.
+    """Ordered shards as samples with ids [0, N), and their readers.
 
     Threads may share it; they read one after the other.
 
@@ -104,7 +83,7 @@ class ShardSet:
     def __init__(
         self,
         shards: Sequence[Shard],
-        index: SetIndex,
+        index: Index,
         entries: Mapping[int, Entry] | None = None,
         cache: ShardCache | None = None,
         read_cached: ReadCached = ask_for,
@@ -112,9 +91,9 @@ class ShardSet:
         self.shards: Sequence[Shard] = shards if isinstance(shards, MergedShards) else tuple(shards)
         self.folders: Mapping[int, Folder] = {}
         """Those of the shards that are folders of pictures, by number."""
-        self._changed = _CHANGED
+        changed = "it changed since this loader was created. Make a new loader once the shard is final"
         if isinstance(shards, MergedShards):
-            self._changed = f"it changed since {shards.path} was made: run `gpuloader index --merge` again"
+            changed = f"it changed since {shards.path} was made: run `gpuloader index --merge` again"
         else:
             self.folders = {number: shard for number, shard in enumerate(shards) if isinstance(shard, Folder)}
         self.index = index
@@ -123,11 +102,16 @@ class ShardSet:
         self._read_cached = read_cached
         self._warned = False
         self._starts = np.concatenate([[0], index.sample_end])
-        self._files: OrderedDict[int, FileIO] = OrderedDict()
-        self._states: dict[int, tuple[int, int, int]] = {}  # of local shards: device, inode and ctime when last read
         self._lock = Lock()
-        soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most_open = max(1, min(_MOST_OPEN_FILES, soft_limit // 4 if soft_limit > 0 else _MOST_OPEN_FILES))
+        self.accepted = AcceptedSizes(index)
+        """The images that the gate accepted in this process.
+
+        Whoever reads images notes them here, and need not send them through the gate again: what was noted of a shard
+        is forgotten when the shard is read and was changed since.
+        """
+        self._tars = TarReader(self.shards, index, changed, read_cached, self.accepted.forget)
+        self._in_folders = FolderReader(self.folders, read_cached, self.accepted.forget)
+        self._stored = StoredReader(self._entries, cache, self._tars) if cache else None
         if len(self) == 0:
             self.check_pictures(())
             raise NoSamplesError(
@@ -157,7 +141,7 @@ class ShardSet:
             return cls(shards, shards.set_index, shards.entries, shard_cache, read_cached)
         local = {number: shard for number, shard in enumerate(shards) if not isinstance(shard, RemoteShard)}
         remote = {number: shard for number, shard in enumerate(shards) if isinstance(shard, RemoteShard)}
-        indexes: dict[int, Opened] = {}
+        indexes: dict[int, Index] = {}
         if local:
             indexes |= zip(local, open_indexes(list(local.values()), progress))
         if not remote:
@@ -181,7 +165,7 @@ class ShardSet:
 
         These are image_offset, image_size, height, width, orientation, seekable and label.
         `gpuloader.shards.index` describes them. Ask again instead of keeping one: it may be mapped, see
-        `gpuloader.shards.index_format`.
+        `gpuloader.shards.table`.
         """
         return self.index.column(name)
 
@@ -193,7 +177,7 @@ class ShardSet:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the data, wherever and however they are stored: the `DataDigest` of all samples, 32 hex digits."""
-        return str(self.digests_of_runs(len(self.shards))[0])
+        return str(self.index.data_digest())
 
     def digest_of_first(self, samples: int) -> DataDigest:
         """Returns the digest of the first samples, to recognise shards that were appended."""
@@ -203,24 +187,7 @@ class ShardSet:
 
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
         """Returns the digest of each run of so many shards; the last run may be shorter."""
-        ends = [*range(shards, len(self.shards), shards), len(self.shards)]
-
-        def make() -> NDArray[np.void]:
-            each = (sum(self.index.data_digests(first, end), DataDigest()) for first, end in pairwise([0, *ends]))
-            return np.array([digest.to_bytes() for digest in each], "|V16")
-
-        samples = np.diff(self._starts[ends], prepend=0).tolist()
-        values = self.index.kept(f"digests of {shards} shards each", make)
-        return [DataDigest.from_bytes(count, value.tobytes()) for count, value in zip(samples, values)]
-
-    @cached_property
-    def accepted(self) -> AcceptedSizes:
-        """The images that the gate accepted in this process.
-
-        Whoever reads images notes them here, and need not send them through the gate again: what was noted of a shard
-        is forgotten when the shard is read and was changed since.
-        """
-        return AcceptedSizes(self.index)
+        return self.index.run_digests(shards)
 
     @cached_property
     def decoded(self) -> bool:
@@ -229,11 +196,10 @@ class ShardSet:
         Raises:
             DataError: some are arrays, and others are not.
         """
-        if ARRAY_EXTENSION not in self.index.extensions:
-            return False
-        count, *first = self.index.kept("decoded", self._count_decoded).tolist()
+        count = self.index.statistics.decoded
         if 0 < count < len(self):
-            one, other = map(self.locate, first)
+            is_decoded = self.index.image_extensions() == self.index.extensions.index(ARRAY_EXTENSION)
+            one, other = (self.locate(int(kind.argmax())) for kind in (is_decoded, ~is_decoded))
             raise DataError(
                 f"{count} of {len(self)} images are decoded (.npy), such as {one.key!r} in {one.shard}, "
                 f"but the others are not, such as {other.key!r} in {other.shard}: make a loader for each kind, and a "
@@ -241,52 +207,25 @@ class ShardSet:
             )
         return bool(count)
 
-    def _count_decoded(self) -> NDArray[np.int64]:
-        """Returns the number of images that are arrays, the first of these, and the first of the others."""
-        count, first = 0, [-1, -1]
-        for start, stop in row_blocks(len(self)):
-            is_decoded = self.index.decoded(start, stop)
-            count += int(is_decoded.sum())
-            for number, kind in enumerate((is_decoded, ~is_decoded)):
-                if first[number] < 0 and kind.any():
-                    first[number] = start + int(kind.argmax())
-        return np.array([count, *first])
-
-    @cached_property
+    @property
     def seekable(self) -> bool:
         """Whether at least 9 of 10 images are JPEGs that can be cut before they are decoded."""
-        return self._count("seekable", lambda each: each == 1, "seekable") / len(self) >= _SEEKABLE_SHARE
+        return self.index.statistics.seekable / len(self) >= _SEEKABLE_SHARE
 
     def count_turned(self) -> int:
         """Counts the images whose EXIF orientation is not the upright one."""
-        return self._count("turned", lambda each: each > 1, "orientation")
-
-    def _count(self, what: str, test: Callable[[NDArray[Any]], NDArray[np.bool_]], column: str) -> int:
-        """Counts the samples whose values in a column pass a test; `what` names the test."""
-        return int(self.index.kept(what, lambda: np.array(self.index.count(test, column))))
+        return self.index.statistics.turned
 
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
         """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""
-
-        def largest() -> NDArray[np.int64]:
-            best = np.zeros(2, np.int64)
-            for block in row_blocks(len(self)):
-                sides = np.stack([self.index.column(side, *block) for side in ("height", "width")], 1, dtype=np.int64)
-                pixels = sides.prod(1)
-                row = int(np.where(pixels <= most_pixels, pixels, 0).argmax())
-                if best.prod() < pixels[row] <= most_pixels:
-                    best = sides[row]
-            return best
-
-        height, width = self.index.kept(f"largest of {most_pixels}", largest).tolist()
-        return height, width
+        return self.index.largest_image(most_pixels)
 
     @cached_property
     def too_large(self) -> dict[int, str]:
         """Samples whose images exceed the allowed number of bytes, with the cause; they are never read."""
-        samples = self.index.kept(
-            f"over {MAX_ENCODED_BYTES}", lambda: self.index.find(lambda sizes: sizes > MAX_ENCODED_BYTES, "image_size")
-        )
+        if not self.index.statistics.too_large:
+            return {}
+        samples = self.index.find(lambda sizes: sizes > MAX_ENCODED_BYTES, "image_size")
         causes = map(cause_in_bytes, self.index.at("image_size", samples).tolist())
         return {sample: cause for sample, cause in zip(samples.tolist(), causes) if cause}
 
@@ -344,26 +283,13 @@ class ShardSet:
             ShardChangedError: a shard is missing or cut, or is not the one that was indexed.
             RemoteError: a store does not deliver a shard.
         """
-        of_shard = self._shards_of(samples)
         rows = np.zeros((len(samples), 4), np.int64)
-        rows[:, 0], shards = of_shard, of_shard.tolist()
+        rows[:, 0] = self._shards_of(samples)
         rows[:, 1], rows[:, 2] = (self.index.at(name, samples) for name in ("image_offset", "image_size"))
         rows[rows[:, 2] > MAX_ENCODED_BYTES, 2] = 0
         views = arena.views(rows[:, 2].tolist())
         rows[:, 3] = arena.address + np.cumsum(rows[:, 2]) - rows[:, 2]
-        folders = {shard: self.folders[shard] for shard in set(shards) if shard in self.folders}
-        local = [shard for shard in dict.fromkeys(shards) if shard not in self._entries and shard not in folders]
-        with self._lock:
-            for shard in sorted(self._entries.keys() & shards):  # one after the other: the cache may not hold two
-                with self._open_stored(shard, wanted) as file:
-                    self._read_rows(rows, views, {shard: file}, wanted)
-            for shard, folder in folders.items():
-                self._read_files(rows, views, shard, folder, wanted)
-            for first in range(0, len(local), self._most_open):
-                files = {shard: self._file(shard) for shard in local[first : first + self._most_open]}
-                self._read_rows(rows, views, files, wanted)
-                for shard, file in files.items():
-                    self._check_local(shard, file)
+        self._read(rows, views, wanted)
         return views
 
     def read_component(self, sample: int, extension: str, wanted: Wanted = lambda: True) -> bytes | None:
@@ -380,17 +306,21 @@ class ShardSet:
             message = f"the .{extension} component of {self.index.key(sample)!r} in {self.shards[shard]}: {cause}"
             raise Refused(f"the .{extension}{BESIDE}{cause}", message)
         view = np.empty(offset_and_size[1], np.uint8)
-        with self._lock:
-            if shard in self._entries:
-                with self._open_stored(shard, wanted) as file:
-                    self._read_into(view, shard, file, *offset_and_size)
-            elif isinstance(folder := self.shards[shard], Folder):
-                row = np.array([[shard, *offset_and_size, view.ctypes.data]])
-                self._read_files(row, [view], shard, folder, wanted)
-            else:
-                self._read_into(view, shard, file := self._file(shard), *offset_and_size)
-                self._check_local(shard, file)
+        self._read(np.array([[shard, *offset_and_size, view.ctypes.data]]), [view], wanted)
         return view.tobytes()
+
+    def _read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted) -> None:
+        with self._lock:
+            for reader, chosen in self._of_readers(rows[:, 0].tolist()):
+                reader.read(rows[chosen], [views[row] for row in chosen], wanted)
+
+    def _of_readers(self, shards: Sequence[int]) -> Iterator[tuple[Reader, list[int]]]:
+        """Yields each reader that has some of these shards, and where they are in the list."""
+        rows: dict[Reader, list[int]] = {}
+        for row, shard in enumerate(shards):
+            stored = self._stored if shard in self._entries else None
+            rows.setdefault(stored or (self._in_folders if shard in self.folders else self._tars), []).append(row)
+        yield from rows.items()
 
     def discard_if_damaged(self, sample: int) -> bool:
         """Looks at all of a sample's shard in the cache, because an image in it is bad; False if the shard is local.
@@ -427,124 +357,11 @@ class ShardSet:
     def close(self) -> None:
         """Closes the files; reading again opens them again."""
         with self._lock:
-            while self._files:
-                self._close_oldest()
+            self._tars.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_lock"):
+        if hasattr(self, "_tars"):
             self.close()
 
     def _shards_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._starts, samples, side="right") - 1
-
-    @contextmanager
-    def _open_stored(self, shard: int, wanted: Wanted) -> Iterator[int]:
-        assert self._cache is not None
-        file = self._cache.open_for_batch(self._entries[shard], wanted)
-        try:
-            self._check_unchanged(shard, file)
-            yield file
-        finally:
-            close_shard(file)
-
-    def _read_rows(
-        self, rows: NDArray[np.int64], views: Sequence[EncodedImage], files: Mapping[int, int], wanted: Wanted
-    ) -> None:
-        """Reads those of the rows (shard, offset, size, address) whose shards are given here, with their open files."""
-        check_wanted(wanted)
-        chosen = np.flatnonzero(np.isin(rows[:, 0], list(files)))
-        to_read = rows[chosen]
-        to_read[:, 0] = [files[shard] for shard in to_read[:, 0].tolist()]
-        self._read_cached(to_read)
-        for number in chosen[to_read[:, 2] > 0].tolist():
-            check_wanted(wanted)
-            shard, offset, size, _ = rows[number].tolist()
-            self._read_into(views[number], shard, files[shard], offset, size)
-
-    def _read_files(
-        self,
-        rows: NDArray[np.int64],
-        views: Sequence[EncodedImage],
-        shard: int,
-        folder: Folder,
-        wanted: Wanted,
-    ) -> None:
-        """Reads those of the rows (shard, offset, size, address) that are in a folder, some files at once."""
-        chosen = np.flatnonzero((rows[:, 0] == shard) & (rows[:, 2] > 0))
-        numbers = folder.files_at(rows[chosen, 1])
-        for first in range(0, len(chosen), self._most_open):
-            some = slice(first, first + self._most_open)
-            to_read = rows[chosen[some]]
-            to_read[:, 1] -= folder.listing.start[numbers[some]]
-            files: list[int] = []
-            try:
-                for number in numbers[some].tolist():
-                    check_wanted(wanted)
-                    files.append(folder.open(number))
-                to_read[:, 0] = files
-                self._read_cached(to_read)
-                for row in np.flatnonzero(to_read[:, 2]).tolist():
-                    check_wanted(wanted)
-                    file, offset, size, _ = to_read[row].tolist()
-                    if os.preadv(file, [views[chosen[first + row]]], offset) != size:
-                        folder.check(int(numbers[first + row]), file)
-                        raise DataError(
-                            f"{folder.path_of(int(numbers[first + row]))} cannot be read whole: check its disk"
-                        )
-                for number, file in zip(numbers[some].tolist(), files):
-                    if folder.check(number, file):
-                        self.accepted.forget(shard)
-            finally:
-                for file in files:
-                    os.close(file)
-
-    def _read_into(self, view: EncodedImage, shard: int, fd: int, offset: int, size: int) -> None:
-        if size and os.preadv(fd, [view], offset) != size:
-            raise ShardChangedError(f"{self.shards[shard]} ends before byte {offset + size}: {self._changed}")
-
-    def _check_local(self, shard: int, fd: int) -> None:
-        """Checks that what was read of a file is what was indexed, and whether it is what was accepted.
-
-        Whoever overwrites a file can put its old modification time back, but not the time of its last change (ctime).
-        That is no error, because a link, chmod and deletion change it, too; but the gate has to see the images again.
-        It is compared after reading: a change of what was read came before.
-        """
-        stat = self._check_unchanged(shard, fd)
-        # A file that takes the place of another in one step has the same ctime as the one that it displaced.
-        state = stat.st_dev, stat.st_ino, stat.st_ctime_ns
-        if self._states.setdefault(shard, state) != state:
-            self._states[shard] = state
-            self.accepted.forget(shard)
-
-    def _check_unchanged(self, shard: int, fd: int) -> os.stat_result:
-        """Checks that the file is the indexed one; a deleted file that is still open counts as unchanged."""
-        stat = os.fstat(fd)
-        now = stat.st_size, stat.st_mtime_ns
-        indexed = self.index.shard_bytes.item(shard), self.index.shard_mtime_ns.item(shard)
-        if now != indexed:
-            raise ShardChangedError(
-                f"{self.shards[shard]} has (size, mtime_ns) {now}, but it was indexed with {indexed}: {self._changed}"
-            )
-        return stat
-
-    def _file(self, shard: int) -> int:
-        file = self._files.get(shard)
-        if file is None or file.closed:
-            while len(self._files) >= self._most_open:
-                self._close_oldest()
-            try:
-                check_regular(Path(str(self.shards[shard])))
-                file = self._files[shard] = FileIO(str(self.shards[shard]))  # in C, so that no interrupt loses it
-            except OSError as error:
-                raise ShardChangedError(f"{self.shards[shard]} can no longer be opened ({error.strerror})") from error
-        self._files.move_to_end(shard)
-        return file.fileno()
-
-    def _close_oldest(self) -> None:
-        """Closes the oldest file and then forgets it. After an interrupt between the two, it is closed again."""
-        shard, file = next(iter(self._files.items()))
-        file.close()
-        del self._files[shard]
-
-
-_CHANGED = "it changed since this loader was created. Make a new loader once the shard is final"

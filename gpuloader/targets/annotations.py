@@ -26,7 +26,7 @@ _SHORT.maxlevel = 1
 
 
 @dataclass(frozen=True, eq=False)
-class Annotated:
+class ParsedBoxes:
     """The boxes of a sample, and the columns beside them.
 
     Attributes:
@@ -42,7 +42,7 @@ def parse_boxes(
     annotations: object,
     format: BoxFormat,  # noqa: A002 - the word of users and of torchvision
     columns: Sequence[str] = (),
-) -> Annotated:
+) -> ParsedBoxes:
     """Returns the boxes of a sample.
 
     Args:
@@ -69,7 +69,7 @@ def parse_boxes(
     if format == "cxcywh":
         first = first - sizes / 2
     boxes = np.concatenate([first, second if format == "xyxy" else first + sizes], axis=1)
-    return Annotated(boxes, {key: _as_column(*_under(annotations, key), key == "area") for key in columns})
+    return ParsedBoxes(boxes, {key: _as_column(*_under(annotations, key), key == "area") for key in columns})
 
 
 def parse_column(values: object, n: int) -> NDArray[Any]:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from gpuloader.errors import ConfigError
-from gpuloader.helpers.values import innermost, is_integer
-from gpuloader.loading.fields import Ragged, under
+from gpuloader.helpers.values import innermost
+from gpuloader.loading.fields import JsonSource, Ragged, register, under
 from gpuloader.recipe import DrawnView, Shape
+from gpuloader.recipe.model import Flag, Positive, Share, kept_as
 from gpuloader.recipe.moving import move_boxes, which_boxes_stay
-from gpuloader.targets.annotations import Annotated, BoxFormat, parse_boxes, parse_column, to_pixels
+from gpuloader.recipe.part import argument
+from gpuloader.targets.annotations import BoxFormat, ParsedBoxes, parse_boxes, parse_column, to_pixels
 from gpuloader.targets.target import Target, samples_of
 
 _BESIDE = "json:"
 _FLOATS = ("area", "score")
+_Key: TypeAlias = Annotated[str, Field(min_length=1)]
 _MOST = float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True)
+@register
+@argument
 class Boxes(Target):
     """The boxes of each sample, in pixels of the delivered image: a list of B tensors (n, 4) float32, x1, y1, x2, y2.
 
@@ -65,41 +68,20 @@ class Boxes(Target):
 
     has_boxes: ClassVar[bool] = True
 
-    source: str
+    source: JsonSource
     format: BoxFormat = "xyxy"
-    relative: bool = False
+    relative: Flag = False
     labels: str | None = None
-    keys: Sequence[str] = ()
-    min_size: float = 1.0
-    min_visibility: float = 0.0
-    pad_to: int | None = None
-    required: bool = True
+    keys: Annotated[Sequence[str], kept_as(tuple[_Key, ...])] = ()
+    min_size: Annotated[float, Field(gt=0)] = 1.0
+    min_visibility: Share = 0.0
+    pad_to: Positive | None = None
+    required: Flag = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.path:
-            raise ConfigError(f'Boxes({self.source!r}): allowed is "json:NAME"')
-        if self.format not in get_args(BoxFormat):
-            raise ConfigError(f"Boxes(format={self.format!r}): allowed are {', '.join(get_args(BoxFormat))}")
-        checks = {
-            "labels": (self.labels is None or isinstance(self.labels, str), 'a key, "json:NAME" and None'),
-            "keys": (
-                isinstance(self.keys, (list, tuple)) and all(key and isinstance(key, str) for key in self.keys),
-                "a list of keys",
-            ),
-            "min_size": (isinstance(self.min_size, (int, float)) and self.min_size > 0, "a number above 0"),
-            "min_visibility": (
-                isinstance(self.min_visibility, (int, float)) and 0 <= self.min_visibility <= 1,
-                "a share from 0 to 1",
-            ),
-            "pad_to": (self.pad_to is None or is_integer(self.pad_to, 1), "an integer from 1 on, and None"),
-        }
-        for option, (is_allowed, allowed) in checks.items():
-            if not is_allowed:
-                raise ConfigError(f"Boxes({option}={getattr(self, option)!r}): allowed is {allowed}")
         if len(set(self.columns)) < len(self.columns) or self.labels in self.keys:
-            raise ConfigError(
-                f"Boxes(labels={self.labels!r}, keys={list(self.keys)!r}): a key is named twice, or as a column that "
+            raise ValueError(
+                f"labels={self.labels!r} and keys={list(self.keys)!r}: a key is named twice, or as a column that "
                 f"batches have: labels, number, and count with pad_to"
             )
 
@@ -125,7 +107,7 @@ class Boxes(Target):
             searched, last = innermost(document, self.labels.removeprefix(_BESIDE))
             yield f"labels={self.labels!r}", last, searched.keys() if isinstance(searched, dict) else ()
 
-    def value(self, component: object, size: Shape, drawn: NDArray[np.float64]) -> Annotated:
+    def value(self, component: object, size: Shape, drawn: NDArray[np.float64]) -> ParsedBoxes:
         beside = self.labels is not None and self.labels.startswith(_BESIDE)
         keys = [*(() if self.labels is None or beside else (self.labels,)), *self.keys]
         parsed = parse_boxes(self.annotations(component), self.format, columns=keys)
@@ -134,9 +116,9 @@ class Boxes(Target):
             labels = under(self.labels.removeprefix(_BESIDE), component, bool(len(parsed.boxes)))
             columns["labels"] = parse_column(labels if len(parsed.boxes) else [], len(parsed.boxes))
         boxes = to_pixels(parsed.boxes, *size) if self.relative else parsed.boxes
-        return Annotated(boxes, {name: _typed(name, column) for name, column in columns.items()})
+        return ParsedBoxes(boxes, {name: _typed(name, column) for name, column in columns.items()})
 
-    def moved(self, values: Sequence[Annotated], view: DrawnView) -> Iterator[tuple[str, Any]]:
+    def moved(self, values: Sequence[ParsedBoxes], view: DrawnView) -> Iterator[tuple[str, Any]]:
         counts = np.array([len(value.boxes) for value in values], np.int64)
         samples, first = samples_of(counts), np.cumsum(counts) - counts
         before = np.concatenate([np.zeros((0, 4)), *(value.boxes for value in values)])

@@ -13,7 +13,7 @@ from gpuloader.errors import ConfigError, describe
 from gpuloader.loading.delivery import to_device
 from gpuloader.loading.fields import Ragged
 from gpuloader.recipe import DrawnView, Recipe, Shape
-from gpuloader.targets.annotations import Annotated, parse_boxes, parse_column, parse_points
+from gpuloader.targets.annotations import ParsedBoxes, parse_boxes, parse_column, parse_points
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.masks import Mask
@@ -70,7 +70,7 @@ def _for_each(targets: Sequence[Mapping[str, Any]], function: Callable[[int, Map
     return made
 
 
-def _read_boxes(target: Mapping[str, Any]) -> Annotated:
+def _read_boxes(target: Mapping[str, Any]) -> ParsedBoxes:
     """Returns the boxes of a target, and their areas if it has them."""
     boxes = target.get("boxes", ())
     if (kind := getattr(getattr(boxes, "format", None), "value", "XYXY")) != "XYXY":
@@ -79,7 +79,7 @@ def _read_boxes(target: Mapping[str, Any]) -> Annotated:
     if not {"area", "boxes"} <= target.keys():
         return parsed
     areas = parse_column(_array(target["area"]).tolist(), len(parsed.boxes))
-    return Annotated(parsed.boxes, {"area": areas.astype(np.float32)})
+    return ParsedBoxes(parsed.boxes, {"area": areas.astype(np.float32)})
 
 
 def _move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:

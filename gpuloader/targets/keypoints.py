@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from gpuloader.errors import ConfigError
-from gpuloader.helpers.values import as_python_integer, is_integer
-from gpuloader.loading.fields import Ragged
+from gpuloader.loading.fields import JsonSource, Ragged, register
 from gpuloader.recipe import DrawnView, Shape
+from gpuloader.recipe.model import Flag, Integer, Natural, kept_as
 from gpuloader.recipe.moving import move_points, which_are_flipped
+from gpuloader.recipe.part import argument
 from gpuloader.targets.annotations import MOST_POINTS_OF_ONE, parse_points
 from gpuloader.targets.target import Target, samples_of
 
+_Pair: TypeAlias = Annotated[Sequence[int], kept_as(tuple[Natural, Natural])]
 
-@dataclass(frozen=True)
+
+@register
+@argument
 class Keypoints(Target):
     """The key points of each sample, in pixels of the delivered image: a list of B tensors (n, k, 2) float32, x and y.
 
@@ -43,26 +46,16 @@ class Keypoints(Target):
         ('visibility',)
     """
 
-    source: str
-    flip_pairs: Sequence[tuple[int, int]] = ()
-    count: int | None = None
-    required: bool = True
+    source: JsonSource
+    flip_pairs: Annotated[Sequence[tuple[int, int]], kept_as(tuple[_Pair, ...])] = ()
+    count: Annotated[Integer, Field(ge=1, le=MOST_POINTS_OF_ONE)] | None = None
+    required: Flag = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.path:
-            raise ConfigError(f'Keypoints({self.source!r}): allowed is "json:NAME"')
-        if not _are_pairs(self.flip_pairs):
-            raise ConfigError(
-                f"Keypoints(flip_pairs={self.flip_pairs!r}): allowed are pairs of numbers from 0, each point in one "
-                f"pair at most"
-            )
-        if self.count is not None and not is_integer(self.count, 1, MOST_POINTS_OF_ONE + 1):
-            raise ConfigError(
-                f"Keypoints(count={self.count!r}): allowed is an integer from 1 to {MOST_POINTS_OF_ONE:,}, and None"
-            )
+        if len({number for pair in self.flip_pairs for number in pair}) < 2 * len(self.flip_pairs):
+            raise ValueError(f"flip_pairs={list(self.flip_pairs)}: allowed is each point in one pair at most")
         if self.count is not None and self._largest >= self.count:
-            raise ConfigError(f"Keypoints: flip_pairs names point {self._largest}, but count is {self.count}")
+            raise ValueError(f"flip_pairs names point {self._largest}, but count is {self.count}")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -100,10 +93,3 @@ class Keypoints(Target):
                 each[flipped + left], each[flipped + right] = each[flipped + right], each[flipped + left]
         yield "", Ragged(moved.astype(np.float32), counts, shapes)
         yield "visibility", Ragged(visibility, counts, [shape[:2] for shape in shapes])
-
-
-def _are_pairs(pairs: object) -> bool:
-    if not isinstance(pairs, Sequence) or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
-        return False
-    numbers = [as_python_integer(number) for pair in pairs for number in pair]
-    return all(is_integer(number, 0) for number in numbers) and len(set(numbers)) == len(numbers)

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import AfterValidator, Field
+from typing_extensions import Self
 
 from gpuloader.collators import read_array
-from gpuloader.errors import ConfigError
-from gpuloader.helpers.values import as_python_integer, is_integer
+from gpuloader.images.formats import image_format
 from gpuloader.images.gate import admit
-from gpuloader.loading.fields import MOST_MASK_PIXELS, Ragged
+from gpuloader.loading.fields import MOST_MASK_PIXELS, Ragged, Source, register
 from gpuloader.recipe import Drawn, DrawnView, Shape
+from gpuloader.recipe.model import Flag, Integer
 from gpuloader.recipe.moving import move_mask
-from gpuloader.targets.outlines import parse_outlines
+from gpuloader.recipe.part import argument
+from gpuloader.targets.outlines import parse_outlines, pycocotools_mask
 from gpuloader.targets.target import Target
 
 _MODES = ("1", "L", "P", "I", "I;16")
 _TYPES = (np.uint8, np.int16, np.int32, np.int64)  # those in which torch computes
 
 
-@dataclass(frozen=True)
+def _check_source(source: str) -> str:
+    if not source.startswith("json:") and source.lower().rpartition(".")[2] not in ("png", "npy"):
+        raise ValueError(f'found {source!r}: allowed are "png", "npy", also as "mask.png", and "json:NAME"')
+    return source
+
+
+@register
+@argument
 class Mask(Target):
     """A mask of each sample, as large as the delivered image: (B, H, W) int64, the class of each pixel.
 
@@ -38,7 +47,8 @@ class Mask(Target):
 
     Attributes:
         source: "png" for a picture with a channel, or with a palette, whose numbers are the classes; "npy" for an array
-            (H, W) of integers; or "json:NAME" of COCO's annotations, objects with a "segmentation": polygons or RLE.
+            (H, W) of integers; or "json:NAME" of COCO's annotations, objects with a "segmentation": polygons or RLE;
+            this needs `pip install 'gpuloader[targets]'`.
         fill: the class of pixels outside of the image, such as 255, which losses are told to ignore.
         instances: whether the numbers other than 0 are objects, in their order.
         required: whether a sample without a mask is an error. If not, all of its pixels are `fill`, or n is 0.
@@ -56,20 +66,16 @@ class Mask(Target):
 
     may_repeat: ClassVar[bool] = True
 
-    source: str
-    fill: int = 0
-    instances: bool = False
-    required: bool = True
+    source: Annotated[Source, AfterValidator(_check_source)]
+    fill: Annotated[Integer, Field(ge=-(2**31), lt=2**31)] = 0
+    instances: Flag = False
+    required: Flag = True
     interpolation: Literal["nearest", "nearest-exact"] = "nearest"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.path and self.extension.rpartition(".")[2] not in ("png", "npy"):
-            raise ConfigError(f'Mask({self.source!r}): allowed are "png", "npy", also as "mask.png", and "json:NAME"')
-        if not is_integer(as_python_integer(self.fill), -(2**31), 2**31):
-            raise ConfigError(f"Mask(fill={self.fill!r}): allowed is an integer of 32 bits")
-        if self.interpolation not in ("nearest", "nearest-exact"):
-            raise ConfigError(f'Mask(interpolation={self.interpolation!r}): allowed are "nearest" and "nearest-exact"')
+    def resolve(self) -> Self:
+        if self.path:
+            pycocotools_mask()  # if it is not installed, this raises now
+        return self
 
     @property
     def _of_objects(self) -> bool:
@@ -136,7 +142,10 @@ class Mask(Target):
 
 
 def _read_png(component: bytes, size: Shape) -> NDArray[Any]:
-    file, shape = admit(np.frombuffer(component, np.uint8), formats=("png",))
+    encoded = np.frombuffer(component, np.uint8)
+    if image_format(encoded) != "png":
+        raise ValueError("it is no PNG")
+    file, shape = admit(encoded)
     _check_shape(shape, size)
     try:
         with Image.open(io.BytesIO(file), formats=("PNG",)) as picture:

@@ -23,9 +23,6 @@ class Target(Component):
     may_repeat: ClassVar[bool] = False
     """Whether it can follow padding that repeats pixels."""
 
-    def __post_init__(self) -> None:
-        self.check_source()
-
     @property
     def may_be_pasted(self) -> bool:
         """Whether a rectangle of it may come from another sample."""

@@ -6,25 +6,26 @@ The stages are measured one after the other, each with all stages before it, thr
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
-from gpuloader.errors import BadImageError, ConfigError
+from gpuloader.errors import BadImageError, ConfigError, LoaderError
 from gpuloader.helpers.progress import progress_bar
-from gpuloader.loading.decoding import make_running
+from gpuloader.helpers.read_ahead import ReadAhead
+from gpuloader.loading.decoding import build_pipeline
 from gpuloader.loading.loader import GPULoader, run_of
-from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader, find_bad_rows
+from gpuloader.loading.reader import EncodedBatch, Reader, find_bad_rows
 from gpuloader.loading.run import Run
+from gpuloader.loading.run_batches import largest_decoded
 from gpuloader.loading.selection import Sources
-from gpuloader.pipelines import LastStep, UndecodableError
+from gpuloader.pipelines import Feed, LastStep, Running, UndecodableError
 from gpuloader.plan import Cursor
-from gpuloader.recipe import Drawn
-from gpuloader.shards import Arena, EncodedImage
+from gpuloader.shards import Arena
 from gpuloader.tools.bench_plot import check_plotting, draw_plot
 from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, StageFigures
 from gpuloader.tools.limits import Cost, Setup, Stage, cpu_shares, what_limits
@@ -67,9 +68,9 @@ def bench(
 
     Args:
         tar: as for `GPULoader`.
-        batch_size: as for `GPULoader`; None for 128, or the largest power of two that the samples fill.
+        batch_size: images in a batch; by default 128, or the largest power of two that the samples fill.
         device_id: the GPU to measure in addition to the CPU; "auto" for the first, if there is one; None for none.
-        seconds: for all stages of a device together, without starting and warming up.
+        seconds: how long to measure on each device, without starting and warming up.
         plot: a picture of the figures to write, .png, .svg or .pdf; needs matplotlib.
         progress: show the progress on stderr.
         arguments: further arguments of `GPULoader`. By default the last batch is padded, and data without labels is
@@ -182,25 +183,24 @@ def _gate(run: Run, cursors: Iterable[Cursor]) -> Batches:
 def run_graph(run: Run, last_step: LastStep) -> Batches:
     """Runs the graph without the loader around it, up to its last step."""
     reader = Reader(run)
-    batches = ReadAhead(reader, run.plan, Cursor(), depth=run.decoder.prefetch + 1)
-    in_flight: deque[EncodedBatch] = deque()
-
-    def source() -> tuple[Sequence[EncodedImage], Drawn]:
-        batch = batches.next()
-        in_flight.append(batch)
-        return batch.images, batch.drawn
-
-    running = make_running(run, source, last_step)
+    batches = ReadAhead(reader.calls(Cursor()), run.decoder.prefetch + 1, "gpuloader-reader")
+    feed: Feed[EncodedBatch] = Feed(run.decoder.hw_load, run.plan.batch_size)
+    feed.restart(batches.take)
+    largest = partial(largest_decoded, run)
+    running = Running(partial(build_pipeline, run.recipe, feed, run.decoder, run.device_id, largest, last_step))
     with closing(batches):
-        while True:
+        while running.begun or feed.begin():
             try:
                 outputs = running.next()
             except UndecodableError as error:
-                raise _bad_image(run, in_flight[0], str(error)) from None
+                raise _bad_image(run, feed.in_flight[0], str(error)) from None
+            except StopIteration:
+                break
             del outputs
-            batch = in_flight.popleft()
-            batches.release(batch)
+            batch = feed.pop()
+            reader.arenas.append(batch.arena)
             yield len(batch.ids)
+    raise feed.failure or LoaderError("there was nothing to decode")
 
 
 def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, cycle
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -17,31 +18,34 @@ from numpy.typing import NDArray
 from gpuloader.errors import TarError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.progress import progress_bar
+from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
 from gpuloader.loading.argument_types import AnyCache, AnyFields, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields
-from gpuloader.loading.options import Cache, as_value
+from gpuloader.loading.options import Cache
 from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.loading.world import World
 from gpuloader.recipe import load_preset
+from gpuloader.recipe.part import as_value
 from gpuloader.shards import (
     Arena,
     EncodedImage,
     Folder,
+    Index,
     LocalShard,
     Shard,
-    ShardIndex,
     ShardSet,
+    Wanted,
     open_index,
     open_set,
     read_names,
     scan_to_damage,
     write_quarantine,
 )
-from gpuloader.shards.folder import is_picture
-from gpuloader.shards.index import ARRAY_EXTENSION, LEFT_OUT_KEPT
+from gpuloader.shards.index import LEFT_OUT_KEPT
+from gpuloader.shards.pictures import ARRAY_EXTENSION, is_picture
 from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, open_remote
 from gpuloader.shards.shard_set import Location
 from gpuloader.tools.check_targets import Problem, TargetCheck
@@ -255,7 +259,7 @@ def _report(
             if shard.damage is not None
         ),
         stray=(*left_out, *second[:LEFT_OUT_KEPT]),
-        stray_count=sum(shard.index.left_out_count for shard in shards) + len(second),
+        stray_count=sum(shard.index.left_out_count.item(0) for shard in shards) + len(second),
         lacking=_lacking(shards),
         wrong=tuple(WrongTarget(sample, *located[sample], *each) for sample, found in wrong.items() for each in found),
     )
@@ -269,7 +273,7 @@ class _Shard:
     """
 
     path: Shard
-    index: ShardIndex
+    index: Index
     damage: TarError | None
     samples: range
     entry: Entry | None
@@ -279,7 +283,7 @@ def _scan(paths: Sequence[Shard], cache: ShardCache | None, progress: bool) -> l
     remote = [shard for shard in paths if isinstance(shard, RemoteShard)]
     on_stores = dict(zip(remote, open_remote(remote, cache, progress))) if cache else {}
 
-    def open_one(shard: Shard) -> tuple[ShardIndex, TarError | None, Entry | None]:
+    def open_one(shard: Shard) -> tuple[Index, TarError | None, Entry | None]:
         if isinstance(shard, RemoteShard):
             return on_stores[shard][1], None, on_stores[shard][0]
         return *_open(shard), None
@@ -293,7 +297,7 @@ def _scan(paths: Sequence[Shard], cache: ShardCache | None, progress: bool) -> l
     ]
 
 
-def _open(shard: LocalShard) -> tuple[ShardIndex, TarError | None]:
+def _open(shard: LocalShard) -> tuple[Index, TarError | None]:
     try:
         return open_index(shard), None
     except TarError:
@@ -335,15 +339,11 @@ def _size(shards: ShardSet, sample: int, image: EncodedImage) -> tuple[int, int]
 def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[EncodedImage]]]:
     """Yields the images of each batch, valid until the next batch is asked for; that one is read at the same time."""
     arenas = cycle((Arena(), Arena()))
-    under_way: deque[tuple[range, Future[list[EncodedImage]]]] = deque()
-    with ThreadPoolExecutor(1) as thread:
-        for batch in batches:
-            under_way.append((batch, thread.submit(shards.read_images, np.array(batch), next(arenas))))
-            if len(under_way) > 1:
-                samples, images = under_way.popleft()
-                yield samples, images.result()
-        for samples, images in under_way:
-            yield samples, images.result()
+
+    def read(batch: range, arena: Arena, wanted: Wanted) -> tuple[range, list[EncodedImage]]:
+        return batch, shards.read_images(np.array(batch), arena, wanted)
+
+    yield from ReadAhead((partial(read, batch, next(arenas)) for batch in batches), 1, "gpuloader-check")
 
 
 def _cut(shard: _Shard) -> str | None:
@@ -373,7 +373,7 @@ def _lacking(shards: Sequence[_Shard]) -> tuple[Lacking, ...]:
     return tuple(Lacking(each, count, *_first_without(each, shards)) for count, each in lacking[:_MOST_LACKING])
 
 
-def _are_beside(index: ShardIndex) -> NDArray[np.bool_]:
+def _are_beside(index: Index) -> NDArray[np.bool_]:
     """Returns for each component whether it is beside the image of its sample."""
     rows = np.repeat(np.arange(len(index)), np.diff(index.column("component_end"), prepend=0))
     return np.asarray(index.column("component_offset") != index.column("image_offset")[rows])

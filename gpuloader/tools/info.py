@@ -6,23 +6,26 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.errors import ConfigError
+from gpuloader.helpers.values import is_integer
+from gpuloader.loading.argument_types import AnyDecoder, AnyLabels, AnyPreset, AnySampling, OnError
+from gpuloader.loading.arguments import resolve_bad_images, resolve_label_from
 from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_batch
-from gpuloader.loading.selection import assign_buckets, sizes_of
+from gpuloader.loading.options import Decoder, LabelFrom, Sampling, as_value
+from gpuloader.loading.selection import Sources, assign_buckets, resolve_sources, sizes_of
 from gpuloader.recipe import load_preset
 from gpuloader.shards import (
     ShardSet,
-    Tar,
     find_class_names,
     make_labels,
     read_quarantine,
     resolve_place,
-    resolve_shards,
 )
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 
@@ -120,42 +123,50 @@ class Info:
 
 
 def describe_shards(
-    tar: Tar,
+    tar: Sources,
     *,
-    label_from: Literal["cls", "folder", "folder:top", "auto", "default"] = "default",
-    preset: str = "imagenet_train",
+    label_from: AnyLabels = "default",
+    preset: AnyPreset = "imagenet_train",
     batch_size: int = 256,
-    prefetch: int = 2,
-    buckets: Buckets | None = None,
-    known_bad: str | Path | None = None,
+    decoder: AnyDecoder = None,
+    sampling: AnySampling = None,
+    on_error: OnError = "raise",
     progress: bool = False,
 ) -> Info:
     """Describes shards from their indexes; missing ones are made.
 
     Args:
-        tar: as GPULoader takes it.
-        label_from: as GPULoader takes it, but not "json:NAME". The names of labels from "cls" are those of
-            `classes.json` beside the shards, as a loader reads them.
-        preset, batch_size, prefetch: as GPULoader takes them, for the estimate of its memory.
-        buckets: as in a loader's `Sampling`; pictures are upright if the preset turns them.
-        known_bad: a file of known bad images, as `BadImages(known=...)` takes it. In a bucket, each is replaced by
-            another sample; those of unknown size are in the bucket of the most samples.
+        tar, label_from: as GPULoader takes them; of several sources all shards are described. The names of labels from
+            "cls" are those of `classes.json` beside the shards, as a loader reads them.
+        preset, decoder: as GPULoader takes them, for the estimate of its memory.
+        batch_size: that of the loader, for the estimate of its memory.
+        sampling: as GPULoader takes it, for the samples in its buckets alone; pictures are upright if the preset turns
+            them.
+        on_error: as GPULoader takes it, for its known bad images. In a bucket, each is replaced by another sample;
+            those of unknown size are in the bucket of the most samples.
         progress: show a bar on stderr while indexes are made.
 
     Raises:
-        DataError: no shard or sample, a sample is in no folder, two `classes.json` name a label differently, or
-            `known_bad` is no list of bad images of these shards.
+        ConfigError: an argument is invalid.
+        DataError: no shard or sample, a sample without a label, two `classes.json` that name a label differently, or
+            the known bad images are not those of these shards.
     """
-    recipe = load_preset(preset)
-    shards = ShardSet.open(resolve_shards(tar), progress)
-    bad = {} if known_bad is None else read_quarantine(Path(known_bad), shards)
+    if not is_integer(batch_size, 1):
+        raise ConfigError(f"batch_size={batch_size!r}: allowed is an integer of at least 1")
+    recipe, labelling = load_preset(preset), resolve_label_from(label_from)
+    buckets = as_value(Sampling, "sampling", sampling or {}).buckets
+    assert buckets is None or isinstance(buckets, Buckets)  # what the Sampling makes of it
+    known = resolve_bad_images(on_error).known
+    shards = ShardSet.open(resolve_sources(tar)[0], progress)
+    bad = {} if known is None else read_quarantine(Path(known), shards)
     index = shards.index
     heights, widths, sizes = map(shards.column, ("height", "width", "image_size"))
     known = (heights > 0) & (widths > 0)
     heights, widths = heights[known], widths[known]
-    source = resolve_place(shards, label_from)
-    classes = _classes(shards, source)
-    memory = estimate_memory(shards, recipe, preset, batch_size, prefetch)
+    source = resolve_place(shards, labelling.place)
+    classes = _classes(shards, replace(labelling, place=source))
+    name = preset if isinstance(preset, str) else "a recipe"
+    memory = estimate_memory(shards, recipe, name, batch_size, as_value(Decoder, "decoder", decoder or {}).prefetch)
     jpegs, seekable = index.count_jpegs()
     return Info(
         shards=len(shards.shards),
@@ -201,13 +212,14 @@ def _by_name(numbers: NDArray[np.int32], names: tuple[str, ...]) -> dict[str, in
     return {name: count for name, count in counts.most_common() if count}
 
 
-def _classes(shards: ShardSet, label_from: str | None) -> tuple[ClassCount, ...]:
-    if label_from in ("folder", "folder:top"):
-        labels = make_labels(shards, label_from)
-        assert labels is not None
-        column, names = labels.of(np.arange(len(shards))), labels.names
-    else:
+def _classes(shards: ShardSet, labelling: LabelFrom) -> tuple[ClassCount, ...]:
+    labels = None
+    if labelling.place != "cls":
+        labels = make_labels(shards, labelling.place, labelling.classes, order=labelling.order)
+    if labels is None:
         column, names = shards.column("label"), find_class_names(shards)
+    else:
+        column, names = labels.of(np.arange(len(shards))), labels.names
     found, counts = np.unique(column[~np.isin(column, (NO_LABEL, BAD_LABEL))], return_counts=True)
     return tuple(
         ClassCount(label, names.get(label), count) for label, count in zip(found.tolist(), counts.tolist(), strict=True)

@@ -20,9 +20,7 @@ import hashlib
 import io
 import json
 import re
-import socket
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -31,7 +29,6 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
-from threading import Lock, Semaphore
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
@@ -56,9 +53,6 @@ PER_PAGE = 24
 MOST_CLASSES = 10_000
 MOST_SIDE = 1024
 LEAST_SIDE = 256  # of pictures with targets: smaller ones are enlarged
-MOST_CONNECTIONS = 32
-SLOWEST_SECONDS = 30.0  # the longest that a request may take to come in, and its answer to be read
-_POLL_SECONDS = 0.1
 _HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?")  # any port: a tunnel may use another one
 
 
@@ -220,67 +214,10 @@ def make_server(gallery: Gallery, name: str, preset: Recipe, seed: int, port: in
 
 
 class _Server(ThreadingHTTPServer):
-    """One thread for each connection, with at most `MOST_CONNECTIONS`.
-
-    If another one comes, the server ends the one that has kept it waiting longest, for a request or for taking the
-    answer. So silent clients cannot block others, and no client makes the server wait for ever.
-    """
+    """A thread for each connection."""
 
     daemon_threads = True
     request_queue_size = 128
-
-    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
-        self._free = Semaphore(MOST_CONNECTIONS)
-        self._lock = Lock()
-        self._waits_since: dict[socket.socket, float] = {}  # in order of time
-        super().__init__(address, handler)
-
-    def waits_for(self, connection: socket.socket) -> None:
-        """Notes that the server waits for the client from now on."""
-        with self._lock:
-            self._waits_since[connection] = time.monotonic()
-
-    def has_heard(self, connection: socket.socket) -> None:
-        """Notes that the server no longer waits for the client."""
-        with self._lock:
-            self._waits_since.pop(connection, None)
-
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        # All threads may be taken by clients that send nothing. Then the one that kept the server waiting longest is
-        # ended at once; its thread notices, and ends. If no client is waited for, all are being answered: wait.
-        seconds = 0.0
-        while not self._free.acquire(timeout=seconds):
-            self._end_slow_ones(at_least=1)
-            seconds = _POLL_SECONDS
-        self.waits_for(request)
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread could be started
-            self._free.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401
-        self.has_heard(request)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        """Ends slow connections. The base class calls it twice a second, and after each connection."""
-        self._end_slow_ones()
-
-    def _end_slow_ones(self, at_least: int = 0) -> None:
-        long_ago = time.monotonic() - SLOWEST_SECONDS
-        with self._lock:
-            slow = [each for each, since in self._waits_since.items() if since < long_ago]
-            for connection in slow or [*self._waits_since][:at_least]:
-                del self._waits_since[connection]
-                with suppress(OSError):  # the client was faster
-                    connection.shutdown(socket.SHUT_RDWR)  # its thread reads the end, or cannot write any more
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         if not isinstance(sys.exc_info()[1], ConnectionError):  # the browser did not want the rest
@@ -291,14 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Answers GET only; for any other method the base class says that it is not supported."""
 
     api: Api
-    server: _Server
     server_version = f"gpuloader/{__version__}"
-
-    def parse_request(self) -> bool:
-        """Reads the headers; after them the request is complete."""
-        is_right = super().parse_request()
-        self.server.has_heard(self.connection)
-        return is_right
 
     def do_GET(self) -> None:
         if not _HOSTS.fullmatch(self.headers.get("Host", "")):
@@ -346,7 +276,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response_only(status)
         for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
-        self.server.waits_for(self.connection)
         self.end_headers()
         self.wfile.write(content)
 

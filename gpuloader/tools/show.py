@@ -28,7 +28,6 @@ from gpuloader.compose import Image as Encoded
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.helpers.text import counted, printable
 from gpuloader.images.arrays import admit_array
-from gpuloader.images.formats import FORMATS
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import MAX_PIXELS, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
@@ -226,7 +225,7 @@ class Gallery:
         height, width = self.size(sample, orientation)
         scale = min(1.0, side / max(height, width))
         shape = max(1, round(scale * height)), max(1, round(scale * width))
-        options: dict[str, Any] = {"max_pixels": MAX_PIXELS, "formats": FORMATS, "orientation": orientation}
+        options: dict[str, Any] = {"max_pixels": MAX_PIXELS, "orientation": orientation}
         return Compose((Resize(shape),), dtype="uint8", **options)
 
     def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
@@ -359,8 +358,8 @@ def show(
         preset, overrides: the recipe, as `GPULoader` takes it.
         samples: how many, drawn by the seed from all of the data; or which: ids, and keys as strings.
         versions: how many versions of each sample: those of epochs 0, 1 and so on, each with all views of the recipe.
-        columns: images in a row, including the original; None puts all of a sample into one row, up to 11.
-        seed: of the training.
+        columns: images in a row, including the original; by default all of a sample, up to 11.
+        seed: that of the training.
         label_from, device_id, fields: as `Gallery` takes them.
 
     Raises:

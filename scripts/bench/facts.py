@@ -13,9 +13,6 @@ import numpy as np
 
 from gpuloader.shards import ShardSet
 
-_PIXEL_BOUNDS = (0, 50_000, 100_000, 200_000, 400_000, 800_000, 1_600_000, 3_200_000, 6_400_000, 12_800_000)
-_BYTE_BOUNDS = (0, 1 << 12, 1 << 14, 1 << 15, 1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
-
 
 def machine() -> dict[str, Any]:
     """The processor, the memory, the kernel, and the GPU if there is one."""
@@ -40,7 +37,7 @@ def gpu_name() -> str | None:
 
 
 def images(shards: Sequence[Path]) -> dict[str, Any]:
-    """How many images there are and how large: bounds, and how many lie from each bound to the next."""
+    """How many images there are, and their bytes and pixels."""
     opened = ShardSet.open(shards)
     pixels = opened.column("height").astype(np.int64) * opened.column("width")
     sizes = opened.column("image_size")
@@ -49,15 +46,7 @@ def images(shards: Sequence[Path]) -> dict[str, Any]:
         "images": len(sizes),
         "bytes": int(sizes.sum()),
         "pixels": int(pixels.sum()),
-        "pixels_histogram": _histogram(pixels, _PIXEL_BOUNDS),
-        "bytes_histogram": _histogram(sizes, _BYTE_BOUNDS),
     }
-
-
-def _histogram(values: np.ndarray[Any, Any], bounds: tuple[int, ...]) -> dict[str, int]:
-    """Of images between bounds; the last bound has all above it."""
-    counts, _ = np.histogram(values, [*bounds, np.inf])
-    return {f"from {bound}": int(count) for bound, count in zip(bounds, counts, strict=True) if count}
 
 
 def _lines(path: str) -> list[str]:

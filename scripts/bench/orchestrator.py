@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import facts
-from gpu import Gauges
 from peers import PLOT, SYSTEMS, TARGETS, NotInstalledError, System, python_of, reason
 from processes import tree_pss_bytes
 from repacking import repack
@@ -119,7 +118,7 @@ def measure(arguments: Arguments) -> dict[str, Any]:
                 if recipe not in SYSTEMS[name].recipes:
                     continue
                 try:
-                    run = _run([*command, "--recipe", *RECIPES[recipe], "--epochs", str(arguments.epochs)], device)
+                    run = _run([*command, "--recipe", *RECIPES[recipe], "--epochs", str(arguments.epochs)])
                 except RunError as why:
                     systems[name] |= {"status": "failed", "reason": f"{recipe}, round {number}: {why}"}
                     del runners[name]
@@ -176,13 +175,12 @@ def _ready(system: System, shards: Sequence[Path], arguments: Arguments, work: P
     command += ["--variant", system.variant] if system.variant else []
     recipes = [recipe for recipe in arguments.recipes if recipe in system.recipes]
     for recipe in recipes:
-        _run([*command, "--recipe", *RECIPES[recipe], "--epochs", "1"], device)
+        _run([*command, "--recipe", *RECIPES[recipe], "--epochs", "1"])
     return command
 
 
-def _run(command: Sequence[str], device: str) -> dict[str, Any]:
+def _run(command: Sequence[str]) -> dict[str, Any]:
     """One process of a system: what it said of itself, its epochs, and what its tree took."""
-    gauges = Gauges(device == "cuda")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=_HERE)
     shared_bytes = 0
     for _ in range(_TIMEOUT_SECONDS):
@@ -194,14 +192,12 @@ def _run(command: Sequence[str], device: str) -> dict[str, Any]:
     else:
         process.kill()
         output, errors = process.communicate()
-    gpu = gauges.stop()
     if process.returncode:
         raise RunError(reason(errors))
     loader, *epochs = map(json.loads, output.splitlines())
     return {
         "loader": loader,
         "peak_rss_bytes": max(shared_bytes, epochs[-1]["peak_rss_bytes"]),
-        **gpu,
         "epochs": epochs,
     }
 

@@ -122,13 +122,6 @@ _SYSTEMS = (
         note="always antialiases",
         folder=True,
     ),
-    System(
-        "torch + torchvision, decode_jpeg",
-        "torchvision_",
-        "decode_jpeg",
-        _torchvision,
-        recipes=(*PLAIN, *AUGMENTED),
-    ),
     System("torch + torchvision, simplejpeg", "torchvision_", "simplejpeg", _torchvision, recipes=(*PLAIN, *AUGMENTED)),
     System("DALI's dynamic mode", "dali_dynamic"),
     System("LitData, simplejpeg + torchvision", "litdata_", environment=_litdata),

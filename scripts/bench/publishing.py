@@ -12,9 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from hosting import table as host_table
 from peers import PLOT, python_of
-from ranking import table as ranks_table
 from report import table
 from scaling import table as scale_table
 from starting import table as start_table
@@ -38,7 +36,6 @@ _OTHER = {
         scale_table,
     ),
     "scale-folders": ("Samples: single files of tiny pictures, in folders of 1,000", scale_table),
-    "ranks": ("Processes at once, each with its share of the photographs and of the cores", ranks_table),
 }
 
 
@@ -134,10 +131,6 @@ def full(results: dict[str, dict[str, Any]]) -> str:
     for name, (title, as_table) in _OTHER.items():
         rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
         parts.append(f"**{title}**\n\n{as_table(rows)}")
-    host = json.loads((RESULTS / "host.json").read_text())
-    parts.append(
-        f"**What the loader leaves to the CPU when a GPU decodes; nothing is decoded here**\n\n{host_table(host)}"
-    )
     return "\n".join(parts)
 
 

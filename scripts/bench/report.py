@@ -26,12 +26,6 @@ _SEEKABLE_COLUMNS = (
     "seekable over plain",
     "gpuloader's over its, on seekable shards",
 )
-_GPU_COLUMNS = {
-    "gpu_memory_peak_bytes": "GPU memory",
-    "gpu_busy_percent": "GPU busy",
-    "jpeg_engines_percent": "JPEG engines",
-}
-_UNITS = {"bytes": (1e-6, " MB", 0), "seconds": (1.0, " s", 2), "percent": (1.0, " %", 0)}
 
 
 def summary(result: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -54,7 +48,7 @@ def figures(run: dict[str, Any]) -> dict[str, float]:
     return {
         "cpu_seconds_per_1000": 1000 * sum(epoch["cpu_seconds"] for epoch in counted) / images,
         "images_per_second": images / seconds,
-        **{key: run[key] for key in ("peak_rss_bytes", *_GPU_COLUMNS) if key in run},
+        "peak_rss_bytes": run["peak_rss_bytes"],
     }
 
 
@@ -65,7 +59,6 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 def table(result: dict[str, Any]) -> str:
     """Markdown: where it was measured, a table for each recipe, and what could not be measured."""
     machine, data = result["machine"], result["data"]
-    columns = {**_COLUMNS, **(_GPU_COLUMNS if result["device"] == "cuda" else {})}
     size = f"{data['bytes'] / data['images'] / 1000:,.0f} kB"
     if "pixels" in data:  # since 2026-11-23
         size += f" and {data['pixels'] / data['images'] / 1e6:.1f} megapixels"
@@ -80,11 +73,11 @@ def table(result: dict[str, Any]) -> str:
         on_plain = {
             facts["plain"]: name for name, facts in result["systems"].items() if name in systems and "plain" in facts
         }
-        lines += ["", f"**{recipe}**", "", f"| system | {' | '.join(columns.values())} | gpuloader's CPU over its |"]
-        lines += ["|---" * (len(columns) + 2) + "|"]
+        lines += ["", f"**{recipe}**", "", f"| system | {' | '.join(_COLUMNS.values())} | gpuloader's CPU over its |"]
+        lines += ["|---" * (len(_COLUMNS) + 2) + "|"]
         for name, figures in systems.items():
             if name not in on_plain.values():
-                cells = [_cell(key, figures[key]) if key in figures else "" for key in columns]
+                cells = [_cell(key, figures[key]) for key in _COLUMNS]
                 cells.append(_ratio(systems, "gpuloader", name))
                 lines.append(f"| {result['systems'][name]['title']} | {' | '.join(cells)} |")
         if on_plain:
@@ -130,8 +123,7 @@ def _cell(key: str, spread: dict[str, float]) -> str:
         return f"{spread['median']:.3f} ({spread['min']:.3f}-{spread['max']:.3f})"
     if key == "images_per_second":
         return f"{spread['median']:,.0f} ({spread['min']:,.0f}-{spread['max']:,.0f})"
-    factor, unit, digits = _UNITS[key.rpartition("_")[2]]
-    return f"{spread['median'] * factor:,.{digits}f}{unit}"
+    return f"{spread['median'] / 1e6:,.0f} MB"
 
 
 if __name__ == "__main__":

@@ -5,10 +5,8 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-import tempfile
 import warnings
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from bad_images import GOOD, bad_kinds, good_kinds
@@ -16,7 +14,7 @@ from making import encoded, picture, saved
 from PIL import Image
 
 IMAGES = ("jpeg", "png", "webp")
-DATA = ("tar", "index", "state", "recipe", "npy", "json", "annotations")
+DATA = ("tar", "index", "annotations")
 KINDS = (*IMAGES, "seekable", *DATA)
 _LEAST_BYTES, _MOST_BYTES, _MOST_PIXELS = 16, 40_000, 20_000
 _TAR_FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
@@ -32,10 +30,6 @@ def material(kind: str) -> tuple[bytes, ...]:
         "seekable": _seekable_jpegs,
         "tar": _tars,
         "index": _indexes,
-        "state": _states,
-        "recipe": _recipes,
-        "npy": _arrays,
-        "json": _objects,
         "annotations": _annotations,
     }
     return makes[kind]()
@@ -119,38 +113,6 @@ def _indexes() -> tuple[bytes, ...]:
     from fuzzing.parsers import scanned
 
     return tuple(scanned(tar).to_bytes() for tar in material("tar"))
-
-
-def _states() -> tuple[bytes, ...]:
-    """What a loader saves, early and late, with a bad image."""
-    from fuzzing.parsers import loader_of
-
-    with tempfile.TemporaryDirectory() as folder, loader_of(Path(folder)) as loader:
-        state = loader.state_dict()
-    later = {**state, "epoch": 3, "delivered": 1, "quarantine": [[0, "cut"]]}
-    return json.dumps(state).encode(), json.dumps(later).encode()
-
-
-def _recipes() -> tuple[bytes, ...]:
-    from gpuloader.recipe import preset_names, preset_text
-
-    return tuple(preset_text(name).encode() for name in preset_names())
-
-
-def _arrays() -> tuple[bytes, ...]:
-    arrays = (
-        np.zeros((4, 5, 3), np.uint8),
-        np.arange(10, dtype=np.float32),
-        np.ones((2, 3), ">i8"),
-        np.array(["ab", "c"]),
-        np.zeros(3, [("a", "<i4"), ("b", "<f8")]),
-        np.float64(1),
-    )
-    return (*map(saved, arrays), saved(arrays[1], (2, 0)), saved(arrays[1], (3, 0)))
-
-
-def _objects() -> tuple[bytes, ...]:
-    return (b'{"label": 3, "caption": "a \\u00e9", "box": [0.5, 1e3, -2, null], "of": {"a": [true, {}]}}',)
 
 
 def _annotations() -> tuple[bytes, ...]:

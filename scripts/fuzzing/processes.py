@@ -8,7 +8,6 @@ import re
 import resource
 import signal
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -135,29 +134,28 @@ class Worker:
 
 
 def _serve(connection: Connection, spare_bytes: int) -> None:
+    from fuzzing import parsers
     from fuzzing.cuts import Cutter
     from fuzzing.images import Decoder
-    from fuzzing.parsers import Parsers
 
     sys.stderr = os.fdopen(os.dup(2), "w")  # for Python's own end alone
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the decoders tell at length what is wrong with every image
     logging.disable()
-    with tempfile.TemporaryDirectory() as folder:
-        decoder, parsers, cutter = Decoder(), Parsers(Path(folder)), Cutter(MOST_BYTES)
-        decoder.warm_up()
-        used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        most_bytes = used_bytes + max(_LIMIT_OVER_SPARE * spare_bytes, _LEAST_LIMIT_BYTES)
-        resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    decoder, cutter = Decoder(), Cutter(MOST_BYTES)
+    decoder.warm_up()
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    most_bytes = used_bytes + max(_LIMIT_OVER_SPARE * spare_bytes, _LEAST_LIMIT_BYTES)
+    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
-        def outcomes_of(job: Job, mutants: dict[int, bytes]) -> Counter[str]:
-            if job.kind in IMAGES:
-                return decoder.examine(mutants, job.numbers.start // BATCH % 2)
-            return cutter.examine(mutants) if job.kind == "seekable" else parsers.examine(job.kind, mutants)
+    def outcomes_of(job: Job, mutants: dict[int, bytes]) -> Counter[str]:
+        if job.kind in IMAGES:
+            return decoder.examine(mutants, job.numbers.start // BATCH % 2)
+        return cutter.examine(mutants) if job.kind == "seekable" else parsers.examine(job.kind, [*mutants.values()])
 
-        connection.send("ready")
-        while True:
-            connection.send(_measured(connection.recv(), outcomes_of, spare_bytes))
+    connection.send("ready")
+    while True:
+        connection.send(_measured(connection.recv(), outcomes_of, spare_bytes))
 
 
 def _measured(job: Job, outcomes_of: Callable[[Job, dict[int, bytes]], Counter[str]], spare_bytes: int) -> Result:

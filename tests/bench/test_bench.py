@@ -69,7 +69,7 @@ def test_the_orchestrator_measures_what_it_can_and_reports_what_it_cannot(
     result = json.loads(text)
 
     assert result["data"]["pixels"] == 2 * 4 * sum(height * width for height, width in SIZES)
-    assert result["data"]["images"] == 2 * IMAGES == sum(result["data"]["pixels_histogram"].values())
+    assert result["data"]["images"] == 2 * IMAGES
     assert result["machine"]["cores"] > 0
     [run] = result["rounds"]
     assert [epoch["images"] for epoch in run["epochs"]] == [2 * IMAGES, 2 * IMAGES]
@@ -95,7 +95,7 @@ def test_the_systems_take_turns_and_one_that_fails_is_left_out(
     orchestrator = module("orchestrator")
     turns = []
 
-    def run(command: list[str], device: str) -> dict[str, Any]:
+    def run(command: list[str]) -> dict[str, Any]:
         turns.append(command[2].removeprefix("systems."))
         if len(turns) == 6:
             raise orchestrator.RunError("it broke")
@@ -119,7 +119,7 @@ def measure_without_running(
     """The result of a run where a system costs as many CPU seconds as its name has letters; and the shards of each."""
     orchestrator, read = module("orchestrator"), {}
 
-    def run(command: list[str], device: str) -> dict[str, Any]:
+    def run(command: list[str]) -> dict[str, Any]:
         folder = Path(command[command.index("--work") + 1])
         read[folder.name] = [Path(name) for name in command if name.endswith((".tar", ".folder"))]
         epoch = {"images": 1, "started_at_seconds": 0, "ended_at_seconds": 1, "cpu_seconds": len(folder.name)}

@@ -7,8 +7,6 @@ from bad_images import turned
 from command_line import run
 from making import encoded, jpeg, picture, write_samples, write_shard
 
-from gpuloader.shards import ShardSet, write_quarantine
-
 
 def test_it_draws_what_is_in_the_shards(tmp_path: Path) -> None:
     write_samples(tmp_path, 40, sizes=[(60, 80), (60, 80), (60, 80), (120, 160)])
@@ -27,48 +25,30 @@ def test_it_draws_what_is_in_the_shards(tmp_path: Path) -> None:
     assert lines[-1].startswith("  largest batch      1.01 MB  device, decoded whole; ")
 
 
-def test_turned_pictures_are_said_with_the_key_that_turns_them(tmp_path: Path) -> None:
+def test_turned_pictures_are_said_and_what_has_no_label(tmp_path: Path) -> None:
     image = encoded(picture(8, 9), "JPEG", exif=turned(6))
-    rows = [{"__key__": "a", "jpg": image, "cls": b"0"}, {"__key__": "b", "jpg": jpeg(8, 9), "cls": b"0"}]
-    write_shard(tmp_path / "a.tar", rows)
+    write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": image}, {"__key__": "b", "jpg": jpeg(8, 9)}])
     lines = run("info", tmp_path).stdout.splitlines()
     assert lines[4] == "turned      1 by their EXIF orientation: upright with `orientation: apply` in a recipe"
+    assert lines[6] == "no sample has a label"
 
 
-def test_samples_without_labels_have_no_classes(tmp_path: Path) -> None:
-    write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": jpeg(8, 9), "json": b'{"annotations": []}'}])
-    lines = run("info", tmp_path).stdout.splitlines()
-    assert "no sample has a label" in lines
-    assert not any("class" in line for line in lines)
-
-
-def test_buckets_are_drawn_on_request(tmp_path: Path) -> None:
-    tars = write_samples(tmp_path, 40, sizes=[(60, 80), (60, 80), (60, 80), (60, 60)])
-    asked = ("--buckets", "--bucket-area", 64**2, "--bucket-step", 16, "--bucket-ratios", 0.5, 2)
-    lines = run("info", tmp_path, *asked).stdout.splitlines()
+def test_of_a_loaders_file_the_buckets_are_drawn(tmp_path: Path) -> None:
+    write_samples(tmp_path, 40, sizes=[(60, 80), (60, 80), (60, 80), (60, 60)])
+    loader = {"tar": str(tmp_path), "sampling": {"buckets": {"area": 64**2, "step": 16}}, "batch_size": 10}
+    (tmp_path / "train.yaml").write_text(json.dumps(loader))  # JSON is YAML
+    lines = run("info", tmp_path / "train.yaml").stdout.splitlines()
     # A picture of 60 x 80, resized to 80 columns, has 60 rows, of which 48 are shown.
     start = lines.index("2 of 3 buckets with samples; of the pictures 15.0% is cropped away")
     assert [line.replace("█", "").split() for line in lines[start + 1 : start + 3]] == [
         ["64", "x", "64", "10", "0.0%", "is", "cropped", "away"],
         ["48", "x", "80", "30", "20.0%", "is", "cropped", "away"],
     ]
-    assert lines[start + 2].count("█") == 3 * lines[start + 1].count("█") == 30
-    bad = {sample: "" for sample in range(40) if sample % 4 < 3}  # replaced, so nothing is cropped away
-    write_quarantine(tmp_path / "bad.jsonl", ShardSet.open(tars), bad)
-    printed = json.loads(run("info", tmp_path, "--json", *asked, "--quarantine", tmp_path / "bad.jsonl").stdout)
-    names = ("height", "width", "samples", "cropped")
-    assert [tuple(each[name] for name in names) for each in printed["buckets"]] == [
-        (80, 48, 0, 0),
-        (64, 64, 10, 0),
-        (48, 80, 30, 0),
-    ]
-    assert json.loads(run("info", tmp_path, "--json").stdout)["buckets"] is None
+    assert "memory of a loader, estimated (preset imagenet_train, batch size 10, prefetch 2)" in lines
 
 
 def test_as_json(tmp_path: Path) -> None:
     write_samples(tmp_path, 40)
     printed = json.loads(run("info", tmp_path, "--json", "--preset", "raw_uint8", "--batch-size", 10).stdout)
-    assert (printed["samples"], printed["formats"]) == (40, {"jpg": 40})
     assert printed["classes"][3] == {"label": 3, "name": None, "samples": 4}
-    assert sum(printed["height"]["counts"]) == 40
-    assert printed["memory"]["output_bytes"] == 4 * 10 * 3 * 224 * 224
+    assert (printed["memory"]["output_bytes"], printed["buckets"]) == (4 * 10 * 3 * 224 * 224, None)

@@ -41,7 +41,7 @@ def test_the_decoder_is_told_the_largest_image_within_a_bound(
     expected: tuple[int, int],
 ) -> None:
     """Never the height of one and the width of another, which no image has."""
-    monkeypatch.setattr("gpuloader.loading.decoding.MOST_HINTED_PIXELS", most)
+    monkeypatch.setattr("gpuloader.loading.run_batches.MOST_HINTED_PIXELS", most)
     samples = [{"__key__": str(n), "jpg": jpeg(*size)} for n, size in enumerate([(20, 80), (60, 30)])]
     shard = write_shard(tmp_path / "a.tar", samples)
     with GPULoader(shard, 2, None, preset="imagenet_eval", label_from=None) as loader:

@@ -16,9 +16,10 @@ from packing import samples_of
 from running import draw, run_graph
 
 from gpuloader import Boxes, Decoder, Field, Mask
+from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.loading.delivery import _deliver_field
 from gpuloader.loading.loader import run_of
-from gpuloader.loading.reader import ReadAhead, Reader
+from gpuloader.loading.reader import Reader
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor
 
@@ -144,7 +145,7 @@ def test_large_targets_are_pinned_in_the_reading_thread(monkeypatch: pytest.Monk
         run = run_of(batches)
     for device, pinned in (("cpu", []), ("cuda", [("gpuloader-reader", 2 * 200 * 300)])):
         monkeypatch.setattr(Run, "device", torch.device(device))
-        ahead = ReadAhead(Reader(run), run.plan, Cursor(), depth=0)
+        ahead = ReadAhead(Reader(run).calls(Cursor()), 0, "gpuloader-reader")
         [outlines] = ahead.next().fields["outlines"][""]
         ahead.close()
         assert noted == pinned

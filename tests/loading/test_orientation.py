@@ -24,7 +24,7 @@ from gpuloader.loading.run import Run
 from gpuloader.plan import AllSamples, Cursor, Plan
 from gpuloader.recipe import Drawn
 from gpuloader.shards import Arena, ShardSet
-from gpuloader.shards.index import SetIndex
+from gpuloader.shards.index import Index
 from gpuloader.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, View
 
 v2 = transforms.v2
@@ -32,14 +32,12 @@ EVAL = [Resize(40), CenterCrop((32, 36))]
 BY_TORCHVISION = v2.Compose([v2.Resize(40), v2.CenterCrop((32, 36)), v2.PILToTensor()])
 TRAIN = [RandomResizedCrop((24, 30), scale=(0.05, 0.5)), RandomHorizontalFlip()]
 TURNED: Mapping[str, Any] = {"dtype": "uint8", "orientation": "apply"}
-FORMATS_OF_FILES = ("jpeg", "png", "webp", "tiff")
 ORIENTATIONS = (None, *range(1, 9))
 FORMATS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "jpg": ("JPEG", {}),
     "jpeg": ("JPEG", {"restart_marker_blocks": 1}),  # seekable
     "png": ("PNG", {}),
     "webp": ("WEBP", {}),
-    "tif": ("TIFF", {}),
 }
 
 
@@ -104,10 +102,10 @@ def test_pictures_are_torchvisions_of_those_that_pillow_turned(
     turned: Path, tmp_path: Path, form: str, device_id: int | None
 ) -> None:
     tar = turned if form == "tar" else unpack([turned], tmp_path)
-    recipe = Compose(EVAL, formats=FORMATS_OF_FILES, **TURNED)
+    recipe = Compose(EVAL, **TURNED)
     with loading(tar, device_id, preset=recipe) as loader:
         found = by_sample(loader)
-    assert len(found) == len(FILES) == 45
+    assert len(found) == len(FILES) == 36
     for sample, (_, data) in enumerate(FILES):
         [ours], theirs = found[sample], BY_TORCHVISION(upright(data))
         if device_id is None:
@@ -123,7 +121,7 @@ VIEWS = {"views": [View(TRAIN, 2), View([*EVAL])]}
 def test_two_ranks_resumed_in_mid_epoch_deliver_what_one_does_of_upright_pictures(
     turned: Path, plain: Path, recipe: dict[str, Any]
 ) -> None:
-    ours, theirs = Compose(**recipe, formats=FORMATS_OF_FILES, **TURNED), Compose(**recipe, dtype="uint8")
+    ours, theirs = Compose(**recipe, **TURNED), Compose(**recipe, dtype="uint8")
     with loading(plain, preset=theirs, shuffle="full") as loader:
         expected = by_sample(loader)
     found: dict[int, list[torch.Tensor]] = {}
@@ -193,13 +191,13 @@ def test_a_suspect_is_tried_in_the_window_that_would_be_delivered(
 
     monkeypatch.setattr("gpuloader.loading.reader.find_bad_rows", note)
     plan = Plan(AllSamples(len(FILES), "none"), len(FILES))
-    run = Run(plan, ShardSet.open([turned]), Compose(TRAIN, formats=FORMATS_OF_FILES, **TURNED), None)
+    run = Run(plan, ShardSet.open([turned]), Compose(TRAIN, **TURNED), None)
     batch = Reader(run, suspects=range(len(FILES))).read(Cursor(0, 0), Arena())
     np.testing.assert_array_equal(np.concatenate(tried), batch.drawn.region)
 
 
 def test_compose_turns_files_and_pillows_images_and_leaves_arrays(turned: Path) -> None:
-    recipe = Compose(EVAL, formats=FORMATS_OF_FILES, **TURNED)
+    recipe = Compose(EVAL, **TURNED)
     files = [data for _, data in FILES]
     expected = [BY_TORCHVISION(upright(data)) for data in files]
     for images in (files, list(map(bytearray, files)), [Image.open(io.BytesIO(data)) for data in files]):
@@ -220,8 +218,8 @@ def test_arrays_in_shards_have_no_orientation(tmp_path: Path) -> None:
 def test_orientations_are_only_read_for_recipes_that_apply_them(
     turned: Path, monkeypatch: pytest.MonkeyPatch, orientation: str, asked: bool
 ) -> None:
-    names, at = set(), SetIndex.at
-    monkeypatch.setattr(SetIndex, "at", lambda index, name, rows: names.add(name) or at(index, name, rows))
+    names, at = set(), Index.at
+    monkeypatch.setattr(Index, "at", lambda index, name, rows: names.add(name) or at(index, name, rows))
     with loading(turned, preset=Compose(EVAL, dtype="uint8", orientation=orientation)) as loader:
         next(iter(loader))
     assert ("orientation" in names) == asked

@@ -293,7 +293,6 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
         ({"sampling": {"weights": dict.fromkeys("0123456789", 1)}}, "the names of the classes are not known: give"),
         ({"sampling": {"weights": "equal"}}, "weights='equal': allowed are a number for each sample, {label:"),
         ({"sampling": {"weights": "balanced"}, "label_from": None}, "weights are by label, but label_from=None"),
-        ({"sampling": {"weights": HALVES, "replacement": "no"}}, r"replacement='no'\): allowed are True and False"),
         (
             {"sampling": {"weights": HALVES}, "shuffle": rolled},
             "Sampling\\(weights=...\\) and shuffle=<function rolled",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bad_images import TIFF, zoo
+from bad_images import PNG, TIFF, zoo
 from making import damaged_jpeg, encoded, jpeg, picture
 from running import as_arrays, draw
 from verdicts import verdict
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow(kept=17, of="triage")
 
 PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})
 
-CUT_TIFF = TIFF[:-1000]  # no image passes the gate of which only some windows fail: of this, those that need the end
+CUT_TIFF = TIFF[:-1000]  # as large as PNG; the gate passes no image of which only some windows fail, as of this
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses(asked: list[dict[str, Any]
     preset = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
     refused = []
     for epoch in range(4):
-        drawn = draw(preset, [TIFF, *(file.tobytes() for file in files)], epoch)
+        drawn = draw(preset, [PNG, *(file.tobytes() for file in files)], epoch)
         images = [*as_arrays([CUT_TIFF]), *files]
         refused.append(list(find_undecodable(preset, images, drawn, None, num_threads=2)))
         assert asked == []
@@ -82,7 +82,7 @@ def test_the_windows_of_files_that_were_cut_are_those_in_the_cuts(asked: list[di
 @pytest.mark.parametrize(("region", "bad"), [(True, []), (False, [1])])
 def test_where_whole_images_are_decoded_damage_outside_of_the_region_counts(region: bool, bad: list[int]) -> None:
     preset, images = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 8}}), [TIFF, CUT_TIFF]
-    causes = find_undecodable(preset, as_arrays(images), draw(preset, [TIFF, TIFF]), None, region=region)
+    causes = find_undecodable(preset, as_arrays(images), draw(preset, [PNG, PNG]), None, region=region)
     assert list(causes) == bad
 
 

@@ -300,22 +300,16 @@ def test_the_bounds_themselves_are_allowed(make: Callable[[], object]) -> None:
             (lambda ratio=ratio: RandomResizedCrop(5, ratio=ratio), r"ratio \[.*\]: .* 0.001 <= low <= high <= 1000")
             for ratio in ((0.0, 1.0), (2.0, 1.0), (-1.0, 1.0))
         ),
-        (lambda: RandomResizedCrop(5, 0.5), "found 0.5.*valid tuple"),  # type: ignore[arg-type]
+        (lambda: RandomResizedCrop(5, 0.5), "found 0.5.*valid list"),  # type: ignore[arg-type]
         (lambda: RandomResizedCrop(5, (0.5, float("nan"))), "found nan.*finite number"),
         (lambda: RandomCrop(5, -1), "found -1.*greater than or equal to 0"),
         (lambda: RandomCrop(5, (1, 2, 3)), r"found \(1, 2, 3\): too few numbers"),  # type: ignore[arg-type]
-        # A height and a width are one list.
-        (lambda: RandomCrop(224, 224), r"padding 224 .* less than the crop's 224, .* write size \[224, 224\]$"),
-        (lambda: RandomCrop(192, 224), r"padding 224 .* less than the crop's 192, .* write size \[192, 224\]$"),
         (
             lambda: RandomCrop((8, 3), 3),
             "padding 3 on all sides: allowed is less than the crop's 3, .* nothing but padding$",
         ),
         (lambda: RandomCrop({0: 9, 5: 4}, 4), "padding 4 on all sides: allowed is less than the crop's 4"),
-        (lambda: Resize(256, 256), r"^`Resize.interpolation`: found 256; .* one list: Resize\(\[256, 256\]\)$"),  # type: ignore[arg-type]
-        (lambda: CenterCrop(224, 192), r"found 192, one value too many; .*: CenterCrop\(\[224, 192\]\)$"),  # type: ignore[call-arg]
-        (lambda: RandomResizedCrop(224, 192), r"`RandomResizedCrop.scale`: found 192: .*Crop\(\[224, 192\]\)$"),  # type: ignore[arg-type]
-        (lambda: Pad(1, 2, 3, 4), r"one list: Pad\(\[1, 2, 3, 4\]\)$"),  # type: ignore[arg-type, call-arg]
+        (lambda: CenterCrop(224, 192), "found 192, one value too many; allowed are size$"),  # type: ignore[call-arg]
         (lambda: RandomCrop(5, 1, 256), "found 256.*less than or equal to 255"),
         (lambda: Pad(1, (1, 2)), r"found \(1, 2\): too few numbers"),  # type: ignore[arg-type]
         (lambda: Pad(1, padding_mode="wrap"), "'constant', 'edge', 'reflect' or 'symmetric'"),  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from gpuloader.recipe.policies import RandomApply
 
 v1, v2 = transforms, transforms.v2
 CROP = CenterCrop(8)
-KEYS = "transforms, views, mix, fast_idct, dtype, layout, max_pixels, formats, orientation"
+KEYS = "transforms, views, mix, dtype, layout, max_pixels, orientation"
 FROM_TORCHVISION = (
     "allowed are the transforms of gpuloader.transforms; Compose.from_torchvision translates those of torchvision"
 )

@@ -45,7 +45,7 @@ def test_plain_mappings_are_read(text: str | bytes, content: dict[object, object
         ("!!python/object:object {}\n", 1, "tags are not allowed"),
         ("a: 1\n? [b, c]\n: 2\n", 2, "a key must be a plain word"),
         ("a: [1, 2\nb: 3\n", 2, "expected ',' or ']'"),
-        ("- a\n  b: 1\n", 2, "a name with values below it ends with a colon, and they are indented further"),
+        ("- a\n  b: 1\n", 2, "mapping values are not allowed here"),
         ("a: 1\n---\nb: 2\n", 2, "but found another document"),
     ],
 )

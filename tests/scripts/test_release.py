@@ -29,8 +29,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in ("scripts", "gpuloader"):
         (tmp_path / folder).mkdir()
     shutil.copy(ROOT / "scripts/release", tmp_path / "scripts")
-    (tmp_path / "scripts/wheels").write_text("#!/bin/sh\necho wheels\n")
-    (tmp_path / "scripts/wheels").chmod(0o755)
+    for name in ("wheels", "test"):
+        (tmp_path / "scripts" / name).write_text(f"#!/bin/sh\necho {name} $*\n[ ! -e fails ]\n")
+        (tmp_path / "scripts" / name).chmod(0o755)
     (tmp_path / "gpuloader/__init__.py").write_text('"""It."""\n\n__version__ = "1.0.0"\n')
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
     git(tmp_path, "init", "--quiet")
@@ -52,6 +53,7 @@ def test_a_version_is_named_committed_and_tagged(checkout: Path) -> None:
     headings = re.findall(r"^## .*", (checkout / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "## Unreleased"
     assert re.fullmatch(r"## 1\.1\.0 - \d{4}-\d\d-\d\d", headings[1])
+    assert result.stdout.splitlines()[0] == "test --sample all"
     assert release(checkout, "--check").stdout == "wheels\n"
     # Nothing came since.
     assert "nothing under Unreleased" in release(checkout, "1.2.0").stderr
@@ -69,6 +71,14 @@ def test_what_is_no_new_version_is_refused(checkout: Path, arguments: list[str],
     result = release(checkout, *arguments)
     assert result.returncode == 1
     assert says in result.stderr
+    assert git(checkout, "tag") == ""
+
+
+def test_a_version_whose_tests_fail_is_not_tagged(checkout: Path) -> None:
+    (checkout / "fails").touch()
+    git(checkout, "add", ".")
+    git(checkout, "commit", "--quiet", "--message", "A bug")
+    assert release(checkout, "1.1.0").returncode == 1
     assert git(checkout, "tag") == ""
 
 

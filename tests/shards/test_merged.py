@@ -20,7 +20,7 @@ from gpuloader import GPULoader
 from gpuloader.cli.index import index
 from gpuloader.errors import ConfigError, DataError, IndexFileError, ShardChangedError
 from gpuloader.shards import Arena, ShardSet, merge_indexes, resolve_local, resolve_shards
-from gpuloader.shards.index import SetIndex
+from gpuloader.shards.index import Index
 from gpuloader.shards.merged import MergedShards
 
 
@@ -200,7 +200,7 @@ def test_a_damaged_file_is_never_used(merged: Path, cache: Path) -> None:
             continue
         (merged / "all.gpuset").write_bytes(data)
         with pytest.raises(IndexFileError, match=r"all\.gpuset "):
-            ShardSet.open(resolve_shards(merged)).index.all_keys()
+            list(ShardSet.open(resolve_shards(merged)).index.each_key())
         assert list(cache.glob("set-*.gpuidx")) == []
     (merged / "all.gpuset").write_bytes(b"x" + whole)
     with pytest.raises(IndexFileError, match=r"is not an index file of gpuloader\. Run `gpuloader index"):
@@ -234,7 +234,7 @@ def test_forged_values_are_an_error_or_no_harm(merged: Path) -> None:
             try:
                 opened = ShardSet.open(resolve_shards(merged))
                 opened.read_images(np.arange(len(opened)), Arena())
-                opened.index.all_keys()
+                list(opened.index.each_key())
             except (IndexFileError, ShardChangedError):
                 wrong += 1
     assert wrong > 50
@@ -251,7 +251,7 @@ def test_a_copy_in_the_cache_that_is_damaged_is_made_again(
     assert copy.read_bytes() == (tmp_path / "a/all.gpuset").read_bytes()
     copy.write_bytes(b"x" + copy.read_bytes()[1:])
     assert len(resolve_shards(tmp_path / "a")) == 4
-    assert SetIndex.map(copy).names[3] == "train-0003.tar"
+    assert Index.map(copy).names[3] == "train-0003.tar"
 
 
 # The command.

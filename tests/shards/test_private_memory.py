@@ -9,7 +9,7 @@ import pytest
 from synthetic import write_large_set
 from warm import warm
 
-from gpuloader.shards.index import SetIndex
+from gpuloader.shards.index import Index
 
 SAMPLES = 2_000_000
 MOST_BYTES = SAMPLES  # 1 MB for a million samples
@@ -22,14 +22,14 @@ from gpuloader import GPULoader
 from gpuloader.loading import run as runs
 from gpuloader.loading.loader import run_of
 from gpuloader.shards import ShardSet
-from gpuloader.shards.index import SetIndex
+from gpuloader.shards.index import Index
 
 class Synthetic(ShardSet):
     path, shards = Path(sys.argv[1]), 1
 
     @classmethod
     def open(cls, *_, **__):
-        return ShardSet([cls.path] * cls.shards, SetIndex.map(cls.path))
+        return ShardSet([cls.path] * cls.shards, Index.map(cls.path))
 
 runs.ShardSet = Synthetic
 runs.resolve_sources = lambda tar: ([], [])
@@ -79,4 +79,4 @@ def test_a_process_has_less_than_a_megabyte_for_a_million_samples(
         told = json.loads(result.stdout)
         assert told["now"] < MOST_BYTES
         assert told["peak"] < MOST_BYTES * of_peak
-    assert SetIndex.map(large).column("label", 0, 3).tolist() == [0, 1, 2]
+    assert Index.map(large).column("label", 0, 3).tolist() == [0, 1, 2]

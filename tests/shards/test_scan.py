@@ -11,13 +11,13 @@ import pytest
 from making import jpeg, write_samples
 from tar_bytes import END, extended, forged, member, record
 
-from gpuloader.shards import ShardIndex, open_index, scan_to_damage
+from gpuloader.shards import Index, open_index, scan_to_damage
 from gpuloader.shards.scan import scan_bytes
 
 IMAGE = jpeg(8, 8)
 
 
-def scanned(tar: bytes) -> ShardIndex:
+def scanned(tar: bytes) -> Index:
     return scan_bytes(lambda count, offset: tar[offset : offset + count], len(tar), 0, "a.tar")
 
 

@@ -1,4 +1,4 @@
-"""`SetIndex`: the samples of many shards as one, in memory or mapped; what happens to a file that is mapped."""
+"""`Index`: the samples of many shards as one, in memory or mapped; what happens to a file that is mapped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuloader import GPULoader
 from gpuloader.errors import IndexFileError
 from gpuloader.shards import Arena, ShardSet, open_index, open_indexes, open_set
 from gpuloader.shards.data_digest import DataDigest
-from gpuloader.shards.index import COLUMNS, SetIndex, write_index
+from gpuloader.shards.index import Index, write_index
 
 KEYS = [b"%07d" % number for number in range(60_000)]
 
@@ -52,15 +52,15 @@ def set_files() -> list[Path]:
 
 def test_it_has_the_samples_of_the_shards_in_order(mixed: list[Path]) -> None:
     indexes = [open_index(shard) for shard in mixed]
-    merged = SetIndex.of(indexes)
+    merged = Index.joined(indexes)
     assert merged.extensions == ("cls", "jpg", "json", "png", "txt")
     assert merged.sample_end.tolist() == [3, 3, 4, 5]
     assert merged.shard_bytes.tolist() == [shard.stat().st_size for shard in mixed]
     assert merged.shard_mtime_ns.tolist() == [shard.stat().st_mtime_ns for shard in mixed]
     assert merged.left_out_count.tolist() == [0, 0, 0, 1]
     assert [(item.name, item.shard) for item in merged.left_out] == [("d.txt", 3)]
-    assert list(merged.data_digests()) == [index.data_digest for index in indexes]
-    assert [merged.digest_of(number) for number in range(4)] == [index.digest() for index in indexes]
+    assert list(merged.data_digests()) == [index.data_digest() for index in indexes]
+    assert [merged.digest(number) for number in range(4)] == [index.digest() for index in indexes]
     rows = [(index, row) for index in indexes for row in range(len(index))]
     assert len(merged) == len(rows) == 5
     for sample, (index, row) in enumerate(rows):
@@ -75,13 +75,13 @@ def test_it_has_the_samples_of_the_shards_in_order(mixed: list[Path]) -> None:
 def test_a_merged_index_names_its_shards_and_comes_back(mixed: list[Path], tmp_path: Path) -> None:
     opened = open_indexes(mixed)
     with (tmp_path / "all.gpuidx").open("w+b") as file:
-        write_index(file, opened, (each.load() for each in opened), [p.name for p in mixed])
-    read = SetIndex.map(tmp_path / "all.gpuidx")
-    assert read.names == ("0.tar", "1.tar", "2.tar", "3.tar")
-    assert read.all_keys() == ["a0", "a1", "a2", "b", "ü"]
+        write_index(file, opened, (each.loaded() for each in opened), [p.name for p in mixed])
+    read = Index.map(tmp_path / "all.gpuidx")
+    assert read.names == ["0.tar", "1.tar", "2.tar", "3.tar"]
+    assert list(read.each_key()) == ["a0", "a1", "a2", "b", "ü"]
     assert read.digest() == open_set(opened).digest()
     with pytest.raises(IndexFileError, match="is the index of 4 shards, not of one"):
-        type(open_index(mixed[0])).parse((tmp_path / "all.gpuidx").read_bytes(), "all.gpuidx")
+        Index.parse_one((tmp_path / "all.gpuidx").read_bytes(), "all.gpuidx")
 
 
 # Mapping.
@@ -90,10 +90,10 @@ def test_a_merged_index_names_its_shards_and_comes_back(mixed: list[Path], tmp_p
 @pytest.mark.usefixtures("mapped")
 def test_a_mapped_index_is_that_in_memory(mixed: list[Path]) -> None:
     opened = ShardSet.open(mixed)
-    in_memory = SetIndex.of([open_index(shard) for shard in mixed])
+    in_memory = Index.joined([open_index(shard) for shard in mixed])
     (file,) = set_files()
-    assert file.stat().st_size == in_memory.head.file_bytes
-    for name in COLUMNS:
+    assert file.stat().st_size == in_memory.file_bytes
+    for name in Index.COLUMNS:
         column = opened.index.column(name)
         assert column.tolist() == in_memory.column(name).tolist()
         assert not column.flags.owndata  # the pages of the file, which all processes share
@@ -145,7 +145,7 @@ def test_processes_that_start_at_once_map_the_same_file(tmp_path: Path) -> None:
         "index_files.MOST_COPIED_BYTES = 0\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "index = open_set(open_indexes([Path(name) for name in sys.argv[1:]]))\n"
-        "print(os.fstat(index._columns._file).st_ino, len(index))"
+        "print(os.fstat(index._file).st_ino, len(index))"
     )
     processes = [Program(work, *shards, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
     for process in processes:
@@ -182,9 +182,9 @@ CHANGE = """
 import os, sys, time
 from pathlib import Path
 import numpy as np
-from gpuloader.shards.index import SetIndex
+from gpuloader.shards.index import Index
 path = Path(sys.argv[1])
-index = SetIndex.map(path)
+index = Index.map(path)
 index.column("label")
 print("opened", flush=True)
 sys.stdin.readline()
@@ -226,7 +226,7 @@ def replace_by_another(path: Path) -> None:
 def test_a_mapped_file_that_loses_its_name_is_used_on(tmp_path: Path, change: Callable[[Path], None]) -> None:
     path = tmp_path / "a.gpuidx"
     path.write_bytes(synthetic_index(KEYS, 10))
-    index = SetIndex.map(path)
+    index = Index.map(path)
     change(path)
     assert index.key(59_999) == "0059999"
     assert index.column("label").tolist() == list(range(60_000))
@@ -239,36 +239,37 @@ def test_a_block_is_checked_when_it_is_first_used(tmp_path: Path) -> None:
     """Of a file of several blocks, only what is damaged cannot be used, and it is never used."""
     path = tmp_path / "a.gpuidx"
     data = synthetic_index(KEYS, 10)
-    blocks_at = 56 + int.from_bytes(data[16:24], "little")
-    assert len(data) - blocks_at > 3 * BLOCK_BYTES
-    path.write_bytes(data[:-1] + b"?")  # in the last key
-    index = SetIndex.map(path)
+    head_at = int.from_bytes(data[8:16], "little")
+    assert head_at - 56 > 3 * BLOCK_BYTES
+    path.write_bytes(data[: head_at - 1] + b"?" + data[head_at:])  # in the last key
+    index = Index.map(path)
     assert index.column("image_offset").tolist() == list(range(60_000))
     assert index.at("height", np.array([0, 59_999])).tolist() == [4, 4]
-    for use in (lambda: index.key(59_999), index.all_keys, lambda: index.column("key_bytes", 420_000 - 8)):
+    for use in (lambda: index.key(59_999), lambda: list(index.each_key())):
         with pytest.raises(IndexFileError, match=r"a\.gpuidx is damaged: the digest of block \d is wrong"):
             use()
 
 
 @pytest.mark.usefixtures("mapped")
 def test_a_damaged_file_of_the_cache_is_removed_and_made_again(shards: list[Path]) -> None:
-    expected = ShardSet.open(shards).index.all_keys()
+    expected = list(ShardSet.open(shards).index.each_key())
     (file,) = set_files()
     content = file.read_bytes()
-    file.write_bytes(content[:-20] + bytes(20))
+    head_at = int.from_bytes(content[8:16], "little")
+    file.write_bytes(content[: head_at - 20] + bytes(20) + content[head_at:])
     with pytest.raises(IndexFileError, match="It was removed: make the loader again"):
-        ShardSet.open(shards).index.all_keys()
+        list(ShardSet.open(shards).index.each_key())
     assert set_files() == []
-    assert ShardSet.open(shards).index.all_keys() == expected
+    assert list(ShardSet.open(shards).index.each_key()) == expected
     file.write_bytes(b"x" + content[1:])  # a head is checked at once
-    assert ShardSet.open(shards).index.all_keys() == expected
+    assert list(ShardSet.open(shards).index.each_key()) == expected
 
 
 # What the set holds in memory.
 
 
 def test_accepted_sizes_take_a_bit_a_sample(tmp_path: Path) -> None:
-    index = SetIndex.parse(synthetic_index(KEYS, 10), "synthetic")
+    index = Index.parse(synthetic_index(KEYS, 10), "synthetic")
     accepted = ShardSet([Path(f"{number}.tar") for number in range(10)], index).accepted
     assert accepted.of(np.array([0, 7, 59_999])).tolist() == [[0, 0]] * 3
     for sample in range(0, 60_000, 7):
@@ -285,7 +286,7 @@ def test_accepted_sizes_take_a_bit_a_sample(tmp_path: Path) -> None:
 
 
 def test_the_first_samples_of_a_large_set(tmp_path: Path) -> None:
-    index = SetIndex.parse(synthetic_index(KEYS, 10), "synthetic")
+    index = Index.parse(synthetic_index(KEYS, 10), "synthetic")
     whole = ShardSet([Path(f"{number}.tar") for number in range(10)], index)
     assert str(DataDigest.of((key, 4, 5) for key in KEYS)) == whole.fingerprint
     assert whole.digest_of_first(25_001) == DataDigest.of((key, 4, 5) for key in KEYS[:25_001])

@@ -1,7 +1,8 @@
 """A zoo of images: whole ones of every format and kind, and ones that are cut, damaged or something else altogether.
 
 Every row says what the library owes it: "good", it is delivered, or "bad", it is replaced or raises. The rule is that
-of Pillow, which opens and decodes a good one fully. Where the library is meant to differ, the row says why.
+of Pillow, which opens and decodes a good one fully. Where the library is meant to differ, the row says why. Formats
+that only `pack` decodes are in `rare_kinds`.
 """
 
 from __future__ import annotations
@@ -43,9 +44,17 @@ class Kind(NamedTuple):
 
 @cache
 def zoo() -> tuple[Kind, ...]:
-    """All kinds, good and bad, under unique names."""
-    good = {**_good_jpegs(), **_good_others()}
-    bad = {**_bad_jpegs(), **_bad_others()}
+    """All kinds that a loader may meet, good and bad, under unique names."""
+    return _kinds({**_good_jpegs(), **_good_others()}, {**_bad_jpegs(), **_bad_others()})
+
+
+@cache
+def rare_kinds() -> tuple[Kind, ...]:
+    """Kinds of TIFF, BMP, PNM and JPEG 2000, with what `pack` owes them."""
+    return _kinds(_good_rare(), _bad_rare())
+
+
+def _kinds(good: dict[str, bytes], bad: dict[str, bytes]) -> tuple[Kind, ...]:
     reasons = _reasons()
     return (
         *(Kind(name, data, "good", _LEVELS.get(name, 1), *reasons.get(name, ())) for name, data in good.items()),
@@ -53,13 +62,7 @@ def zoo() -> tuple[Kind, ...]:
     )
 
 
-_LEVELS = {  # one level more for another rounding on the way to RGB
-    "jpeg-cmyk": 2,
-    "tiff-cmyk": 2,
-    "tiff-ycbcr": 2,
-    "tiff-palette": 2,
-}
-
+_LEVELS = {"jpeg-cmyk": 2, "tiff-cmyk": 2, "tiff-ycbcr": 2}  # one level more for another rounding on the way to RGB
 
 _UNLIKE_PILLOW = {
     "rows that the crop does not need are not decoded, nor what comes behind them": "jpeg-cut-before-another",
@@ -77,27 +80,18 @@ _UNLIKE_PILLOW = {
     "there are rows missing": "png-taller-than-its-data",
     "there are no colours": "png-no-palette",
     "the chunk's name says that it must be understood": "png-critical-unknown-chunk",
-    "DALI does not read GIF": "gif",
-    "DALI does not read ICO": "ico",
-    "DALI does not read AVIF": "avif",
-    "what white is would be a guess": "tiff-float",
+    "DALI does not read it": "gif ico avif",
+    "recipes do not decode it": "tiff bmp ppm jp2",
     "only the picture in IDAT is decoded": "png-animated-another-size png-animated-size-0",
     "chunks must be in order": "png-two-headers png-palette-behind-data png-data-apart",
-    "nobody notices rows that are missing": "tiff-fax",
-    "Pillow shows black in the place of those that are missing": (
-        "tiff-fewer-strips tiff-fewer-planes tiff-fewer-planes-16-bit tiff-fewer-tiles"
-    ),
-    "Pillow shows what else is in the file": "tiff-empty-strip",
-    "Pillow shows black beside it": "tiff-jpeg-narrower",
 }
 """Why a verdict is not Pillow's, with the names of the kinds."""
 
 
 def _reasons() -> dict[str, tuple[str, Image.Image | None]]:
     high_bits = ("Pillow cuts 16-bit gray off at 255, the library keeps its high 8 bits", GRAY.convert("RGB"))
-    names = ("png-16-bit-gray", "tiff-16-bit", "tiff-16-bit-deflate", "jp2-16-bit-gray")
     return {
-        **dict.fromkeys(names, high_bits),
+        **dict.fromkeys(("png-16-bit-gray", "tiff-16-bit", "jp2-16-bit-gray"), high_bits),
         **{name: (reason, None) for reason, names in _UNLIKE_PILLOW.items() for name in names.split()},
         "tiff-orientation-6": ("Pillow turns TIFF, and no other format; the library turns none", PICTURE),
     }
@@ -382,6 +376,11 @@ def _good_others() -> dict[str, bytes]:
         "webp-alpha": encoded(ALPHA, "WEBP", lossless=True),
         "webp-animated": encoded(PICTURE, "WEBP", save_all=True, append_images=[picture(HEIGHT, WIDTH, 1)]),
         "webp-orientation-6": encoded(PICTURE, "WEBP", exif=turned()),
+    }
+
+
+def _good_rare() -> dict[str, bytes]:
+    return {
         "bmp-top-down": BMP[:22] + (-HEIGHT).to_bytes(4, "little", signed=True) + BMP[26:],
         "bmp-rgb": BMP,
         "bmp-gray": encoded(GRAY, "BMP"),
@@ -395,27 +394,18 @@ def _good_others() -> dict[str, bytes]:
         "tiff-palette": encoded(PICTURE.convert("P"), "TIFF"),
         "tiff-cmyk": encoded(CMYK, "TIFF"),
         "tiff-lzw": encoded(PICTURE, "TIFF", compression="tiff_lzw"),
-        "tiff-deflate": encoded(PICTURE, "TIFF", compression="tiff_adobe_deflate"),
-        "tiff-packbits": encoded(PICTURE, "TIFF", compression="packbits"),
         "tiff-jpeg": encoded(PICTURE, "TIFF", compression="jpeg"),
         "tiff-pages": encoded(PICTURE, "TIFF", save_all=True, append_images=[picture(HEIGHT, WIDTH, 1)]),
         "tiff-16-bit": encoded(WIDE, "TIFF"),
         "tiff-orientation-6": encoded(PICTURE, "TIFF", exif=turned()),
         "tiff-big": encoded(PICTURE, "TIFF", big_tiff=True),
-        "tiff-big-endian": big_endian_tiff(),
         "tiff-1-bit": encoded(PICTURE.convert("1"), "TIFF"),
         "tiff-ycbcr": encoded(PICTURE.convert("YCbCr"), "TIFF"),
-        "tiff-tiled": tiled_tiff(32, 48),
-        "tiff-tile-larger-than-image": tiled_tiff(256, 256),
-        "tiff-tiled-big-endian": tiled_tiff(16, 16, order=">"),
-        "tiff-zstd": encoded(PICTURE, "TIFF", compression="zstd"),
-        "tiff-16-bit-deflate": encoded(WIDE, "TIFF", compression="tiff_adobe_deflate"),
         "ppm-comment": encoded(PICTURE, "PPM").replace(b"P6\n", b"P6\n# a comment\n", 1),
         "ppm-16-bit": b"P6\n%d %d\n65535\n" % (WIDTH, HEIGHT)
         + (np.asarray(PICTURE, ">u2") * 257).astype(">u2").tobytes(),
         "ppm-rgb": encoded(PICTURE, "PPM"),
         "ppm-gray": encoded(GRAY, "PPM"),
-        "ppm-of-100-levels": b"P6\n%d %d\n100\n" % (WIDTH, HEIGHT) + (np.asarray(PICTURE) // 3).tobytes(),
         "ppm-text": b"P3\n2 2\n255\n" + b"1 2 3  40 50 60  70 80 90  100 110 120\n",
         "pbm-1-bit": encoded(PICTURE.convert("1"), "PPM"),
         "jp2-lossless": JP2,
@@ -423,10 +413,8 @@ def _good_others() -> dict[str, bytes]:
         "jp2-gray": encoded(GRAY, "JPEG2000"),
         "jp2-16-bit-gray": encoded(WIDE, "JPEG2000"),
         "jp2-rgba": encoded(ALPHA, "JPEG2000"),
-        "jp2-gray-alpha": encoded(ALPHA.convert("LA"), "JPEG2000"),
         "jp2-tiled": encoded(PICTURE, "JPEG2000", tile_size=(32, 32)),
         "j2k-codestream": J2K,
-        "j2k-larger-than-its-data": j2k_claiming(1000, 1000),
     }
 
 
@@ -501,39 +489,12 @@ def tiff(tags: dict[int, tuple[int, ...]], data: bytes, order: str = "<") -> byt
     return head + data + struct.pack(f"{order}H", len(tags)) + entries + bytes(4) + behind
 
 
-def tiled_tiff(tile_height: int, tile_width: int, order: str = "<") -> bytes:
-    """Deflated tiles; what they have beside the picture is black. Pillow writes none."""
-    down, right = -(-HEIGHT // tile_height), -(-WIDTH // tile_width)
-    pixels = np.zeros((down * tile_height, right * tile_width, 3), np.uint8)
-    pixels[:HEIGHT, :WIDTH] = np.asarray(PICTURE)
-    tiles = [
-        zlib.compress(pixels[y : y + tile_height, x : x + tile_width].tobytes())
-        for y in range(0, len(pixels), tile_height)
-        for x in range(0, pixels.shape[1], tile_width)
-    ]
-    sizes = tuple(len(tile) for tile in tiles)
-    starts = tuple(8 + sum(sizes[:number]) for number in range(len(sizes)))
-    tags = {256: (WIDTH,), 257: (HEIGHT,), 258: (8, 8, 8), 259: (8,), 262: (2,), 277: (3,)}
-    return tiff({**tags, 322: (tile_width,), 323: (tile_height,), 324: starts, 325: sizes}, b"".join(tiles), order)
-
-
 def bmp_of_runs(height: int, width: int, runs: bytes) -> bytes:
     """A gray BMP of such a size, run-length coded (RLE8), whatever the runs are. Pillow writes none."""
     palette = b"".join(bytes([gray, gray, gray, 0]) for gray in range(256))
     start = 54 + len(palette)
     header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(runs), 0, 0, 0, 0)
     return struct.pack("<2sIHHI", b"BM", start + len(runs), 0, 0, start) + header + palette + runs
-
-
-def big_endian_tiff() -> bytes:
-    """The least that a TIFF of this picture needs, in Motorola's byte order."""
-    pixels = PICTURE.tobytes()
-    fields = [(256, 4, WIDTH), (257, 4, HEIGHT), (258, 3, 8 << 16), (259, 3, 1 << 16), (262, 3, 2 << 16)]
-    fields += [(273, 4, 8), (277, 3, 3 << 16), (278, 4, HEIGHT), (279, 4, len(pixels))]
-    entries = b"".join(struct.pack(">HHII", tag, kind, 1, value) for tag, kind, value in fields)
-    return (
-        struct.pack(">2sHI", b"MM", 42, 8 + len(pixels)) + pixels + struct.pack(">H", len(fields)) + entries + bytes(4)
-    )
 
 
 def png(bits: int, data: bytes, interlaced: bool = False) -> bytes:
@@ -567,9 +528,6 @@ def _animated(more: bytes) -> bytes:
 
 
 _BOMB = zlib.compress(bytes(7_900_000))
-_STRIP = {256: (WIDTH,), 257: (HEIGHT,), 258: (8, 8, 8), 259: (1,), 262: (2,), 277: (3,), 273: (8,), 278: (HEIGHT,)}
-_TILES = {256: (WIDTH,), 257: (HEIGHT,), 258: (8, 8, 8), 259: (1,), 262: (2,), 277: (3,), 322: (32,), 323: (32,)}
-_NARROW = encoded(picture(HEIGHT, WIDTH // 2), "JPEG")
 _RUNS = b"".join(bytes([WIDTH, row, 0, 0]) for row in range(HEIGHT)) + b"\0\1"  # a row of one gray, and its end
 _ROWS = HEIGHT * (b"\0" + bytes(3 * WIDTH))
 
@@ -577,10 +535,6 @@ _ROWS = HEIGHT * (b"\0" + bytes(3 * WIDTH))
 def hostile() -> dict[str, bytes]:
     """Files of a few bytes whose headers claim what takes gigabytes or minutes."""
     header, end = PNG[:33], chunk(b"IEND", b"")
-    data = zlib.compress(bytes(400)) + bytes(400)
-    gray = {256: (64,), 257: (64,), 258: (8,), 259: (8,), 262: (1,), 277: (1,)}
-    tiled = {**gray, 324: (8,), 325: (400,)}
-    wide = {256: (9000,), 257: (9000,), 258: 32 * (16,), 277: (32,), 273: (8,), 278: (9000,), 279: (400,)}
     scan = PROGRESSIVE[PROGRESSIVE.rindex(b"\xff\xda") : -2]
     large = claiming(PROGRESSIVE, 4600, 4600, frame=0xC2)
     said = 0xFFFFFF00
@@ -594,15 +548,6 @@ def hostile() -> dict[str, bytes]:
         "png-exif-behind-file": PNG[:-12] + said.to_bytes(4, "big") + b"eXIfII*\0" + end,
         "png-data-behind-its-rows": header + chunk(b"IDAT", zlib.compress(_ROWS) + bytes(110_000)) + end,
         "webp-exif-behind-file": with_exif + exif,
-        "tiff-tile-bomb": tiff({**tiled, 322: (37_840,), 323: (37_840,)}, data),
-        "tiff-tile-bomb-big-endian": tiff({**tiled, 322: (37_840,), 323: (37_840,)}, data, ">"),
-        "tiff-tile-tall": tiff({**tiled, 322: (64,), 323: (1 << 24,)}, data),
-        "tiff-of-32-samples": tiff({**gray, **wide}, data),
-        "bmp-runs-bomb": bmp_of_runs(9999, 10_000, b"\0\1"),
-        "bmp-bomb-within-the-bound": BMP[:18] + struct.pack("<ii", 10_000, 9999) + BMP[26:],
-        "ppm-bomb-within-the-bound": b"P6\n10000 9999\n255\n" + bytes(100),
-        "pgm-text-bomb": b"P2\n10000 9999\n255\n" + 100 * b"1 ",
-        "pbm-bomb": b"P4\n10000 9999\n" + bytes(100),
     }
 
 
@@ -613,7 +558,6 @@ def half(data: bytes) -> bytes:
 def _bad_others() -> dict[str, bytes]:
     return {
         **hostile(),
-        "ppm-long-number": b"P6 " + b"0" * 5000 + b"%d %d 255\n" % (WIDTH, HEIGHT) + PICTURE.tobytes(),
         "empty": b"",
         "zeros": bytes(1000),
         "random": np.random.default_rng(0).bytes(1000),
@@ -626,16 +570,10 @@ def _bad_others() -> dict[str, bytes]:
         "gif": encoded(PICTURE.convert("P"), "GIF"),
         "ico": encoded(PICTURE, "ICO"),
         "avif": encoded(PICTURE, "AVIF"),
-        "tiff-fax": encoded(PICTURE.convert("1"), "TIFF", compression="group4"),
-        "tiff-fewer-strips": tiff({**_STRIP, 278: (HEIGHT // 4,), 279: (3 * WIDTH * HEIGHT // 4,)}, PICTURE.tobytes()),
-        "tiff-fewer-planes": tiff({**_STRIP, 284: (2,), 279: (WIDTH * HEIGHT,)}, PICTURE.tobytes()),
-        "tiff-fewer-planes-16-bit": tiff(
-            {**_STRIP, 258: (16, 16, 16), 284: (2,), 279: (2 * WIDTH * HEIGHT,)}, PICTURE.tobytes()
-        ),
-        "tiff-fewer-tiles": tiff({**_TILES, 324: (8, 8), 325: (3072, 3072)}, PICTURE.tobytes()),
-        "tiff-empty-strip": tiff({**_STRIP, 279: (0,)}, PICTURE.tobytes()),
-        "tiff-jpeg-narrower": tiff({**_STRIP, 259: (7,), 262: (6,), 279: (len(_NARROW),)}, _NARROW),
-        "tiff-float": encoded(Image.fromarray(np.zeros((HEIGHT, WIDTH), np.float32)), "TIFF"),
+        "tiff": TIFF,
+        "bmp": BMP,
+        "ppm": encoded(PICTURE, "PPM"),
+        "jp2": JP2,
         "png-signature": PNG[:8],
         "png-cut-header": PNG[:30],
         "png-cut-data": PNG[: _IDAT + 100],
@@ -657,10 +595,6 @@ def _bad_others() -> dict[str, bytes]:
         # These two made DALI 2.4 end the process, and deliver the pixels of an image before.
         "png-animated-data-behind-frame": _animated(chunk(b"IDAT", zlib.compress(8 * (b"\x09" + b"\xff" * 64)))),
         "png-animated-without-data": _animated(b""),
-        "bmp-bomb": BMP[:18] + (60_000).to_bytes(4, "little") * 2 + BMP[26:],
-        "bmp-0x0": BMP[:18] + bytes(8) + BMP[26:],
-        "tiff-bomb": tiff_claiming(200_000, 200_000),
-        "jp2-bomb": JP2.replace(HEIGHT.to_bytes(4, "big") + WIDTH.to_bytes(4, "big"), 2 * (200_000).to_bytes(4, "big")),
         "webp-bomb": webp_claiming(16_383, 16_383),
         "webp-0x0": webp_claiming(0, 0),
         "pfm": b"PF\n2 2\n-1.0\n" + bytes(48),
@@ -670,18 +604,30 @@ def _bad_others() -> dict[str, bytes]:
         "webp-cut-most": WEBP[:-20],
         "webp-riff-length": patched(WEBP, 4, (10).to_bytes(4, "little")),
         "webp-lossless-cut": half(encoded(PICTURE, "WEBP", lossless=True)),
+    }
+
+
+def _bad_rare() -> dict[str, bytes]:
+    data = zlib.compress(bytes(400)) + bytes(400)
+    gray = {256: (64,), 257: (64,), 258: (8,), 259: (8,), 262: (1,), 277: (1,)}
+    size = HEIGHT.to_bytes(4, "big") + WIDTH.to_bytes(4, "big")
+    return {
+        "tiff-tile-bomb": tiff({**gray, 324: (8,), 325: (400,), 322: (37_840,), 323: (37_840,)}, data),
+        "tiff-bomb": tiff_claiming(200_000, 200_000),
+        "tiff-cut-half": half(TIFF),
+        "tiff-directory-outside": patched(TIFF, 4, (10_000_000).to_bytes(4, "little")),
+        "tiff-float": encoded(Image.fromarray(np.zeros((HEIGHT, WIDTH), np.float32)), "TIFF"),
+        "bmp-runs-bomb": bmp_of_runs(9999, 10_000, b"\0\1"),
+        "bmp-bomb": BMP[:18] + (60_000).to_bytes(4, "little") * 2 + BMP[26:],
+        "bmp-0x0": BMP[:18] + bytes(8) + BMP[26:],
         "bmp-cut-header": BMP[:30],
         "bmp-cut-half": half(BMP),
-        "tiff-cut-8": TIFF[:8],
-        "tiff-cut-half": half(TIFF),
-        "tiff-lzw-cut": half(encoded(PICTURE, "TIFF", compression="tiff_lzw")),
-        "tiff-directory-outside": patched(TIFF, 4, (10_000_000).to_bytes(4, "little")),
+        "pgm-text-bomb": b"P2\n10000 9999\n255\n" + 100 * b"1 ",
+        "ppm-long-number": b"P6 " + b"0" * 5000 + b"%d %d 255\n" % (WIDTH, HEIGHT) + PICTURE.tobytes(),
         "ppm-cut-half": half(encoded(PICTURE, "PPM")),
         "ppm-bomb": b"P6\n60000 60000\n255\n" + bytes(100),
-        "jp2-cut-header": JP2[:60],
+        "jp2-bomb": JP2.replace(size, 2 * (200_000).to_bytes(4, "big")),
         "jp2-cut-half": half(JP2),
-        "jp2-signature": JP2[:12],
-        "j2k-signature": J2K[:4],
         "j2k-cut-header": J2K[:60],
         "j2k-0x0": j2k_claiming(0, 0),
         "j2k-bomb": j2k_claiming(2**31, 2**31),

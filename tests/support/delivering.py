@@ -14,7 +14,6 @@ import numpy as np
 
 from gpuloader import GPULoader
 from gpuloader.errors import BadImageError
-from gpuloader.images.formats import FORMATS
 
 SIZE, RESIZE = 32, 36
 
@@ -57,13 +56,7 @@ def deliver(
     """One epoch of evaluation, 32 pixels square, in values from 0 to 255; keys are those of all samples, in order."""
     log = _Messages()
     logging.getLogger("gpuloader").addHandler(log)
-    overrides = {
-        "CenterCrop": {"size": SIZE},
-        "Resize": {"size": RESIZE},
-        "dtype": "uint8",
-        "Normalize": None,
-        "formats": FORMATS,
-    }
+    overrides = {"CenterCrop": {"size": SIZE}, "Resize": {"size": RESIZE}, "dtype": "uint8", "Normalize": None}
     arguments = {"preset": {"imagenet_eval": overrides}, **kwargs}
     try:
         with GPULoader(list(tar), batch_size, device_id, output="dict", label_from=None, **arguments) as loader:

@@ -31,8 +31,7 @@ __all__ = ["functional", "parameters_of", "torchvision", "transforms"]
 
 
 def parameters_of(ours: Transform) -> dict[str, Any]:
-    """Those of torchvision's transform of the same name: it has none that were added to ours later."""
+    """Those of torchvision's transform of the same name: it has no `pad` and no `count`."""
     parameters = {field: getattr(ours, field.name) for field in fields(ours)}  # type: ignore[arg-type]
-    return {
-        each.name: value for each, value in parameters.items() if each.name not in ours.later or value != each.default
-    }
+    own = ("pad", "count")
+    return {each.name: value for each, value in parameters.items() if each.name not in own or value != each.default}

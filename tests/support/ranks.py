@@ -9,7 +9,7 @@ from warm import Program
 
 BEGIN = """
 import sys; import torch.distributed as dist; from torch.distributed.device_mesh import init_device_mesh
-from gpuloader.errors import ConfigError; from gpuloader.loading.world import World, agree
+from gpuloader import World; from gpuloader.errors import ConfigError; from gpuloader.loading.agreement import agree
 meeting, rank, arguments = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 dist.init_process_group('gloo', init_method=f'file://{meeting}', rank=rank, world_size=%d)
 """

@@ -35,11 +35,9 @@ def test_yaml_has_a_field_as_its_class_and_options(text: str, expected: object) 
         ("Box: png", r"\{'Box': 'png'\} for 'it': allowed is .* \(did you mean Boxes\?\)"),
         ("{}", "allowed is"),
         ("{Mask: png, Boxes: png}", "allowed is"),
-        ("Boxes: {format: xywh}", "source is missing"),
-        ("Boxes: {source: 'json:a', formt: xywh}", r"Boxes has no 'formt' \(did you mean format\?\)"),
-        ("Boxes: {source: 'json:a', keys: 5}", "keys=5.: allowed is a list of keys"),
+        ("Boxes: {format: xywh}", r"`fields\.it\.source` is missing"),
+        ("Boxes: {source: 'json:a', formt: xywh}", r"`fields\.it\.formt` is an unknown key \(did you mean format\?\)"),
         ("Boxes: 5", r"it=5: allowed is a Boxes\(source="),
-        ("Mask: jpg", 'allowed are "png", "npy"'),
     ],
 )
 def test_a_field_of_yaml_that_is_wrong_is_an_error(text: str, message: str) -> None:

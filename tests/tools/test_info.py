@@ -145,7 +145,7 @@ def test_folders_are_classes_where_they_are_asked_for(tmp_path: Path) -> None:
 
 def test_the_memory_is_that_of_the_buffers(tmp_path: Path) -> None:
     tars = write_samples(tmp_path, 40, sizes=[(60, 80)])
-    info = describe_shards(tars, preset="raw_uint8", batch_size=10, prefetch=3)
+    info = describe_shards(tars, preset="raw_uint8", batch_size=10, decoder={"prefetch": 3})
     memory = info.memory
     assert (memory.preset, memory.batch_size, memory.prefetch) == ("raw_uint8", 10, 3)
     # Of the pictures of 60 x 80 the middle 224 of 256 are decoded; 3 batches wait, one is made, one the loop has.
@@ -162,12 +162,12 @@ def test_the_memory_is_that_of_the_largest_epoch(tmp_path: Path) -> None:
     tars = write_samples(tmp_path, 4, sizes=[(60, 80)])
     growing = Compose([RandomResizedCrop({0: 16, 2: 64, 4: 48})])
     assert growing.largest_epoch == 2
-    estimate = describe_shards(tars, preset=growing, batch_size=4, prefetch=3).memory
+    estimate = describe_shards(tars, preset=growing, batch_size=4, decoder={"prefetch": 3}).memory
     assert estimate.output_bytes == 5 * 4 * 64 * 64 * 3 * 4
     with GPULoader(tars, 4, "cpu", preset=growing) as loader:
         assert run_of(loader).largest.shapes == [(64, 64)]
     padded = Compose([Resize({0: 30, 2: 60})], batch={"pad": 32})
-    estimate = describe_shards(tars, preset=padded, batch_size=4, prefetch=3).memory
+    estimate = describe_shards(tars, preset=padded, batch_size=4, decoder={"prefetch": 3}).memory
     assert estimate.output_bytes == 5 * 4 * 64 * 96 * (3 * 4 + 1)  # a byte for `pixel_mask`
 
 
@@ -250,10 +250,10 @@ def test_buckets_count_known_bad_images_as_a_loader_does(tmp_path: Path) -> None
     )
     write_quarantine(known := tmp_path / "bad.jsonl", ShardSet.open([tar]), {0: "no image", 1: "cut"})
     buckets = Buckets(sizes=((48, 64), (48, 24), (24, 48)))
-    found = describe_shards(tar, buckets=buckets, known_bad=known).buckets
+    sampling, on_error = {"buckets": buckets}, BadImages(known=known)
+    found = describe_shards(tar, sampling=sampling, on_error=on_error).buckets
     assert found is not None
     assert [each.cropped for each in found] == [0, 0, 0]  # the picture of 30 x 80 is replaced
-    sampling, on_error = {"buckets": buckets}, BadImages(known=known)
     with GPULoader(tar, 1, None, output="dict", sampling=sampling, on_error=on_error) as loader:
         delivered = Counter((*batch["image"].shape[2:],) for batch in loader)
     assert {(each.height, each.width): each.samples for each in found} == delivered

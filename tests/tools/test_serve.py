@@ -7,12 +7,10 @@ import io
 import json
 import socket
 import tarfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread, active_count
-from threading import enumerate as enumerate_threads
+from threading import Thread
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -33,10 +31,10 @@ from gpuloader import Compose
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import ConfigError
 from gpuloader.recipe import load_preset
-from gpuloader.tools.serve import MOST_CONNECTIONS, PER_PAGE, Api, make_server
+from gpuloader.tools.serve import PER_PAGE, Api, make_server
 from gpuloader.tools.show import Gallery
 
-pytestmark = pytest.mark.slow(kept=35, of="page")
+pytestmark = pytest.mark.slow(kept=25, of="page")
 
 MARKUP = "<img src=x onerror=alert(1)>"
 BAD, DAMAGED = 30, 31
@@ -98,58 +96,6 @@ def ask_picture(port: int, path: str, **query: object) -> Image.Image:
     status, headers, content = ask(port, f"/api/{path}?{urlencode(query)}")
     assert (status, headers["Content-Type"]) == (200, "image/png"), content
     return Image.open(io.BytesIO(content))
-
-
-# --- slow clients
-
-
-def test_clients_that_say_nothing_keep_nobody_from_the_page(gallery: Gallery) -> None:
-    threads = active_count()
-    with served(gallery) as port, ExitStack() as idle:
-        for _ in range(200):
-            idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
-        for _ in range(3):
-            assert ask_json(port, "data")["samples"] == 60
-            assert active_count() <= threads + 1 + MOST_CONNECTIONS
-
-
-@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
-def test_a_request_that_comes_byte_by_byte_is_ended(
-    gallery: Gallery, monkeypatch: pytest.MonkeyPatch, sent: bytes
-) -> None:
-    monkeypatch.setattr("gpuloader.tools.serve.SLOWEST_SECONDS", 1.0)
-    with served(gallery) as port, socket.create_connection(("127.0.0.1", port)) as client:
-        client.sendall(sent)
-        client.settimeout(0.1)
-        for _ in range(200):
-            try:
-                client.sendall(b"x")
-                assert b"200" not in client.recv(1000)
-            except TimeoutError:
-                continue
-            except ConnectionError:
-                pass
-            break
-        else:
-            pytest.fail("it was never ended")
-
-
-def test_a_client_that_does_not_take_its_answer_is_ended(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuloader.tools.serve.SLOWEST_SECONDS", 1.0)
-    monkeypatch.setattr("gpuloader.tools.serve.PAGE", bytes(64 << 20))
-    with served(gallery) as port:
-        before = set(enumerate_threads())
-        client = socket.create_connection(("127.0.0.1", port), timeout=300)
-        client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        while not (answering := {each for each in enumerate_threads() if each.is_alive()} - before):  # once it runs
-            time.sleep(0.01)
-        for thread in answering:
-            thread.join(timeout=300)
-        received = 0
-        with client, suppress(ConnectionError):
-            while data := client.recv(1 << 20):
-                received += len(data)
-        assert received < 64 << 20
 
 
 # --- over HTTP
@@ -275,14 +221,9 @@ def test_a_bad_image_is_told_with_its_cause(port: int, sample: int, cause: str) 
         ("/api/sample?id=60", 400, "id='60': allowed is an integer from 0 to 59"),
         ("/api/sample?id=٣", 400, "id="),
         ("/api/sample?id=1&epoch=4294967296", 400, "epoch='4294967296': allowed is an integer from 0 to 4294967295"),
-        ("/api/sample?id=1&seed=18446744073709551616", 400, "seed="),
         ("/api/sample?id=1&seed=" + "9" * 5000, 400, "seed="),
         ("/api/sample?id=1&preset=/etc/passwd", 400, "preset='/etc/passwd': allowed are mine.yaml, "),
-        ("/api/version?id=1&view=1", 400, "view='1': allowed is an integer from 0 to 0"),
-        ("/api/original?id=1&side=1025", 400, "side='1025': allowed is an integer from 1 to 1024"),
-        ("/api/version?id=1&targets=2", 400, "targets='2': allowed is an integer from 0 to 1"),
         ("/api/samples?" + "&".join(f"a{n}=1" for n in range(21)), 400, "Max number of fields exceeded"),
-        ("http://[x/", 400, "Invalid IPv6 URL"),
         ("/show.html", 404, "there is no page /show.html; the page is at /"),
         ("/../../../../etc/passwd", 404, "there is no "),
     ],
@@ -299,20 +240,16 @@ def test_the_page_is_served_to_this_machine(port: int, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["example.com", "example.com:{port}", "", "localhost.example.com", "127.0.0.1.nip.io:{port}", "localhost:x"]
+    "host", ["example.com:{port}", "", "localhost.example.com", "127.0.0.1.nip.io:{port}", "localhost:x"]
 )
-@pytest.mark.parametrize("path", ["/", "/api/data", "/api/original?id=0"])
-def test_a_name_that_leads_here_from_elsewhere_is_refused(port: int, host: str, path: str) -> None:
-    status, _, content = ask(port, path, Host=host.format(port=port))
-    assert status == 403
-    assert "127.0.0.1" in json.loads(content)["error"]
+def test_a_name_that_leads_here_from_elsewhere_is_refused(port: int, host: str) -> None:
+    status, _, content = ask(port, "/api/original?id=0", Host=host.format(port=port))
+    assert (status, "127.0.0.1" in json.loads(content)["error"]) == (403, True)
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+@pytest.mark.parametrize("method", ["POST", "OPTIONS"])
 def test_only_get_is_answered(port: int, method: str) -> None:
-    status, headers, content = ask(port, "/", method)
-    assert (status, headers["Content-Type"]) == (501, "application/json")
-    assert method in json.loads(content)["error"]
+    assert ask(port, "/", method)[0] == 501
 
 
 def test_no_other_site_can_show_the_pictures_or_run_in_the_page(port: int) -> None:
@@ -324,18 +261,12 @@ def test_no_other_site_can_show_the_pictures_or_run_in_the_page(port: int) -> No
         assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_it_listens_on_this_machine_alone(gallery: Gallery) -> None:
+def test_it_listens_on_this_machine_alone_and_a_port_that_is_taken_is_a_message(gallery: Gallery) -> None:
     with make_server(gallery, "mine", PRESET, 0, 0) as server:
         assert server.server_address[0] == "127.0.0.1"
-
-
-def test_a_port_that_is_taken_is_a_message(gallery: Gallery) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = other.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {taken} cannot be used .*in use.* or 0 for any"):
-            make_server(gallery, "mine", PRESET, 0, taken)
-    with pytest.raises(ConfigError, match="port 70000 cannot be used"):
-        make_server(gallery, "mine", PRESET, 0, 70000)
+        for port in (server.server_port, 70_000):
+            with pytest.raises(ConfigError, match=f"port {port} cannot be used .* or 0 for any"):
+                make_server(gallery, "mine", PRESET, 0, port)
 
 
 def test_one_that_leaves_in_the_middle_leaves_no_traceback(port: int, capfd: pytest.CaptureFixture[str]) -> None:
@@ -474,9 +405,7 @@ def test_pixels_parameters_and_window_are_the_librarys(page: Page, gallery: Gall
 
 @needs_browser
 def test_a_key_that_is_html_stays_text(page: Page) -> None:
-    page.press(Keys.ARROW_RIGHT)
-    page.wait(lambda: page.title == "0001")
-    page.press(Keys.ARROW_RIGHT)
+    page.all("#grid .tile")[2].click()
     page.wait(lambda: page.title == MARKUP)
     assert page.keys[2] == MARKUP
     assert page.all("h2 img") == []

@@ -113,7 +113,7 @@ def recipes(picture: bytes) -> None:
     compose = Compose([RandomResizedCrop(128), ColorJitter(0.4), Normalize([0.5] * 3, [0.5] * 3)])
     Compose([Resize([192, 256]), RandomRotation([-10, 10], fill=[1, 2, 3]), RandomErasing(value=[0, 0, 1])])
     Compose([Resize((192, 256)), RandomApply([ColorJitter(hue=[0, 0.1])]), RandomChoice([Grayscale()], p=[1])])
-    Compose([RandomResizedCrop({0: 96, 30: 128}, scale=[0.2, 1]), Pad([1, 2, 3, 4])], formats=["jpeg"])
+    Compose([RandomResizedCrop({0: 96, 30: 128}, scale=[0.2, 1]), Pad([1, 2, 3, 4])], layout="nchw")
     Compose(views=[View([CenterCrop(96)], count=2), View([CenterCrop(96)])], mix=Mix(10, mixup_alpha=0.2))
     mixed = Compose([CenterCrop(96)], mix={"num_classes": 10, "mixup_alpha": 0.2})
     assert_type(mixed.mix, Mix | None)

@@ -20,8 +20,6 @@ from delivering import RESIZE, SIZE, Delivered, deliver, deliver_each, process
 from making import jpeg, write_shard
 from PIL import Image
 
-from gpuloader.images.formats import FORMATS
-
 Samples: TypeAlias = list[tuple[str, bytes]]
 
 BAD = bad_kinds()
@@ -224,7 +222,7 @@ def test_no_good_sample_is_lost_when_training_shuffled(tmp_path: Path, loaders: 
     # A random window may lie beside damage that evaluation meets: such an image is delivered. A good one always is.
     samples = laid_out(4, "first")
     tar = shard(tmp_path, "mixed", samples)
-    overrides = {"RandomResizedCrop": {"size": SIZE}, "formats": FORMATS}
+    overrides = {"RandomResizedCrop": {"size": SIZE}}
     arguments = {"preset": {"imagenet_train": overrides}, "last_batch": "partial"}
     run = loaders.submit(deliver, [tar], 32, [key for key, _ in samples], **arguments, **REPLACE).result()
     keys = [key for key, _ in run.images]

@@ -215,7 +215,7 @@ def test_a_process_without_memory_to_spare_is_a_finding_that_is_saved(
 
 @pytest.mark.usefixtures("server")
 def test_a_process_that_dies_is_a_crash_and_is_replaced() -> None:
-    worker, job = Worker(1 << 30), Job("json", range(3), 0)
+    worker, job = Worker(1 << 30), Job("tar", range(3), 0)
     assert worker.ask(job).outcomes.total() == 3
     for process in active_children():
         process.kill()

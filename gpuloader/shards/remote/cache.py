@@ -35,7 +35,7 @@ from pathlib import Path
 import platformdirs
 
 from gpuloader.errors import ConfigError, DataError, IndexFileError, RemoteError, ShardChangedError
-from gpuloader.shards.index import ShardIndex
+from gpuloader.shards.index import Index
 from gpuloader.shards.index_files import INDEX_SUFFIX
 from gpuloader.shards.remote.indexes import NO_TIME, load_index, save_index, scan_descriptor
 from gpuloader.shards.remote.store import Entry, RemoteShard, Version
@@ -290,7 +290,7 @@ class ShardCache:
         os.utime(file.fileno(), ns=(time.time_ns(), NO_TIME))
         os.fsync(file.fileno())
 
-    def _check_content(self, entry: Entry, index: ShardIndex) -> None:
+    def _check_content(self, entry: Entry, index: Index) -> None:
         """Raises IndexFileError if this loader's index does not match the content in the cache."""
         if entry.digest is None:
             return

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from gpuloader.errors import IndexFileError
-from gpuloader.shards.index import ShardIndex
+from gpuloader.shards.index import Index
 from gpuloader.shards.index_files import INDEX_SUFFIX
 from gpuloader.shards.remote.store import Entry
 from gpuloader.shards.remote.waiting import Wanted
@@ -30,10 +29,10 @@ NO_TIME = 0
 _log = logging.getLogger("gpuloader")
 
 
-def load_index(path: Path, entry: Entry) -> ShardIndex | None:
+def load_index(path: Path, entry: Entry) -> Index | None:
     """Reads an index from a file of the cache; None if it is missing or not valid."""
     try:
-        return _check_fits(ShardIndex.read(path, entry.version.size_bytes), str(path), entry)
+        return Index.read(path, entry.version.size_bytes)
     except FileNotFoundError:
         return None
     except (IndexFileError, OSError) as error:
@@ -41,7 +40,7 @@ def load_index(path: Path, entry: Entry) -> ShardIndex | None:
         return None
 
 
-def save_index(index: ShardIndex, path: Path, entry: Entry) -> None:
+def save_index(index: Index, path: Path, entry: Entry) -> None:
     """Writes an index to a file of the cache."""
     try:
         index.save(path)
@@ -49,29 +48,22 @@ def save_index(index: ShardIndex, path: Path, entry: Entry) -> None:
         _log.warning("the index of %s cannot be saved, so it will be made again next time: %s", entry.shard, error)
 
 
-def index_beside(entry: Entry, wanted: Wanted) -> ShardIndex | None:
+def index_beside(entry: Entry, wanted: Wanted) -> Index | None:
     """Reads the index beside the shard on the store; None if it is missing or not valid."""
     beside = entry.shard.beside(INDEX_SUFFIX)
     data = beside.read_small(MOST_GIVEN_BYTES, wanted)
     if data is None:
         return None
     try:
-        return _check_fits(ShardIndex.parse(data, str(beside)), str(beside), entry)
+        index = Index.parse_one(data, str(beside))
+        index.check_fresh(entry.version.size_bytes, None)
+        return index
     except IndexFileError as error:
         _log.info("%s; the file is ignored", error)
         return None
 
 
-def _check_fits(index: ShardIndex, name: str, entry: Entry) -> ShardIndex:
-    if index.shard_bytes != entry.version.size_bytes:
-        raise IndexFileError(
-            f"{name} is stale: {entry.shard} has {entry.version.size_bytes} bytes, the index was made for "
-            f"{index.shard_bytes}"
-        )
-    return replace(index, shard_mtime_ns=NO_TIME)
-
-
-def scan_parts(entry: Entry, wanted: Wanted) -> ShardIndex | None:
+def scan_parts(entry: Entry, wanted: Wanted) -> Index | None:
     """Makes an index by range requests; None if they would read too much, or if the store does not support them."""
     if not entry.version.ranges or entry.version.size_bytes <= _FIRST_BYTES:
         return None
@@ -113,7 +105,7 @@ class _Parts:
         return data
 
 
-def scan_descriptor(fd: int, entry: Entry) -> ShardIndex:
+def scan_descriptor(fd: int, entry: Entry) -> Index:
     """Makes the index of a downloaded shard.
 
     Raises:

@@ -10,7 +10,7 @@ from random import Random
 from typing import TypeVar
 
 from gpuloader.helpers.progress import follow
-from gpuloader.shards.index import ShardIndex
+from gpuloader.shards.index import Index
 from gpuloader.shards.remote.cache import ShardCache, close_shard
 from gpuloader.shards.remote.indexes import index_beside, load_index, save_index, scan_descriptor, scan_parts
 from gpuloader.shards.remote.requests import forget_listings
@@ -25,9 +25,7 @@ _SCANS = 4
 _SHOWN = 100
 
 
-def open_remote(
-    shards: Sequence[RemoteShard], cache: ShardCache, progress: bool = False
-) -> list[tuple[Entry, ShardIndex]]:
+def open_remote(shards: Sequence[RemoteShard], cache: ShardCache, progress: bool = False) -> list[tuple[Entry, Index]]:
     """Finds the shards' versions and indexes; shows progress bars on stderr if that takes long.
 
     Raises:
@@ -58,7 +56,7 @@ def open_remote(
     return [(replace(entry, digest=partial(bytes, index.digest())), index) for entry, index in opened]
 
 
-def _look_up(shard: RemoteShard, cache: ShardCache, wanted: Wanted) -> tuple[Entry, ShardIndex | None]:
+def _look_up(shard: RemoteShard, cache: ShardCache, wanted: Wanted) -> tuple[Entry, Index | None]:
     """Finds the current version of a shard, and its index if there is one already."""
     entry = Entry(shard, shard.version(wanted))
     index = _load_kept(entry, cache)
@@ -67,12 +65,12 @@ def _look_up(shard: RemoteShard, cache: ShardCache, wanted: Wanted) -> tuple[Ent
     return entry, index
 
 
-def _load_kept(entry: Entry, cache: ShardCache) -> ShardIndex | None:
+def _load_kept(entry: Entry, cache: ShardCache) -> Index | None:
     index = load_index(cache.index_file(entry), entry)
     return index if index is not None else load_index(cache.given_index_file(entry), entry)
 
 
-def open_again(entry: Entry, cache: ShardCache, wanted: Wanted) -> ShardIndex:
+def open_again(entry: Entry, cache: ShardCache, wanted: Wanted) -> Index:
     """Opens the index of a version of a shard, which may be in the cache; raises as `open_remote`."""
     if (index := _load_kept(entry, cache)) is not None:
         return index

@@ -13,7 +13,8 @@ import torch
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from gpuloader.loading.reader import EncodedBatch, ReadAhead, Reader
+from gpuloader.helpers.read_ahead import ReadAhead
+from gpuloader.loading.reader import EncodedBatch, Reader
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import read_cached
 from gpuloader.plan import AllSamples, Cursor, Plan
@@ -83,7 +84,8 @@ def decode(
         task: its threads, batch and device.
         whole: decode whole files, not only the regions that the recipe needs.
     """
-    batches = ReadAhead(Reader(Run(plan, shards, preset)), plan, Cursor(), depth=_PREFETCH + 1)
+    reader = Reader(Run(plan, shards, preset))
+    batches = ReadAhead(reader.calls(Cursor()), _PREFETCH + 1, "gpuloader-reader")
     in_flight: list[EncodedBatch] = []
 
     def source() -> tuple[Any, ...]:
@@ -118,7 +120,7 @@ def decode(
     def epoch(number: int) -> Iterator[Images]:
         for _ in range(plan.steps):
             [output] = next(iterator)
-            batches.release(in_flight.pop(0))
+            reader.arenas.append(in_flight.pop(0).arena)
             yield output["image"]
 
     return epoch

@@ -1,21 +1,18 @@
 """torch's DataLoader with torchvision's transforms; the variant is the decoder.
 
     pil          Pillow, transforms on its images; Pillow always antialiases
-    decode_jpeg  torchvision.io.decode_jpeg, transforms on tensors
-    simplejpeg   libjpeg-turbo through simplejpeg, transforms on tensors: where decode_jpeg cannot be loaded
+    simplejpeg   libjpeg-turbo through simplejpeg, transforms on tensors; its own decode_jpeg needs CUDA's libraries
 
 Workers hand over uint8 batches, and the loop normalises: a quarter of the bytes go through shared memory.
 """
 
 from __future__ import annotations
 
-import ctypes
 import io
 import json
 import sys
 import types
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -49,13 +46,11 @@ except RuntimeError:  # its compiled operators need CUDA's libraries; its transf
     _operators = torch.library.Library("torchvision", "DEF")
     _operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     sys.modules["torchvision._meta_registrations"] = types.ModuleType("torchvision._meta_registrations")
-    import torchvision
+    import torchvision  # noqa: F401
 
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
-
-DECODERS = ("pil", "decode_jpeg", "simplejpeg")
 
 
 def make(task: Task) -> Loader:
@@ -94,7 +89,7 @@ class Pictures(Dataset[torch.Tensor]):
 
     def __init__(self, task: Task) -> None:
         self._images = tars.Images(task.shards)
-        self._decode = _decoder(task.variant)
+        self._decode = DECODE[task.variant]
         self._transform = v2.Compose(_transforms(task))
 
     def __len__(self) -> int:
@@ -222,22 +217,10 @@ def _decode_simplejpeg(data: bytes) -> torch.Tensor:
     return torch.from_numpy(simplejpeg.decode_jpeg(data)).permute(2, 0, 1)
 
 
-def _decode_torchvision(data: bytes) -> torch.Tensor:
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    return decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB)
-
-
-def _decoder(variant: str) -> Callable[[bytes], Image.Image | torch.Tensor]:
-    """A function of a module, which other processes can be given."""
-    if variant == "decode_jpeg":
-        ctypes.CDLL(str(Path(torchvision.__file__).with_name("image.so")))  # says why, where it cannot be loaded
-    return {
-        "pil": _decode_pil,
-        "decode_jpeg": _decode_torchvision,
-        "simplejpeg": _decode_simplejpeg,
-    }[variant]
-
+DECODE: dict[str, Callable[[bytes], Image.Image | torch.Tensor]] = {
+    "pil": _decode_pil,
+    "simplejpeg": _decode_simplejpeg,
+}
 
 if __name__ == "__main__":
-    main(make, DECODERS)
+    main(make, tuple(DECODE))

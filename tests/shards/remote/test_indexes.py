@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forging import with_column
 from making import jpeg, write_samples, write_shard
 from serving import ENDLESS_BYTES, Server
 from synthetic import with_columns
 
 from gpuloader.errors import IndexFileError, RemoteError, ShardChangedError, ShardNotFoundError, TarError
-from gpuloader.shards import ShardIndex, ShardSet, open_index, resolve_shards
+from gpuloader.shards import Index, ShardSet, open_index, resolve_shards
 from gpuloader.shards.remote import RemoteShard, ShardCache, open_remote
 from gpuloader.shards.scan import scan
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def opened(server: Server, folder: Path, *names: str) -> list[ShardIndex]:
+def opened(server: Server, folder: Path, *names: str) -> list[Index]:
     shards = [RemoteShard(f"{server.url}/{name}") for name in names]
     return [index for _, index in open_remote(shards, ShardCache(folder, ROOM))]
 
@@ -115,13 +115,11 @@ def a_page(path: Path) -> None:
 
 
 def of_another_size(path: Path) -> None:
-    index = scan(path.with_suffix(""))
-    replace(index, shard_bytes=index.shard_bytes + 512).save(path)
+    path.write_bytes(with_column(path.read_bytes(), "shard_bytes", lambda sizes: sizes + 512))
 
 
 def forged(path: Path) -> None:
-    index = scan(path.with_suffix(""))
-    with_columns(index, component_extension=index.column("component_extension") + 1).save(path)
+    path.write_bytes(with_column(path.read_bytes(), "component_extension", lambda numbers: numbers + 1))
 
 
 @pytest.mark.parametrize("make_wrong", [damaged, a_page, of_another_size, forged])

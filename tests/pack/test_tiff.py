@@ -10,7 +10,7 @@ from bad_images import tiff
 from making import encoded, picture
 from verdicts import verdict
 
-from gpuloader.images.gate import admit
+from gpuloader.pack.rare_formats import decode
 
 HEIGHT, WIDTH = 48, 64
 PICTURE = picture(HEIGHT, WIDTH)
@@ -59,8 +59,8 @@ LAST_IS_SHORT = rows_of(PIXELS, 20)  # strips of 20, 20 and 8 rows
 
 
 def check(data: bytes) -> str | np.ndarray:
-    admitted = verdict(admit, np.frombuffer(data, np.uint8))
-    return admitted if isinstance(admitted, str) else admitted[0][-PIXELS.nbytes :].reshape(PIXELS.shape)
+    decoded = verdict(decode, data)
+    return decoded if isinstance(decoded, str) else np.asarray(decoded)
 
 
 @pytest.mark.parametrize(

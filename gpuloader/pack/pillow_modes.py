@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from PIL import Image
 
+ORIENTATION = 0x0112
+"""The EXIF tag."""
+
 # Pillow turns TIFFs by their orientation, but no other format; the library turns none.
 TURNED_BACK = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,

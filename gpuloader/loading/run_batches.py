@@ -1,0 +1,166 @@
+"""`RunBatches`: the decoded batches of a run, from any cursor on.
+
+plan, shards -> Reader -> ReadAhead -> Decoding -> RunBatches
+                (a thread)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpuloader.errors import DeviceError, LoaderError
+from gpuloader.helpers.read_ahead import ReadAhead
+from gpuloader.internals.dali import is_out_of_memory
+from gpuloader.loading.decoding import Decoding
+from gpuloader.loading.memory import explain_lack_of_memory
+from gpuloader.loading.quarantine import Quarantine
+from gpuloader.loading.reader import EncodedBatch, Reader
+from gpuloader.loading.run import Run
+from gpuloader.plan import Cursor, Draws
+from gpuloader.recipe import Drawn
+from gpuloader.shards import Arena
+
+MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may reserve memory of this size for each image of a batch
+_DRAWN = 1000  # windows, of which the largest counts
+_ROUNDED_UP_PIXELS = 256  # a cut has whole restart intervals at both sides
+
+
+def largest_decoded(run: Run) -> tuple[int, int]:
+    """Returns about the height and width of the largest image that the decoder gets; (0, 0) if no size is known."""
+    height, width = run.shards.largest_image(min(run.recipe.max_pixels, MOST_HINTED_PIXELS))
+    if not (run.shards.seekable and height):
+        return height, width
+    regions = run.largest.draw(Draws(0, 0, np.arange(_DRAWN)), np.tile([height, width], (_DRAWN, 1))).region
+    rows, columns = ((regions[:, 2:] - regions[:, :2]).max(0) + _ROUNDED_UP_PIXELS).tolist()
+    return min(height, rows), min(width, columns)
+
+
+class RunBatches:
+    """The decoded batches of a run. They continue into the next epochs, so nothing stalls there.
+
+    An image that cannot be decoded does not end them: its batch is read again, with a replacement in that row. Any
+    other error ends the threads and the pipeline, and the next batch begins new ones.
+
+    Args:
+        quarantine: the bad images of the batches are added to it. The reader tries its suspects one by one; images on
+            which decoding fails become suspects.
+    """
+
+    def __init__(self, run: Run, quarantine: Quarantine) -> None:
+        self.run = run
+        self._quarantine = quarantine
+        self._reading: _Reading | None = None
+        self._decoding: Decoding[EncodedBatch] = Decoding(
+            run.recipe, run.decoder, run.device_id, run.plan.batch_size, partial(largest_decoded, run)
+        )
+        self._cursor: Cursor | None = None  # of the next batch; None before the first, and within a step
+
+    @property
+    def begun(self) -> bool:
+        """Whether threads or a pipeline run."""
+        return self._reading is not None
+
+    @property
+    def ready(self) -> int:
+        """The batches that are read and wait to be decoded."""
+        return 0 if self._reading is None else self._reading.batches.ready
+
+    def decode(self, cursor: Cursor) -> tuple[EncodedBatch, list[Any]]:
+        """Returns the batch at the cursor, and the images of each view: a tensor, or a list of tensors.
+
+        Raises:
+            DeviceError: the memory is full; the message says what took it.
+            TooManyBadImagesError: there are more bad images than the run allows.
+        """
+        try:
+            reading = self._reading
+            if reading is None or self._cursor != cursor:
+                reading = self._go_to(cursor)
+            # None while the step runs: if an interrupt ends it, nobody knows which batches DALI has.
+            self._cursor = None
+            batch, images = self._step(reading, cursor)
+            self._quarantine.add(batch.bad, len(self.run.shards))
+            self._cursor = self.run.plan.at_step(self.run.plan.after(batch.cursor))
+        except BaseException as error:
+            # All batches under way are lost, but not the cursor: the next call starts from it again.
+            self.close()
+            if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
+                raise DeviceError(explain_lack_of_memory(self.run, str(error))) from None
+            raise
+        return batch, images
+
+    def close(self) -> None:
+        """Ends the threads and the pipeline. The next batch begins new ones.
+
+        An interrupt may end this anywhere; then it is called again.
+        """
+        self._cursor = None
+        if self._reading is not None:
+            self._reading.close()
+            self._decoding.close()
+            self._reading = None
+
+    def leave_to_the_parent(self) -> None:
+        """Forgets the threads, in a forked child, which has none of them."""
+        self._reading = self._cursor = None
+
+    def _go_to(self, cursor: Cursor) -> _Reading:
+        """Begins at a cursor, or goes on there with the same pipeline, which first runs the batches that it has."""
+        if self._cursor is None:
+            self.close()
+        self._cursor = None
+        if self._reading is not None:
+            self._reading.close()
+        self._reading = reading = _Reading(self.run, cursor, self._quarantine.suspects)
+        self._decoding.start(reading.batches.take, reading.read_without)
+        return reading
+
+    def _step(self, reading: _Reading, cursor: Cursor) -> tuple[EncodedBatch, list[Any]]:
+        first, end = self.run.plan.share(cursor)
+        if first == end:  # DALI takes no batch without samples
+            batch = reading.reader.read(cursor, Arena())
+            return batch, self._make_no_images(batch.drawn)
+        if (decoded := self._decoding.next()) is None:
+            raise LoaderError("the batches ended before the plan's last step")
+        reading.reader.arenas.append(decoded[0].arena)
+        return decoded
+
+    def _make_no_images(self, drawn: Drawn) -> list[Any]:
+        recipe = self.run.recipe
+        make = partial(torch.empty, dtype=getattr(torch, recipe.graph_dtype), device=self.run.device)
+        shapes = [view.shape for view in drawn.views]
+        return [
+            [] if shape is None else make((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3))
+            for shape in shapes
+        ]
+
+
+class _Reading:
+    """What reads the batches of a run from a cursor on: threads that read them ahead and that download."""
+
+    def __init__(self, run: Run, start: Cursor, suspects: set[int]) -> None:
+        self._suspects = suspects
+        self._downloads = run.shards.ahead(run.plan)
+        self._again: EncodedBatch | None = None  # the batch that was last read again
+        self.reader = Reader(run, suspects, self._downloads)
+        self.batches = ReadAhead(self.reader.calls(start), run.decoder.prefetch + 1, "gpuloader-reader")
+
+    def read_without(self, batch: EncodedBatch, causes: Mapping[int, str]) -> EncodedBatch:
+        """Reads a batch again, and tries the samples that cannot be decoded, which then have replacements."""
+        refused = set(batch.ids[list(causes)].tolist())
+        tried = self._suspects if batch is self._again else set()  # other suspects may be newer than this read
+        if refused <= tried:  # the images are not the cause, or this would never come to an end
+            raise RuntimeError(f"images fail in their batch, but not alone: {', '.join(causes.values())}")
+        self._suspects |= refused
+        self._again = self.batches.make(partial(self.reader.read, batch.cursor, batch.arena))
+        return self._again
+
+    def close(self) -> None:
+        self.batches.close()
+        if self._downloads is not None:
+            self._downloads.close()

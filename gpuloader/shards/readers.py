@@ -1,0 +1,236 @@
+"""Reading parts of shards: of tars on a disk, of tars on stores, and of the files of folders.
+
+Each reader takes rows of (shard, offset, size, address): the number of a shard, bytes of it, and where in memory they
+go. Whoever uses one holds a lock.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from io import FileIO
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import DataError, ShardChangedError
+from gpuloader.helpers.regular_file import check_regular
+from gpuloader.shards.folder import Folder
+from gpuloader.shards.index import Index
+from gpuloader.shards.remote import NO_TIME, Entry, ShardCache, Wanted, check_wanted, close_shard
+
+EncodedImage: TypeAlias = NDArray[np.uint8]
+"""The bytes of an image in a shard, (n,): a file or an array."""
+
+ReadCached: TypeAlias = Callable[[NDArray[np.int64]], None]
+"""Begins to read rows of (file, offset, size, address): asks the disk for them, or reads them and sets size to 0."""
+
+_MOST_OPEN_FILES = 256
+
+
+def ask_for(rows: NDArray[np.int64]) -> None:
+    """Asks the disk for rows of (file, offset, size, address) that will be read, in an order that suits it."""
+    for file, offset, size, _ in rows.tolist():
+        if size:  # a size of 0 would mean the rest of the file
+            os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
+
+
+class Reader(ABC):
+    """Reads rows of some of the shards."""
+
+    @abstractmethod
+    def read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted) -> None:
+        """Reads rows into their views.
+
+        Raises:
+            InterruptedError: they are no longer `wanted`.
+            ShardChangedError: a shard is missing or cut, or is not the one that was indexed.
+            RemoteError: a store does not deliver a shard.
+        """
+
+
+class TarReader(Reader):
+    """Reads tars on a disk. It owns their open files, and limits their number.
+
+    Args:
+        changed: what to do if a shard changed, for errors.
+        read_cached: begins to read.
+        forget: is called with the number of a shard that may not be any more what was read of it before.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[object],
+        index: Index,
+        changed: str,
+        read_cached: ReadCached,
+        forget: Callable[[int], None],
+    ) -> None:
+        self._read_cached = read_cached
+        self._forget = forget
+        self._most_open = _most_open()
+        self._shards = shards
+        self._index = index
+        self._changed = changed
+        self._files: OrderedDict[int, FileIO] = OrderedDict()
+        self._states: dict[int, tuple[int, int, int]] = {}  # device, inode and ctime when last read
+
+    def read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted) -> None:
+        shards = list(dict.fromkeys(rows[:, 0].tolist()))
+        for first in range(0, len(shards), self._most_open):
+            files = {shard: self._file(shard) for shard in shards[first : first + self._most_open]}
+            self.read_files(files, rows, views, wanted)
+            for shard, file in files.items():
+                self._check_state(shard, self.check_unchanged(shard, file))
+
+    def read_files(
+        self, files: Mapping[int, int], rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted
+    ) -> None:
+        """Reads those of the rows whose shards are given here, with their open files."""
+        chosen = np.flatnonzero(np.isin(rows[:, 0], list(files)))
+        to_read = rows[chosen]
+        to_read[:, 0] = [files[shard] for shard in to_read[:, 0].tolist()]
+        for row, end in _read_open(self._read_cached, to_read, [views[each] for each in chosen.tolist()], wanted):
+            shard = self._shards[rows[chosen[row], 0]]
+            raise ShardChangedError(f"{shard} ends before byte {end}: {self._changed}")
+
+    def check_unchanged(self, shard: int, file: int, mtime_ns: int | None = None) -> os.stat_result:
+        """Checks that the file is the indexed one, or has this time; if it is open and deleted, it is unchanged."""
+        stat = os.fstat(file)
+        now = stat.st_size, stat.st_mtime_ns
+        indexed_ns = self._index.shard_mtime_ns.item(shard) if mtime_ns is None else mtime_ns
+        indexed = self._index.shard_bytes.item(shard), indexed_ns
+        if now != indexed:
+            raise ShardChangedError(
+                f"{self._shards[shard]} has (size, mtime_ns) {now}, but it was indexed with {indexed}: {self._changed}"
+            )
+        return stat
+
+    def close(self) -> None:
+        """Closes the files; reading again opens them again."""
+        while self._files:
+            self._close_oldest()
+
+    def _check_state(self, shard: int, stat: os.stat_result) -> None:
+        """Notes whether what was read of a file is what was accepted.
+
+        Whoever overwrites a file can put its old modification time back, but not the time of its last change (ctime).
+        That is no error, because a link, chmod and deletion change it, too; but the gate has to see the images again.
+        It is compared after reading: a change of what was read came before.
+        """
+        # A file that takes the place of another in one step has the same ctime as the one that it displaced.
+        state = stat.st_dev, stat.st_ino, stat.st_ctime_ns
+        if self._states.setdefault(shard, state) != state:
+            self._states[shard] = state
+            self._forget(shard)
+
+    def _file(self, shard: int) -> int:
+        file = self._files.get(shard)
+        if file is None or file.closed:
+            while len(self._files) >= self._most_open:
+                self._close_oldest()
+            path = str(self._shards[shard])
+            try:
+                check_regular(Path(path))
+                file = self._files[shard] = FileIO(path)  # in C, so that no interrupt loses it
+            except OSError as error:
+                raise ShardChangedError(f"{path} can no longer be opened ({error.strerror})") from error
+        self._files.move_to_end(shard)
+        return file.fileno()
+
+    def _close_oldest(self) -> None:
+        """Closes the oldest file and then forgets it. After an interrupt between the two, it is closed again."""
+        shard, file = next(iter(self._files.items()))
+        file.close()
+        del self._files[shard]
+
+
+class StoredReader(Reader):
+    """Reads tars on stores, which it downloads to a cache.
+
+    Args:
+        tars: reads them in the cache.
+    """
+
+    def __init__(self, entries: Mapping[int, Entry], cache: ShardCache, tars: TarReader) -> None:
+        self._entries = entries
+        self._cache = cache
+        self._tars = tars
+
+    def read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted) -> None:
+        for shard in sorted(set(rows[:, 0].tolist())):  # in turn: the cache may not hold two
+            file = self._cache.open_for_batch(self._entries[shard], wanted)
+            try:
+                self._tars.check_unchanged(shard, file, NO_TIME)
+                self._tars.read_files({shard: file}, rows, views, wanted)
+            finally:
+                close_shard(file)
+
+
+class FolderReader(Reader):
+    """Reads the files of folders, some at once."""
+
+    def __init__(self, folders: Mapping[int, Folder], read_cached: ReadCached, forget: Callable[[int], None]) -> None:
+        self._read_cached = read_cached
+        self._forget = forget
+        self._most_open = _most_open()
+        self._folders = folders
+
+    def read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted) -> None:
+        for shard, folder in self._folders.items():
+            chosen = np.flatnonzero((rows[:, 0] == shard) & (rows[:, 2] > 0))
+            for first in range(0, len(chosen), self._most_open):
+                some = chosen[first : first + self._most_open]
+                self._read_some(shard, folder, rows[some], [views[row] for row in some.tolist()], wanted)
+
+    def _read_some(
+        self,
+        shard: int,
+        folder: Folder,
+        rows: NDArray[np.int64],
+        views: Sequence[EncodedImage],
+        wanted: Wanted,
+    ) -> None:
+        numbers = folder.files_at(rows[:, 1])
+        rows[:, 1] -= folder.listing.start[numbers]
+        files: list[int] = []
+        try:
+            for number in numbers.tolist():
+                check_wanted(wanted)
+                files.append(folder.open(number))
+            rows[:, 0] = files
+            for row, _ in _read_open(self._read_cached, rows, views, wanted):
+                number = int(numbers[row])
+                folder.check(number, files[row])
+                raise DataError(f"{folder.path_of(number)} cannot be read whole: check its disk")
+            for number, file in zip(numbers.tolist(), files):
+                if folder.check(number, file):
+                    self._forget(shard)
+        finally:
+            for file in files:
+                os.close(file)
+
+
+def _most_open() -> int:
+    soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(1, min(_MOST_OPEN_FILES, soft_limit // 4 if soft_limit > 0 else _MOST_OPEN_FILES))
+
+
+def _read_open(
+    read_cached: ReadCached, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted
+) -> list[tuple[int, int]]:
+    """Reads rows of (file, offset, size, address); returns (row, end) of those that end before their size."""
+    check_wanted(wanted)
+    left, short = rows.copy(), []
+    read_cached(left)
+    for row in np.flatnonzero(left[:, 2]).tolist():
+        check_wanted(wanted)
+        file, offset, size, _ = rows[row].tolist()
+        if os.preadv(file, [views[row]], offset) != size:
+            short.append((row, offset + size))
+    return short
