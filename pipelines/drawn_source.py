@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuloader.images.gate import admit_all
+from gpuloader.errors import DataError
+from gpuloader.images.gate import admit_each
 from gpuloader.images.orientation import image_orientations
 from gpuloader.pipelines.graph import Source
 from gpuloader.plan import Draws
@@ -31,7 +32,9 @@ def drawn_source(jpegs: Sequence[bytes], preset: AnyPreset, batch_size: int, see
         DataError: an image cannot be decoded; the message names the first one.
     """
     recipe = load_preset(preset)
-    files, sizes = admit_all(jpegs, recipe.max_pixels)
+    files, sizes, refused = admit_each(jpegs, recipe.max_pixels)
+    for number, cause in refused.items():
+        raise DataError(f"image {number} cannot be decoded: {cause}")
     turned = image_orientations(jpegs) if recipe.orientation == "apply" else np.zeros(len(files), np.int64)
 
     def batches() -> Iterator[tuple[list[Any], Drawn] | None]:

@@ -104,19 +104,19 @@ def _find_refused_by_graph(
 
     The graph ends at the decoder, because tracing all of it for each pipeline would take seconds.
     """
-    good, good_drawn = len(images), preset.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([GOOD_SIZE]))
+    images = [*images, good_jpeg()]
+    good_drawn = preset.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([GOOD_SIZE]))
     chosen: Sequence[int] = ()
 
     def source() -> tuple[list[NDArray[np.uint8]], Drawn]:
-        if chosen == [good]:
-            return [good_jpeg()], good_drawn
-        return [images[row] for row in chosen], drawn.take(chosen)
+        is_good = chosen == [len(images) - 1]
+        return [images[row] for row in chosen], good_drawn if is_good else drawn.take(chosen)
 
     running = Running(
         lambda: recipe_pipeline(
             preset=preset,
             source=source,
-            batch_size=good,
+            batch_size=len(images) - 1,
             num_threads=num_threads,
             device_id=device_id,
             prefetch_queue_depth=1,
@@ -126,67 +126,68 @@ def _find_refused_by_graph(
         )
     )
 
-    def decode(rows: Sequence[int]) -> str:
+    def decode(rows: Sequence[int]) -> None:
         nonlocal chosen
         chosen = rows
         if len(rows) == 1 and device_id is not None:
             running.drop()
-        try:
-            running.next()
-        except UndecodableError as error:
-            return str(error)
-        return ""
+        running.next()
 
-    def check_machine() -> None:
-        try:
-            message = decode([good])
-        except RuntimeError as error:
-            message = str(error)
-            if is_out_of_memory(message):
-                raise
-        if message:
-            raise machine_error(message)
-
-    return find_failing(good, decode, check_machine, message)
+    return find_failing(len(images) - 1, decode, message)
 
 
-def find_failing(
-    rows: int, decode: Callable[[Sequence[int]], str], check_machine: Callable[[], object], message: str = ""
-) -> dict[int, str]:
+def find_failing(rows: int, decode: Callable[[Sequence[int]], object], message: str = "") -> dict[int, str]:
     """Returns the rows of a batch that cannot be decoded, with the causes.
 
     DALI's error loses the batch, but names a row. This row is tried alone, and then the batch without it. If no row is
-    named, if the named one can be decoded, or if many rows fail, each row is tried alone.
+    named, if the named one can be decoded, or if many rows fail, each row is tried alone. Before a row is blamed, a
+    good JPEG is decoded.
 
     Args:
         rows: the number of rows.
-        decode: decodes some rows; returns DALI's message, or "" if it can. On a GPU it needs a new pipeline for a row
-            alone, because nvJPEG's decoders may keep data of the image before.
-        check_machine: is called before a row is blamed; raises an error if the machine is the cause.
+        decode: decodes some rows, or raises UndecodableError; the row behind the last is a good JPEG. On a GPU it needs
+            a new pipeline for a row alone, because nvJPEG's decoders may keep data of the image before.
         message: DALI's for this batch, in which its rows may be repeated; unless given, the batch is decoded first.
+
+    Raises:
+        DeviceError: the good JPEG cannot be decoded.
     """
     failing: dict[int, str] = {}
     rest = list(range(rows))
     while rest:
         suspect = None
         if len(rest) > 1 and len(failing) < _MOST_NAMED:
-            message = message or decode(rest)
+            message = message or _error_of(decode, rest)
             if not message:
                 break
             if (named := failed_row(message)) is not None:
-                suspect = rest[named % len(rest)]  # `FilledSource` repeats the rows in their order
+                suspect = rest[named % len(rest)]  # `Feed` repeats the rows in their order
         for row in sorted(rest, key=lambda row: row != suspect):
             rest.remove(row)
-            if message := decode([row]):
-                check_machine()
-                failing[row] = cause_of(message)
+            if message := _error_of(decode, [row]):
+                check_machine(lambda: decode([rows]))
+                cause = decoder_cause(message)
+                failing[row] = f"{_CAUSE}: {cause}" if cause else _CAUSE
                 if row == suspect:
                     break
         message = ""
     return failing
 
 
-def cause_of(message: str) -> str:
-    """Returns the cause of a decoder's failure, from DALI's message."""
-    cause = decoder_cause(message)
-    return f"{_CAUSE}: {cause}" if cause else _CAUSE
+def check_machine(decode_good: Callable[[], object]) -> None:
+    """Decodes a good JPEG; raises DeviceError if this fails, so that no image is the cause."""
+    try:
+        decode_good()
+    except (UndecodableError, RuntimeError) as error:
+        if is_out_of_memory(str(error)):
+            raise
+        raise machine_error(str(error)) from None
+
+
+def _error_of(decode: Callable[[Sequence[int]], object], rows: Sequence[int]) -> str:
+    """Returns DALI's message about an image, or ""."""
+    try:
+        decode(rows)
+    except UndecodableError as error:
+        return str(error)
+    return ""

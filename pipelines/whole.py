@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
 
-from gpuloader.pipelines.blame import good_jpeg, machine_error
-from gpuloader.pipelines.running import Running, UndecodableError
-from gpuloader.pipelines.triage import WITHOUT_ENGINES, find_failing
+from gpuloader.pipelines.blame import good_jpeg
+from gpuloader.pipelines.running import Running
+from gpuloader.pipelines.triage import WITHOUT_ENGINES, check_machine, find_failing
 
 
 class WholeDecoder:
@@ -51,10 +51,8 @@ class WholeDecoder:
             DeviceError: a good JPEG fails, too.
         """
 
-        def decode(rows: Sequence[int]) -> str:
-            return self._find_error([images[row] for row in rows])
-
-        return find_failing(len(images), decode, self.check_machine, message)
+        each = [*images, good_jpeg()]
+        return find_failing(len(images), lambda rows: self._run([each[row] for row in rows]), message)
 
     def check_machine(self) -> None:
         """Decodes a good JPEG.
@@ -62,16 +60,7 @@ class WholeDecoder:
         Raises:
             DeviceError: this fails, so the images are not the cause.
         """
-        if message := self._find_error([good_jpeg()]):
-            raise machine_error(message)
-
-    def _find_error(self, images: Sequence[NDArray[np.uint8]]) -> str:
-        """Returns DALI's message if one of the images cannot be decoded; otherwise ""."""
-        try:
-            self._run(images)
-        except UndecodableError as error:
-            return str(error)
-        return ""
+        check_machine(lambda: self._run([good_jpeg()]))
 
     def _run(self, images: Sequence[NDArray[np.uint8]]) -> Any:  # noqa: ANN401 - DALI's outputs
         self._batch[:] = [list(images)]

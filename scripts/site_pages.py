@@ -35,6 +35,7 @@ TEXT_OF_TABLE = re.compile(r"<p>(?:(?:(?!</p>).)*?\n)??(\|[^\n]*)", re.DOTALL)
 """The first line in a paragraph that begins as the rows of tables do: Markdown took it for text."""
 ALONE = "\n    options: {members: false}"
 """For mkdocstrings: a class without its methods, which are internal."""
+_INHERITED = {"GPULoader": "\n    options: {inherited_members: true}"}
 log = logging.getLogger("mkdocs.hooks.site_pages")  # `--strict` counts its warnings
 
 
@@ -142,7 +143,7 @@ def first_sentence(thing: object) -> str:
 def documented(title: str, where: ModuleType, names: Sequence[str] = (), options: str = "") -> str:
     """A page with a module's docstring and its names."""
     intro = "" if names else f"\n\n{where.__doc__}"
-    each = (f"::: {where.__name__}.{name}{options}" for name in names or where.__all__)
+    each = (f"::: {where.__name__}.{name}{_INHERITED.get(name, options)}" for name in names or where.__all__)
     return "\n\n".join([f"# {title}{intro}", *each])
 
 
@@ -181,7 +182,7 @@ class Docstrings(Extension):
             obj.docstring.value = obj.docstring.value.replace("Example:\n", "Examples:\n")
 
     def on_class_members(self, *, cls: Class, **_: Any) -> None:  # noqa: ANN401
-        if any(str(decorator.value) == "part" for decorator in cls.decorators):
+        if any(str(decorator.value) in ("argument", "part") for decorator in cls.decorators):
             made = inspect.signature(getattr(import_module(cls.module.canonical_path), cls.name))
             names = [Parameter("self", kind=ParameterKind.positional_or_keyword)]
             for each in made.parameters.values():

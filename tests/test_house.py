@@ -6,21 +6,13 @@ import ast
 import re
 import subprocess
 import sys
-from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 ROOT = Path(__file__).resolve().parents[1]
 DRAWN = re.findall(r"^    ((?:\w+/)+) {2,}\S", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
-CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-LAYERS = [layer.split(" | ") for layer in CONTRACTS[0]["layers"]]
 BESIDE = {"configs/presets", "configs/train", "docs", "scripts", "tests", "tests/support"}
 
 # A name that comes, goes or moves changes this, and the changelog.
@@ -94,10 +86,6 @@ PUBLIC = {
 }
 
 
-PUBLIC_ROOMS = {"gpuloader.compat", "gpuloader.pack", "gpuloader.targets"}
-BESIDE_THE_ROOMS = {name for name in PUBLIC if name.count(".") == 1} - PUBLIC_ROOMS
-
-
 def source(module: str) -> ast.Module:
     path = (ROOT / "gpuloader").joinpath(*module.split(".")[1:])
     return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
@@ -137,23 +125,6 @@ def test_modules_that_need_no_further_package_are_attributes() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("room", ["pipelines", "plan", "recipe", "shards", "shards.remote"])
-def test_a_room_has_the_names_that_it_lists(room: str) -> None:
-    listed = import_module(f"gpuloader.{room}")
-    assert [name for name in listed.__all__ if not hasattr(listed, name)] == []
-
-
-def test_what_is_no_room_is_public() -> None:
-    modules = {f"gpuloader.{path.stem}" for path in (ROOT / "gpuloader").glob("*.py")}
-    assert modules - {"gpuloader.__init__"} == BESIDE_THE_ROOMS
-
-
-def module(room: str) -> str:
-    """That of a room, such as gpuloader.shards for gpuloader/shards/remote/, which is a part of it."""
-    parts = room.split("/")
-    return f"gpuloader.{parts[0] if parts[0] == 'pipelines' else parts[1]}"
-
-
 def test_each_room_is_drawn() -> None:
     tree = {
         path.parent.relative_to(ROOT).as_posix()
@@ -164,43 +135,6 @@ def test_each_room_is_drawn() -> None:
     assert sorted(DRAWN) == sorted(f"{room}/" for room in there | BESIDE)
     for room in BESIDE:
         assert (ROOT / room).is_dir()
-
-
-TWINS = {"gpuloader/trainers/"}  # Lightning has two packages, each with classes of its own
-ROOMS = [room for room in DRAWN if room.startswith(("gpuloader/", "pipelines/")) and room not in TWINS]
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_word_is_one_type_in_its_room(room: str) -> None:
-    types = Counter(
-        name
-        for path in (ROOT / room).glob("*.py")
-        for each in ast.parse(path.read_text()).body
-        if (name := name_of_type(each)) and not name.startswith("_")
-    )
-    assert [name for name, often in types.items() if often > 1] == []
-
-
-def name_of_type(statement: ast.stmt) -> str | None:
-    """That of a class or of an alias, such as `Ints: TypeAlias = ...`."""
-    match statement:
-        case ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(name), annotation=ast.Name("TypeAlias")):
-            return name
-    return None
-
-
-def test_each_module_of_internals_has_its_tests() -> None:
-    """They fail where a package does otherwise than it was found to; ruff's SLF keeps private names out of the rest."""
-    modules = {path.stem for path in (ROOT / "gpuloader/internals").glob("[!_]*.py")}
-    assert modules == {path.stem.removeprefix("test_") for path in (ROOT / "tests/internals").glob("test_*.py")}
-
-
-def test_the_rooms_stand_in_the_order_of_the_layers() -> None:
-    rooms = [room for room in DRAWN if room.startswith(("gpuloader/", "pipelines/"))]
-    depth = {name: number for number, layer in enumerate(LAYERS) for name in layer}
-    depths = [depth[module(room)] for room in rooms]
-    assert depths == sorted(depths)
-    assert set(depth) == {*map(module, rooms)} | BESIDE_THE_ROOMS  # the package itself may import all of them
 
 
 def life_of_a_batch() -> list[tuple[str, str]]:

@@ -147,9 +147,15 @@ def test_the_source_is_read_ahead() -> None:
     assert not any(thread.is_alive() for thread in read)
 
 
-def test_a_stage_can_be_used_again_after_break_and_after_an_error() -> None:
-    stage = Stage(EVALUATION)
+def test_a_stage_can_be_used_again_after_break_and_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    built, stage = built_pipelines(monkeypatch), Stage(EVALUATION)
     expected = [images for images, *_ in stage(batches(PNGS, 4, 4, 2))]
+    for left in range(3):  # a loop that was left costs no pipeline, whatever it has under way
+        for number, _ in enumerate(stage(batches(PNGS[::-1], 4, 4, 2))):
+            if number == left:
+                break
+        assert all(map(torch.equal, (images for images, *_ in stage(batches(PNGS, 4, 4, 2))), expected))
+    assert len(built) == 1
 
     def failing() -> Iterator[Any]:
         yield from batches(PNGS, 4, 4)

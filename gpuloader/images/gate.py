@@ -18,7 +18,6 @@ os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # otherwise it prints a me
 
 from nvidia.nvimgcodec import CodeStream
 
-from gpuloader.errors import DataError
 from gpuloader.images.formats import RARE_FORMATS, image_format
 from gpuloader.images.jpeg import check_jpeg
 from gpuloader.images.limits import MAX_PIXELS, Admitted, Refused, cause_in_bytes, check_size
@@ -79,14 +78,6 @@ def admit_each(
         except Refused as error:
             refused[row] = error.cause
     return files, sizes, refused
-
-
-def admit_all(images: Sequence[bytes], max_pixels: int) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64]]:
-    """Returns the same of images that must all pass; raises DataError, which names the first that does not."""
-    files, sizes, refused = admit_each(images, max_pixels)
-    for row, cause in refused.items():
-        raise DataError(f"image {row} cannot be decoded: {cause}")
-    return files, sizes
 
 
 def _cause_in_beginning(encoded: NDArray[np.uint8]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from threading import get_ident
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from torch.utils.data import SequentialSampler
 from typing_extensions import Self
@@ -27,6 +27,39 @@ class Closing:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Resumption(NamedTuple):
+    """A state that was checked.
+
+    Attributes:
+        steps: of its epoch.
+        take: makes the loader go on there.
+    """
+
+    steps: int
+    take: Callable[[], None]
+
+
+class Epochs(Protocol[Item_co]):
+    """What a `MixedLoader` loops over; its length is the steps of an epoch, and `iter` gives a restored epoch's rest.
+
+    Its state has `delivered`, which is 0 at the beginning of an epoch.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Item_co]: ...
+
+    def begin_epoch(self, epoch: int) -> Iterator[Item_co]:
+        """Begins an epoch from its first batch, even if a state was restored in it."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def check_state(self, state: Any) -> Resumption:  # noqa: ANN401
+        """Checks a state without taking it; raises StateError."""
+
+    def close(self) -> None: ...
 
 
 class AnyCursor(Protocol):

@@ -5,55 +5,39 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from inspect import unwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
+from typing import Any, Generic, Literal, overload
 
-import torch
 from torch.profiler import record_function
 from typing_extensions import Never, TypeVar
 
 from gpuloader.errors import LoaderError
 from gpuloader.helpers.forking import at_fork
-from gpuloader.loading.argument_types import (
-    AnyCache,
-    AnyDecoder,
-    AnyDevice,
-    AnyFields,
-    AnyLabels,
-    AnyOutput,
-    AnyPreset,
-    AnySampling,
-    AnyShuffle,
-    AnyWorld,
-    LoaderArguments,
-    OnError,
-)
+from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, leave_out
-from gpuloader.loading.iteration import Closing, EpochSampler, Iteration, Progress
+from gpuloader.loading.facts import LoaderFacts
+from gpuloader.loading.iteration import Closing, Iteration, Progress, Resumption
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.resolving import resolve
-from gpuloader.loading.run import Dataset, Resumed, Run
+from gpuloader.loading.run import Resumed, Run
 from gpuloader.loading.run_batches import RunBatches
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
-from gpuloader.loading.world import World
 from gpuloader.plan import Cursor, LastBatch
-from gpuloader.recipe import Recipe
-from gpuloader.shards import find_class_names
-from gpuloader.shards.class_names import as_list
 
 # A loader's type has what it was given as `output` and `fields`, and `__iter__` says which batch follows from them. So
 # `__init__` needs no overloads, and for a wrong argument type checkers name this argument instead of all overloads.
-Output_co = TypeVar("Output_co", covariant=True, default=AnyOutput)
-Fields_co = TypeVar("Fields_co", covariant=True, default=AnyFields)
-Output = TypeVar("Output", bound=AnyOutput, default=None)
-Fields = TypeVar("Fields", bound=AnyFields, default=tuple[()])
+Output_co = TypeVar("Output_co", covariant=True, default=types.AnyOutput)
+Fields_co = TypeVar("Fields_co", covariant=True, default=types.AnyFields)
+Output = TypeVar("Output", bound=types.AnyOutput, default=None)
+Fields = TypeVar("Fields", bound=types.AnyFields, default=tuple[()])
 
 
-class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
+class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
     """Delivers normalised batches from TAR shards of images; DALI decodes and augments them.
 
     A batch is `(images, labels)`: images (B, 3, size, size) in the recipe's dtype and range, labels int64 (B,), both on
@@ -140,22 +124,22 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         self: GPULoader[Any, Output, Fields],
         tar: Sources,
         batch_size: int,
-        device_id: AnyDevice = "auto",
+        device_id: types.AnyDevice = "auto",
         *,
-        preset: AnyPreset = "imagenet_train",
-        shuffle: AnyShuffle = None,
+        preset: types.AnyPreset = "imagenet_train",
+        shuffle: types.AnyShuffle = None,
         last_batch: LastBatch | None = None,
         seed: int = 0,
         output: Output = None,  # type: ignore[assignment]  # its default says the same
-        label_from: AnyLabels = "default",
+        label_from: types.AnyLabels = "default",
         fields: Fields = (),  # type: ignore[assignment]
-        sampling: AnySampling = None,
-        on_error: OnError = "raise",
-        decoder: AnyDecoder = None,
-        cache: AnyCache = None,
-        world: AnyWorld = None,
+        sampling: types.AnySampling = None,
+        on_error: types.OnError = "raise",
+        decoder: types.AnyDecoder = None,
+        cache: types.AnyCache = None,
+        world: types.AnyWorld = None,
     ) -> None:
-        self._arguments = LoaderArguments(
+        self._arguments = types.LoaderArguments(
             tar=tar,
             batch_size=batch_size,
             device_id=device_id,
@@ -182,88 +166,6 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
 
-    def __len__(self) -> int:
-        """Counts the steps of an epoch, the same on every rank. A resumed epoch has only the steps that are left."""
-        return self._run.plan.steps
-
-    @property
-    def num_batches(self) -> int:
-        """`len(loader)`, under webdataset's and open_clip's name."""
-        return len(self)
-
-    def __repr__(self) -> str:
-        return f"GPULoader({self._run})"
-
-    @property
-    def preset(self) -> Recipe:
-        """The recipe."""
-        return self._run.recipe
-
-    @property
-    def device(self) -> torch.device:
-        """The torch device of the batches."""
-        return self._run.device
-
-    @property
-    def world(self) -> World:
-        """This rank and the number of ranks."""
-        return self._run.world
-
-    @property
-    def classes(self) -> tuple[str, ...] | Any:  # noqa: ANN401 - or None, which checkers would ask about each time
-        """The names of the classes, entry i for label i; None if they are not known."""
-        labels = self._fresh.labels
-        return as_list(find_class_names(self._fresh.shards)) if labels is None else labels.classes
-
-    @property
-    def num_samples(self) -> int:
-        """The samples in an epoch over all ranks, after `sampling`."""
-        return self._run.plan.num_samples
-
-    @property
-    def shapes(self) -> list[tuple[int, int]] | Any:  # noqa: ANN401 - or None
-        """(height, width) of the images of each step that is left in the running or coming epoch; None without buckets.
-
-        They are the same on every rank.
-        """
-        cursor = self._progress.cursor
-        return self._run.plan.shapes(cursor, self._run.plan.steps_left(cursor))
-
-    @property
-    def batch_size(self) -> int:
-        """The samples of this rank in a step."""
-        return self._run.plan.batch_size
-
-    @property
-    def dataset(self) -> Dataset:
-        """All of the data: `len(loader.dataset)` samples, its `classes` and `class_to_idx`."""
-        return Dataset(len(self._fresh.shards), self.classes)
-
-    @property
-    def sampler(self) -> EpochSampler:
-        """For scripts for torch's DataLoader: its `set_epoch` is the loader's.
-
-        Its length is this rank's samples in an epoch.
-        """
-        return EpochSampler(self._run.plan, self.set_epoch)
-
-    @property
-    def batch_sampler(self) -> None:
-        """None, as in torch's DataLoader without a batch sampler. Code that reads `sampler` may also read this."""
-        return None
-
-    if not TYPE_CHECKING:  # checkers say that there are no such methods
-
-        def __getitem__(self, number: object) -> NoReturn:
-            """Raises LoaderError. Without this method, torch's `DataLoader` would accept a loader as a dataset."""
-            raise LoaderError(
-                "a GPULoader has no items by number: loop over it, as in `for images, labels in loader`. It replaces "
-                "torch's DataLoader and its dataset, so do not put it into a DataLoader"
-            )
-
-        def __next__(self) -> NoReturn:
-            raise LoaderError("a GPULoader is not an iterator: loop over it, or call next() on epoch = iter(loader)")
-
     @overload
     def __iter__(self: GPULoader[Any, Never, Any]) -> Iterator[Any]: ...  # where `output` is Any
 
@@ -288,14 +190,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         The epoch begins when you ask for its first batch.
         """
         self._check_open()
-        return _Epoch(self._progress, self._next)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next iteration; a running one is not changed.
-
-        An epoch that `load_state_dict` restored resumes where the state was taken.
-        """
-        self._progress.set_epoch(epoch)
+        return _LoaderEpoch(self._progress, self._next)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns where the loader is in its run, in plain JSON types. Batches count once they are delivered.
@@ -323,7 +218,17 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
             StateError: the state belongs to another version, dataset, recipe, seed or sampling, or its quantum does not
                 allow this number of ranks and batch size; the message names the difference.
         """
-        self._go_on(self._fresh.resume(state))
+        self.check_state(state).take()
+
+    def begin_epoch(self, epoch: int) -> Iterator[B_co]:
+        """Begins an epoch from its first batch, even if a state was restored in it."""
+        self._progress.start = Cursor(epoch)
+        return iter(self)
+
+    def check_state(self, state: Mapping[str, Any]) -> Resumption:
+        """Checks a state as `load_state_dict` does, which then takes it."""
+        resumed = self._fresh.resume(state)
+        return Resumption(resumed.run.plan.steps, partial(self._go_on, resumed))
 
     def stats(self) -> Stats:
         """Returns what the loader has done since it was created."""
@@ -358,7 +263,7 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
         if self._unusable is not None:
             raise LoaderError(f"this loader {self._unusable}: make a new one")
 
-    def _next(self, epoch: _Epoch) -> Any:  # noqa: ANN401
+    def _next(self, epoch: _LoaderEpoch) -> Any:  # noqa: ANN401
         """Returns the next batch of the running epoch; None at its end."""
         self._check_open()
         self._progress.begin(epoch)
@@ -417,10 +322,10 @@ class GPULoader(Closing, Generic[B_co, Output_co, Fields_co]):
 
 # Type checkers read the type variables. jsonargparse, which LightningCLI uses, reads these.
 for _init in (GPULoader.__init__, unwrap(GPULoader.__init__)):
-    _init.__annotations__ |= {"output": "AnyOutput", "fields": "AnyFields"}
+    _init.__annotations__ |= {"output": "types.AnyOutput", "fields": "types.AnyFields"}
 
 
-class _Epoch(Iteration[Cursor, Any]):
+class _LoaderEpoch(Iteration[Cursor, Any]):
     delivered_at: float | None = None  # the time of its last batch
 
 
@@ -434,18 +339,7 @@ def fresh_run_of(loader: GPULoader[Any, Any, Any]) -> Run:
     return loader._fresh  # noqa: SLF001
 
 
-def begin_epoch(loader: GPULoader[B_co, Any, Any], epoch: int) -> Iterator[B_co]:
-    """Begins an epoch from its first step, even if a state was restored in it."""
-    loader._progress.start = Cursor(epoch)  # noqa: SLF001
-    return iter(loader)
-
-
-def go_on(loader: GPULoader[Any, Any, Any], resumed: Resumed) -> None:
-    """Makes a loader go on from a state."""
-    loader._go_on(resumed)  # noqa: SLF001
-
-
-def _make_again(arguments: LoaderArguments, state: Mapping[str, Any]) -> GPULoader:
+def _make_again(arguments: types.LoaderArguments, state: Mapping[str, Any]) -> GPULoader:
     loader = GPULoader(**vars(arguments))
     loader.load_state_dict(state)
     return loader

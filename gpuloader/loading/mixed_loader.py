@@ -12,9 +12,8 @@ import numpy as np
 from gpuloader.errors import ConfigError, LoaderError, StateError, describe
 from gpuloader.loading.agreement import agree
 from gpuloader.loading.delivery import B_co
-from gpuloader.loading.iteration import Closing, Iteration, Progress
-from gpuloader.loading.loader import GPULoader, begin_epoch, fresh_run_of, go_on
-from gpuloader.loading.run import Resumed
+from gpuloader.loading.iteration import Closing, Epochs, Iteration, Progress, Resumption
+from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place, is_same
 from gpuloader.loading.torch_epochs import TorchEpochs
@@ -78,8 +77,6 @@ class MixedLoader(Closing, Generic[B_co]):
                 raise ConfigError(
                     f"loaders: {name!r} is a {kind}: allowed are a GPULoader, and a torch loader that has a length"
                 )
-        if len(set(map(id, loaders.values()))) < len(loaders):
-            raise ConfigError("loaders: one loader has two names: make a separate loader for each name")
         for name, value, allowed in (("strategy", strategy, get_args(Strategy)), ("stop", stop, get_args(Stop))):
             if value not in allowed:
                 raise ConfigError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
@@ -90,7 +87,7 @@ class MixedLoader(Closing, Generic[B_co]):
         self._stop = stop
         self._seed = check_seed(seed)
         self._weights = _check_weights(weights, self.loaders, strategy)
-        self._epochs = {
+        self._epochs: dict[str, Epochs[B_co]] = {
             name: loader if isinstance(loader, GPULoader) else TorchEpochs(loader) for name, loader in loaders.items()
         }
         self._progress = Progress(Turn)
@@ -112,7 +109,7 @@ class MixedLoader(Closing, Generic[B_co]):
 
         The epoch begins when you ask for its first batch.
         """
-        return _Epoch(self._progress, self._next)
+        return _MixedEpoch(self._progress, self._next)
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the next iteration; a running one is not changed.
@@ -124,11 +121,12 @@ class MixedLoader(Closing, Generic[B_co]):
     def state_dict(self) -> dict[str, Any]:
         """Returns where the loader is in its run, in plain JSON types, with the states of the loaders."""
         cursor = self._progress.cursor
+        begins = {} if cursor.step else {"delivered": 0}  # each loader begins an epoch then, wherever it is
         return {
             **self._identity(self._lengths),
             "epoch": cursor.epoch,
             "step": cursor.step,
-            "loaders": {name: loader.state_dict() for name, loader in self._epochs.items()},
+            "loaders": {name: {**loader.state_dict(), **begins} for name, loader in self._epochs.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -151,46 +149,24 @@ class MixedLoader(Closing, Generic[B_co]):
         saved = state["loaders"]
         if not isinstance(saved, Mapping) or set(saved) != set(self._epochs):
             raise _other("loaders", list(saved) if isinstance(saved, Mapping) else saved, list(self._epochs))
-        begins = is_same(state["step"], 0)  # then each loader begins an epoch, wherever its own state is
-        resumed: dict[str, Resumed] = {}
-        for name, loader in self._epochs.items():
-            try:
-                if isinstance(loader, TorchEpochs):
-                    loader.check_state(saved[name])
-                else:
-                    resumed[name] = fresh_run_of(loader).resume(saved[name], begins=begins)
-            except StateError as error:
-                raise StateError(f"loader {name!r}: {error}") from None
-        lengths = self._lengths | {name: each.run.plan.steps for name, each in resumed.items()}
+        checked = {name: self._check(name, saved[name]) for name in self._epochs}
+        lengths = {name: each.steps for name, each in checked.items()}
         for name, value in self._identity(lengths).items():
-            what = _names_in if begins and name == "lengths" else lambda each: each
+            what = _names_in if name == "lengths" and is_same(state["step"], 0) else lambda each: each
             if not is_same(what(state[name]), what(value)):
                 raise _other(name, state[name], value)
         turn = Turn(*check_place(state, "step", lambda epoch: self._steps(epoch, lengths)))
-        self._progress.restore(Turn(self._progress.start.epoch))  # in case a torch loader fails
-        for name, loader in self._epochs.items():
-            if isinstance(loader, TorchEpochs):
-                loader.load_state_dict(saved[name])
-            else:
-                go_on(loader, resumed[name])
+        self._progress.restore(Turn(self._progress.start.epoch))  # in case a loader fails
+        for each in checked.values():
+            each.take()
         self._progress.restore(turn)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickles its state, too, in the middle of an epoch, which may stay on the first samples of its loaders."""
-        is_inside = not self._progress.is_beginning(self._progress.cursor)
-        return {**vars(self), "_state": self.state_dict() if is_inside else None}
-
-    def __setstate__(self, pickled: dict[str, Any]) -> None:
-        vars(self).update(pickled)
-        if state := vars(self).pop("_state"):
-            self.load_state_dict(state)
 
     def close(self) -> None:
         """Closes the loaders."""
         for loader in self._epochs.values():
             loader.close()
 
-    def _next(self, epoch: _Epoch[B_co]) -> tuple[str, B_co] | None:
+    def _next(self, epoch: _MixedEpoch[B_co]) -> tuple[str, B_co] | None:
         """Returns the next turn of the running epoch; None at its end."""
         progress = self._progress
         progress.begin(epoch)
@@ -204,7 +180,7 @@ class MixedLoader(Closing, Generic[B_co]):
         name, number = epoch.turn
         passes, index = divmod(number, lengths[name])
         if index == 0:
-            epoch.epochs[name] = self._begin(name, self._epoch_of(cursor.epoch, passes))
+            epoch.epochs[name] = self._epochs[name].begin_epoch(self._epoch_of(cursor.epoch, passes))
         elif name not in epoch.epochs:  # after a resume, which restored the loader to here
             epoch.epochs[name] = iter(self._epochs[name])
         batch = next(epoch.epochs[name], None)
@@ -214,10 +190,11 @@ class MixedLoader(Closing, Generic[B_co]):
         epoch.turn = None
         return name, batch
 
-    def _begin(self, name: str, epoch: int) -> Iterator[B_co]:
-        """Begins an epoch of a loader, even if a state was restored in it."""
-        loader = self._epochs[name]
-        return loader.begin(epoch) if isinstance(loader, TorchEpochs) else begin_epoch(loader, epoch)
+    def _check(self, name: str, state: Any) -> Resumption:  # noqa: ANN401
+        try:
+            return self._epochs[name].check_state(state)
+        except StateError as error:
+            raise StateError(f"loader {name!r}: {error}") from None
 
     def _epoch_of(self, epoch: int, passes: int) -> int:
         """Returns the epoch of a loader in an epoch of the mixed loader."""
@@ -285,7 +262,7 @@ class Turn:
     step: int = 0
 
 
-class _Epoch(Iteration[Turn, tuple[str, B_co]]):
+class _MixedEpoch(Iteration[Turn, tuple[str, B_co]]):
     """An iteration over a MixedLoader.
 
     Attributes:

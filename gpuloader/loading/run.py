@@ -26,27 +26,6 @@ from gpuloader.recipe import Recipe
 from gpuloader.shards import Labels, ShardSet
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """All of a loader's data.
-
-    Attributes:
-        num_samples: the number of samples in the shards, also those that a `subset` leaves out; `len` is the same.
-        classes: the names of the classes, if they are known.
-    """
-
-    num_samples: int
-    classes: tuple[str, ...] | None
-
-    def __len__(self) -> int:
-        return self.num_samples
-
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        """The label of each class by its name, as in torchvision's datasets; empty if the classes are not known."""
-        return {name: label for label, name in enumerate(self.classes or ())}
-
-
 @dataclass(frozen=True, eq=False)
 class Run:
     """Everything that decides what a loader delivers, and how.
@@ -151,11 +130,8 @@ class Run:
         """What is needed to say how another run differs."""
         return {**describe_run(self.recipe, self.shards), "sampling": describe_sampling(self.plan.positions)}
 
-    def resume(self, state: object, *, begins: bool = False) -> Resumed:
+    def resume(self, state: object) -> Resumed:
         """Returns how the run goes on from a loader's state; see `GPULoader.load_state_dict`.
-
-        Args:
-            begins: whether an epoch begins now, wherever the state is.
 
         Raises:
             StateError: it is not a state, or it is of another run; the message names the difference.
@@ -167,9 +143,8 @@ class Run:
         run = self._with_quantum(state.get("quantum"))
         identity, samples = run.identity, state.get("samples")
         if is_integer(samples, 1, len(self.shards)) and self._begins_with(samples, state.get("dataset")):
-            if not begins and not is_same(state.get("delivered"), 0):
+            if not is_same(state.get("delivered"), 0):
                 raise StateError(_explain_appended(self.shards, samples))
-            state = {**state, "delivered": 0}
             identity = self._identity_of_first(samples) | {"sampling": state.get("sampling")}
         check_identity(state, identity, run.described, run.shards)
         place = check_place(state, "delivered", lambda _: run.plan.samples)

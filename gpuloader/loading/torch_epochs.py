@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from gpuloader.errors import StateError, describe
-from gpuloader.helpers.text import counted
-from gpuloader.helpers.values import is_integer
-from gpuloader.plan import EPOCHS
+from gpuloader.loading.iteration import Resumption
+from gpuloader.loading.state import check_place
 
 
 class TorchEpochs:
@@ -21,68 +21,56 @@ class TorchEpochs:
 
     def __init__(self, loader: Any) -> None:  # noqa: ANN401
         self.loader = loader
-        self._length = len(loader)
         self._epoch = self._delivered = 0
         self._restored = False
         self._generator = getattr(loader, "generator", None)
         self._seed = 0 if self._generator is None else self._generator.initial_seed()
 
     def __len__(self) -> int:
-        return self._length
+        return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterates over the rest of a restored epoch."""
         self._restored = False
-        return self._count(iter(self.loader))
+        for batch in self.loader:
+            self._delivered += 1
+            yield batch
 
-    def begin(self, epoch: int) -> Iterator[Any]:
-        """Iterates over an epoch from its beginning."""
-        if self._restored and self._delivered:
+    def begin_epoch(self, epoch: int) -> Iterator[Any]:
+        if self._restored:
             iter(self.loader)  # drops the rest of the restored epoch
-        self._set_epoch(epoch)
-        self._delivered, self._restored = 0, False
-        return self._count(iter(self.loader))
+        self._set_epoch(epoch, 0)
+        return iter(self)
 
     def state_dict(self) -> dict[str, Any]:
         inside = 0 < self._delivered < len(self)  # otherwise the epoch and the seed are enough
         state = self.loader.state_dict() if inside and hasattr(self.loader, "state_dict") else None
-        return {"epoch": self._epoch, "given": self._delivered, "state": state}
+        return {"epoch": self._epoch, "delivered": self._delivered, "state": state}
 
-    def check_state(self, state: object) -> None:
-        """Raises StateError if `load_state_dict` would not take this state."""
-        if not isinstance(state, Mapping) or not {"epoch", "given", "state"} <= set(state):
+    def check_state(self, state: Any) -> Resumption:  # noqa: ANN401
+        if not isinstance(state, Mapping) or not {"epoch", "delivered", "state"} <= set(state):
             raise StateError(f"this is not a state of a torch loader, as MixedLoader saves it: {describe(state)}")
-        for name in ("epoch", "given"):
-            if not is_integer(state[name], 0, EPOCHS + 1):
-                raise StateError(
-                    f"the state's {name} is {describe(state[name])}: allowed is an integer in [0, {EPOCHS}]"
-                )
-        if state["state"] is None and 0 < state["given"] < len(self):
-            batches = counted(state["given"], "batch", "batches")
+        epoch, delivered = check_place(state, "delivered", lambda _: len(self))
+        inside = 0 < delivered < len(self)
+        if inside and state["state"] is None:
             raise StateError(
-                f"it was left in the middle of an epoch, after {batches}, and has no state_dict: use "
+                f"it was left in the middle of an epoch, after batch {delivered}, and has no state_dict: use "
                 f"torchdata's StatefulDataLoader, or resume from a state of an epoch's end"
             )
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._set_epoch(state["epoch"])
-        self._delivered, self._restored = state["given"], state["state"] is not None
-        if self._restored:
-            self.loader.load_state_dict(state["state"])
+        return Resumption(len(self), partial(self._take, epoch, delivered, state["state"] if inside else None))
 
     def close(self) -> None:
         """Does nothing: torch's loaders end their workers themselves."""
 
-    def _set_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
-        parts: list[Any] = [self.loader, getattr(self.loader, "sampler", None)]
-        for part in parts:
+    def _take(self, epoch: int, delivered: int, state: Mapping[str, Any] | None) -> None:
+        self._set_epoch(epoch, delivered)
+        self._restored = state is not None
+        if state is not None:
+            self.loader.load_state_dict(state)
+
+    def _set_epoch(self, epoch: int, delivered: int) -> None:
+        self._epoch, self._delivered, self._restored = epoch, delivered, False
+        for part in (self.loader, getattr(self.loader, "sampler", None)):
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
         if self._generator is not None:
             self._generator.manual_seed(self._seed + epoch)
-
-    def _count(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            self._delivered += 1
-            yield batch

@@ -7,9 +7,20 @@ many has the samples of all shards, in order. Its facts are:
     left_out    the first members that are in no sample: [name, offset, why, number of the shard]
     names       the shards' names, or [] if the file does not name them
     tags        the tags of the shards' versions on a store, as in `gpuloader.shards.remote.store`, or []
-    statistics  `Statistics`: what a loader asks of all samples
+    having      how many samples have a component of each extension
+    largest     [height, width] of the largest image among those whose pixels have so many binary digits, for each
+                number of digits that occurs
+    labels      the smallest and the largest label other than NO_LABEL and BAD_LABEL; [] if there is none
+    label_digest  32 hex digits, BLAKE2b of the labels
+    data_digest   32 hex digits, the `DataDigest` of all samples
 
-    counts      columns, each with as many rows; those of the shards are in the head
+So a loader asks nothing of all samples: it is found once, when the file is written. Its counts, for the rest of which
+the columns have as many rows, are:
+
+    turned, seekable, jpegs, decoded, too_large  the images that EXIF turns, that are seekable, that are JPEGs by their
+                extensions or headers, that are arrays, that exceed the allowed number of bytes
+    unlabelled, misfits  the samples with NO_LABEL, with BAD_LABEL
+    folders     the folders of the samples
     shards      shard_bytes i8, shard_mtime_ns i8: size and time of the indexed tar, from stat
                 sample_end i8: the samples of the shards up to and with this one
                 left_out_count i8: all members that are in no sample
@@ -24,7 +35,8 @@ many has the samples of all shards, in order. Its facts are:
     components  component_extension i4: the number of its extension; component_offset i8, component_size i8
     key_bytes   key_bytes u1: the keys in UTF-8 (surrogateescape)
     folder_names  folder_names u1: the folders' names in the same way, with a zero between two
-    folders     their number
+
+The columns of the shards are in the head.
 
 A file is never used if a digest, the shard's size or its time differs, or if it has a value that a scan cannot have
 written. The digests detect damage; the checks of the values detect a forged file.
@@ -39,7 +51,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from itertools import islice, pairwise
 from math import prod
@@ -91,7 +103,7 @@ _MOST_BYTES_PER_SHARD_BYTE = 8  # one byte of a name takes up to six in JSON; ea
 _MOST_BYTES_BESIDE = 1 << 20
 _LARGEST_ORIENTATION = 8
 _BLOCK_ROWS = 1 << 14
-_MOST_RUNS = 256
+_COUNTED = ("turned", "seekable", "jpegs", "decoded", "too_large", "unlabelled", "misfits")
 _OF_IMAGES = ("component_offset", "component_extension")
 _DIGEST = re.compile("[0-9a-f]{32}")
 
@@ -106,94 +118,52 @@ class LeftOut:
     shard: int = 0
 
 
-@dataclass
-class Statistics:
-    """What a loader asks of all samples. It is found once, when their index is written.
+class _Findings:
+    """Finds what the facts say of all samples, while they are written in parts."""
 
-    Attributes:
-        having: how many samples have a component of each extension.
-        largest: (height, width) of the largest image among those whose pixels have so many binary digits, for each
-            number of digits that occurs.
-        turned: how many images are not upright, by EXIF.
-        seekable, decoded, too_large: how many are seekable, are arrays, exceed the allowed number of bytes.
-        unlabelled, misfits: how many samples have NO_LABEL, BAD_LABEL.
-        labels: the smallest and the largest other label; () if there is none.
-        label_digest: 32 hex digits, BLAKE2b of the labels.
-        run_digests: of many shards, the values of the `DataDigest` of each run of them, see `Index.run_digests`.
-    """
+    def __init__(self, extensions: Sequence[str]) -> None:
+        self._extensions = extensions
+        self._labels = hashlib.blake2b(digest_size=16)
+        self.counts = dict.fromkeys(_COUNTED, 0)
+        self.facts: dict[str, Any] = {"having": [0] * len(extensions), "largest": [], "labels": []}
+        self.facts["label_digest"] = self._labels.hexdigest()
 
-    having: list[int] = field(default_factory=list)
-    largest: list[tuple[int, int]] = field(default_factory=list)
-    turned: int = 0
-    seekable: int = 0
-    decoded: int = 0
-    too_large: int = 0
-    unlabelled: int = 0
-    misfits: int = 0
-    labels: tuple[int, ...] = ()
-    label_digest: str = ""
-    run_digests: list[str] = field(default_factory=list)
-
-    def add(self, part: Arrays, extensions: Sequence[str]) -> None:
+    def add(self, part: Arrays) -> None:
         """Adds samples: columns of `Index`, whose components these samples alone have."""
-        labels, orientation = part["label"], part["orientation"]
-        counts = np.bincount(part["component_extension"], minlength=len(extensions)).tolist()
-        self.having = [sum(each) for each in zip(self.having or [0] * len(counts), counts)]
-        self._add_sizes(part["height"], part["width"])
-        self.turned += int((orientation > 1).sum())
-        self.seekable += int((part["seekable"] == 1).sum())
-        self.too_large += int((part["image_size"] > MAX_ENCODED_BYTES).sum())
-        self.unlabelled += int((labels == NO_LABEL).sum())
-        self.misfits += int((labels == BAD_LABEL).sum())
+        labels, images = part["label"], _extensions_of_images(np.append(0, part["component_end"]), part)
+        for name, are_such in {
+            "turned": part["orientation"] > 1,
+            "seekable": part["seekable"] == 1,
+            "jpegs": (part["seekable"] == 1) | self._are(images, JPEG_EXTENSIONS),
+            "decoded": self._are(images, (ARRAY_EXTENSION,)),
+            "too_large": part["image_size"] > MAX_ENCODED_BYTES,
+            "unlabelled": labels == NO_LABEL,
+            "misfits": labels == BAD_LABEL,
+        }.items():
+            self.counts[name] += int(are_such.sum())
+        having = np.bincount(part["component_extension"], minlength=len(self._extensions)).tolist()
+        self._labels.update(np.ascontiguousarray(labels, "<i8"))
         numbers = labels[labels > BAD_LABEL]
-        if len(numbers):
-            ends = *self.labels, numbers.min().item(), numbers.max().item()
-            self.labels = min(ends), max(ends)
-        self._label_hash.update(np.ascontiguousarray(labels, "<i8"))
-        self.label_digest = self._label_hash.hexdigest()
-        if ARRAY_EXTENSION in extensions:
-            images = _extensions_of_images(np.append(0, part["component_end"]), part, part["image_offset"])
-            self.decoded += int((images == extensions.index(ARRAY_EXTENSION)).sum())
+        ends = [*self.facts["labels"], *((numbers.min().item(), numbers.max().item()) if len(numbers) else ())]
+        self.facts |= {
+            "having": [sum(each) for each in zip(self.facts["having"], having)],
+            "labels": [min(ends), max(ends)] if ends else [],
+            "label_digest": self._labels.hexdigest(),
+            "largest": self._largest(part["height"], part["width"]),
+        }
 
-    def _add_sizes(self, heights: NDArray[np.int32], widths: NDArray[np.int32]) -> None:
+    def _are(self, images: NDArray[np.int32], extensions: Sequence[str]) -> NDArray[np.bool_]:
+        numbers = [number for number, extension in enumerate(self._extensions) if extension in extensions]
+        return np.asarray(np.isin(images, numbers))
+
+    def _largest(self, heights: NDArray[np.int32], widths: NDArray[np.int32]) -> list[list[int]]:
         pixels = heights.astype(np.int64) * widths
         digits = np.frexp(pixels)[1]
-        found = {(height * width).bit_length(): (height, width) for height, width in self.largest}
+        found = {prod(size).bit_length(): size for size in self.facts["largest"]}
         for number in np.flatnonzero(np.bincount(digits, pixels)).tolist():
             row = int(np.where(digits == number, pixels, 0).argmax())
-            best = heights[row].item(), widths[row].item()
-            found[number] = max(found.get(number, (0, 0)), best, key=prod)
-        self.largest = [found[number] for number in sorted(found)]
-
-    def allows(self, labels: NDArray[np.int64]) -> bool:
-        """Says whether all of these labels are among the counted ones, as far as is known."""
-        least = NO_LABEL if self.unlabelled else BAD_LABEL if self.misfits else (self.labels or (0,))[0]
-        most = self.labels[1] if self.labels else BAD_LABEL
-        return bool(labels.min() >= least and labels.max() <= most)
-
-    @classmethod
-    def parse(cls, content: object, samples: int, extensions: int) -> Self:
-        """Takes what JSON has; raises ValueError if these cannot be the statistics of so many samples."""
-        if not isinstance(content, dict) or content.keys() != {each.name for each in fields(cls)}:
-            raise ValueError("its header has no statistics")
-        found = cls(**content)
-        counts = [found.turned, found.seekable, found.decoded, found.too_large, found.unlabelled, found.misfits]
-        digests = [*_list(found.run_digests), found.label_digest or "0" * 32]
-        sizes = [tuple(_list(size)) for size in _list(found.largest)]
-        if (
-            not all(is_integer(count, 0, samples + 1) for count in [*counts, *_list(found.having)])
-            or len(found.having) != extensions
-            or len(_list(found.labels)) not in (0, 2)
-            or not all(is_integer(label, BAD_LABEL + 1, 2**63) for label in found.labels)
-            or not all(isinstance(digest, str) and _DIGEST.fullmatch(digest) for digest in digests)
-            or not all(len(size) == 2 and all(is_integer(side, 1, 2**31) for side in size) for size in sizes)
-        ):
-            raise ValueError("its header has wrong statistics")
-        found.largest, found.labels = sizes, tuple(found.labels)
-        return found
-
-    def __post_init__(self) -> None:
-        self._label_hash = hashlib.blake2b(digest_size=16)
+            found[number] = max(found.get(number, [0, 0]), [int(heights[row]), int(widths[row])], key=prod)
+        return [found[number] for number in sorted(found)]
 
 
 class Index(Table):
@@ -352,7 +322,7 @@ class Index(Table):
         if extension not in self.extensions:
             return np.arange(len(self))
         number = self.extensions.index(extension)
-        if self.statistics.having[number] == len(self):
+        if self.facts["having"][number] == len(self):
             return np.empty(0, np.int64)
 
         def lacks(start: int, stop: int) -> NDArray[np.bool_]:
@@ -368,18 +338,8 @@ class Index(Table):
         for block in row_blocks(len(self) if stop is None else stop, start):
             ends = self._ends_of_components(*block)
             part = {name: self.column(name, ends[0].item(), ends[-1].item()) for name in _OF_IMAGES}
-            found.append(_extensions_of_images(ends, part, self.column("image_offset", *block)))
+            found.append(_extensions_of_images(ends, {**part, "image_offset": self.column("image_offset", *block)}))
         return np.concatenate(found)
-
-    def count_jpegs(self) -> tuple[int, int]:
-        """Counts the images that are JPEGs, by their extensions and headers; and those of them that are seekable."""
-        named = [number for number, extension in enumerate(self.extensions) if extension in JPEG_EXTENSIONS]
-
-        def is_jpeg(start: int, stop: int) -> NDArray[np.bool_]:
-            is_named: NDArray[np.bool_] = np.isin(self.image_extensions(start, stop), named)
-            return is_named | (self.column("seekable", start, stop) == 1)
-
-        return len(find_rows(len(self), is_jpeg)), self.statistics.seekable
 
     def find(self, test: Callable[[NDArray[Any]], NDArray[np.bool_]], column: str) -> NDArray[np.int64]:
         """Returns the samples whose values pass a test: it gets parts of the column, (k,), and returns (k,) bools."""
@@ -388,7 +348,7 @@ class Index(Table):
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
         """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""
         best = 0, 0
-        for size in self.statistics.largest:
+        for size in map(tuple, self.facts["largest"]):
             if prod(size) > most_pixels:  # smaller ones with as many digits may be allowed
                 return max(best, *self._sizes(most_pixels), key=prod)
             best = size
@@ -412,19 +372,8 @@ class Index(Table):
 
     def data_digests(self, first: int = 0, end: int | None = None) -> Iterator[DataDigest]:
         """Yields the digest of the samples of each of the shards [first, end)."""
-        return _data_digests(self.head, first, len(self.sample_end) if end is None else end)
-
-    def run_digests(self, run: int) -> list[DataDigest]:
-        """Returns the digest of the samples of each run of so many shards; the last run may be shorter."""
-        ends = [*range(run, len(self.sample_end), run), len(self.sample_end)]
-        if self.statistics.run_digests and run == _run_of(len(self.sample_end)):
-            samples = np.diff(self.sample_end[np.array(ends) - 1], prepend=0).tolist()
-            return [DataDigest(*each) for each in zip(samples, (int(v, 16) for v in self.statistics.run_digests))]
-        return [sum(self.data_digests(first, end), DataDigest()) for first, end in pairwise([0, *ends])]
-
-    def data_digest(self) -> DataDigest:
-        """Returns the digest of all samples."""
-        return sum(self.run_digests(_run_of(len(self.sample_end))), DataDigest())
+        shards = len(self.sample_end)
+        return _data_digests(self.head, first, shards if end is None else min(end, shards))
 
     def digest(self, shard: int | None = None) -> bytes:
         """Identifies the content of a shard, by its number, or of all: all but times and the members left out."""
@@ -470,11 +419,19 @@ class Index(Table):
             raise ValueError("its shards do not follow each other")
         if not len(self) and (counts["components"] or counts["key_bytes"]):
             raise ValueError("it has components without samples")
-        if not is_integer(counts.get("folders"), 0, len(self) + 1):
-            raise ValueError("its header has a wrong number of folders")
+        if not all(is_integer(counts.get(name), 0, len(self) + 1) for name in (*_COUNTED, "folders")):
+            raise ValueError("its header has wrong counts of samples")
         self.extensions, self.names, self.tags = tuple(extensions), names, tags
         self.left_out = tuple(LeftOut(*item) for item in left_out)
-        self.statistics = Statistics.parse(facts.get("statistics"), len(self), len(extensions))
+        having, largest, labels = (_list(facts.get(name)) for name in ("having", "largest", "labels"))
+        if len(having) != len(extensions) or len(labels) not in (0, 2):
+            raise ValueError("its header has wrong numbers of components or labels")
+        if not all(is_integer(label, BAD_LABEL + 1, 2**63) for label in labels):
+            raise ValueError("its header has wrong labels")
+        if not all(len(_list(size)) == 2 and all(is_integer(side, 1, 2**31) for side in size) for size in largest):
+            raise ValueError("its header has a wrong size of an image")
+        if not all(_DIGEST.fullmatch(str(facts.get(name))) for name in ("label_digest", "data_digest")):
+            raise ValueError("its header has wrong digests")
 
     def check_values(self, raw: Arrays, name: str, start: int, stop: int) -> None:
         values = raw[name][start:stop]
@@ -502,12 +459,18 @@ class Index(Table):
             raise ValueError("an image has no possible orientation")
         elif name == "seekable" and values.max() > 1:
             raise ValueError("an image is neither seekable nor not")
-        elif name == "label" and not self.statistics.allows(values):
-            raise ValueError("its statistics have no such label")
+        elif name == "label" and not self._has_labels(values):
+            raise ValueError("a label is not one of those that its header says")
         elif name == "folder" and (values.min() < 0 or values.max() >= self.counts["folders"]):
             raise ValueError("a sample has an unknown folder")
         elif name == "component_extension" and (values.min() < 0 or values.max() >= len(self.extensions)):
             raise ValueError("a component has an unknown extension")
+
+    def _has_labels(self, labels: NDArray[np.int64]) -> bool:
+        """Says whether labels are among those that the head says, as far as it says."""
+        ends = self.facts["labels"] or [BAD_LABEL, BAD_LABEL]
+        least = NO_LABEL if self.counts["unlabelled"] else BAD_LABEL if self.counts["misfits"] else ends[0]
+        return bool(labels.min() >= least and labels.max() <= ends[1])
 
     def _encoded_keys(self, start: int, stop: int) -> Iterator[bytes]:
         """Yields the bytes of the keys of a block of at least one sample."""
@@ -577,14 +540,14 @@ def _write(
 ) -> None:
     """Writes an index: its columns in parts, each with the names of its folders, and then what was found in them."""
     folders: dict[bytes, int] = {}
-    statistics = Statistics()
+    findings = _Findings(facts["extensions"])
 
     def placed() -> Iterator[Arrays]:
         before = dict.fromkeys(_ENDS, 0)
         for columns, names in parts:
             numbers = np.array([folders.setdefault(name, len(folders)) for name in names], np.int32)
             part = {**columns, "folder": numbers[columns["folder"]]}
-            statistics.add(part, facts["extensions"])
+            findings.add(part)
             for name in _ENDS:
                 part[name] = part[name] + before[name]
                 before[name] = part[name].max(initial=before[name]).item()
@@ -595,11 +558,9 @@ def _write(
     last_counts = {"folder_names": len(names)}
     end = write_columns(file, end, _LAST_COLUMN, last_counts, [{"folder_names": names}])
     shards = len(head["sample_end"])
-    if shards > _MOST_RUNS:
-        runs = pairwise([*range(0, shards, _run_of(shards)), shards])
-        statistics.run_digests = [str(sum(_data_digests(head, *run), DataDigest())) for run in runs]
-    all_counts = {"shards": shards, **counts, **last_counts, "folders": len(folders)}
-    write_head(file, end, {"counts": all_counts, **facts, "statistics": asdict(statistics)}, Index.HEAD, head)
+    all_counts = {"shards": shards, **counts, **last_counts, **findings.counts, "folders": len(folders)}
+    digest = str(sum(_data_digests(head, 0, shards), DataDigest()))
+    write_head(file, end, {"counts": all_counts, **facts, **findings.facts, "data_digest": digest}, Index.HEAD, head)
 
 
 def most_bytes(shard_bytes: int) -> int:
@@ -619,19 +580,12 @@ def find_rows(rows: int, test: Callable[[int, int], NDArray[np.bool_]]) -> NDArr
     return np.concatenate([np.empty(0, np.int64), *found])
 
 
-def _run_of(shards: int) -> int:
-    """Returns how many shards are in a run, if there are at most 256 runs: a power of two."""
-    return 1 << (-(-shards // _MOST_RUNS) - 1).bit_length() if shards else 1
-
-
-def _extensions_of_images(
-    ends: NDArray[np.int64], components: Arrays, image_offset: NDArray[np.int64]
-) -> NDArray[np.int32]:
+def _extensions_of_images(ends: NDArray[np.int64], part: Arrays) -> NDArray[np.int32]:
     """Returns (n,) the numbers of the images' extensions; the components are those from the first of the ends on."""
-    numbers = np.full(len(image_offset), -1, np.int32)
-    rows = np.repeat(np.arange(len(image_offset)), np.diff(ends))
-    is_image = components["component_offset"] == image_offset[rows]
-    numbers[rows[is_image]] = components["component_extension"][is_image]
+    numbers = np.full(len(ends) - 1, -1, np.int32)
+    rows = np.repeat(np.arange(len(numbers)), np.diff(ends))
+    is_image = part["component_offset"] == part["image_offset"][rows]
+    numbers[rows[is_image]] = part["component_extension"][is_image]
     return numbers
 
 

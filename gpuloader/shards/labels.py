@@ -87,7 +87,7 @@ def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
         label_from = "auto" if len(shards.folders) == len(shards.shards) else "cls"
     if label_from != "auto":
         return label_from
-    if shards.index.statistics.unlabelled < len(shards):
+    if shards.index.counts["unlabelled"] < len(shards):
         return "cls"
     return "folder" if any(map(_folder, shards.index.folders)) else None
 
@@ -203,7 +203,7 @@ class _Known(Labels):
     @cached_property
     def digest(self) -> str:
         if self.place == "cls" and self._used.of is every:
-            return self._used.shards.index.statistics.label_digest
+            return str(self._used.shards.index.facts["label_digest"])
         return self._used.digest(self._label_of)
 
     def digest_of_first(self, samples: int) -> str:
@@ -283,18 +283,18 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
 
 
 def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
-    index, known = shards.index, shards.index.statistics
-    if known.unlabelled:
+    index = shards.index
+    if index.counts["unlabelled"]:
         in_folders = all(map(_folder, index.folders))
         advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
         used.refuse_lacking(index.find(lambda labels: labels == NO_LABEL, "label"), "cls", advice)
-    if known.misfits:
+    if index.counts["misfits"]:
         if names.numbers:
             return _ReadLabels(shards, "cls", _in_cls, names)
         advice = f"{_GIVE_CLASSES}; {_LABEL_FROM}"
         texts = index.find(lambda labels: labels == BAD_LABEL, "label")
         used.refuse(texts, "have a .cls component that is not an integer in ASCII", advice)
-    if (limit := names.limit) is not None and not all(0 <= label < limit for label in known.labels):
+    if (limit := names.limit) is not None and not all(0 <= label < limit for label in index.facts["labels"]):
         outside = index.find(lambda labels: (labels < 0) | (labels >= limit), "label")
         used.refuse(outside, "have a label that is not one of the classes", _explain_outside(limit))
     return _Known("cls", partial(index.at, "label"), names.names, used)

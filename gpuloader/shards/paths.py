@@ -137,7 +137,7 @@ def _expand(source: str, braces: bool = True) -> Sequence[Shard]:
     if glob.has_magic(source):
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
         shards = [shard for shard in found if not shard.is_dir() and not _is_index(shard.name)]
-        return _check_any(shards, f"no file matches {source}{'' if shards else _hint_for_glob(path)}")
+        return _check_any(shards, f"no file matches {source}")
     if isinstance(unseen, OSError) and not isinstance(unseen, (FileNotFoundError, NotADirectoryError)):
         raise unseen
     raise ShardNotFoundError(f"no such file: {source}{_hint(path)}")
@@ -217,18 +217,6 @@ def _advice_on_dataset(source: object) -> str:
             "gpuloader.compat.UniversalDataModule, which uses torch's DataLoader"
         )
     return ""
-
-
-def _hint_for_glob(path: Path) -> str:
-    """Names what is there and resembles the first part of the path that is a pattern."""
-    folder = next(parent for parent in path.parents if not glob.has_magic(str(parent)))
-    if not folder.is_dir():
-        return f"; {folder} is no folder{_hint(folder)}"
-    names = sorted(other.name for other in folder.iterdir() if not _is_index(other.name))
-    if near := similar(path.relative_to(folder).parts[0], names, 3):
-        return f"; similar names are {', '.join(sorted(near))}"
-    shards = [name for name in names if name.endswith(".tar")]
-    return f"; the folder {folder} has {', '.join(shards[:3]) or 'no shards'}{' ...' if len(shards) > 3 else ''}"
 
 
 def _folders_with_tars(folder: Path) -> str:

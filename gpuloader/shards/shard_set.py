@@ -177,7 +177,7 @@ class ShardSet:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies the data, wherever and however they are stored: the `DataDigest` of all samples, 32 hex digits."""
-        return str(self.index.data_digest())
+        return str(self.index.facts["data_digest"])
 
     def digest_of_first(self, samples: int) -> DataDigest:
         """Returns the digest of the first samples, to recognise shards that were appended."""
@@ -187,7 +187,8 @@ class ShardSet:
 
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
         """Returns the digest of each run of so many shards; the last run may be shorter."""
-        return self.index.run_digests(shards)
+        firsts = range(0, len(self.shards), shards)
+        return [sum(self.index.data_digests(first, first + shards), DataDigest()) for first in firsts]
 
     @cached_property
     def decoded(self) -> bool:
@@ -196,7 +197,7 @@ class ShardSet:
         Raises:
             DataError: some are arrays, and others are not.
         """
-        count = self.index.statistics.decoded
+        count = self.index.counts["decoded"]
         if 0 < count < len(self):
             is_decoded = self.index.image_extensions() == self.index.extensions.index(ARRAY_EXTENSION)
             one, other = (self.locate(int(kind.argmax())) for kind in (is_decoded, ~is_decoded))
@@ -210,11 +211,11 @@ class ShardSet:
     @property
     def seekable(self) -> bool:
         """Whether at least 9 of 10 images are JPEGs that can be cut before they are decoded."""
-        return self.index.statistics.seekable / len(self) >= _SEEKABLE_SHARE
+        return self.index.counts["seekable"] / len(self) >= _SEEKABLE_SHARE
 
     def count_turned(self) -> int:
         """Counts the images whose EXIF orientation is not the upright one."""
-        return self.index.statistics.turned
+        return self.index.counts["turned"]
 
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
         """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""
@@ -223,7 +224,7 @@ class ShardSet:
     @cached_property
     def too_large(self) -> dict[int, str]:
         """Samples whose images exceed the allowed number of bytes, with the cause; they are never read."""
-        if not self.index.statistics.too_large:
+        if not self.index.counts["too_large"]:
             return {}
         samples = self.index.find(lambda sizes: sizes > MAX_ENCODED_BYTES, "image_size")
         causes = map(cause_in_bytes, self.index.at("image_size", samples).tolist())

@@ -246,7 +246,7 @@ def _report(
         if isinstance(folder := shard.path, Folder)
         for number in folder.files_at(shard.index.column("component_offset")[_second_pictures(shard)]).tolist()
     ]
-    jpegs, seekable = map(sum, zip((0, 0), *(shard.index.count_jpegs() for shard in shards)))
+    jpegs, seekable = (sum(shard.index.counts[name] for shard in shards) for name in ("jpegs", "seekable"))
     return CheckResult(
         shards=len(shards),
         samples=sum(len(shard.index) for shard in shards),

@@ -167,7 +167,6 @@ def describe_shards(
     classes = _classes(shards, replace(labelling, place=source))
     name = preset if isinstance(preset, str) else "a recipe"
     memory = estimate_memory(shards, recipe, name, batch_size, as_value(Decoder, "decoder", decoder or {}).prefetch)
-    jpegs, seekable = index.count_jpegs()
     return Info(
         shards=len(shards.shards),
         samples=len(shards),
@@ -177,8 +176,8 @@ def describe_shards(
         classes=classes,
         without_label=len(shards) - sum(each.samples for each in classes),
         formats=_by_name(index.image_extensions(), index.extensions),
-        jpegs=jpegs,
-        seekable=seekable,
+        jpegs=index.counts["jpegs"],
+        seekable=index.counts["seekable"],
         turned=shards.count_turned(),
         components=_by_name(index.column("component_extension"), index.extensions),
         height=_spread(heights),

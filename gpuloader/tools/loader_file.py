@@ -11,12 +11,6 @@ from gpuloader.helpers.text import did_you_mean
 from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, load_yaml
 from gpuloader.shards import user_path
 
-ARGUMENTS = (
-    *("tar", "batch_size", "device_id", "preset", "shuffle", "last_batch", "seed", "output", "label_from", "fields"),
-    *("sampling", "on_error", "decoder", "cache", "world"),
-)
-"""Those of `GPULoader`, written here because importing it takes seconds; a test compares them."""
-
 
 def read_loader(shards: Sequence[str]) -> dict[str, Any]:
     """Returns a loader's arguments: `tar` alone, or all that are in the YAML file named in its place.
@@ -29,11 +23,13 @@ def read_loader(shards: Sequence[str]) -> dict[str, Any]:
         return {"tar": list(shards)}
     if len(shards) > 1:
         raise ConfigError(f"{file} and other shards: give a loader's file alone, and name its shards as `tar` there")
+    from gpuloader.loading.argument_types import NAMES  # here, because it takes seconds
+
     arguments = load_yaml(_text(user_path(file)), file)
     for name in arguments:
-        if name not in ARGUMENTS:
-            hint = did_you_mean(str(name), ARGUMENTS)
-            raise ConfigError(f"{file}: GPULoader has no argument {name!r}{hint}; allowed are {', '.join(ARGUMENTS)}")
+        if name not in NAMES:
+            hint = did_you_mean(str(name), NAMES)
+            raise ConfigError(f"{file}: GPULoader has no argument {name!r}{hint}; allowed are {', '.join(NAMES)}")
     if "tar" not in arguments:
         raise ConfigError(f"{file}: `tar` is missing: it names the loader's shards, such as tar: shards/train/")
     return arguments

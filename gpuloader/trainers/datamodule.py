@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 from typing_extensions import Unpack
 
 from gpuloader.errors import ConfigError, StateError, describe
-from gpuloader.loading.argument_types import AnyDevice, AnyFields, AnyOutput, AnyPreset, LoaderOptions
+from gpuloader.loading.argument_types import NAMES, AnyDevice, AnyFields, AnyOutput, AnyPreset, LoaderOptions
 from gpuloader.loading.arguments import resolve_bad_images
 from gpuloader.loading.loader import GPULoader, fresh_run_of
 from gpuloader.loading.selection import Sources
@@ -262,7 +261,7 @@ def evaluation_options(
 
 
 def _check_names(arguments: Mapping[str, Any]) -> None:
-    allowed = set(signature(GPULoader).parameters) - _FROM_THE_TRAINER
+    allowed = set(NAMES) - _FROM_THE_TRAINER
     if unknown := sorted(set(arguments) - allowed):
         raise ConfigError(
             f"{', '.join(unknown)}: allowed are GPULoader's arguments, except those that the Trainer gives: "

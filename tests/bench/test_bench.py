@@ -89,30 +89,6 @@ def test_the_orchestrator_measures_what_it_can_and_reports_what_it_cannot(
     assert not re.search(r"/nowhere|" + re.escape(str(tmp_path)), text + table)  # no machine's paths in results
 
 
-def test_the_systems_take_turns_and_one_that_fails_is_left_out(
-    few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    orchestrator = module("orchestrator")
-    turns = []
-
-    def run(command: list[str]) -> dict[str, Any]:
-        turns.append(command[2].removeprefix("systems."))
-        if len(turns) == 6:
-            raise orchestrator.RunError("it broke")
-        epoch = {"images": 1, "started_at_seconds": 0, "ended_at_seconds": 1, "cpu_seconds": 1}
-        loader = {"settings": {}, "versions": {}}
-        return {"loader": loader, "peak_rss_bytes": 1, "epochs": [epoch, epoch]}
-
-    monkeypatch.setattr(orchestrator, "_run", run)
-    options = ["--systems", "gpuloader", "stock-dali", "floors-read", "--recipes", "train", "--rounds", "2"]
-    result = orchestrator.measure(
-        orchestrator.parse([*options, "--work", str(tmp_path), "--shards", *map(str, few_shards)])
-    )
-    assert turns == [*2 * ["gpuloader_", "stock_dali", "floors"], "gpuloader_", "stock_dali"]
-    assert result["systems"]["floors-read"]["status"] == "failed"
-    assert result["systems"]["floors-read"]["reason"] == "train, round 0: it broke"
-
-
 def measure_without_running(
     monkeypatch: pytest.MonkeyPatch, folder: Path, shards: Sequence[Path], systems: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, list[Path]]]:
@@ -193,31 +169,6 @@ def test_seekable_shards_are_read_beside_plain_ones(
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.seekable/**/*")} == made != {}
 
 
-def test_without_jpegtran_only_the_seekable_shards_are_left_out(
-    few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jpegtran, "PROGRAM", "/no/such/jpegtran")
-    jpegtran.find_version.cache_clear()
-    result, read = measure_without_running(monkeypatch, tmp_path, few_shards, ["gpuloader", "gpuloader-seekable"])
-    jpegtran.find_version.cache_clear()
-    assert list(read) == ["gpuloader"]
-    assert "seekable" not in result
-    assert re.search(
-        r"\n- gpuloader, seekable shards: not available: .*apt install libjpeg-turbo-progs.*\n",
-        module("report").table(result),
-    )
-
-
-@needs_jpegtran
-def test_a_sample_that_packing_leaves_out_is_no_comparison(tmp_path: Path) -> None:
-    good = encoded(picture(40, 40), "JPEG")
-    samples = [{"__key__": key, "jpg": jpeg, "cls": b"0"} for key, jpeg in (("a", good), ("b", good[:300]))]
-    shard = write_shard(tmp_path / "a.tar", samples)
-    repacking = module("repacking")
-    with pytest.raises(repacking.DataError, match="other samples"):
-        repacking.repack([shard], tmp_path / "work")
-
-
 @pytest.mark.parametrize("recipe", ["train", "eval"])
 def test_the_floors_decode_the_same_regions_of_seekable_shards(recipe: str, tmp_path: Path) -> None:
     def decoded(name: str, variant: str, **options: int) -> list[float]:
@@ -233,22 +184,6 @@ def test_the_floors_decode_the_same_regions_of_seekable_shards(recipe: str, tmp_
     assert decoded("seekable", "decode-resize", restart_marker_blocks=4) == plain
     # Without resizing, what the reader leaves is decoded, which is a little more.
     assert len(decoded("seekable", "decode", restart_marker_blocks=4)) == BATCH
-
-
-def test_large_photographs_are_mosaics_of_those_that_are_large_enough(tmp_path: Path) -> None:
-    colours = [(250, 10, 10), (10, 250, 10), (10, 10, 250)]
-    sizes = [(456, 342), (500, 400), (455, 342)]  # the last one is too small
-    pictures = [encoded(Image.new("RGB", *both), "JPEG", quality=95) for both in zip(sizes, colours, strict=True)]
-    samples = [{"__key__": str(number), "jpg": jpeg, "cls": b"0"} for number, jpeg in enumerate(pictures)]
-    shard = write_shard(tmp_path / "small.tar", samples)
-    module("large").main([str(tmp_path / "large"), "--count", "1", "--from", str(shard)])
-    [large] = images([tmp_path / "large/large-0000.tar"]).values()
-    pixels = np.asarray(Image.open(io.BytesIO(large)))
-    assert pixels.shape == (2736, 3648, 3)
-    tiles = pixels[342 // 2 :: 342, 456 // 2 :: 456].reshape(-1, 3)
-    near = [np.abs(tiles.astype(int) - colour).max(1) < 8 for colour in colours]
-    assert (len(tiles), sum(near[0]) + sum(near[1]), sum(near[2])) == (64, 64, 0)
-    assert min(sum(near[0]), sum(near[1])) > 0
 
 
 def test_photographs_with_boxes_and_masks_are_measured_with_and_without_this_library(

@@ -1,12 +1,10 @@
-import builtins
 import sys
-import time
 from concurrent.futures import Future
 
 import pytest
 
 from gpuloader.helpers import progress
-from gpuloader.helpers.progress import count_long, follow, progress_bar, say, say_if_long
+from gpuloader.helpers.progress import count_long, follow
 
 
 def test_work_that_is_quick_shows_no_bar(capfd: pytest.CaptureFixture[str]) -> None:
@@ -32,16 +30,6 @@ def test_work_that_is_not_done_after_a_while_shows_a_bar_on_stderr(
     printed = capfd.readouterr()
     assert printed.out == ""
     assert ("working" in printed.err and "2/2" in printed.err) == shown
-
-
-@pytest.mark.parametrize("long", [False, True])
-def test_what_takes_long_is_said(long: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0 if long else 60)
-    with say_if_long("preparing %s", "this"):
-        stop = time.monotonic() + 10
-        while long and not caplog.messages and time.monotonic() < stop:
-            time.sleep(0.001)
-    assert caplog.messages == (["preparing this"] if long else [])
 
 
 @pytest.mark.parametrize(
@@ -79,19 +67,3 @@ def test_work_that_fails_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
     failed: Future[int] = Future()
     failed.set_exception(OSError("no"))
     assert next(follow([Future(), failed], "working", shown=True)) is failed
-
-
-def test_a_notebook_without_widgets_gets_text_and_no_warning(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel = type("ZMQInteractiveShell", (), {})()  # by whose name rich knows a notebook
-    monkeypatch.setattr(builtins, "get_ipython", lambda: kernel, raising=False)
-    monkeypatch.setattr(progress, "find_spec", lambda name: None)
-    with progress_bar(True) as bar:
-        bar.advance(bar.add_task("working", total=1))
-        say(bar, "a line")
-    printed = capfd.readouterr()
-    assert printed.out == ""
-    assert "a line\n" in printed.err
-    assert "working" in printed.err
-    assert "1/1" in printed.err

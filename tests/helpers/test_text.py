@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 from command_line import run
 from making import jpeg
-from rich.console import Console
 
 from gpuloader import GPULoader
-from gpuloader.errors import BadImageError, ConfigError, RemoteError, ShardNotFoundError, TarError
-from gpuloader.helpers.progress import progress_bar, say
-from gpuloader.helpers.text import as_message, counted, format_bytes, printable
+from gpuloader.errors import BadImageError, ConfigError, ShardNotFoundError, TarError
+from gpuloader.helpers.text import as_message, format_bytes, printable
 
 HOSTILE = "\x1b]0;title\x07\x1b[31m\r\n\x7f\x9b1m\u202e\u2066\u2028\u2029[bold red]"
 ESCAPED = r"\x1b]0;title\x07\x1b[31m\r\n\x7f\x9b1m\u202e\u2066\u2028\u2029[bold red]"
@@ -61,11 +59,6 @@ def test_an_errors_text_can_be_printed(error: Exception, lines: list[str]) -> No
     assert str(error).split("\n") == lines
 
 
-def test_a_store_cannot_say_what_a_terminal_would_obey() -> None:
-    assert HOSTILE[0] not in str(RemoteError("https://a/b.tar", HOSTILE, 2))
-    assert ESCAPED in str(RemoteError("https://a/b.tar", HOSTILE, 2))
-
-
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
@@ -96,17 +89,6 @@ def test_a_message_is_short_and_keeps_its_beginning_and_end(line: str, count: in
 def test_log_lines_can_be_printed(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("gpuloader").warning("%s: %d members, the first being %r", Path(HOSTILE), 3, "\x1b")
     assert caplog.messages == [rf"{ESCAPED}: 3 members, the first being '\x1b'"]
-
-
-def test_markup_is_not_interpreted(capsys: pytest.CaptureFixture[str]) -> None:
-    file = io.StringIO()
-    bar = progress_bar(True)
-    bar.live.console = Console(file=file, force_terminal=True, color_system="truecolor")
-    say(bar, HOSTILE)
-    assert file.getvalue() == f"{ESCAPED}\n"
-    bar.add_task("[bold red]x", total=1)
-    bar.live.console.print(bar.make_tasks_table(bar.tasks))
-    assert "[bold red]x" in file.getvalue()
 
 
 # --- commands
@@ -188,17 +170,3 @@ def test_a_warning_of_a_loader_can_be_printed(hostile: Path, caplog: pytest.LogC
 )
 def test_bytes_are_said_in_three_digits(count: float, said: str) -> None:
     assert format_bytes(count) == said
-
-
-@pytest.mark.parametrize(
-    ("count", "noun", "said"),
-    [
-        (1, ("shard",), "1 shard"),
-        (0, ("shard",), "0 shards"),
-        (1_281_167, ("image",), "1,281,167 images"),
-        (1, ("class", "classes"), "1 class"),
-        (2, ("class", "classes"), "2 classes"),
-    ],
-)
-def test_what_is_counted_is_in_the_plural_unless_it_is_one(count: int, noun: tuple[str, ...], said: str) -> None:
-    assert counted(count, *noun) == said

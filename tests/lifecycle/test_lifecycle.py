@@ -26,7 +26,6 @@ from lifecycles import (
     delivered,
     grown,
     interrupted,
-    interrupted_importing,
     left_behind,
     loader,
     loop_without_end,
@@ -40,8 +39,6 @@ from serving import Server
 import gpuloader
 from gpuloader import Cache, Decoder, GPULoader
 from gpuloader.errors import BadImageError, LoaderError
-from gpuloader.loading.loader import run_of
-from gpuloader.loading.run import Run
 from gpuloader.shards import Arena, ShardSet
 
 pytestmark = pytest.mark.slow(kept=9, of="lifecycle")
@@ -118,15 +115,6 @@ def test_ctrl_c_does_not_wait_for_a_batch_and_the_loop_can_go_on(
     assert len(found["seconds"]) == len(delays)
     assert max(found["seconds"]) < SOON
     assert found["batches_before"] * settings["batch_size"] < len(whole)  # the interrupts came before the end
-
-
-@pytest.mark.slow(kept=1)
-@pytest.mark.parametrize("module", ["nvidia.dali._debug_mode", "torch.utils._device"])
-def test_ctrl_c_while_the_first_step_loads_modules_lets_the_loop_go_on(shards: list[Path], module: str) -> None:
-    with loader(shards) as batches:
-        whole = delivered(batches)
-    with NewProcess(cold=True) as process:
-        assert process.ask(interrupted_importing, tar=names(shards), module=module) == whole
 
 
 class InterruptAt:
@@ -243,29 +231,6 @@ def test_an_interrupt_at_any_place_of_a_step_loses_and_doubles_no_batch(
     assert left_behind(at_start) == {}
 
 
-def test_an_interrupt_after_a_failed_step_leaves_nothing_of_its_pipeline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    images = [damaged_jpeg() if i == 5 else jpeg(40, 50, seed=i) for i in range(8)]
-    samples = [{"__key__": f"{i}", "jpg": image, "cls": b"1"} for i, image in enumerate(images)]
-    shard = write_shard(tmp_path / "train-0000.tar", samples)
-    settings = {"decoder": {"num_threads": 1}, "shuffle": "none", "on_error": "replace"}
-    with loader(shard, 2, **settings) as batches:
-        whole = [records(batch) for batch in batches]
-
-    def interrupted_at_once(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with loader(shard, 2, **settings) as batches:
-        epoch = iter(batches)
-        received = [records(next(epoch)), records(next(epoch))]
-        with monkeypatch.context() as patch:
-            patch.setattr("gpuloader.pipelines.running.is_decode_failure", interrupted_at_once)
-            with pytest.raises(KeyboardInterrupt):
-                next(epoch)
-        assert received + [records(batch) for batch in epoch] == whole
-
-
 def test_an_interrupt_as_the_reading_thread_starts_leaves_no_thread_behind(
     shards: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,42 +305,6 @@ def test_an_interrupt_at_any_place_of_reading_leaves_no_file_behind_and_reading_
         if interrupt.where is None:
             break
     assert place > 5
-
-
-def test_an_interrupt_at_any_place_of_loading_a_state_leaves_it_or_the_one_before(
-    tmp_path: Path, places: Callable[[int], Iterator[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    samples = [{"__key__": f"{i}", "jpg": jpeg(40, 50), "cls": b"1"} for i in range(12)]
-    tars = [write_shard(tmp_path / f"train-{part}.tar", samples[part::3]) for part in range(3)]
-
-    def make(batch_size: int) -> GPULoader:  # the quantum is the batch size, or that of a state
-        options = {"sampling": {"buckets": [(32, 40), (40, 32)]}, "last_batch": "pad"}
-        return loader(tars, batch_size, decoder=Decoder(num_threads=1), shuffle="none", **options)
-
-    with make(4) as earlier:
-        next(iter(earlier))
-        state = {**earlier.state_dict(), "quarantine": [[1, "torn"]]}
-    with make(2) as batches:
-        fresh, whole = batches.state_dict(), list(map(records, batches))
-        batches.load_state_dict(state)
-        after, rest = batches.state_dict(), list(map(records, batches))
-        resume, resumed = Run.resume, run_of(batches).resume(state)  # which only computes
-        monkeypatch.setattr(Run, "resume", lambda run, of: resumed if of is state else resume(run, of))
-        for place in places(5):
-            batches.load_state_dict(fresh)
-            epoch = iter(batches)
-            next(epoch)
-            before = batches.state_dict()
-            interrupt = InterruptAt(place, everywhere=False)
-            interrupt.run(partial(batches.load_state_dict, state))
-            said = batches.state_dict()
-            assert said in (before, after), interrupt.where
-            goes_on = list(map(records, epoch if said == before else batches))
-            assert goes_on == (whole[1:] if said == before else rest), interrupt.where
-            if interrupt.where is None:
-                break
-        assert said == after
-        assert place > 5
 
 
 # --- ends

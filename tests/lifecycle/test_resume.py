@@ -309,23 +309,12 @@ def known_bad(tar: list[str], folder: Path) -> dict[str, Any]:
     ("change", "message"),
     [
         ({"seed": 1}, "the state has seed={0[seed]!r}, this loader has seed={1[seed]!r}"),
-        ({"seed": LARGEST["seed"]}, "the state has seed={0[seed]!r}, this loader has seed={1[seed]!r}"),
         ({"shuffle": "none"}, "the state has shuffle='full', this loader has shuffle='none'"),
-        ({"shuffle": "block"}, "the state has shuffle='full', this loader has shuffle='block'"),
-        ({"shuffle": "shards"}, "the state has shuffle='full', this loader has shuffle='shards'"),
         # ColorJitter stands there, and Normalize behind it
         ({"preset": {"imagenet_train_jitter": CROPPED}}, "transforms[2]"),
         (
-            {"preset": {"imagenet_train": {"RandomResizedCrop": {"size": 33}}}},
-            "transforms[0].RandomResizedCrop.size was 32, is 33",
-        ),
-        (
             {"preset": {"imagenet_train": {**CROPPED, "RandomHorizontalFlip": {"p": 0.25}}}},
             "another recipe: transforms[1].RandomHorizontalFlip.p was 0.5, is 0.25.",
-        ),
-        (
-            {"preset": {"imagenet_train": {**CROPPED, "dtype": "float16"}}},
-            "another recipe: dtype was 'float32', is 'float16'.",
         ),
         (known_bad, "the state has known_bad={0[known_bad]!r}, this loader has known_bad={1[known_bad]!r}"),
     ],

@@ -171,19 +171,6 @@ def test_fields_that_hold_places_are_said_once_to_stay_as_they_are(
     )
 
 
-# --- what a loader is not
-
-
-def test_a_loader_has_no_items_and_is_no_iterator_and_says_so(shards: list[Path]) -> None:
-    with loader(shards) as batches:
-        with pytest.raises(LoaderError, match="no items by number: loop over it"):
-            batches[0]
-        with pytest.raises(LoaderError, match=r"is not an iterator: loop over it, or call next\(\) on epoch"):
-            next(batches)
-        with pytest.raises(LoaderError, match="do not put it into a DataLoader"):
-            next(iter(DataLoader(batches)))  # type: ignore[arg-type]
-
-
 class InWorkers(IterableDataset[int]):
     """Makes a loader where it is iterated, as people do who wrap one."""
 

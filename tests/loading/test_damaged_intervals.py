@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gpuloader import BadImages
-from gpuloader.images.gate import admit_all
+from gpuloader.images.gate import admit_each
 from gpuloader.pipelines import find_undecodable
 from gpuloader.plan import Draws
 from gpuloader.recipe import load_preset
@@ -87,7 +87,7 @@ def delivered(folder: Path, *jpegs: bytes) -> tuple[list[NDArray[np.uint8]], lis
 def is_bad_uncut(jpeg: bytes) -> bool:
     [(name, changes)] = CENTRE.items()
     preset = load_preset(name, changes)
-    files, sizes = admit_all([jpeg], preset.max_pixels, preset.formats)
+    files, sizes, _ = admit_each([jpeg], preset.max_pixels, preset.formats)
     return bool(find_undecodable(preset, files, preset.draw(Draws(0, 0, np.zeros(1, np.int64)), sizes), None))
 
 

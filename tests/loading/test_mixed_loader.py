@@ -458,14 +458,6 @@ def test_arguments_that_cannot_be_meant_are_refused(
         MixedLoader(**{"loaders": loaders(shards), **arguments})
 
 
-def test_one_loader_under_two_names_is_refused(shards: list[Path]) -> None:
-    with (
-        loader(shards) as one,
-        pytest.raises(ConfigError, match="one loader has two names: make a separate loader for each name"),
-    ):
-        MixedLoader({"a": one, "b": one})
-
-
 @pytest.mark.parametrize("epoch", [-1, 2**32, 1.0, "1", True])
 def test_an_epoch_that_cannot_be_meant_is_refused(shards: list[Path], epoch: Any) -> None:  # noqa: ANN401
     with (

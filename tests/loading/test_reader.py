@@ -16,7 +16,7 @@ from gpuloader.loading.options import BadImages
 from gpuloader.loading.reader import EncodedBatch, Reader
 from gpuloader.loading.run import Run
 from gpuloader.plan import AllSamples, Cursor, Draws, Plan, Stream
-from gpuloader.recipe import Drawn, load_preset
+from gpuloader.recipe import Drawn, Recipe, load_preset
 from gpuloader.shards import Arena, EncodedImage, ShardSet, make_labels
 
 SAMPLES = 24
@@ -107,6 +107,25 @@ def test_where_bad_images_are_errors_the_damaged_one_is_named(tmp_path: Path) ->
     with pytest.raises(BadImageError, match="damaged") as caught:
         read(tmp_path, epoch, suspects=[5])
     assert caught.value.key == "000005"
+
+
+@pytest.mark.parametrize("suspects", [[], [5]])
+@pytest.mark.parametrize("batch", ["dense", "list", {"pad": 8}], ids=str)
+def test_each_sample_is_drawn_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    batch: Any,  # noqa: ANN401
+    suspects: list[int],
+) -> None:
+    rows, draw = [], Recipe.draw
+    monkeypatch.setattr(Recipe, "draw", lambda *given: rows.append(len(given[2])) or draw(*given))
+    shards = ShardSet.open(write_samples(tmp_path, SAMPLES, sizes=[(64, 64)]))
+    run = Run(Plan(AllSamples(SAMPLES, "none"), 8), shards, load_preset(PRESET, {"batch": batch}))
+    reader = Reader(run, suspects)
+    rows.clear()
+    for place in range(0, SAMPLES, 8):
+        reader.read(Cursor(0, place), Arena())
+    assert [count for count in rows if count > 1] == [8, 8, 8]  # apart from the good JPEG that is tried
 
 
 IMAGES = {

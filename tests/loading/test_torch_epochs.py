@@ -116,7 +116,7 @@ def test_what_has_no_state_goes_on_from_an_epochs_end_alone() -> None:
     resumed.load_state_dict(left.state_dict())
     assert [batch.tolist() for _, batch in resumed] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     next(iter(left))
-    with pytest.raises(StateError, match="loader 'a': it was left in the middle of an epoch, after 1 batch, "):
+    with pytest.raises(StateError, match="loader 'a': it was left in the middle of an epoch, after batch 1, "):
         make().load_state_dict(left.state_dict())
 
 

@@ -256,32 +256,10 @@ def test_the_evaluation_counts_every_sample_once_with_the_net_of_the_checkpoint(
         }
 
 
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"lrr": 1}, "lrr: extra inputs are not permitted. The keys are train, val, "),
-        ({"global_batch": 9, "accumulation": 2}, "global_batch=9 cannot be divided evenly among 1 ranks with accum"),
-        ({"global_batch": 48, "accumulation": 2}, "global_batch=48 is more than the samples of "),
-    ],
-)
-def test_what_cannot_be_meant_is_named(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], values: dict[str, object], says: str
-) -> None:
-    with pytest.raises(SystemExit) as raised:
-        trainer().main(arguments(config, tmp_path, **values))
-    assert says in capsys.readouterr().err + str(raised.value)
-
-
 def test_a_checkpoint_of_another_batch_is_refused(config: Path, tmp_path: Path) -> None:
     run_through(config, tmp_path, epochs=1)
     with pytest.raises(SystemExit, match="has global_batch=8, but this run has 4"):
         trainer().main(arguments(config, tmp_path, global_batch=4))
-
-
-def test_more_epochs_go_on_where_fewer_ended(config: Path, tmp_path: Path) -> None:
-    assert run_through(config, tmp_path, epochs=1)["step"] == STEPS // 2
-    assert run_through(config, tmp_path, epochs=1)["step"] == STEPS // 2
-    assert run_through(config, tmp_path, epochs=2)["step"] == STEPS
 
 
 def test_the_rate_of_torchvisions_recipe() -> None:
@@ -296,18 +274,6 @@ def test_the_configurations_are_valid(path: Path) -> None:
     config = trainer().read_config(["--config", str(path)])
     assert Compose.load(config.train_preset, **config.train_overrides).default_last_batch == "drop"
     assert Compose.load(config.val_preset, **config.val_overrides).mix is None
-
-
-def test_the_tiny_configuration_runs_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_samples(tmp_path / "shards/train", 40)
-    write_samples(tmp_path / "shards/val", 20)
-    monkeypatch.chdir(tmp_path)
-    trainer().main(["--config", str(ROOT / "configs/train/tiny.yaml"), "--set", "epochs=1"])
-    without = importlib.util.find_spec("tensorboard") is None
-    assert capsys.readouterr().out.count("TensorBoard is not installed") == without
-    assert json.loads(Path("runs/tiny/result.json").read_text())["net"]["images"] == 20
 
 
 SRUN = """#!{python}

@@ -15,7 +15,6 @@ import yaml
 from drawn_numbers import all_numbers_of
 from hostile import TEXTS, VALUES, mutated_bytes, paths, removed, replaced
 
-from gpuloader import Compose
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.plan import Draws
 from gpuloader.recipe import TRANSFORMS, Mix, Recipe, View, load_preset, preset_names, preset_text
@@ -27,14 +26,12 @@ from gpuloader.recipe.crops import (
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
-    TenCrop,
 )
 from gpuloader.recipe.model import PixelTransform
 from gpuloader.recipe.output import Normalize
 from gpuloader.recipe.placement import PlacingTransform
-from gpuloader.recipe.policies import AugMix, RandAugment, RandomApply, RandomChoice
+from gpuloader.recipe.policies import RandAugment, RandomApply
 from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, load_yaml
-from gpuloader.recipe.timm import TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomRotation
 
 CROP, INVERT = CenterCrop(32), RandomInvert()
@@ -176,30 +173,18 @@ def test_overrides_with_hostile_values(value: Any) -> None:  # noqa: ANN401
         (lambda: load_preset("imagenet_train", {"views": 100_000_000}), "`views`: found 100000000: .* equal to 64"),
         (lambda: load_preset("a1", {"mix": {"num_classes": 2**31}}), "found 2147483648: .* equal to 100000"),
         (lambda: Recipe([CROP, *[INVERT] * 60_000]), "more than 1000 transforms"),
-        (lambda: Recipe(views=[View([TenCrop(8)] * 60)]), "a view may have one FiveCrop or TenCrop"),
         (lambda: Recipe([FiveCrop(8)] * 999), "a view may have one FiveCrop or TenCrop"),
         (lambda: Recipe(views=[View([CROP], 64)] * 64), "a recipe may have 64 views"),
-        (
-            lambda: Recipe([CROP, RandomApply([INVERT] * 700), RandomChoice([INVERT] * 700)]),
-            "more than 1000 transforms",
-        ),
-        (lambda: Recipe([CROP, RandomApply([RandomApply([INVERT] * 100)] * 100)]), "more than 1000 transforms"),
-        (lambda: Recipe([CROP, RandAugment(200)] * 1 + [AugMix(mixture_width=100, chain_depth=9)]), "1203 steps"),
+        (lambda: RandomApply([RandomApply([INVERT] * 100)] * 100), "more than 1000 transforms"),
         (lambda: Recipe([CROP, RandAugment(20)], views=60), "1200 steps that change pixels, in all views"),
-        (lambda: Recipe([CROP, AugMix(mixture_width=300, chain_depth=300)]), "90303 steps"),
         (lambda: Recipe([Resize((8000, 8000)), Pad(100)]), "makes images of 8200 x 8200 pixels: .* up to 8192"),
         (lambda: RandAugment(num_ops=2**31), "found 2147483648: .* equal to 200"),
-        (lambda: RandAugment(num_magnitude_bins=2**31), "found 2147483648: .* equal to 3100"),
-        (lambda: TimmRandAugment(num_ops=201), "found 201: .* equal to 200"),
         (lambda: GaussianBlur(2**31 + 1), "found 2147483649: .* equal to 2300"),
         (lambda: RandomRotation(1e300), "found 1e.300: .* equal to 1000000"),
         (lambda: RandomAffine(0, scale=(1e-9, 1)), "0.001 <= low <= high <= 1000"),
         (lambda: Normalize((0, 0, 0), (1, 1, 1e-300)), "std .*: allowed are numbers above 0, from 1e-09 on"),
-        (lambda: CenterCrop({0: 8, 2**32: 9}), "allowed are epochs from 0 on"),
         (lambda: CenterCrop(16**5000), "found a int too large to show: .* equal to 8192"),
         (lambda: CenterCrop(dict.fromkeys(range(5000), 8)), "at most 1000 epochs"),
-        (lambda: Compose([CROP], **{"x" * 10_000: 1}), "is an unknown key"),
-        (lambda: load_preset("~nobody_such/a.yaml"), "cannot be read"),
         (lambda: load_preset("a" * 5000 + "/b.yaml"), "cannot be read|no such"),
     ],
 )
@@ -214,9 +199,8 @@ def test_what_no_recipe_has_is_refused_at_once(make: Callable[[], Any], says: st
     [
         ("a: " + "1:59" * 50_000, "a value of 200000 characters"),  # sexagesimal numbers take quadratic time
         ("a: 1" + ":59" * 300 + ".5", "int too large to convert to float"),
-        ("a: 0x" + "f" * 5000, "a value of 5002 characters"),
-        ("a: " + "9" * 5000, "a value of 5000 characters"),
         ("x" * 5000 + ": 1", "a value of 5000 characters"),
+        ("transforms: [" + "RandomInvert, " * 12_000 + "]", "more than 10000 values"),
         ("a: " + "[" * 65 + "]" * 65, "nested more than 64 deep"),
         ("a: 1\n" + "\n" * MAX_YAML_CHARACTERS, "more than 262144 characters"),
     ],

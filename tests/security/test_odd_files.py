@@ -16,9 +16,8 @@ from making import jpeg, write_samples
 
 from gpuloader import GPULoader, GPULoaderError, Sampling
 from gpuloader.errors import ConfigError, DataError, PackError, ShardChangedError, ShardNotFoundError, StateError
-from gpuloader.helpers.regular_file import open_regular
 from gpuloader.pack import pack
-from gpuloader.shards import ShardSet, open_index, open_set, resolve_shards
+from gpuloader.shards import ShardSet, open_index, open_set
 from gpuloader.tools.check import check_shards
 from gpuloader.tools.disk import measure_disk
 from gpuloader.tools.info import describe_shards
@@ -162,19 +161,6 @@ def test_a_key_file_is_read_as_text_is(tmp_path: Path) -> None:
         assert next(iter(loader))["key"] == ["000002", "000000", "000003"]
 
 
-def test_a_regular_file_is_opened_and_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"content")
-    fd = open_regular(path)
-    assert os.pread(fd, 100, 0) == b"content"
-    os.close(fd)
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    for odd in (tmp_path, Path("/dev/zero"), tmp_path / "none", Path("a\0b")):
-        with pytest.raises(OSError):
-            open_regular(odd)
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-
-
 # --- paths
 
 
@@ -220,18 +206,6 @@ def test_paths_that_the_system_refuses_are_our_errors(
             pack(tar, folder / "packed")
 
 
-def test_a_list_in_braces_may_be_longer_than_a_name(folder: Path) -> None:
-    listed = "train-{0000,0001," + "0000," * 100 + "0000}.tar"
-    with pytest.raises(ConfigError, match=r"the shard train-0000\.tar is named twice"):
-        resolve_shards(listed)
-    assert len(resolve_shards("{" + "./" * 300 + "train-0000.tar,train-0001.tar}")) == 2
-
-
-def test_a_loop_of_links_in_a_folder_is_named(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"the shard loop\.tar cannot be read .Too many levels of symbolic links"):
-        GPULoader(".", 1, None)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -247,26 +221,6 @@ def test_a_loop_of_links_in_a_folder_is_named(folder: Path) -> None:
 def test_so_are_those_of_other_files(folder: Path, arguments: dict[str, Any]) -> None:
     with pytest.raises(GPULoaderError):
         GPULoader("train-0000.tar", 1, None, **arguments)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"destination": "~nobody_such/packed"},
-        {"destination": "a\0b"},
-        {"destination": "train-0000.tar/packed"},
-        {"classes": "~nobody_such/classes.json"},
-        {"source": [("a\0b.jpg", 0)]},
-        {"source": [("x" * 300, 0)]},
-        {"source": "torchvision:ImageFolder:~nobody_such"},
-    ],
-    ids=lambda value: repr(value)[:40],
-)
-def test_so_are_those_of_pack(folder: Path, arguments: dict[str, Any]) -> None:
-    (folder / "a.jpg").write_bytes(jpeg(8, 8))
-    given = {"source": [("a.jpg", 0)], "destination": "packed", "workers": 1, **arguments}
-    with pytest.raises(GPULoaderError):
-        pack(given.pop("source"), given.pop("destination"), **given)
 
 
 @pytest.mark.parametrize("what", ["shard", "folder"])

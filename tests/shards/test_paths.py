@@ -154,14 +154,9 @@ def test_an_absolute_path_and_a_file_url_are_the_same(folder: Path) -> None:
         ("something.else", ["no such file: something.else", "the folder . has no such name"]),
         ("nowhere/a.tar", ["no such file: nowhere/a.tar", "there is no folder nowhere either"]),
         (Path("nowhere"), ["no such file: nowhere"]),
-        ("*.jpg", ["no file matches *.jpg; the folder . has odd [1].tar, odd {name}.tar, train-0000.tar ..."]),
-        ("nowhere-*.tar", ["check the path (relative to ", "name the shards in a list"]),
-        ("trian-*.tar", ["no file matches trian-*.tar; similar names are train-0009.tar, train-0010.tar, "]),
-        ("dep/*.tar", ["no file matches dep/*.tar; dep is no folder; similar names are deep"]),
-        ("de[e]p/z-*.tar", ["no file matches de[e]p/z-*.tar; similar names are deep"]),
-        ("no-tar/*.tar", ["no file matches no-tar/*.tar; the folder no-tar has no shards"]),
-        ("no/where/*.tar", ["no/where is no folder (there is no folder no either)"]),
-        ("d[e]ep", ["no file matches d[e]ep; similar names are deep"]),  # it matches a folder
+        ("*.jpg", ["no file matches *.jpg: check the path (relative to ", "name the shards in a list"]),
+        ("no/where/*.tar", ["no file matches no/where/*.tar"]),
+        ("d[e]ep", ["no file matches d[e]ep"]),  # it matches a folder
         ("train-0000.tar.gpu*", ["no file matches"]),
         ("no-tar", ["neither *.tar nor pictures in the folder no-tar: check the path"]),
         (

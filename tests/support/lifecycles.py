@@ -95,20 +95,11 @@ def loaded(tar: Any, batch_size: int = 8, **kwargs: Any) -> dict[str, Any]:  # n
 
 
 class NewProcess:
-    """A process that runs functions of this module, one after the other. Warnings are errors in it.
+    """A process that runs functions of this module, one after the other. Warnings are errors in it."""
 
-    `cold` is for one that has imported nothing else yet.
-    """
-
-    def __init__(self, cold: bool = False) -> None:
-        code, pipes = "import lifecycles; lifecycles.serve()", {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process: subprocess.Popen[str]
-        if cold:
-            environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-            command = [sys.executable, "-W", "error", "-c", code]
-            self.process = subprocess.Popen(command, text=True, env=environment, **pipes)
-        else:
-            self.process = Program(code, text=True, **pipes)
+    def __init__(self) -> None:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = Program("import lifecycles; lifecycles.serve()", text=True, **pipes)
 
     def begin(self, function: Callable[..., Any], **arguments: Any) -> None:  # noqa: ANN401
         """Has it run a function; arguments and result are what JSON can say."""
@@ -397,32 +388,6 @@ def interrupted(
         before = len(received)
         received += epoch
     return {"seconds": seconds, "records": delivered(received), "batches_before": before}
-
-
-class InterruptsImporting:
-    """Sends SIGINT when a module is about to be imported for the first time."""
-
-    def __init__(self, module: str) -> None:
-        self.module: str | None = module
-
-    def find_spec(self, name: str, path: object, target: object = None) -> None:
-        """What Python asks each of `sys.meta_path`; this one knows no module."""
-        if name == self.module:
-            self.module = None
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-def interrupted_importing(tar: list[str], module: str) -> list[str]:
-    """Is interrupted in the first step, while that imports a module, and loops then."""
-    finder = InterruptsImporting(module)
-    sys.meta_path.insert(0, finder)
-    with loader(tar) as batches:
-        epoch = iter(batches)
-        try:
-            next(epoch)
-        except KeyboardInterrupt:
-            return delivered(epoch)
-    raise RuntimeError(f"{module} was{' not' if finder.module else ''} imported, and nothing interrupted")
 
 
 def loop_without_end(tar: list[str], read_seconds: float, **kwargs: Any) -> None:  # noqa: ANN401

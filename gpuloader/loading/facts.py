@@ -1,0 +1,122 @@
+"""What a loader says of its data and its batches, also by the names that scripts for torch's DataLoader read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gpuloader.loading.iteration import EpochSampler, Progress
+from gpuloader.loading.run import Run
+from gpuloader.loading.world import World
+from gpuloader.plan import Cursor
+from gpuloader.recipe import Recipe
+from gpuloader.shards import find_class_names
+from gpuloader.shards.class_names import as_list
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """All of a loader's data.
+
+    Attributes:
+        num_samples: the number of samples in the shards, also those that a `subset` leaves out; `len` is the same.
+        classes: the names of the classes, if they are known.
+    """
+
+    num_samples: int
+    classes: tuple[str, ...] | None
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The label of each class by its name, as in torchvision's datasets; empty if the classes are not known."""
+        return {name: label for label, name in enumerate(self.classes or ())}
+
+
+class LoaderFacts:
+    """The facts of a loader, from its run and its place in it."""
+
+    _fresh: Run
+    _run: Run
+    _progress: Progress[Cursor]
+
+    def __len__(self) -> int:
+        """Counts the steps of an epoch, the same on every rank. A resumed epoch has only the steps that are left."""
+        return self._run.plan.steps
+
+    @property
+    def num_batches(self) -> int:
+        """`len(loader)`, under webdataset's and open_clip's name."""
+        return len(self)
+
+    def __repr__(self) -> str:
+        return f"GPULoader({self._run})"
+
+    @property
+    def preset(self) -> Recipe:
+        """The recipe."""
+        return self._run.recipe
+
+    @property
+    def device(self) -> torch.device:
+        """The torch device of the batches."""
+        return self._run.device
+
+    @property
+    def world(self) -> World:
+        """This rank and the number of ranks."""
+        return self._run.world
+
+    @property
+    def classes(self) -> tuple[str, ...] | Any:  # noqa: ANN401 - or None, which checkers would ask about each time
+        """The names of the classes, entry i for label i; None if they are not known."""
+        labels = self._fresh.labels
+        return as_list(find_class_names(self._fresh.shards)) if labels is None else labels.classes
+
+    @property
+    def num_samples(self) -> int:
+        """The samples in an epoch over all ranks, after `sampling`."""
+        return self._run.plan.num_samples
+
+    @property
+    def shapes(self) -> list[tuple[int, int]] | Any:  # noqa: ANN401 - or None
+        """(height, width) of the images of each step that is left in the running or coming epoch; None without buckets.
+
+        They are the same on every rank.
+        """
+        cursor = self._progress.cursor
+        return self._run.plan.shapes(cursor, self._run.plan.steps_left(cursor))
+
+    @property
+    def batch_size(self) -> int:
+        """The samples of this rank in a step."""
+        return self._run.plan.batch_size
+
+    @property
+    def dataset(self) -> Dataset:
+        """All of the data: `len(loader.dataset)` samples, its `classes` and `class_to_idx`."""
+        return Dataset(len(self._fresh.shards), self.classes)
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """For scripts for torch's DataLoader: its `set_epoch` is the loader's.
+
+        Its length is this rank's samples in an epoch.
+        """
+        return EpochSampler(self._run.plan, self.set_epoch)
+
+    @property
+    def batch_sampler(self) -> None:
+        """None, as in torch's DataLoader without a batch sampler. Code that reads `sampler` may also read this."""
+        return None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch of the next iteration; a running one is not changed.
+
+        An epoch that `load_state_dict` restored resumes where the state was taken.
+        """
+        self._progress.set_epoch(epoch)
