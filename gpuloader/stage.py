@@ -31,8 +31,6 @@ from gpuloader.plan import Draws, check_epoch, check_seed
 from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset
 from gpuloader.recipe.part import as_value
 
-__all__ = ["Stage"]
-
 _log = logging.getLogger("gpuloader")
 
 
