@@ -297,15 +297,15 @@ def warn_of_empty_shares(plan: Plan) -> None:
             'last_batch="partial" gives some of %d ranks an empty batch at the end of each epoch of %s, which may end '
             'your program: use last_batch="equal"%s',
             plan.world_size,
-            counted(plan.epoch_samples, "sample"),
-            "" if plan.epoch_samples < plan.world_size else ", or batch_size=2 or more",
+            counted(plan.length, "sample"),
+            "" if plan.length < plan.world_size else ", or batch_size=2 or more",
         )
 
 
 def warn_of_small_buckets(buckets: Bucketed) -> None:
     """Logs a warning if last_batch="drop" leaves out all of a bucket, in every epoch."""
     small = [shape for shape, run in zip(buckets.shapes, buckets.runs) if 0 < len(run) < buckets.quantum]
-    if buckets.whole and small:
+    if buckets.drop and small:
         _log.warning(
             'last_batch="drop" never delivers the samples of %s, which have fewer than %d: %s; use last_batch="pad"',
             counted(len(small), "bucket"),

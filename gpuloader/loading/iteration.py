@@ -184,13 +184,13 @@ class EpochSampler(SequentialSampler):
     """
 
     def __init__(self, plan: Plan, set_epoch: Callable[[int], None]) -> None:
-        super().__init__(range(plan.samples))
+        super().__init__(range(plan.length))
         self._plan = plan
         self.set_epoch = set_epoch
 
     def __len__(self) -> int:
         """Counts the samples of a rank in an epoch; of the rank with the most, if they cannot be shared evenly."""
-        return min(self._plan.steps * self._plan.batch_size, -(-self._plan.epoch_samples // self._plan.world_size))
+        return min(self._plan.steps * self._plan.batch_size, -(-self._plan.length // self._plan.world_size))
 
     def __iter__(self) -> Iterator[int]:
         """Raises LoaderError: the order is inside the loader."""

@@ -200,7 +200,7 @@ class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
         """
         return {
             **self._run.identity,
-            **self._run.plan.place(self._progress.cursor),
+            **self._run.plan.state(self._progress.cursor),
             "quarantine": [[sample, cause] for sample, cause in sorted(self._quarantine.bad.items())],
             "described": self._run.described,
         }

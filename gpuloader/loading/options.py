@@ -51,7 +51,10 @@ class Sampling:
         weights: how often samples occur: a weight for each sample, {label or class name: weight}, or "balanced" for all
             labels equally often. None takes each sample once.
         replacement: with `weights`: whether a sample can occur twice in an epoch.
-        steps_per_epoch: ends each epoch after this number of steps; None uses all of the data.
+        steps_per_epoch: the steps of an epoch; the next one goes on behind them. None makes an epoch of as many samples
+            as are chosen.
+        repeats: how often each sample comes, one copy after the other, each augmented differently; an epoch has as many
+            samples as without.
         require: extensions of components, such as ["txt"]: samples that lack one of them are left out.
         buckets: a `Buckets`, or a list of (height, width): each batch has images of one aspect ratio, in that size.
             None gives all batches the recipe's size.
@@ -66,6 +69,7 @@ class Sampling:
     weights: Annotated[Weights | None, UNCHECKED] = None
     replacement: Flag = True
     steps_per_epoch: Integer | None = None
+    repeats: Integer = 1
     require: Annotated[Collection[str], kept_as(tuple[_Extension, ...])] = ()
     buckets: Annotated[_AnyBuckets, PlainValidator(_as_buckets)] = None
 

@@ -31,10 +31,11 @@ from gpuloader.loading.arguments import (
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.run import Run
-from gpuloader.loading.selection import check_components, check_options, make_sampling, resolve_sources, select
+from gpuloader.loading.selection import check_components, check_options, make_source, resolve_sources
+from gpuloader.loading.subset import choose, used
 from gpuloader.loading.world import World
 from gpuloader.pipelines import check_for_gpu, read_cached
-from gpuloader.plan import Bucketed, LastBatch, Plan
+from gpuloader.plan import Bucketed, LastBatch, Mix, Passes, Plan
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.recipe.part import as_value
 from gpuloader.shards import Labels, ShardSet, make_labels, read_quarantine, resolve_place
@@ -61,7 +62,6 @@ def resolve(arguments: LoaderArguments) -> Run:
         device_id=values.device_id,
         world=values.world,
         recipe_name=_name_recipe(arguments.preset),
-        is_quantum_given=getattr(values.sampling.buckets, "quantum", None) is not None,
         unseen=data.unseen,
     )
     return _meet(run, values.decoder)
@@ -96,7 +96,7 @@ class _Data:
     shards: ShardSet
     labels: Labels | None
     known_bad: Mapping[int, str]
-    positions: Any
+    source: Passes | Mix
     unseen: Mapping[str, Component]
 
 
@@ -147,11 +147,11 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
     known_bad = {} if known is None else read_quarantine(Path(known), shards)
     batch_size = as_python_integer(given.batch_size)
     with say_if_long("the samples, their labels and their order are prepared"):
-        selection = select(shards, values.sampling)
-        labels = make_labels(shards, label_from.place, label_from.classes, selection.of, label_from.order)
-        positions = make_sampling(
+        chosen = choose(shards, values.sampling)
+        labels = make_labels(shards, label_from.place, label_from.classes, used(chosen), label_from.order)
+        source = make_source(
             shards,
-            selection,
+            chosen,
             labels,
             values.shuffle,
             sources,
@@ -161,27 +161,28 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
             global_batch=values.world.world_size * batch_size if is_integer(batch_size, 1) else 1,  # the plan refuses
             known_bad=known_bad,
         )
-    if isinstance(positions, Bucketed):
-        _check_shapes(values.recipe, positions)
+    if isinstance(source, Bucketed):
+        _check_shapes(values.recipe, source)
         if warns:
-            warn_of_small_buckets(positions)
+            warn_of_small_buckets(source)
     if values.has_targets and warns:
         warn_of_turned(values.recipe, shards.count_turned())
     shards.check_pictures([each.extension for each in fields.values()])
     required = dict.fromkeys(each.extension for each in fields.values() if each.required)
-    check_components(shards, required, positions, known_bad)
-    return _Data(shards, labels, known_bad, positions, check_options(shards, fields, positions, known_bad))
+    check_components(shards, required, source, known_bad)
+    return _Data(shards, labels, known_bad, source, check_options(shards, fields, source, known_bad))
 
 
 def _plan_ranks(given: LoaderArguments, values: _Values, data: _Data) -> Plan:
     plan = Plan(
-        data.positions,
+        data.source,
         batch_size=as_python_integer(given.batch_size),
         rank=values.world.rank,
         world_size=values.world.world_size,
         last_batch=values.last_batch,
         seed=as_python_integer(given.seed),
         steps_per_epoch=values.sampling.steps_per_epoch,
+        repeats=values.sampling.repeats,
     )
     _check_mixing(values.recipe, plan, data.labels is not None or values.has_targets, values.bad_images)
     if values.world.rank == 0:
@@ -192,10 +193,9 @@ def _plan_ranks(given: LoaderArguments, values: _Values, data: _Data) -> Plan:
 
 def _meet(run: Run, decoder: Decoder) -> Run:
     """Returns the run in the world on which its ranks agree, with this rank's share of the cores."""
-    world, plan = run.world, run.plan
+    world = run.world
     if world.world_size > 1 or world.members:
-        same = ("samples", "batch_size", "last_batch", "steps_per_epoch")
-        world = agree(world, {**run.identity, **{name: getattr(plan, name) for name in same}})
+        world = agree(world, {**run.identity, **run.plan.facts})
     threads = world.decoding_threads(run.device_id)
     return replace(run, world=world, decoder=decoder.on(run.device_id, threads, run.shards.seekable))
 

@@ -18,10 +18,10 @@ from gpuloader.helpers.values import is_integer
 from gpuloader.loading.arguments import find_boxes
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Decoder
-from gpuloader.loading.selection import describe_sampling
-from gpuloader.loading.state import STATE_VERSION, check_identity, check_place, check_quarantine, describe_run, is_same
+from gpuloader.loading.selection import describe_source
+from gpuloader.loading.state import STATE_VERSION, check_identity, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World
-from gpuloader.plan import AllSamples, Cursor, Custom, Plan, Weighted
+from gpuloader.plan import Cursor, Custom, Plan, Weighted, check_epoch
 from gpuloader.recipe import Recipe
 from gpuloader.shards import Labels, ShardSet
 
@@ -42,7 +42,6 @@ class Run:
         decoder: its settings, with values in place of None.
         device_id: a GPU's number, or None for the CPU.
         world: this rank and the number of ranks.
-        is_quantum_given: whether the arguments give the quantum of the buckets.
         unseen: the fields whose keys are checked when the first annotations are read.
 
     Example:
@@ -65,12 +64,11 @@ class Run:
     device_id: int | None = None
     world: World = field(default_factory=lambda: World(0, 1))
     recipe_name: str = "Recipe"
-    is_quantum_given: bool = False
     unseen: Mapping[str, Component] = field(default_factory=dict)
 
     def __str__(self) -> str:
         plan = self.plan
-        order = {Custom: "a function", Weighted: "by weights"}.get(type(plan.positions), plan.positions.shuffle)
+        order = {Custom: "a function", Weighted: "by weights"}.get(type(plan.source), plan.source.shuffle)
         source = None if self.labels is None else self.labels.place
         labels = {None: ", no labels", "cls": ""}.get(source, f", labels from {source}")
         return (
@@ -112,15 +110,15 @@ class Run:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What must be equal in a state and in the loader that takes it, in plain JSON types."""
-        positions = self.plan.positions
+        source = self.plan.source
         return {
             "version": STATE_VERSION,
             "dataset": self.shards.fingerprint,
             "samples": len(self.shards),
             "recipe": self.recipe.fingerprint,
             "seed": self.plan.seed,
-            "shuffle": positions.shuffle,
-            "sampling": None if isinstance(positions, AllSamples) else positions.fingerprint,
+            "shuffle": source.shuffle,
+            "sampling": source.fingerprint,
             "known_bad": _digest_of_known(self.known_bad),
             "labels": None if self.labels is None else self.labels.digest,
         }
@@ -128,7 +126,7 @@ class Run:
     @cached_property
     def described(self) -> dict[str, Any]:
         """What is needed to say how another run differs."""
-        return {**describe_run(self.recipe, self.shards), "sampling": describe_sampling(self.plan.positions)}
+        return {**describe_run(self.recipe, self.shards), "sampling": describe_source(self.plan.source)}
 
     def resume(self, state: object) -> Resumed:
         """Returns how the run goes on from a loader's state; see `GPULoader.load_state_dict`.
@@ -140,54 +138,34 @@ class Run:
             raise StateError(
                 f"this is not a state of a GPULoader but {describe(state)}: pass what its state_dict() returned"
             )
-        run = self._with_quantum(state.get("quantum"))
-        identity, samples = run.identity, state.get("samples")
-        if is_integer(samples, 1, len(self.shards)) and self._begins_with(samples, state.get("dataset")):
-            if not is_same(state.get("delivered"), 0):
-                raise StateError(_explain_appended(self.shards, samples))
-            identity = self._identity_of_first(samples) | {"sampling": state.get("sampling")}
-        check_identity(state, identity, run.described, run.shards)
-        place = check_place(state, "delivered", lambda _: run.plan.samples)
+        samples = state.get("samples")
+        is_longer = is_integer(samples, 1, len(self.shards)) and self._begins_with(samples, state.get("dataset"))
+        if is_longer and not is_same(state.get("delivered"), 0):
+            raise StateError(_explain_appended(self.shards, samples))
+        identity = self._identity_of_first(samples, state.get("sampling")) if is_longer else self.identity
+        check_identity(state, identity, self.described, self.shards)
         try:
-            cursor = run.plan.cursor(*place)
+            again = (self.plan, Cursor(check_epoch(state["epoch"]))) if is_longer else self.plan.resume(state)
         except ConfigError as error:
             raise StateError(f"the state cannot be resumed here: {error}") from None
-        return Resumed(run, cursor, check_quarantine(state["quarantine"], len(run.shards)))
+        return Resumed(replace(self, plan=again[0]), again[1], check_quarantine(state["quarantine"], len(self.shards)))
 
     def _begins_with(self, samples: int, dataset: object) -> bool:
         """Returns whether the first shards have so many samples, and these are the data of this fingerprint."""
         is_end = self.shards.shard_of(samples - 1) < self.shards.shard_of(samples)
         return is_end and is_same(dataset, str(self.shards.digest_of_first(samples)))
 
-    def _identity_of_first(self, samples: int) -> dict[str, Any]:
-        """Returns the identity that a run over the first samples of the data has, without their sampling."""
+    def _identity_of_first(self, samples: int, sampling: object) -> dict[str, Any]:
+        """Returns the identity that a run over the first samples of the data has, with any sampling of these."""
         known_bad = {sample: cause for sample, cause in self.known_bad.items() if sample < samples}
         return {
             **self.identity,
             "dataset": str(self.shards.digest_of_first(samples)),
             "samples": samples,
+            "sampling": sampling,
             "known_bad": _digest_of_known(known_bad),
             "labels": None if self.labels is None else self.labels.digest_of_first(samples),
         }
-
-    def _with_quantum(self, quantum: object) -> Run:
-        """Returns the run; if a state has another quantum of buckets, the run with this.
-
-        Raises:
-            StateError: another quantum was given, or the global batch does not divide it.
-        """
-        buckets = self.plan.bucketed
-        if buckets is None or not is_integer(quantum, 1, 2**31) or quantum == buckets.quantum:
-            return self
-        if self.is_quantum_given:
-            raise StateError(
-                f"the state has buckets with a quantum of {quantum}, this loader has "
-                f"Buckets(quantum={buckets.quantum}): leave quantum out, or give {quantum}"
-            )
-        try:
-            return replace(self, plan=replace(self.plan, positions=replace(buckets, quantum=quantum)))
-        except ConfigError as error:
-            raise StateError(f"the state cannot be resumed here: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -195,7 +173,7 @@ class Resumed:
     """How a run goes on from a state.
 
     Attributes:
-        run: its buckets have the state's quantum.
+        run: its epochs are counted from the state's place.
         cursor: where it goes on.
         bad: the state's bad images, with the causes.
     """

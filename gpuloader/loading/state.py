@@ -15,7 +15,7 @@ from gpuloader.plan import EPOCHS
 from gpuloader.recipe import Recipe
 from gpuloader.shards import ShardSet
 
-STATE_VERSION = 2
+STATE_VERSION = 1
 _DIGITS = 4
 _MOST_RUNS = 256
 _MOST_SHOWN = 5
@@ -48,12 +48,7 @@ def check_identity(
         StateError: it is not a state, or it is of another run; the message names the transform, shard or argument that
             differs.
     """
-    if is_integer(version := state.get("version"), 1, STATE_VERSION) and "dataset" in state:
-        raise StateError(
-            f"the state has version {version}, from an earlier gpuloader; this one reads version {STATE_VERSION}: "
-            f"finish that run with the gpuloader that saved the state, or start without the state"
-        )
-    if missing := sorted({*identity, "epoch", "delivered", "quarantine"} - set(state)):
+    if missing := sorted({*identity, "epoch", "begin", "delivered", "quarantine"} - set(state)):
         raise StateError(f"this is not a state of a GPULoader: it lacks {', '.join(missing)}")
     saved = state.get("described")
     saved = saved if isinstance(saved, Mapping) else {}

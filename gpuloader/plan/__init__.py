@@ -3,35 +3,32 @@
 from gpuloader.plan.buckets import Bucketed
 from gpuloader.plan.draws import EPOCHS, Draw, Draws, Stream, check_epoch, check_seed
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
-from gpuloader.plan.mixture import Mixture, Segment, merge, parts_of
+from gpuloader.plan.mix import Mix, Ratio, parts_of
 from gpuloader.plan.order import Order, Shuffle, make_order
-from gpuloader.plan.positions import AllSamples, ByShard, Custom, Positions, Remaining, Subset, Weighted, digest_of
+from gpuloader.plan.passes import Chosen, Custom, Passes, Shuffled, Weighted, all_samples
 
 __all__ = [
     "EPOCHS",
-    "AllSamples",
     "Bucketed",
-    "ByShard",
+    "Chosen",
     "Cursor",
     "Custom",
     "Draw",
     "Draws",
     "LastBatch",
-    "Mixture",
+    "Mix",
     "Order",
+    "Passes",
     "Plan",
     "PlannedBatch",
-    "Positions",
-    "Remaining",
-    "Segment",
+    "Ratio",
     "Shuffle",
+    "Shuffled",
     "Stream",
-    "Subset",
     "Weighted",
+    "all_samples",
     "check_epoch",
     "check_seed",
-    "digest_of",
     "make_order",
-    "merge",
     "parts_of",
 ]

@@ -1,10 +1,10 @@
-"""Random numbers as a function of (seed, epoch, sample id): no generator, no state.
+"""Random numbers as a function of (seed, pass, sample id): no generator, no state.
 
 The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11). A draw's address
 is Philox's input, so any draw of any sample can be computed alone and in any order:
 
     key     = seed, its low and high 32 bits
-    counter = (block within the stream and the stream itself, id's low 32 bits, id's high 32 bits, epoch)
+    counter = (block within the stream and the stream itself, id's low 32 bits, id's high 32 bits, pass)
 """
 
 from __future__ import annotations
@@ -105,20 +105,22 @@ class Draw:
 
 @dataclass(frozen=True)
 class Draws:
-    """The draws on some samples in one epoch.
+    """The draws on some samples in one epoch, or in passes over the data.
 
     Attributes:
         seed: in [0, 2**64).
         epoch: in [0, 2**32).
         ids: (n,) int64 sample ids, not negative.
+        passes: (n,) int64 in [0, 2**32), the pass of each sample; None if it is the epoch.
     """
 
     seed: int
     epoch: int
     ids: NDArray[np.int64]
+    passes: NDArray[np.int64] | None = None
 
     def take(self, rows: slice | NDArray[np.int64]) -> Draws:
-        return Draws(self.seed, self.epoch, self.ids[rows])
+        return replace(self, ids=self.ids[rows], passes=None if self.passes is None else self.passes[rows])
 
     def of(self, stream: Stream, occurrence: int = 0, view: int = 0) -> Draw:
         """Returns the numbers of the `occurrence`-th transform of its kind in a view of the image."""
@@ -138,7 +140,8 @@ class Draws:
         # streams, occurrences and views are 2**16, so it stays below 2**32, and no two of them overlap.
         blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(stream * _BLOCKS_PER_STREAM + first_block)
         ids = self.ids.astype(np.uint64)[:, None]
-        counter = list(np.broadcast_arrays(blocks[None, :], ids & _MASK, ids >> _32, np.uint64(self.epoch)))
+        passes = np.uint64(self.epoch) if self.passes is None else self.passes.astype(np.uint64)[:, None]
+        counter = list(np.broadcast_arrays(blocks[None, :], ids & _MASK, ids >> _32, passes))
         drawn = np.stack(philox4x32(counter, self.seed), axis=-1)
         return drawn.reshape(len(self.ids), 4 * len(blocks))[:, :count]
 

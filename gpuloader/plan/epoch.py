@@ -1,14 +1,15 @@
-"""Which samples a rank gets at which step: arithmetic on positions.
+"""Which samples a rank gets at which step: arithmetic on places of the run's row.
 
-An epoch is a row of positions 0, 1, 2, ..., and an order gives the sample at each. From a cursor on, each step takes
-the next world_size * batch_size positions, the global batch, and rank r takes the r-th batch_size of them. So the
-global batches are the same for every world size with the same global batch size, and resuming needs only an integer.
-Only this module knows that a cursor holds one: others ask the plan.
+A run is one endless row of samples, `Passes` or a `Mix` of several. An epoch takes the next places of the row: as many
+as a pass has, or as `steps_per_epoch` says. From a cursor on, each step takes the next world_size * batch_size of them,
+the global batch, and rank r takes the r-th batch_size of these. So the global batches are the same for every world size
+with the same global batch size, and to resume, a run needs to know only where its epoch began and how much of it is
+done. Only this module knows that: others ask the plan.
 
-The last global batch may be short. Every rank gets the same number of steps in each mode:
+The last global batch of an epoch may be short. Every rank gets the same number of steps in each mode:
 
     drop     the short batch is left out
-    pad      it is filled from the start of the epoch's order, and the filling is marked as not valid
+    pad      it is filled from the start of the epoch, and the filling is marked as not valid
     equal    it is filled in the same way, but only until all ranks have the same number of samples
     partial  it is split evenly: ranks differ by one sample at most
 
@@ -22,22 +23,22 @@ With buckets, each global batch is of one bucket, and each bucket ends with "dro
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import gcd
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import ConfigError
+from gpuloader.errors import ConfigError, describe
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
 from gpuloader.plan.buckets import Bucketed
-from gpuloader.plan.draws import Draws, check_seed
-from gpuloader.plan.order import Order
-from gpuloader.plan.positions import Positions
+from gpuloader.plan.draws import EPOCHS, Draws, check_seed
+from gpuloader.plan.mix import Mix, Ratio
+from gpuloader.plan.passes import Ints, Passes
 
 LastBatch: TypeAlias = Literal["drop", "pad", "partial", "equal"]
 
@@ -81,45 +82,61 @@ class PlannedBatch:
 
 
 @dataclass(frozen=True)
+class Start:
+    """Where the counting of epochs begins: at the beginning of the run, or at a state that it goes on from.
+
+    Attributes:
+        epoch: the state's.
+        place: of the row, where this epoch begins.
+        delivered: the samples of this epoch that were delivered before.
+        ratios: of a mix, those that have begun before.
+    """
+
+    epoch: int = 0
+    place: int = 0
+    delivered: int = 0
+    ratios: tuple[Ratio, ...] = ()
+
+
+@dataclass(frozen=True)
 class Plan:
     """The order of a run, as one rank sees it; equal plans give equal batches.
 
     Attributes:
-        positions: which samples an epoch goes through, and in which order.
+        source: the row of samples.
         batch_size: samples of one rank in one step.
-        steps_per_epoch: ends each epoch after that many steps; None uses all samples.
+        steps_per_epoch: the steps of each epoch; None makes an epoch as long as a pass.
+        repeats: how often each sample comes, one copy after the other; each copy has other random numbers.
+        start: where epochs are counted from.
     """
 
-    positions: Positions
+    source: Passes | Mix
     batch_size: int
     rank: int = 0
     world_size: int = 1
     last_batch: LastBatch = "drop"
     seed: int = 0
     steps_per_epoch: int | None = None
+    repeats: int = 1
+    start: Start = field(default_factory=Start)
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
-        if not is_integer(self.batch_size, 1):
-            raise ConfigError(f"batch_size={self.batch_size!r}: allowed is an integer of at least 1")
+        for name in ("batch_size", "steps_per_epoch", "repeats"):
+            value = getattr(self, name)
+            if not is_integer(value, 1) and not (value is None and name == "steps_per_epoch"):
+                raise ConfigError(f"{name}={value!r}: allowed is an integer of at least 1")
         if self.last_batch not in get_args(LastBatch):
             allowed = ", ".join(map(repr, get_args(LastBatch)))
             raise ConfigError(f"last_batch={self.last_batch!r}: allowed are {allowed}")
         if self.bucketed is not None:
             self._check_quantum(self.bucketed)
-        natural = _steps(self.samples, self.global_batch, self.last_batch)
-        if natural == 0:
+        if self.steps == 0:
             raise ConfigError(
-                f'last_batch="drop" leaves no batch: {counted(self.samples, "sample")} '
-                f"{'is' if self.samples == 1 else 'are'} fewer than one step of "
+                f'last_batch="drop" leaves no batch: {counted(self.length, "sample")} '
+                f"{'is' if self.length == 1 else 'are'} fewer than one step of "
                 f"{counted(self.world_size, 'rank')} x batch_size {self.batch_size} = {self.global_batch}. "
                 f'Use a smaller batch_size, or last_batch="pad", "equal" or "partial"'
-            )
-        steps = self.steps_per_epoch
-        if steps is not None and not is_integer(steps, 1, natural + 1):
-            raise ConfigError(
-                f"steps_per_epoch={steps!r}: allowed is 1 to {natural}, the steps in one pass over "
-                f"{counted(self.samples, 'sample')}, or None for all of them"
             )
 
     def _check_quantum(self, buckets: Bucketed) -> None:
@@ -128,7 +145,7 @@ class Plan:
                 f"{counted(self.world_size, 'rank')} x batch_size {self.batch_size} = {self.global_batch} does not "
                 f"divide the buckets' quantum, {buckets.quantum}: allowed {self._allowed_sizes(buckets.quantum)}"
             )
-        if not buckets.length:
+        if not buckets.size:
             raise ConfigError(
                 f'last_batch="drop" leaves no batch: no bucket has {counted(buckets.quantum, "sample")}. Use a smaller '
                 f'batch_size, or last_batch="pad"'
@@ -143,18 +160,13 @@ class Plan:
 
     @property
     def bucketed(self) -> Bucketed | None:
-        """The positions, if they are of buckets."""
-        return self.positions if isinstance(self.positions, Bucketed) else None
+        """The source, if it has buckets."""
+        return self.source if isinstance(self.source, Bucketed) else None
 
     @property
     def num_samples(self) -> int:
-        """The samples in an epoch without `steps_per_epoch`; without the padding of buckets."""
-        return self.samples if self.bucketed is None else self.bucketed.samples
-
-    @property
-    def samples(self) -> int:
-        """The number of positions in an epoch without `steps_per_epoch`."""
-        return self.positions.length
+        """The samples of a pass; without the padding of buckets."""
+        return self.source.samples
 
     @property
     def global_batch(self) -> int:
@@ -162,16 +174,45 @@ class Plan:
         return self.world_size * self.batch_size
 
     @property
-    def epoch_samples(self) -> int:
-        """The positions in one epoch; fewer than `samples` only with `steps_per_epoch`."""
-        if self.steps_per_epoch is None:
-            return self.samples
-        return min(self.samples, self.steps_per_epoch * self.global_batch)
+    def length(self) -> int:
+        """The places of the row in one epoch."""
+        return self.source.size if self.steps_per_epoch is None else self.steps_per_epoch * self.global_batch
+
+    def length_of(self, epoch: int) -> int:
+        """The places of an epoch: if another run began it, with another length, it ends where this one's would.
+
+        What this run would leave out at its end then comes in the next epoch, unless an epoch is a pass.
+        """
+        delivered = self.start.delivered
+        if epoch != self.start.epoch or not delivered:
+            return self.length
+        left = max(0, self.length - delivered)
+        if self.bucketed is not None or (self.last_batch == "drop" and self.steps_per_epoch is not None):
+            left -= left % self.global_batch
+        return delivered + left
+
+    def first(self, epoch: int) -> int:
+        """The place of the row where an epoch begins; those before the state's are counted from the run's beginning."""
+        start = self.start
+        if epoch <= start.epoch:
+            return start.place if epoch == start.epoch else epoch * self.length
+        return start.place + self.length_of(start.epoch) + (epoch - start.epoch - 1) * self.length
 
     @property
     def steps(self) -> int:
         """The steps of an epoch; the same on every rank."""
-        return _steps(self.epoch_samples, self.global_batch, self.last_batch)
+        return _steps(self.length, self.global_batch, self.last_batch)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What must be equal on all ranks, beside the samples and the seed, in plain JSON types."""
+        source, names = self.source, ("batch_size", "last_batch", "steps_per_epoch", "repeats")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "samples": source.size,
+            "quantum": source.quantum if isinstance(source, Bucketed) and source.fixed else None,
+            "weights": [list(ratio) for ratio in source.schedule] if isinstance(source, Mix) else None,
+        }
 
     def on(self, ranks: object) -> Plan:
         """Returns rank 0's plan of another number of ranks with the same global batch; itself if there is none."""
@@ -189,7 +230,7 @@ class Plan:
 
     def steps_left(self, cursor: Cursor) -> int:
         """Counts the steps that are left in the cursor's epoch; the same on every rank."""
-        return _steps(max(0, self.epoch_samples - cursor.delivered), self.global_batch, self.last_batch)
+        return _steps(self._left(cursor), self.global_batch, self.last_batch)
 
     def share(self, cursor: Cursor) -> tuple[int, int]:
         """Returns this rank's part of the global batch at the cursor: its first sample, and the one after its last."""
@@ -202,36 +243,38 @@ class Plan:
     @property
     def has_empty_shares(self) -> bool:
         """Whether some ranks get no sample in the last step of an epoch."""
-        last = self.epoch_samples - self.at(0, self.steps - 1).delivered
+        last = self.length - replace(self, start=Start()).at(0, self.steps - 1).delivered
         return self.last_batch == "partial" and last < self.world_size
 
     def batch(self, cursor: Cursor) -> PlannedBatch:
         """Returns what this rank gets in the step at the cursor; the cursor's epoch must have steps left."""
         first, end = self.share(cursor)
-        positions = np.arange(cursor.delivered + first, cursor.delivered + end, dtype=np.int64)
-        # Only padding is beyond the epoch: positions begin at 0 again there, and are not valid.
-        valid, positions = positions < self.epoch_samples, positions % self.samples
-        found = self._order(cursor.epoch)(positions)
-        ids = _decoded(found)
-        draws = Draws(self.seed, cursor.epoch, positions if self.positions.repeats else ids)
+        places = np.arange(cursor.delivered + first, cursor.delivered + end, dtype=np.int64)
+        # Only padding is beyond the epoch: places begin at 0 again there, and are not valid.
+        length = self.length_of(cursor.epoch)
+        valid, places = places < length, places % length
+        offsets, copies = self._split(cursor.epoch, places)
+        taken = self._row.take(self.seed, *offsets)
+        passes = (taken.passes * self.repeats + copies) % EPOCHS
+        draws = Draws(self.seed, cursor.epoch, taken.numbers, passes)
         shape = next(iter(self.shapes(cursor, 1) or ()), None)
-        return PlannedBatch(cursor, ids, valid & (found >= 0), draws, shape)
+        return PlannedBatch(cursor, np.maximum(taken.ids, ~taken.ids), valid & (taken.ids >= 0), draws, shape)
 
     def shapes(self, cursor: Cursor, steps: int) -> list[tuple[int, int]] | None:
         """Returns (height, width) of the next `steps` steps of the cursor's epoch; None without buckets."""
         if self.bucketed is None:
             return None
-        positions = np.arange(cursor.delivered, self.after(cursor, steps).delivered, self.global_batch)
-        return [self.bucketed.shapes[bucket] for bucket in self._buckets(cursor.epoch)(positions)]
+        places = np.arange(cursor.delivered, self.after(cursor, steps).delivered, self.global_batch)
+        return [self.bucketed.shapes[bucket] for bucket in self._buckets(cursor.epoch, places)]
 
-    def replacements(self, cursor: Cursor, uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+    def replacements(self, cursor: Cursor, uniform: NDArray[np.float64]) -> Ints:
         """Returns samples in place of a bad one of the step at the cursor, (k,), by numbers in [0, 1), (k,).
 
-        They are of the step's bucket; without buckets, of all of the epoch.
+        They are of the step's bucket; without buckets, of a pass from the beginning of the epoch.
         """
         if self.bucketed is None:
-            return self.ids(cursor.epoch, np.floor(uniform * self.samples).astype(np.int64))
-        [bucket] = self._buckets(cursor.epoch)(np.array([cursor.delivered]))
+            return self.ids(cursor.epoch, np.floor(uniform * self.source.size).astype(np.int64))
+        [bucket] = self._buckets(cursor.epoch, np.array([cursor.delivered]))
         run = self.bucketed.runs[bucket]
         return run[np.floor(uniform * len(run)).astype(np.int64)]
 
@@ -239,9 +282,11 @@ class Plan:
         """Returns the random numbers of the step at the cursor, the same on all ranks, for each of `rows` rows."""
         return Draws(self.seed, cursor.epoch, np.full(rows, self.step_of(cursor)))
 
-    def ids(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the samples at some positions of an epoch, both (k,) int64."""
-        return _decoded(self._order(epoch)(positions))
+    def ids(self, epoch: int, places: Ints) -> Ints:
+        """Returns the samples at some places of an epoch, both (k,) int64."""
+        offsets, _ = self._split(epoch, places)
+        ids = self._row.take(self.seed, *offsets).ids
+        return np.maximum(ids, ~ids)  # those of padding are negative
 
     def coming(self, cursor: Cursor, steps: int) -> NDArray[np.int64]:
         """Returns the samples of all ranks in the next `steps` steps of the cursor's epoch, in order, (k,) int64."""
@@ -254,48 +299,129 @@ class Plan:
 
     def after(self, cursor: Cursor, steps: int = 1) -> Cursor:
         """Returns the place after the step at the cursor, or after several; at most the end of its epoch."""
-        full, rest = divmod(self.epoch_samples - cursor.delivered, self.global_batch)
+        full, rest = divmod(self._left(cursor), self.global_batch)
         end = cursor.delivered + steps * self.global_batch
         if self.last_batch == "partial" and 0 < steps == full and 0 < rest < self.world_size:
             end -= self.world_size * (self.batch_size // 2)  # which the last full step leaves to the last one
-        return Cursor(cursor.epoch, min(end, self.epoch_samples))
+        return replace(cursor, delivered=min(end, cursor.delivered + self._left(cursor)))
 
-    def place(self, cursor: Cursor) -> dict[str, int]:
-        """Returns the cursor as states save it, for any number of ranks and batch size that the quantum allows."""
-        quantum = {} if self.bucketed is None else {"quantum": self.bucketed.quantum}
-        return {"epoch": cursor.epoch, "delivered": cursor.delivered, **quantum}
+    def state(self, cursor: Cursor) -> dict[str, Any]:
+        """Returns the cursor as states keep it, in plain JSON types, for any number of ranks and length of epochs."""
+        place = {"epoch": cursor.epoch, "begin": self.first(cursor.epoch), "delivered": cursor.delivered}
+        if isinstance(self._row, Mix):
+            now = (place["begin"] + cursor.delivered) / self.repeats
+            begun = [[int(start), list(parts)] for start, parts in self._row.ratios if start < now]
+            return {**place, "ratios": begun}
+        return place if self.bucketed is None else {**place, "quantum": self.bucketed.quantum}
 
-    def cursor(self, epoch: int, delivered: int) -> Cursor:
-        """Makes the cursor that a state saved.
+    def resume(self, state: Mapping[str, Any]) -> tuple[Plan, Cursor]:
+        """Returns the plan that goes on where a state was taken, and the cursor there.
 
         Raises:
-            ConfigError: it is within a quantum of a bucket, and a step from there would go beyond its end.
+            ConfigError: the state's place is none; it is of another quantum of buckets, or within one, and steps from
+                there would go beyond its end; or sources had other weights before.
         """
-        cursor = Cursor(epoch, delivered)
-        if self.bucketed is not None and delivered % self.global_batch and self.steps_left(cursor):
-            place = delivered % self.bucketed.quantum
+        cursor = Cursor(_integer(state, "epoch", EPOCHS), _integer(state, "delivered"))
+        start = Start(cursor.epoch, _integer(state, "begin"), cursor.delivered, self._ratios_in(state, cursor))
+        plan = replace(self._with_quantum(state.get("quantum")), start=start)
+        plan.check_place(cursor)
+        return plan, cursor
+
+    def _with_quantum(self, quantum: object) -> Plan:
+        buckets = self.bucketed
+        if buckets is None or not is_integer(quantum, 1, 2**31) or quantum == buckets.quantum:
+            return self
+        if buckets.fixed:
             raise ConfigError(
-                f"{place} samples of a quantum of {self.bucketed.quantum} are delivered, and steps of "
-                f"{counted(self.world_size, 'rank')} x batch_size {self.batch_size} = {self.global_batch} would go "
-                f"beyond its end: allowed {self._allowed_sizes(gcd(place, self.bucketed.quantum))}"
+                f"the state has buckets with a quantum of {quantum}, this loader has "
+                f"Buckets(quantum={buckets.quantum}): leave quantum out, or give {quantum}"
             )
-        return cursor
+        return replace(self, source=replace(buckets, quantum=quantum))
+
+    def check_place(self, cursor: Cursor) -> None:
+        """Checks that steps from the cursor end where the quantum of a bucket does."""
+        quantum = self.global_batch if self.bucketed is None else self.bucketed.quantum
+        done = (self.first(cursor.epoch) + cursor.delivered) % quantum
+        if self.bucketed is not None and done % self.global_batch:
+            raise ConfigError(
+                f"{done} samples of a quantum of {quantum} are delivered, and steps of "
+                f"{counted(self.world_size, 'rank')} x batch_size {self.batch_size} = {self.global_batch} would go "
+                f"beyond its end: allowed {self._allowed_sizes(gcd(done, quantum))}"
+            )
+
+    def _ratios_in(self, state: Mapping[str, Any], cursor: Cursor) -> tuple[Ratio, ...]:
+        """Returns the ratios that a mix had before a state; the schedule must begin with them."""
+        if not isinstance(self.source, Mix):
+            return ()
+        listed, schedule = state.get("ratios"), self.source.schedule
+        if not isinstance(listed, (list, tuple)) or not all(_is_ratio(each, len(self.source.sizes)) for each in listed):
+            raise ConfigError(f"ratios={describe(listed)}: allowed are [place, parts] with a part for each source")
+        ratios = tuple(Ratio(start, tuple(parts)) for start, parts in listed)
+        starts = [ratio.start for ratio in ratios]
+        if starts != sorted(starts) or starts[:1] not in ([], [0]):
+            raise ConfigError(f"the ratios begin at {describe(starts)}: allowed are 0 and then larger places")
+        had, has = ([each.parts for each in some] for some in (ratios, schedule[: len(ratios)]))
+        passed = Ratio(cursor.epoch + (cursor.delivered > 0), ())
+        if had != has or any(ratio < passed for ratio in schedule[len(ratios) :]):
+            raise ConfigError(
+                f"up to there the weights of the sources were {_in_words(ratios)}, and this loader's are "
+                f"{_in_words([each for each in schedule if each < passed])}: weights may change from a later epoch on"
+            )
+        return ratios
 
     @cached_property
-    def _order(self) -> Callable[[int], Order]:
-        """The order of an epoch; two are kept, because the next one is read ahead while one ends."""
-        return lru_cache(maxsize=2)(partial(self.positions.order, self.seed))
+    def _row(self) -> Passes | Mix:
+        return self.source.with_ratios(self._row_ratios) if isinstance(self.source, Mix) else self.source
 
     @cached_property
-    def _buckets(self) -> Callable[[int], Order]:
-        """The buckets of an epoch's positions, if there are buckets."""
+    def _row_ratios(self) -> list[Ratio]:
+        """The ratios of a mix by place of the row: those that have begun, and then those of later epochs."""
+        if not isinstance(self.source, Mix):
+            return []
+        begun, now = self.start.ratios, self.start.place + self.start.delivered
+        later = [
+            Ratio(-(-max(now, self._place_in(ratio.start)) // self.repeats), ratio.parts)
+            for ratio in self.source.schedule[len(begun) :]
+        ]
+        return [*begun, *later]
+
+    def _place_in(self, epoch: float) -> int:
+        """Returns a place in the run, such as 2.5, as a place of the row."""
+        return self.first(int(epoch)) + round(epoch % 1 * self.length)
+
+    def _split(self, epoch: int, places: Ints) -> tuple[tuple[int, Ints], Ints]:
+        """Returns where places of an epoch are in the row, as `take` asks, and which copies they are."""
+        first, begin = divmod(self.first(epoch), self.repeats)
+        offsets, copies = np.divmod(begin + places, self.repeats)
+        return (first, offsets), copies
+
+    def _buckets(self, epoch: int, places: Ints) -> Ints:
         assert self.bucketed is not None
-        return lru_cache(maxsize=2)(partial(self.bucketed.buckets, self.seed))
+        offsets, _ = self._split(epoch, places)
+        return self.bucketed.buckets(self.seed, *offsets)
+
+    def _left(self, cursor: Cursor) -> int:
+        """Counts the places that are left in the cursor's epoch."""
+        return max(0, self.length_of(cursor.epoch) - cursor.delivered)
 
 
-def _decoded(found: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the ids of what an order gives: a bucket's padding is ~id, which is negative."""
-    return np.maximum(found, ~found)
+def _integer(state: Mapping[str, Any], name: str, most: int | None = None) -> int:
+    value = state.get(name)
+    if not is_integer(value, 0, None if most is None else most + 1):
+        allowed = "at least 0" if most is None else f"0 to {most}"
+        raise ConfigError(f"{name}={describe(value)}: allowed is an integer of {allowed}")
+    return value
+
+
+def _is_ratio(ratio: object, sources: int) -> bool:
+    if not isinstance(ratio, (list, tuple)) or len(ratio) != 2 or not is_integer(ratio[0], 0):
+        return False
+    parts = ratio[1]
+    return isinstance(parts, (list, tuple)) and len(parts) == sources and all(is_integer(part, 0) for part in parts)
+
+
+def _in_words(ratios: Sequence[Ratio]) -> str:
+    return ", then ".join(":".join(map(str, ratio.parts)) for ratio in ratios) or "none"
 
 
 def _steps(samples: int, global_batch: int, last_batch: LastBatch) -> int:

@@ -32,12 +32,17 @@ _32, _33 = np.uint64(32), np.uint64(33)  # made once, because making them takes 
 _FIRST, _SECOND = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 
-def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
+def make_order(shuffle: Shuffle, samples: int | NDArray[np.int64], seed: int, epoch: int) -> Order:
     """Makes the order of one epoch: a function of positions in [0, samples), int64 (k,), that returns as many ids.
 
+    Args:
+        samples: how many; for "shards", (s,) how many each shard has.
+
     Raises:
-        ConfigError: an unknown `shuffle`, or "shards", which needs the shards' sizes: see `shard_order`.
+        ConfigError: an unknown `shuffle`, or "shards" without the shards' sizes.
     """
+    if isinstance(samples, np.ndarray):
+        return ShardShuffle(samples, words(seed, epoch, Stream.ORDER, 2 * _ROUNDS))
     if shuffle == "none":
         return lambda positions: positions
     if shuffle == "full":
@@ -53,11 +58,6 @@ def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
 def seed_of_part(seed: int, number: int) -> int:
     """Returns the seed of the order of a part of the data; `seed` itself is that of part 0."""
     return (seed + number * 0x9E3779B97F4A7C15) % 2**64
-
-
-def shard_order(sizes: NDArray[np.int64], seed: int, epoch: int) -> Order:
-    """Makes the order "shards" of one epoch over shards of these sizes; see `make_order`."""
-    return ShardShuffle(sizes, words(seed, epoch, Stream.ORDER, 2 * _ROUNDS))
 
 
 class Permutation:

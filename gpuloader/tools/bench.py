@@ -140,7 +140,7 @@ def _measure_device(
         data.fits_in_memory,
         data.decoded,
         data.not_seekable,
-        run.plan.positions.shuffle,
+        run.plan.source.shuffle,
         run.num_threads,
         machine.cores,
         bool(run.shards.folders),

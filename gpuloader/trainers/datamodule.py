@@ -181,7 +181,7 @@ class TrainerLoaders:
         else:
             loader.set_epoch(epoch)
 
-    def _place_of(self, loader: GPULoader, state: Mapping[str, Any], epoch: int, done: int) -> dict[str, int]:
+    def _place_of(self, loader: GPULoader, state: Mapping[str, Any], epoch: int, done: int) -> dict[str, Any]:
         """Returns the place in the middle of an epoch, which goes on as it began."""
         global_batch = self._global_batch(loader)
         saved = state.get("global_batch", global_batch)
@@ -191,7 +191,7 @@ class TrainerLoaders:
                 f"now it is {global_batch}: resume with {describe(saved)}, or from a checkpoint at an epoch's end"
             )
         plan = fresh_run_of(loader).resume(state).run.plan
-        return plan.place(plan.on(state.get("ranks")).at(epoch, done))  # as the ranks of then counted it
+        return plan.state(plan.on(state.get("ranks")).at(epoch, done))  # as the ranks of then counted it
 
 
 # Type checkers read the `Unpack`. jsonargparse finds the arguments in GPULoader itself, with defaults and descriptions.

@@ -93,7 +93,7 @@ class GPULoaderTrainer(Trainer):
                 "the evaluation loader has buckets, but Trainer gathers batches of one size, with padding at the end: "
                 "leave Sampling(buckets=) out for evaluation"
             )
-        if plan.last_batch == "partial" and plan.world_size > 1 and plan.epoch_samples % plan.global_batch:
+        if plan.last_batch == "partial" and plan.world_size > 1 and plan.length % plan.global_batch:
             raise ConfigError(
                 "the evaluation loader has last_batch='partial', but Trainer gathers batches of one size from all "
                 "ranks: give the loader last_batch='equal' or 'pad'"
@@ -161,7 +161,7 @@ class _Steps(Dataset[Any]):
         self.epoch = 0
         self._batches: Iterator[Any] = iter(())
         self._next: int | None = None  # the number of the next batch; None before the epoch's first
-        self._saved: dict[str, int] | None = None
+        self._saved: dict[str, Any] | None = None
         self._ranks: object = None  # those of the checkpoint
 
     def __len__(self) -> int:
@@ -180,13 +180,13 @@ class _Steps(Dataset[Any]):
     def resume(self, state: dict[str, Any]) -> None:
         """Takes the state of a checkpoint, at whose place the next batch must be."""
         self.loader.load_state_dict(state)
-        plan, place = run_of(self.loader).plan, self.loader.state_dict()
-        self._saved = plan.place(plan.at_step(plan.cursor(place["epoch"], place["delivered"])))
+        plan = run_of(self.loader).plan
+        self._saved = plan.state(plan.at_step(plan.resume(state)[1]))
         self._ranks = state.get("ranks")
 
     def _begin(self, step: int) -> None:
         plan = run_of(self.loader).plan
-        place = plan.place(plan.on(self._ranks).at(self.epoch, step))  # as the checkpoint's ranks counted it
+        place = plan.state(plan.on(self._ranks).at(self.epoch, step))  # as the checkpoint's ranks counted it
         saved, self._saved, self._ranks = self._saved, None, None
         if saved is not None and saved != place:
             raise StateError(
@@ -277,4 +277,4 @@ class _EvaluationBatches(DataLoaderStateMixin):
 def _delivered(loader: GPULoader[Any]) -> int:
     """Counts an epoch's samples over all ranks, without padding and without those that the last batch leaves out."""
     plan = run_of(loader).plan
-    return min(plan.epoch_samples, plan.steps * plan.global_batch)
+    return min(plan.length, plan.steps * plan.global_batch)

@@ -25,7 +25,7 @@ from facts import machine
 from PIL import Image
 from processes import anonymous_bytes, peak_rss_bytes
 
-from gpuloader.plan import AllSamples, Draws, Plan, Stream
+from gpuloader.plan import Draws, Plan, Stream, all_samples
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/support"))
 
@@ -94,7 +94,7 @@ def _run(step: str, folder: str, cache: str) -> dict[str, Any]:
 
 def planning(samples: int) -> dict[str, float]:
     """CPU time of the order and of a training crop's draws, by sample, over batches spread across an epoch."""
-    plan = Plan(AllSamples(samples), _BATCH)
+    plan = Plan(all_samples(samples), _BATCH)
     cursors = [plan.at(0, int(step)) for step in np.linspace(0, plan.steps - 1, _PLANNED_BATCHES)]
     count = len(cursors) * _BATCH
     order_seconds, batches = _cpu(lambda: [plan.batch(cursor).ids for cursor in cursors])

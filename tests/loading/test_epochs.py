@@ -13,7 +13,7 @@ from loaders import SAMPLES, indices, loader
 from making import write_samples
 
 from gpuloader.errors import LoaderError
-from gpuloader.plan import AllSamples, Cursor, Plan
+from gpuloader.plan import Cursor, Plan, all_samples
 
 
 def test_set_epoch_within_an_epoch_says_what_comes_after_it(shards: list[Path]) -> None:
@@ -35,7 +35,7 @@ def test_epochs_follow_the_plan_and_a_loader_can_be_iterated_again(shards: list[
         batches.set_epoch(1)
         assert indices(batches) == epochs[1]
         assert indices(batches) == epochs[2]
-    plan = Plan(AllSamples(SAMPLES), 8, seed=5)
+    plan = Plan(all_samples(SAMPLES), 8, seed=5)
     assert epochs[2][1] == plan.batch(plan.after(Cursor(2))).ids.tolist()
     assert len({tuple(map(tuple, epoch)) for epoch in epochs}) == 3
 
@@ -81,7 +81,7 @@ def test_an_epoch_begins_with_its_first_batch_not_where_an_iterator_is_made(shar
 
 
 def indices_of(shards: list[Path], epoch: int) -> list[list[int]]:
-    plan, cursor, steps = Plan(AllSamples(SAMPLES), 8), Cursor(epoch), []
+    plan, cursor, steps = Plan(all_samples(SAMPLES), 8), Cursor(epoch), []
     while cursor.epoch == epoch and plan.steps_left(cursor):
         steps.append(plan.batch(cursor).ids.tolist())
         cursor = plan.after(cursor)
@@ -111,7 +111,7 @@ def test_the_next_epoch_is_read_while_the_last_batch_is_used(shards: list[Path],
         assert read_on.wait(60)
         first = next(iter(batches))
     assert first["key"][0] == read[5]
-    assert first["index"].tolist() == Plan(AllSamples(SAMPLES), 8).batch(Cursor(1)).ids.tolist()
+    assert first["index"].tolist() == Plan(all_samples(SAMPLES), 8).batch(Cursor(1)).ids.tolist()
     assert len(built) == 1  # the same pipeline runs on
 
 

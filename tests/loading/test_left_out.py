@@ -225,7 +225,7 @@ def test_a_state_counts_places_and_does_not_depend_on_what_is_left_out(tar: Path
         with evaluation(tar, 8, on_error=SKIP, output="dict") as resumed:
             resumed.load_state_dict(state)
             assert indices(resumed) == expected[done:]
-            assert resumed.state_dict() == {**states[-1], "epoch": 1, "delivered": 0}
+            assert resumed.state_dict() == {**states[-1], "epoch": 1, "begin": 40, "delivered": 0}
     rest = []
     for rank in range(3):
         with evaluation(tar, 3, on_error=SKIP, output="dict", world=World(rank, 3)) as resumed:

@@ -46,7 +46,8 @@ def test_a_value_refuses_what_is_invalid(kind: type[Any], given: dict[str, Any],
 @pytest.mark.parametrize(
     ("given", "says"),
     [  # what only the data can tell
-        ({"sampling": {"steps_per_epoch": 6}}, "steps_per_epoch=6: allowed is 1 to 5"),
+        ({"sampling": {"steps_per_epoch": 0}}, "steps_per_epoch=0: allowed is an integer of at least 1"),
+        ({"sampling": {"repeats": 0}}, "repeats=0: allowed is an integer of at least 1"),
         ({"sampling": {"subset": [40]}}, "subset: ids from 40 to 40: allowed is 0 to 39"),
         ({"label_from": {"place": "txt"}}, "label_from='txt': allowed are"),
         ({"on_error": {"known": "nowhere.jsonl"}}, r"the quarantine file nowhere\.jsonl cannot be read"),

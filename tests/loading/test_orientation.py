@@ -21,7 +21,7 @@ from gpuloader.errors import StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.reader import Reader
 from gpuloader.loading.run import Run
-from gpuloader.plan import AllSamples, Cursor, Plan
+from gpuloader.plan import Cursor, Plan, all_samples
 from gpuloader.recipe import Drawn
 from gpuloader.shards import Arena, ShardSet
 from gpuloader.shards.index import Index
@@ -190,7 +190,7 @@ def test_a_suspect_is_tried_in_the_window_that_would_be_delivered(
         return {}
 
     monkeypatch.setattr("gpuloader.loading.reader.find_bad_rows", note)
-    plan = Plan(AllSamples(len(FILES), "none"), len(FILES))
+    plan = Plan(all_samples(len(FILES), "none"), len(FILES))
     run = Run(plan, ShardSet.open([turned]), Compose(TRAIN, **TURNED), None)
     batch = Reader(run, suspects=range(len(FILES))).read(Cursor(0, 0), Arena())
     np.testing.assert_array_equal(np.concatenate(tried), batch.drawn.region)

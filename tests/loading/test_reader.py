@@ -15,7 +15,7 @@ from gpuloader.images.png import trimmed
 from gpuloader.loading.options import BadImages
 from gpuloader.loading.reader import EncodedBatch, Reader
 from gpuloader.loading.run import Run
-from gpuloader.plan import AllSamples, Cursor, Draws, Plan, Stream
+from gpuloader.plan import Cursor, Draws, Plan, Stream, all_samples
 from gpuloader.recipe import Drawn, Recipe, load_preset
 from gpuloader.shards import Arena, EncodedImage, ShardSet, make_labels
 
@@ -50,7 +50,7 @@ def read(
 ) -> list[EncodedBatch]:
     """All batches of an epoch, in order."""
     shards = ShardSet.open(write_samples(folder, SAMPLES, sizes=[(64, 64)]))
-    plan = Plan(AllSamples(SAMPLES, "none"), batch_size, last_batch="partial")
+    plan = Plan(all_samples(SAMPLES, "none"), batch_size, last_batch="partial")
     reader = Reader(Run(plan, shards, PRESET, make_labels(shards, "cls"), **options), suspects)
     return [reader.read(Cursor(epoch, done), Arena()) for done in range(0, SAMPLES, batch_size)]
 
@@ -120,7 +120,7 @@ def test_each_sample_is_drawn_once(
     rows, draw = [], Recipe.draw
     monkeypatch.setattr(Recipe, "draw", lambda *given: rows.append(len(given[2])) or draw(*given))
     shards = ShardSet.open(write_samples(tmp_path, SAMPLES, sizes=[(64, 64)]))
-    run = Run(Plan(AllSamples(SAMPLES, "none"), 8), shards, load_preset(PRESET, {"batch": batch}))
+    run = Run(Plan(all_samples(SAMPLES, "none"), 8), shards, load_preset(PRESET, {"batch": batch}))
     reader = Reader(run, suspects)
     rows.clear()
     for place in range(0, SAMPLES, 8):
@@ -150,7 +150,7 @@ def test_an_image_that_the_gate_accepted_from_a_disk_does_not_go_through_it_agai
     monkeypatch.setattr(ShardSet, "local", local)
     samples = [{"__key__": name, "jpg": image, "cls": b"1"} for name, image in IMAGES.items()]
     shards = ShardSet.open([write_shard(tmp_path / "a.tar", samples)])
-    plan = Plan(AllSamples(len(samples), "none"), len(samples), last_batch="partial")
+    plan = Plan(all_samples(len(samples), "none"), len(samples), last_batch="partial")
     asked: set[bytes] = set()
 
     def watched(image: EncodedImage, *recipe: Any) -> Admitted:  # noqa: ANN401
@@ -181,7 +181,7 @@ def test_an_image_that_the_gate_accepted_from_a_disk_does_not_go_through_it_agai
 def test_what_the_gate_accepted_is_not_accepted_once_its_shard_has_changed(tmp_path: Path) -> None:
     [path] = write_samples(tmp_path, 4, shards=1)
     shards = ShardSet.open([path])
-    reader = Reader(Run(Plan(AllSamples(4, "none"), 4), shards, PRESET, make_labels(shards, "cls")))
+    reader = Reader(Run(Plan(all_samples(4, "none"), 4), shards, PRESET, make_labels(shards, "cls")))
     reader.read(Cursor(), Arena())
     content = path.read_bytes()
     path.write_bytes(content.replace(b"\xff\xd8", b"\0\0"))

@@ -36,7 +36,11 @@ from gpuloader.errors import (
         ({"preset": "imagenet_trian"}, PresetError, r"no preset is called 'imagenet_trian' \(did you mean"),
         ({"output": "list"}, ConfigError, 'output=\'list\': allowed are "tuple", "dict" and a mapping'),
         ({"output": {"image": "x", "label": "x"}}, ConfigError, "gives two entries the same name"),
-        ({"sampling": {"steps_per_epoch": "3"}}, ConfigError, "steps_per_epoch='3': allowed is 1 to 5"),
+        (
+            {"sampling": {"steps_per_epoch": "3"}},
+            ConfigError,
+            "steps_per_epoch`: found '3': input should be a valid int",
+        ),
         ({"tar": None}, ConfigError, "tar=None: allowed is a path"),
         ({"tar": ["a.tar", 3]}, ConfigError, "allowed is a path, a URL, a folder, a pattern, or a list of these"),
         ({"fields": 3, "output": "dict"}, ConfigError, "fields=3: give a list of extensions"),

@@ -16,7 +16,7 @@ from running import run_views
 
 from gpuloader import Decoder, GPULoader, LabelFrom, World
 from gpuloader.errors import ConfigError, LabelError
-from gpuloader.plan import AllSamples, Cursor, Draws, Plan, Stream
+from gpuloader.plan import Cursor, Draws, Plan, Stream, all_samples
 from gpuloader.recipe import Recipe, View
 from gpuloader.recipe.colors import ColorJitter
 from gpuloader.recipe.crops import RandomHorizontalFlip, RandomResizedCrop
@@ -39,7 +39,7 @@ def test_several_views_are_a_list_of_tensors(shards: list[Path], output: str, la
     images = [sample["jpg"] for sample in samples_of(shards)]
     with loader(shards, preset={TWO_SIZES: overrides}, output=output) as batches:
         expected = run_views(batches.preset, images)
-        order = Plan(AllSamples(SAMPLES), 8)
+        order = Plan(all_samples(SAMPLES), 8)
         cursor, memory_format = Cursor(), torch.channels_last if layout == "channels_last" else torch.contiguous_format
         for batch in batches:
             views, labels = batch if output == "tuple" else (batch["image"], batch["label"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -44,25 +44,19 @@ def ids(batches: GPULoader) -> list[int]:
 def order(batches: GPULoader, epochs: int) -> list[int]:
     """The samples at the positions of the first epochs; nothing is decoded."""
     plan = run_of(batches).plan
-    return list(chain(*(plan.ids(epoch, np.arange(plan.samples)).tolist() for epoch in range(epochs))))
+    return list(chain(*(plan.ids(epoch, np.arange(plan.source.size)).tolist() for epoch in range(epochs))))
 
 
 def saved(batches: GPULoader) -> dict[str, Any]:
     return json.loads(json.dumps(batches.state_dict()))
 
 
-def counted(schedules: list[dict[float, float]], epochs: int, steps: int | None = None) -> list[int]:
-    """The samples at the positions of the first epochs in the order of the data, one after the other.
-
-    Args:
-        steps: of the positions of an epoch, how many are one epoch in the schedules.
-    """
-    found, counter, length = [], Counted(len(schedules)), sum(COUNTS)
-    for epoch in range(epochs):
-        for place in range(length):
-            now = epoch + min(Fraction(place, steps or length), Fraction(99, 100) if steps else Fraction(1))
-            source, before = counter.take([int(at(schedule, now)) for schedule in schedules])
-            found.append(sum(COUNTS[:source]) + before % COUNTS[source])
+def counted(schedules: list[dict[float, float]], epochs: int, length: int = sum(COUNTS)) -> list[int]:
+    """The samples of the first epochs in the order of the data, one after the other."""
+    found, counter = [], Counted(len(schedules))
+    for place in range(epochs * length):
+        source, before = counter.take([int(at(schedule, Fraction(place, length))) for schedule in schedules])
+        found.append(sum(COUNTS[:source]) + before % COUNTS[source])
     return found
 
 
@@ -98,14 +92,12 @@ def test_weights_that_begin_at_the_same_sample_are_the_last_of_them(three: list[
         assert order(batches, 2) == order(constant, 2)
 
 
-def test_with_steps_per_epoch_a_fraction_counts_its_steps(three: list[Path]) -> None:
+def test_with_steps_per_epoch_a_fraction_counts_its_steps_and_no_sample_is_lost(three: list[Path]) -> None:
     schedules: list[dict[float, float]] = [{0: 1, 1.5: 0}, {0: 1}, {0: 0, 2: 1}]
     with mixed(three, *schedules, shuffle="none", batch_size=2, sampling={"steps_per_epoch": 4}) as batches:
-        expected = counted(schedules, 3, steps=8)
-        assert order(batches, 3) == expected
-        got = [ids(batches) for _ in range(3)]
-    assert got == [expected[:8], expected[15:23], expected[30:38]]
-    assert [sample // 7 for sample in got[1]] == [1, 0, 1, 0, 1, 1, 1, 1]  # from step 6 on, 1.5 epochs
+        got = [sample for _ in range(3) for sample in ids(batches)]
+    assert got == counted(schedules, 3, 8)
+    assert [sample // 7 for sample in got[8:16]] == [0, 1, 0, 1, 1, 1, 1, 1]  # from step 6 on, 1.5 epochs
 
 
 @pytest.mark.parametrize(
@@ -133,11 +125,25 @@ def test_schedules_that_cannot_be_meant_are_refused(three: list[Path], weights: 
         mixed(three, *weights)
 
 
-def test_ranks_compare_their_schedules_and_other_ones_are_refused_at_a_resume(three: list[Path]) -> None:
+def test_ranks_compare_their_schedules(three: list[Path]) -> None:
     with mixed(three, {0: 1, 2: 3}, 1, 1) as one, mixed(three, {0: 1, 3: 3}, 1, 1) as other:
-        assert run_of(one).identity != run_of(other).identity
-        with pytest.raises(StateError, match="the state has sampling="):
-            other.load_state_dict(saved(one))
+        assert run_of(one).plan.facts != run_of(other).plan.facts
+
+
+def test_later_weights_may_change_at_a_resume_and_each_source_goes_on_in_its_pass(three: list[Path]) -> None:
+    with mixed(three, {0: 1, 2: 3}, 1, 1, shuffle="none") as batches:
+        before = [*ids(batches), *(int(batch["index"]) for batch in islice(batches, 5))]
+        state = saved(batches)
+    with mixed(three, {0: 1, 2: 0}, 1, 1, shuffle="none", batch_size=5) as batches:
+        batches.load_state_dict(state)
+        rest = [sample for _ in range(2) for sample in ids(batches)]
+    assert before + rest == counted([{0: 1, 2: 0}, {0: 1}, {0: 1}], 3)
+    for weights in ({0: 2, 2: 3}, {0: 1, 1: 3}):
+        with (
+            mixed(three, weights, 1, 1, shuffle="none") as batches,
+            pytest.raises(StateError, match=r"the weights of the sources were 1:1:1, and .* from a later epoch on"),
+        ):
+            batches.load_state_dict(state)
 
 
 def in_buckets(shards: list[Path], batch_size: int, quantum: int | None = None) -> GPULoader:

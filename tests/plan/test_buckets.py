@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,15 +16,15 @@ from gpuloader.plan import Bucketed, Cursor, Plan
 Rows = list[tuple[int, bool]]
 
 
-def bucketed(counts: list[int], quantum: int, whole: bool = False, shuffle: str = "full") -> Bucketed:
+def bucketed(counts: list[int], quantum: int, drop: bool = False, shuffle: str = "full") -> Bucketed:
     """Buckets of that many samples; bucket b has the ids b * 1000, b * 1000 + 1, ... and images of (b + 1, 8)."""
     runs = [np.arange(count) + 1000 * bucket for bucket, count in enumerate(counts)]
-    return Bucketed([(bucket + 1, 8) for bucket in range(len(counts))], runs, quantum, whole, shuffle)  # type: ignore[arg-type]
+    return Bucketed([(bucket + 1, 8) for bucket in range(len(counts))], runs, quantum, drop, shuffle)  # type: ignore[arg-type]
 
 
 def run(positions: Bucketed, ranks: int, batch_size: int, start: Cursor, **kwargs: int) -> list[Rows]:
     """What all ranks get in each step of the rest of an epoch; their images must have the same size."""
-    last_batch = "drop" if positions.whole else "pad"
+    last_batch = "drop" if positions.drop else "pad"
     plans = [Plan(positions, batch_size, rank, ranks, last_batch, **kwargs) for rank in range(ranks)]  # type: ignore[arg-type]
     assert len({plan.steps_left(start) for plan in plans}) == 1
     coming, steps, cursor = plans[0].shapes(start, plans[0].steps_left(start)), [], start
@@ -51,14 +52,14 @@ def test_every_sample_exactly_once_and_padding_repeats_its_bucket(
     valid = Counter(sample for sample, good in rows if good)
     assert valid == Counter(1000 * bucket + i for bucket, count in enumerate(counts) for i in range(count))
     quanta = sum(-(-count // positions.quantum) for count in counts)
-    assert len(rows) == quanta * positions.quantum == positions.length
+    assert len(rows) == quanta * positions.quantum == positions.size
     assert positions.samples == sum(counts)
 
 
 @settings(max_examples=40, deadline=None)
 @given(counts_of, st.integers(1, 12), st.integers(0, 2**64 - 1))
 def test_drop_leaves_out_less_than_a_quantum_of_each_bucket(counts: list[int], quantum: int, seed: int) -> None:
-    positions = bucketed(counts, quantum, whole=True)
+    positions = bucketed(counts, quantum, drop=True)
     if not any(count >= quantum for count in counts):
         with pytest.raises(ConfigError, match=f"no bucket has {quantum} sample"):
             Plan(positions, quantum, last_batch="drop")
@@ -72,7 +73,7 @@ def test_drop_leaves_out_less_than_a_quantum_of_each_bucket(counts: list[int], q
 
 
 def test_drop_leaves_out_others_in_each_epoch() -> None:
-    positions = bucketed([7], 4, whole=True)
+    positions = bucketed([7], 4, drop=True)
     left_out = {
         sample
         for epoch in range(20)
@@ -84,13 +85,13 @@ def test_drop_leaves_out_others_in_each_epoch() -> None:
 @settings(max_examples=60, deadline=None)
 @given(counts_of, st.booleans(), st.sampled_from([(24, 1), (12, 2), (4, 3), (1, 8), (2, 2), (3, 1)]), st.data())
 def test_a_run_resumes_with_each_number_of_ranks_that_divides_the_quantum(
-    counts: list[int], whole: bool, shape: tuple[int, int], data: st.DataObject
+    counts: list[int], drop: bool, shape: tuple[int, int], data: st.DataObject
 ) -> None:
-    positions = bucketed([*counts, 24], 24, whole)
+    positions = bucketed([*counts, 24], 24, drop)
     one_by_one = [row for step in run(positions, 1, 24, Cursor(3)) for row in step]
     ranks, batch_size = shape
-    done = data.draw(st.integers(0, positions.length // (ranks * batch_size))) * ranks * batch_size
-    resumed = run(positions, ranks, batch_size, Plan(positions, batch_size, 0, ranks).cursor(3, done))
+    done = data.draw(st.integers(0, positions.size // (ranks * batch_size))) * ranks * batch_size
+    resumed = run(positions, ranks, batch_size, Cursor(3, done))
     assert [row for step in resumed for row in step] == one_by_one[done:]
 
 
@@ -112,11 +113,19 @@ def test_a_global_batch_that_does_not_divide_the_quantum_is_refused(ranks: int, 
 
 
 def test_within_a_quantum_a_run_resumes_with_steps_that_end_where_it_ends() -> None:
-    plan = Plan(bucketed([48], 24), 4, 0, 2, "pad")
+    plan, state = Plan(bucketed([48], 24), 4, 0, 2, "pad"), {"epoch": 0, "begin": 0, "delivered": 36}
     with pytest.raises(ConfigError, match=r"12 samples of a quantum of 24 .* 2 ranks are batch sizes of 1, 2, 3, 6"):
-        plan.cursor(0, 36)
-    assert Plan(bucketed([48], 24), 6, 0, 2, "pad").cursor(0, 36) == Cursor(0, 36)
-    assert plan.cursor(0, 48) == Cursor(0, 48)
+        plan.resume(state)
+    assert replace(plan, batch_size=6).resume(state)[1] == Cursor(0, 36)
+    assert plan.resume({**state, "delivered": 48})[1] == Cursor(0, 48)
+
+
+def test_a_run_takes_the_quantum_of_a_state_unless_it_is_given() -> None:
+    state = {"epoch": 0, "begin": 0, "delivered": 24, "quantum": 24}
+    plan, _ = Plan(bucketed([48], 12), 12, last_batch="pad").resume(state)
+    assert plan.state(Cursor())["quantum"] == 24
+    with pytest.raises(ConfigError, match=r"a quantum of 24, this loader has Buckets\(quantum=12\): leave quantum out"):
+        Plan(replace(bucketed([48], 12), fixed=True), 12, last_batch="pad").resume(state)
 
 
 def test_none_takes_bucket_after_bucket_in_the_order_of_the_ids() -> None:
@@ -145,24 +154,23 @@ def test_buckets_and_epochs_are_shuffled_independently() -> None:
     assert len(set(map(tuple, places))) == 4
 
 
-def test_a_fingerprint_is_of_samples_sizes_and_quantum() -> None:
+def test_a_fingerprint_is_of_samples_and_sizes() -> None:
     same = bucketed([5, 4], 4)
     others = [
         bucketed([4, 5], 4),
-        bucketed([5, 4], 8),
-        bucketed([5, 4], 4, whole=True),
+        bucketed([5, 4], 4, drop=True),
         bucketed([5, 4], 4, shuffle="none"),
         Bucketed([(1, 8), (2, 9)], same.runs, 4),
         Bucketed(same.shapes, [np.arange(9), np.arange(0)], 4),
     ]
-    assert same.fingerprint == bucketed([5, 4], 4).fingerprint
-    assert len({each.fingerprint for each in [same, *others]}) == 7
+    assert same.fingerprint == bucketed([5, 4], 8).fingerprint  # states keep the quantum
+    assert len({each.fingerprint for each in [same, *others]}) == 6
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_replacements_are_of_the_same_bucket_and_do_not_depend_on_the_ranks(whole: bool) -> None:
-    positions, uniform = bucketed([30, 9, 50], 8, whole), np.random.default_rng(0).random(50)
-    for place in range(0, positions.length, 2):
+@pytest.mark.parametrize("drop", [False, True])
+def test_replacements_are_of_the_same_bucket_and_do_not_depend_on_the_ranks(drop: bool) -> None:
+    positions, uniform = bucketed([30, 9, 50], 8, drop), np.random.default_rng(0).random(50)
+    for place in range(0, positions.size, 2):
         found = {
             tuple(Plan(positions, size, last_batch="pad").replacements(Cursor(0, place), uniform).tolist())
             for size in (1, 2)

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import AllSamples, Draws, Plan, Stream
+from gpuloader.plan import Draws, Plan, Stream, all_samples
 from gpuloader.plan.draws import philox4x32
 
 
@@ -82,7 +82,7 @@ def test_the_columns_are_independent() -> None:
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.0, True, None, "0"])
 def test_a_seed_that_is_no_64_bit_number_is_refused(seed: object) -> None:
     with pytest.raises(ConfigError, match=r"seed=.*allowed is an integer in \[0, 2\*\*64\)"):
-        Plan(AllSamples(10), batch_size=1, seed=seed)  # type: ignore[arg-type]
+        Plan(all_samples(10), batch_size=1, seed=seed)  # type: ignore[arg-type]
 
 
 def test_the_parts_of_a_draw_share_no_number_with_each_other() -> None:

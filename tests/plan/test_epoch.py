@@ -4,11 +4,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from torch.utils.data import DistributedSampler
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import AllSamples, Cursor, LastBatch, Plan, Shuffle
+from gpuloader.plan import Cursor, LastBatch, Plan, Shuffle, Stream, all_samples
 
 WORLDS = (1, 2, 3, 7, 8)
 BATCH = 4
@@ -34,7 +35,7 @@ def world(
     samples: int, world_size: int, last_batch: LastBatch, shuffle: Shuffle = "full", **kwargs: object
 ) -> list[Plan]:
     return [
-        Plan(AllSamples(samples, shuffle), BATCH, rank, world_size, last_batch=last_batch, **kwargs)  # type: ignore[arg-type]
+        Plan(all_samples(samples, shuffle), BATCH, rank, world_size, last_batch=last_batch, **kwargs)  # type: ignore[arg-type]
         for rank in range(world_size)
     ]
 
@@ -54,7 +55,7 @@ def world(
     ],
 )
 def test_ten_samples_for_two_ranks(last_batch: LastBatch, rank: int, expected: list[tuple[list[int], str]]) -> None:
-    plan = Plan(AllSamples(10, "none"), 4, rank, 2, last_batch=last_batch)
+    plan = Plan(all_samples(10, "none"), 4, rank, 2, last_batch=last_batch)
     assert epoch(plan) == [(ids, [mark == "v" for mark in valid]) for ids, valid in expected]
 
 
@@ -81,13 +82,6 @@ def test_drop_leaves_out_less_than_a_global_batch(world_size: int) -> None:
         assert {len(ids) for steps in ranks for ids, _ in steps} == {BATCH}
 
 
-@pytest.mark.parametrize("last_batch", ["pad", "drop"])
-def test_these_modes_give_full_batches_only(last_batch: LastBatch) -> None:
-    for samples in (8, 9, 15, 16, 17, 1 if last_batch == "pad" else 8):
-        for plan in world(samples, 2, last_batch):
-            assert {len(ids) for ids, _ in epoch(plan)} == {BATCH}
-
-
 def test_partial_splits_the_last_batch_evenly() -> None:
     sizes = [[len(ids) for ids, _ in epoch(plan)] for plan in world(8 * BATCH + 11, 8, "partial")]
     assert [steps[0] for steps in sizes] == [BATCH] * 8
@@ -107,7 +101,7 @@ def test_partial_splits_the_last_batch_evenly() -> None:
 def test_one_sample_is_left_for_two_ranks(
     last_batch: LastBatch, rank: int, expected: list[tuple[list[int], str]]
 ) -> None:
-    plan = Plan(AllSamples(9, "none"), 4, rank, 2, last_batch=last_batch)
+    plan = Plan(all_samples(9, "none"), 4, rank, 2, last_batch=last_batch)
     assert epoch(plan) == [(ids, [mark == "v" for mark in valid]) for ids, valid in expected]
 
 
@@ -132,7 +126,7 @@ def sizes_of_partial(samples: int, ranks: int, batch_size: int) -> list[list[int
 @pytest.mark.parametrize("ranks", range(1, 10))
 def test_partial_leaves_no_rank_without_samples_where_that_can_be(ranks: int) -> None:
     for samples, _, batch_size in (each for each in small_worlds() if each[1] == ranks):
-        plan = Plan(AllSamples(samples, "none"), batch_size, 0, ranks, last_batch="partial")
+        plan = Plan(all_samples(samples, "none"), batch_size, 0, ranks, last_batch="partial")
         expected = sizes_of_partial(samples, ranks, batch_size)
         plans = [replace(plan, rank=rank) for rank in range(ranks)]
         steps = list(zip(*map(epoch, plans), strict=True))
@@ -149,7 +143,7 @@ def test_partial_leaves_no_rank_without_samples_where_that_can_be(ranks: int) ->
 @pytest.mark.parametrize("ranks", range(1, 10))
 def test_equal_gives_each_rank_as_many_samples_as_torch(ranks: int) -> None:
     for samples, _, batch_size in (each for each in small_worlds() if each[1] == ranks):
-        plans = [Plan(AllSamples(samples, "none"), batch_size, rank, ranks, "equal") for rank in range(ranks)]
+        plans = [Plan(all_samples(samples, "none"), batch_size, rank, ranks, "equal") for rank in range(ranks)]
         steps = list(zip(*map(epoch, plans), strict=True))
         of_torch = [list(DistributedSampler(range(samples), ranks, rank, shuffle=False)) for rank in range(ranks)]
         assert [sum(len(step[rank][0]) for step in steps) for rank in range(ranks)] == list(map(len, of_torch))
@@ -171,12 +165,12 @@ def test_a_state_between_the_two_last_steps_is_resumed_on_any_other_world() -> N
     for ranks, batch_size in (each for each in worlds if min(each) > 1):
         for left in {1, ranks - 1}:
             samples = ranks * batch_size + left
-            old = [Plan(AllSamples(samples, "none"), batch_size, rank, ranks, "partial") for rank in range(ranks)]
+            old = [Plan(all_samples(samples, "none"), batch_size, rank, ranks, "partial") for rank in range(ranks)]
             before = [sample for plan in old for sample in plan.batch(START).ids.tolist()]
             cursor = old[0].after(START)
-            assert old[0].cursor(**old[0].place(cursor)) == cursor
+            assert old[0].resume(old[0].state(cursor))[1] == cursor
             for new_ranks, new_size in worlds:
-                new = Plan(AllSamples(samples, "none"), new_size, 0, new_ranks, "partial")
+                new = Plan(all_samples(samples, "none"), new_size, 0, new_ranks, "partial")
                 steps = list(zip(*(epoch(replace(new, rank=rank), cursor) for rank in range(new_ranks)), strict=True))
                 rest = [sample for step in steps for ids, _ in step for sample in ids]
                 assert sorted(before + rest) == list(range(samples))
@@ -188,7 +182,7 @@ def test_a_state_between_the_two_last_steps_is_resumed_on_any_other_world() -> N
 def test_the_global_batches_do_not_depend_on_the_world_size(shuffle: Shuffle) -> None:
     def global_batches(world_size: int) -> list[list[int]]:
         plans = [
-            Plan(AllSamples(100, shuffle), 24 // world_size, rank, world_size, "partial") for rank in range(world_size)
+            Plan(all_samples(100, shuffle), 24 // world_size, rank, world_size, "partial") for rank in range(world_size)
         ]
         return [[s for ids, _ in step for s in ids] for step in zip(*map(epoch, plans), strict=True)]
 
@@ -200,34 +194,28 @@ def test_the_global_batches_do_not_depend_on_the_world_size(shuffle: Shuffle) ->
     assert list(itertools.chain(*eight)) == list(itertools.chain(*one))
 
 
-@pytest.mark.parametrize("last_batch", ["pad", "partial", "equal"])
-def test_another_world_takes_over_at_any_step(last_batch: LastBatch) -> None:
-    for old_size, new_size in itertools.product(WORLDS, repeat=2):
-        old, new = world(101, old_size, last_batch), world(101, new_size, last_batch)
-        cursor, before = Cursor(epoch=3), []
-        while True:
-            rest = [
-                sample
-                for plan in new
-                for ids, valid in epoch(plan, cursor)
-                for sample, good in zip(ids, valid, strict=True)
-                if good
-            ]
-            assert sorted(before + rest) == list(range(101))
-            if not old[0].steps_left(cursor):
-                break
-            for plan in old:
-                batch = plan.batch(cursor)
-                before += batch.ids[batch.valid].tolist()
-            cursor = old[0].after(cursor)
+def test_short_epochs_lose_no_sample_and_long_ones_have_whole_passes() -> None:
+    plan = Plan(all_samples(100), 10, steps_per_epoch=3)
+    samples = [ids for number in range(10) for ids, _ in epoch(plan, Cursor(number))]
+    assert [sorted(itertools.chain(*samples[n : n + 10])) for n in (0, 10, 20)] == [list(range(100))] * 3
+    assert len(epoch(long := Plan(all_samples(10), 12, steps_per_epoch=5))) == 5
+    assert sorted(itertools.chain(*(ids for ids, _ in epoch(long)))) == sorted([*range(10)] * 6)
 
 
-def test_steps_per_epoch_ends_the_epoch_early_and_the_next_draws_again() -> None:
-    plan = Plan(AllSamples(100), 10, steps_per_epoch=3)
-    first, second = epoch(plan), epoch(plan, Cursor(1))
-    assert len(first) == len(second) == 3
-    assert first != second
-    assert first == epoch(Plan(AllSamples(100), 10))[:3]
+def test_a_repeated_sample_comes_with_its_copies_and_other_random_numbers() -> None:
+    batch = Plan(all_samples(30), 12, repeats=3).batch(START)
+    assert batch.ids.tolist() == [sample for sample in batch.ids[::3].tolist() for _ in range(3)]
+    drawn = batch.draws.uniform(Stream.CROP, 2)
+    assert len(np.unique(drawn)) == drawn.size
+    assert drawn[::3].tolist() == Plan(all_samples(30), 4).batch(START).draws.uniform(Stream.CROP, 2).tolist()
+
+
+def test_an_epoch_ends_where_the_new_length_says_and_the_next_begins_there() -> None:
+    state = {"epoch": 3, "begin": 72, "delivered": 10}
+    for last_batch, following in (("drop", 82), ("partial", 96)):  # "drop" leaves no sample out that comes later
+        plan, cursor = Plan(all_samples(101), 24, last_batch=last_batch, steps_per_epoch=1).resume(state)  # type: ignore[arg-type]
+        assert [plan.first(number) for number in (3, 4, 5)] == [72, following, following + 24]
+        assert plan.steps_left(cursor) == (last_batch == "partial")
 
 
 @pytest.mark.parametrize(
@@ -238,10 +226,10 @@ def test_steps_per_epoch_ends_the_epoch_early_and_the_next_draws_again() -> None
         ({"batch_size": True}, "batch_size=True: allowed is an integer of at least 1"),
         ({"last_batch": "keep"}, "last_batch='keep': allowed are 'drop', 'pad', 'partial', 'equal'"),
         ({"batch_size": 6, "rank": 1, "world_size": 2}, "10 samples are fewer than one step of 2 rank"),
-        ({"steps_per_epoch": 0}, "steps_per_epoch=0: allowed is 1 to 5"),
-        ({"steps_per_epoch": 6}, "steps_per_epoch=6: allowed is 1 to 5"),
+        ({"steps_per_epoch": 0}, "steps_per_epoch=0: allowed is an integer of at least 1"),
+        ({"repeats": 0}, "repeats=0: allowed is an integer of at least 1"),
     ],
 )
 def test_a_plan_that_cannot_be_meant_is_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
-        Plan(**{"positions": AllSamples(10), "batch_size": 2, **arguments})  # type: ignore[arg-type]
+        Plan(**{"source": all_samples(10), "batch_size": 2, **arguments})  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from scipy import stats
 
 from gpuloader.errors import ConfigError
 from gpuloader.plan import Shuffle, make_order
-from gpuloader.plan.order import BLOCK_SAMPLES, WINDOW_BLOCKS, WINDOW_SHARDS, shard_order
+from gpuloader.plan.order import BLOCK_SAMPLES, WINDOW_BLOCKS, WINDOW_SHARDS
 
 SHUFFLES: tuple[Shuffle, ...] = ("none", "full", "block")
 WINDOW = BLOCK_SAMPLES * WINDOW_BLOCKS
@@ -119,12 +119,12 @@ SIZES = np.array([100, 0, 250, 1, 77] * 12)  # of 60 shards
 @pytest.mark.parametrize("sizes", [[1], [0, 3], [5, 0], [7] * 16, [7] * 17, SIZES], ids=len)
 def test_every_sample_of_every_shard_comes_exactly_once(sizes: list[int]) -> None:
     for seed, epoch in ((0, 0), (5, 9)):
-        ids = shard_order(np.array(sizes), seed, epoch)(np.arange(sum(sizes)))
+        ids = make_order("shards", np.array(sizes), seed, epoch)(np.arange(sum(sizes)))
         np.testing.assert_array_equal(np.sort(ids), np.arange(sum(sizes)))
 
 
 def test_the_order_by_shard_is_golden_and_each_position_stands_alone() -> None:
-    order = shard_order(SIZES, seed=0, epoch=1)
+    order = make_order("shards", SIZES, seed=0, epoch=1)
     positions = np.array([0, 1, 2, 3, SIZES.sum() - 1])
     expected = [2629, 4122, 98, 2187, 3711]
     assert order(positions).tolist() == expected
@@ -132,7 +132,7 @@ def test_the_order_by_shard_is_golden_and_each_position_stands_alone() -> None:
 
 
 def test_each_shard_is_needed_in_one_window_alone_and_windows_mix_their_shards() -> None:
-    ids = shard_order(SIZES, seed=2, epoch=3)(np.arange(SIZES.sum()))
+    ids = make_order("shards", SIZES, seed=2, epoch=3)(np.arange(SIZES.sum()))
     shards = np.searchsorted(np.cumsum(SIZES), ids, side="right")
     order_of_shards = list(dict.fromkeys(shards.tolist()))
     first, last = ([int(np.flatnonzero(shards == shard)[place]) for shard in order_of_shards] for place in (0, -1))
@@ -141,7 +141,7 @@ def test_each_shard_is_needed_in_one_window_alone_and_windows_mix_their_shards()
         assert open_ones <= WINDOW_SHARDS
     in_first_window = shards[: max(last[:5])]
     assert len(set(in_first_window[:50].tolist())) > 5
-    again = shard_order(SIZES, seed=2, epoch=4)(np.arange(SIZES.sum()))
+    again = make_order("shards", SIZES, seed=2, epoch=4)(np.arange(SIZES.sum()))
     assert (again == ids).mean() < 0.01
 
 

@@ -135,7 +135,7 @@ def warn_of_repeats(need: Need, limit_bytes: int, sizes: NDArray[np.int64]) -> N
     """Logs a warning if the order uses more shards at a time than the cache holds."""
     if (times := need.times_downloaded(limit_bytes, sizes)) > _OFTEN:
         by_shard = (
-            "" if need.plan.positions.shuffle == "shards" else ', or use shuffle="shards", which needs few at a time'
+            "" if need.plan.source.shuffle == "shards" else ', or use shuffle="shards", which needs few at a time'
         )
         _log.warning(
             "the order uses more shards at a time than the cache holds: each is downloaded about %.0f times in "

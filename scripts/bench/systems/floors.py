@@ -17,7 +17,7 @@ from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.loading.reader import EncodedBatch, Reader
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import read_cached
-from gpuloader.plan import AllSamples, Cursor, Plan
+from gpuloader.plan import Cursor, Plan, all_samples
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.shards import Arena, ShardSet
 from systems.common import SIZE, Images, Loader, Task, main
@@ -30,7 +30,7 @@ def make(task: Task) -> Loader:
     """The floor that the task's variant names."""
     shards = ShardSet.open(sorted(task.shards), read_cached=read_cached)
     preset = load_preset(f"imagenet_{task.recipe}")
-    plan = Plan(AllSamples(len(shards), preset.default_shuffle), task.batch, last_batch="partial")
+    plan = Plan(all_samples(len(shards), preset.default_shuffle), task.batch, last_batch="partial")
     making: dict[str, Callable[[], Callable[[int], Iterator[Images]]]] = {
         "read": lambda: _read(shards, plan),
         # Of seekable images the reader leaves the region; to decode that whole costs less than to slice it again.
@@ -63,8 +63,8 @@ def _resident(task: Task, plan: Plan) -> Callable[[int], Iterator[Images]]:
     images = torch.rand((plan.batch_size, 3, SIZE, SIZE), device=task.device)
 
     def epoch(number: int) -> Iterator[Images]:
-        for first in range(0, plan.samples, plan.batch_size):
-            yield images[: plan.samples - first]
+        for first in range(0, plan.length, plan.batch_size):
+            yield images[: plan.length - first]
 
     return epoch
 

@@ -24,7 +24,7 @@ from gpuloader import Cache
 from gpuloader.cli.index import index
 from gpuloader.errors import ConfigError, IndexFileError, ShardChangedError, ShardNotFoundError
 from gpuloader.loading.loader import run_of
-from gpuloader.plan import AllSamples, Plan
+from gpuloader.plan import Plan, all_samples
 from gpuloader.shards import Arena, ShardSet, merge_indexes, merged, resolve_local, resolve_shards
 from gpuloader.shards.merged import MergedShards
 from gpuloader.shards.remote.store import DiskError, Entry, RemoteShard
@@ -97,7 +97,7 @@ def test_what_is_known_of_each_shard_is_made_when_it_is_needed(
     shards = opened(server, tmp_path / "cache")
     assert made.total() - made[FILE] == 1  # the largest, which must fit into the cache
     made.clear()
-    ahead = shards.ahead(Plan(AllSamples(24, "none"), 6, 0, 4))
+    ahead = shards.ahead(Plan(all_samples(24, "none"), 6, 0, 4))
     assert (ahead is not None, made.total()) == (True, 0)
 
 
