@@ -31,8 +31,6 @@ from gpuloader.targets.dictionaries import boxes_of, check_targets, move_targets
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-__all__ = ["Compose"]
-
 Image: TypeAlias = "NDArray[np.uint8] | Picture | bytes | bytearray"
 """A decoded image, uint8 (height, width, 3), or a PIL image; or the bytes of a file."""
 Kind = TypeVar("Kind", bound=Image)

@@ -31,8 +31,6 @@ from gpuloader.plan import Draws, check_epoch, check_seed
 from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset
 from gpuloader.recipe.part import as_value
 
-__all__ = ["Stage"]
-
 _log = logging.getLogger("gpuloader")
 
 
@@ -203,13 +201,11 @@ class _Gate:
         images, ids, columns = _check(given)
         draws = Draws(self._seed, self._epoch, ids)
         files, drawn, causes = draw_images(self._recipe, images, draws)
-        batch: _Batch | None = _Batch(columns, ids, files, drawn)
-        if causes or not images:
-            batch = self.leave_out(_Batch(columns, ids, files, drawn), causes)
+        batch = self.leave_out(_Batch(columns, ids, files, drawn), causes)
         if batch is None:
             return None
-        files, drawn = cut_copies(batch.images, batch.drawn)
-        return replace(batch, images=files, drawn=drawn)
+        cut, drawn = cut_copies(batch.images, batch.drawn)
+        return replace(batch, images=cut, drawn=drawn)
 
     def leave_out(self, batch: _Batch, causes: Mapping[int, str]) -> _Batch | None:
         """Returns a batch without some rows, or None without any; raises DataError if bad images are errors."""
@@ -225,7 +221,7 @@ class _Gate:
                 self._bad[sample] = cause
                 _log.warning("bad image left out: %r: %s", sample, cause)
         rows = np.setdiff1d(np.arange(len(batch.ids)), list(causes))
-        return batch.take(rows) if len(rows) else None
+        return None if not len(rows) else batch.take(rows) if causes else batch
 
 
 def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:

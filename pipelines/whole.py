@@ -1,10 +1,10 @@
-"""Decodes whole images with DALI, or finds those that it cannot decode: damage anywhere in an image shows here."""
+"""Finds the images that DALI cannot decode as a whole: damage anywhere in an image shows here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,15 +32,6 @@ class WholeDecoder:
         options = {"batch_size": batch_size, "num_threads": num_threads, "device_id": device_id}
         self._running = Running(partial(_graph, self._batch, device, **options))
 
-    def decode(self, images: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
-        """Returns the images on the CPU, uint8 (height, width, 3) each.
-
-        Raises:
-            UndecodableError: one of them cannot be decoded; `failures` says which.
-        """
-        decoded = self._run(images)[0].as_cpu()
-        return [np.array(decoded.at(row)) for row in range(len(images))]
-
     def failures(self, images: Sequence[NDArray[np.uint8]], message: str = "") -> dict[int, str]:
         """Returns the rows that fail, with the causes.
 
@@ -62,11 +53,11 @@ class WholeDecoder:
         """
         check_machine(lambda: self._run([good_jpeg()]))
 
-    def _run(self, images: Sequence[NDArray[np.uint8]]) -> Any:  # noqa: ANN401 - DALI's outputs
+    def _run(self, images: Sequence[NDArray[np.uint8]]) -> None:
         self._batch[:] = [list(images)]
         if len(images) == 1 and self._device_id is not None:
             self._running.drop()
-        return self._running.next()
+        self._running.next()
 
 
 @pipeline_def(prefetch_queue_depth=1, seed=0)  # type: ignore[untyped-decorator]

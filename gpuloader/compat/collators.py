@@ -53,7 +53,7 @@ class CollatorRegistry:
         self._known: dict[str, tuple[CollatorFactory, str]] = {}  # and the modality
         self.register("text", "text")(_text)
         self.register("vision", "vision")(VisionDataCollator)
-        self.register("default", "any")(lambda: default_collate)
+        self.register("default", "any")(_default)
 
     @classmethod
     def get_instance(cls) -> CollatorRegistry:
@@ -103,6 +103,10 @@ class CollatorRegistry:
             raise ConfigError("give task_spec or collator_name")
         fitting = (name for name, (_, modality) in self._known.items() if modality == task_spec.modality)
         return next(fitting, "default")
+
+
+def _default() -> BatchCollator:
+    return default_collate  # type: ignore[return-value]  # torch promises lists, but takes any sequence
 
 
 @cache

@@ -126,15 +126,16 @@ class UniversalDataModule:
     def _split(self, share: float) -> None:
         data = self._train
         if self._is_shards(data):
-            options = import_late("gpuloader.loading.options")
-            sampling = options.as_value(options.Sampling, "sampling", self._train_loader.get("sampling") or {})
+            kind = import_late("gpuloader.loading.options").Sampling
+            as_value = import_late("gpuloader.recipe.part").as_value
+            sampling = as_value(kind, "sampling", self._train_loader.get("sampling") or {})
             if sampling.subset is not None:
                 raise ConfigError("sampling=Sampling(subset=...) and val_split: give one of them, or val_data")
             with _gpu_loader(data, self.batch_size, **self._train_loader) as loader:
                 train, val = self._parts(range(len(loader.dataset)), share)
             self._val = data
             self._train_loader["sampling"] = replace(sampling, subset=sorted(train.indices))
-            self._val_loader["sampling"] = options.Sampling(subset=sorted(val.indices))
+            self._val_loader["sampling"] = kind(subset=sorted(val.indices))
         else:
             self._train, self._val = self._parts(data, share)
 

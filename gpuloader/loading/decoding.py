@@ -11,7 +11,7 @@ A run of the pipeline decodes one batch. Only `Feed.__call__` and `Decoding.next
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -30,7 +30,7 @@ from gpuloader.pipelines import (
     recipe_pipeline,
     release_unused_memory,
 )
-from gpuloader.recipe import Recipe
+from gpuloader.recipe import Drawn, Recipe
 
 BatchT = TypeVar("BatchT", bound=FeedBatch)
 Size: TypeAlias = tuple[int, int]
@@ -64,6 +64,18 @@ def build_pipeline(
     )
 
 
+def find_bad_rows(
+    recipe: Recipe, decoder: Decoder, device_id: int | None, images: Sequence[Any], drawn: Drawn, message: str = ""
+) -> dict[int, str]:
+    """Finds the rows that cannot be decoded, with the causes, of encoded images and what is drawn for them.
+
+    Args:
+        message: DALI's error, if they failed as a batch.
+    """
+    threads = decoder.num_threads or 1
+    return find_undecodable(recipe, images, drawn, device_id, threads, **decoder.graph_options, message=message)
+
+
 class Decoding(Generic[BatchT]):
     """Decodes the batches of one source after the other; the pipeline stays, unless a batch does not fit it.
 
@@ -86,13 +98,7 @@ class Decoding(Generic[BatchT]):
         largest_image: Callable[[], Size] = no_size,
         between_calls: bool = True,
     ) -> None:
-        self._find_undecodable = partial(
-            find_undecodable,
-            recipe,
-            device_id=device_id,
-            num_threads=decoder.num_threads or 1,
-            **decoder.graph_options,
-        )
+        self._find_undecodable = partial(find_bad_rows, recipe, decoder, device_id)
         self._views = [str(view.number) for view in recipe.each_view]
         self._feed: Feed[BatchT] = Feed(decoder.hw_load, rows)
         build = partial(build_pipeline, recipe, self._feed, decoder, device_id, largest_image)
@@ -176,7 +182,7 @@ class Decoding(Generic[BatchT]):
         """Puts another batch in place of the first in flight, which failed; those after it are only decoded again."""
         assert self._without is not None
         batch = self._feed.in_flight[0]
-        causes = self._find_undecodable(batch.images, batch.drawn, message=message)
+        causes = self._find_undecodable(batch.images, batch.drawn, message)
         if not causes:  # the images are not the cause
             raise RuntimeError(message)
         self._feed.put_back(self._without(batch, causes))

@@ -30,9 +30,10 @@ from gpuloader.images.limits import Admitted, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
+from gpuloader.loading.decoding import find_bad_rows
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, Ragged, cause_of, check_keys, parse_fields
 from gpuloader.loading.run import Run
-from gpuloader.pipelines import GOOD_SIZE, cut_to_region, find_undecodable, good_jpeg
+from gpuloader.pipelines import GOOD_SIZE, cut_to_region, good_jpeg
 from gpuloader.plan import Cursor, PlannedBatch, Stream
 from gpuloader.recipe import Drawn, Mixing, Shape
 from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
@@ -273,7 +274,7 @@ class Reader:
     def _draw(self, planned: PlannedBatch, rows: Sequence[Row]) -> Drawn:
         """Draws what the recipe draws for the images of these samples, with the values of their fields."""
         recipe, index, name = self._run.recipe, self._run.shards.index, self._run.box_field
-        sizes = np.array([row.size for row in rows], np.int64).reshape(-1, 2)
+        sizes = np.array([side for row in rows for side in row.size], np.int64).reshape(-1, 2)  # pairs take longer
         turned = boxes = None
         if recipe.orientation == "apply":
             turned = index.at("orientation", np.array([row.sample for row in rows], np.int64))
@@ -307,7 +308,8 @@ class Reader:
         known, cause = self._undecodable.get(row.sample, ((), ""))
         if known == decoded:
             return cause
-        causes = find_bad_rows(self._run, files, drawn)
+        run = self._run
+        causes = find_bad_rows(run.recipe, run.decoder, run.device_id, files, drawn)
         if causes:
             self._undecodable[row.sample] = decoded, causes[0]
         return causes.get(0)
@@ -424,16 +426,6 @@ def admit_for(run: Run, image: EncodedImage) -> Admitted:
     if run.decoded:
         return admit_array(image, run.recipe.max_pixels)
     return admit(image, run.recipe.max_pixels)
-
-
-def find_bad_rows(run: Run, images: Sequence[EncodedImage], drawn: Drawn, message: str = "") -> Mapping[int, str]:
-    """Finds the rows that cannot be decoded, with the causes, of encoded images and what is drawn for them.
-
-    Args:
-        message: DALI's error, if they failed as a batch.
-    """
-    options = run.decoder.graph_options
-    return find_undecodable(run.recipe, images, drawn, run.device_id, run.num_threads, **options, message=message)
 
 
 class _DiscardedError(Exception):

@@ -69,7 +69,8 @@ class TorchEpochs:
 
     def _set_epoch(self, epoch: int, delivered: int) -> None:
         self._epoch, self._delivered, self._restored = epoch, delivered, False
-        for part in (self.loader, getattr(self.loader, "sampler", None)):
+        parts: list[Any] = [self.loader, getattr(self.loader, "sampler", None)]
+        for part in parts:
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
         if self._generator is not None:

@@ -52,7 +52,6 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import cached_property
 from itertools import islice, pairwise
 from math import prod
 from pathlib import Path
@@ -297,9 +296,8 @@ class Index(Table):
         for block in row_blocks(len(self) if stop is None else stop, start):
             yield from map(_text, self._encoded_keys(*block))
 
-    @cached_property
-    def folders(self) -> Sequence[str]:
-        """The names of the samples' folders, which the column `folder` refers to by number."""
+    def folders(self) -> list[str]:
+        """Returns the names of the samples' folders, which the column `folder` refers to by number."""
         names = self.column("folder_names").tobytes().split(b"\0") if self.counts["folders"] else []
         if len(names) != self.counts["folders"]:
             raise self.refuse("is damaged: it has another number of folders")
@@ -517,7 +515,7 @@ def write_index(
             if index.extensions != tuple(extensions):
                 numbers = np.array([number_of[name] for name in index.extensions], np.int32)
                 part["component_extension"] = numbers[part["component_extension"]]
-            yield part, [name.encode("utf-8", "surrogateescape") for name in index.folders]
+            yield part, [name.encode("utf-8", "surrogateescape") for name in index.folders()]
 
     facts = {
         "extensions": extensions,

@@ -89,7 +89,7 @@ def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
         return label_from
     if shards.index.counts["unlabelled"] < len(shards):
         return "cls"
-    return "folder" if any(map(_folder, shards.index.folders)) else None
+    return "folder" if any(map(_folder, shards.index.folders())) else None
 
 
 def make_labels(
@@ -285,7 +285,7 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
 def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
     index = shards.index
     if index.counts["unlabelled"]:
-        in_folders = all(map(_folder, index.folders))
+        in_folders = all(map(_folder, index.folders()))
         advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
         used.refuse_lacking(index.find(lambda labels: labels == NO_LABEL, "label"), "cls", advice)
     if index.counts["misfits"]:
@@ -304,7 +304,7 @@ def _from_folders(
     shards: ShardSet, place: str, names: tuple[str, ...] | None, used: _Used, order: ClassOrder
 ) -> Labels:
     index = shards.index
-    class_of = list(map(_folder if place == "folder" else _top_folder, index.folders))  # for each folder
+    class_of = list(map(_folder if place == "folder" else _top_folder, index.folders()))  # for each folder
     occurring = sorted(set(class_of) - {""})
     _check_class_folders(shards, place, occurring)
     classes = tuple(sorted(occurring, key=natural_key) if order == "natural" else occurring) if names is None else names
@@ -340,7 +340,7 @@ def _check_class_folders(shards: ShardSet, place: str, occurring: Sequence[str])
 def _first_deep(shards: ShardSet, number: int) -> str | None:
     """Returns the key of the first picture of a folder that is in no folder at its top; None if there is none."""
     samples = shards.samples_of(number)
-    is_deep = np.array([name.count("/") > 1 for name in shards.index.folders], np.bool_)
+    is_deep = np.array([name.count("/") > 1 for name in shards.index.folders()], np.bool_)
     found = is_deep[shards.index.column("folder", samples.start, samples.stop)]
     return shards.index.key(samples.start + int(found.argmax())) if found.any() else None
 

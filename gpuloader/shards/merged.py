@@ -222,8 +222,7 @@ def _open_index(path: Path) -> Index:
         file_bytes, read = os.fstat(file.fileno()).st_size, partial(os.pread, file.fileno())
 
         def write(to: IO[bytes]) -> None:
-            for _ in Index(read, file_bytes, str(path)).blocks(read):
-                pass
+            Index(read, file_bytes, str(path)).check_copy(read)
             file.seek(0)
             shutil.copyfileobj(file, to)
 
@@ -245,8 +244,7 @@ def _download_index(place: RemoteShard) -> Index:
             return to.read(count)
 
         place.download(version, to, lambda: True, lambda _: None)
-        for _ in Index(read, version.size_bytes, str(place)).blocks(read):
-            pass
+        Index(read, version.size_bytes, str(place)).check_copy(read)
 
     try:
         return map_set(Entry(place, version).key, write)

@@ -32,7 +32,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -197,16 +197,14 @@ class Table:
         values: NDArray[Any] = self._raw[name][rows]
         return values
 
-    def blocks(self, read: Read) -> Iterator[bytes]:
-        """Yields the blocks of the columns, from any copy of the file.
+    def check_copy(self, read: Read) -> None:
+        """Checks the digests of all blocks in a copy of the file.
 
         Raises:
             IndexFileError: a block is damaged.
         """
         for block, at in enumerate(range(COLUMNS_AT, self._head_at, BLOCK_BYTES)):
-            content = read(min(BLOCK_BYTES, self._head_at - at), at)
-            self._check_digest(block, content)
-            yield content
+            self._check_digest(block, read(min(BLOCK_BYTES, self._head_at - at), at))
 
     def check_head(self) -> None:
         """Raises ValueError if something in the head is not as it is written."""

@@ -1,8 +1,6 @@
 """Targets: boxes, masks and key points, which follow the pixels."""
 
-from gpuloader.targets.boxes import Boxes
-from gpuloader.targets.keypoints import Keypoints
-from gpuloader.targets.masks import Mask
+from gpuloader.targets import boxes, keypoints, masks  # noqa: F401 - they register the fields that YAML names
 from gpuloader.targets.models import to_detection, to_detr, to_tv_tensors
 
-__all__ = ["Boxes", "Keypoints", "Mask", "to_detection", "to_detr", "to_tv_tensors"]
+__all__ = ["to_detection", "to_detr", "to_tv_tensors"]

@@ -117,7 +117,7 @@ def _filled(outlines: Mapping[int, object], name: NameOf, height: int, width: in
 def _checked(outlines: Mapping[int, object], name: NameOf, height: int, width: int) -> dict[int, list[list[float]]]:
     """Returns the polygons of each instance, bounded in number, points, place and length."""
     checked: dict[int, list[list[float]]] = {}
-    points, length, size = 0, 0.0, np.array([width, height])
+    points, length = 0, 0.0
     for number, outline in outlines.items():
         if not (own := as_list(outline, name(number), MOST_POLYGONS)):
             raise ValueError(f"{name(number)} is empty: allowed are polygons and run lengths")
@@ -128,17 +128,22 @@ def _checked(outlines: Mapping[int, object], name: NameOf, height: int, width: i
             points += len(polygon) // 2
             if points > MOST_POINTS:
                 raise ValueError(f"{name(number)} has point {points:,}: allowed are {MOST_POINTS:,} in a sample")
-            corners = as_numbers(polygon, lambda _, number=number: name(number)).reshape(-1, 2)
-            if (outside := ((corners < -size) | (corners > 2 * size)).any(axis=1)).any():
-                raise ValueError(
-                    f"{name(number)} has the point {corners[outside.argmax()].tolist()}: allowed are x from {-width} "
-                    f"to {2 * width}, y from {-height} to {2 * height}"
-                )
+            corners = _corners_of(polygon, name(number), height, width)
             length += abs(corners - np.roll(corners, 1, axis=0)).max(axis=1).sum()
             if length > MOST_RUNS:
                 raise ValueError(f"{name(number)} has outlines longer than {MOST_RUNS:,} pixels, all in a sample")
             checked[number].append(corners.ravel().tolist())
     return checked
+
+
+def _corners_of(polygon: list[object], name: str, height: int, width: int) -> NDArray[np.float64]:
+    corners, size = as_numbers(polygon, lambda _: name).reshape(-1, 2), np.array([width, height])
+    if (outside := ((corners < -size) | (corners > 2 * size)).any(axis=1)).any():
+        raise ValueError(
+            f"{name} has the point {corners[outside.argmax()].tolist()}: allowed are x from {-width} to {2 * width}, "
+            f"y from {-height} to {2 * height}"
+        )
+    return corners
 
 
 def _draw(counts: Runs, mask: NDArray[np.uint8]) -> None:

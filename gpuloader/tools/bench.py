@@ -17,9 +17,9 @@ from typing import Any, Literal
 from gpuloader.errors import BadImageError, ConfigError, LoaderError
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.read_ahead import ReadAhead
-from gpuloader.loading.decoding import build_pipeline
+from gpuloader.loading.decoding import build_pipeline, find_bad_rows
 from gpuloader.loading.loader import GPULoader, run_of
-from gpuloader.loading.reader import EncodedBatch, Reader, find_bad_rows
+from gpuloader.loading.reader import EncodedBatch, Reader
 from gpuloader.loading.run import Run
 from gpuloader.loading.run_batches import largest_decoded
 from gpuloader.loading.selection import Sources
@@ -204,7 +204,7 @@ def run_graph(run: Run, last_step: LastStep) -> Batches:
 
 
 def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
-    for row, cause in find_bad_rows(run, batch.images, batch.drawn, message).items():
+    for row, cause in find_bad_rows(run.recipe, run.decoder, run.device_id, batch.images, batch.drawn, message).items():
         return BadImageError(*run.shards.locate(int(batch.ids[row])), cause)
     return RuntimeError(message)
 

@@ -16,7 +16,7 @@ from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.fields import Component, parse_fields
 from gpuloader.recipe import Recipe, Shape
 from gpuloader.shards import ShardSet
-from gpuloader.targets import Boxes
+from gpuloader.targets.boxes import Boxes
 
 Problem: TypeAlias = Literal["boxes outside", "unknown labels", "another size"]
 

@@ -17,9 +17,10 @@ from gpuloader.loading.argument_types import AnyDecoder, AnyLabels, AnyPreset, A
 from gpuloader.loading.arguments import resolve_bad_images, resolve_label_from
 from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_batch
-from gpuloader.loading.options import Decoder, LabelFrom, Sampling, as_value
+from gpuloader.loading.options import Decoder, LabelFrom, Sampling
 from gpuloader.loading.selection import Sources, assign_buckets, resolve_sources, sizes_of
 from gpuloader.recipe import load_preset
+from gpuloader.recipe.part import as_value
 from gpuloader.shards import (
     ShardSet,
     find_class_names,

@@ -15,7 +15,9 @@ from PIL import Image, ImageDraw, ImageFont
 from gpuloader.helpers.text import printable
 from gpuloader.loading.fields import Component, Ragged
 from gpuloader.recipe import Drawn
-from gpuloader.targets import Boxes, Keypoints, Mask
+from gpuloader.targets.boxes import Boxes
+from gpuloader.targets.keypoints import Keypoints
+from gpuloader.targets.masks import Mask
 
 _ANNOTATIONS, _MASK = "json:annotations", "mask.png"
 _IGNORED = 255  # the class of pixels without one, in Pascal VOC and ADE20K

@@ -42,7 +42,7 @@ from gpuloader.recipe import ExplainedView, Recipe, explain
 from gpuloader.recipe.placement import MAX_SIDE
 from gpuloader.recipe.recipe import Orientation
 from gpuloader.shards import Arena, ShardSet, find_class_names, make_labels, resolve_place
-from gpuloader.targets import Mask
+from gpuloader.targets.masks import Mask
 from gpuloader.targets.target import check_recipe_moves
 from gpuloader.tools.overlay import Overlay, find_targets, overlays
 from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile

@@ -25,7 +25,6 @@ from gpuloader import GPULoaderError
 _HERE = Path(__file__).resolve().parent
 RECIPES = {
     "train": ["train"],
-    "train-antialias": ["train", "--antialias"],
     "eval": ["eval", "--antialias"],
     "resnet50_v2": ["resnet50_v2", "--antialias"],
     "randaugment": ["randaugment", "--antialias"],

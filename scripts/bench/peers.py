@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-PLAIN = ("train", "train-antialias", "eval")
+PLAIN = ("train", "eval")
 """The recipes that every system has."""
 
 AUGMENTED = ("resnet50_v2", "randaugment")
@@ -94,34 +94,23 @@ _streaming = Environment("streaming", (*_OLDER, *_TORCHVISION, "mosaicml-streami
 PLOT = Environment("plot", ("matplotlib==3.11.2",))
 """For drawing the plots."""
 
+_pillow = System(
+    "torch + torchvision, Pillow",
+    "torchvision_",
+    "pil",
+    _torchvision,
+    recipes=(*PLAIN, *AUGMENTED, *TARGETS),
+    note="always antialiases",
+)
+
 _SYSTEMS = (
     System("gpuloader", "gpuloader_", recipes=(*PLAIN, *AUGMENTED, *DECODED, *TARGETS)),
     System("gpuloader, folder", "gpuloader_", folder=True),
     System("stock DALI", "stock_dali"),
     System("turboloader", "turboloader_", environment=_turboloader, note="eval: squashes instead of cropping"),
-    System(
-        "turboloader, TBL",
-        "turboloader_",
-        "tbl",
-        _turboloader,
-        recipes=DECODED,
-    ),
-    System(
-        "torch + torchvision, Pillow",
-        "torchvision_",
-        "pil",
-        _torchvision,
-        recipes=(*PLAIN, *AUGMENTED, *TARGETS),
-        note="always antialiases",
-    ),
-    System(
-        "torch + torchvision, Pillow, ImageFolder",
-        "torchvision_",
-        "pil",
-        _torchvision,
-        note="always antialiases",
-        folder=True,
-    ),
+    System("turboloader, TBL", "turboloader_", "tbl", _turboloader, recipes=DECODED),
+    _pillow,
+    replace(_pillow, title=f"{_pillow.title}, ImageFolder", recipes=PLAIN, folder=True),
     System("torch + torchvision, simplejpeg", "torchvision_", "simplejpeg", _torchvision, recipes=(*PLAIN, *AUGMENTED)),
     System("DALI's dynamic mode", "dali_dynamic"),
     System("LitData, simplejpeg + torchvision", "litdata_", environment=_litdata),

@@ -99,16 +99,10 @@ def test_images_are_stacked_and_normalised(
     assert batch["labels"].equal(torch.arange(4))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "mean", "std"),
-    [
-        ({}, sum(IMAGENET[0]) / 3, sum(IMAGENET[1]) / 3),  # three values for one channel: their average
-        ({"mean": [0.1307], "std": [0.3081]}, 0.1307, 0.3081),  # MNIST's
-    ],
-)
-def test_one_channel(arguments: dict[str, object], mean: float, std: float) -> None:
+def test_one_channel_has_the_average_of_three_and_no_labels_if_there_are_none() -> None:
     images = torch.rand(2, 1, 4, 4)
-    batch = VisionDataCollator(**arguments)([{"pixel_values": image} for image in images])
+    batch = VisionDataCollator()([{"pixel_values": image} for image in images])
+    mean, std = (sum(values) / 3 for values in IMAGENET)
     torch.testing.assert_close(batch["pixel_values"], (images - mean) / std)
     assert set(batch) == {"pixel_values"}
 
@@ -144,15 +138,6 @@ def test_a_preset_decodes_files_of_any_size_as_compose_does(encode: Any) -> None
     batch = VisionDataCollator(preset="cifar10_eval")([{"image": encode(file), "label": 1} for file in files])
     assert batch["pixel_values"].equal(Compose.load("cifar10_eval")(files))
     assert batch["labels"].equal(torch.tensor([1, 1]))
-
-
-@pytest.mark.parametrize(
-    "convert", [lambda image: image, np.asarray, lambda image: torch.from_numpy(np.array(image)).permute(2, 0, 1)]
-)
-def test_a_preset_takes_what_is_decoded_too(convert: Any) -> None:  # noqa: ANN401
-    images = [picture(40, 60, seed=1), picture(50, 30, seed=2)]
-    batch = VisionDataCollator(preset="cifar10_eval")([(convert(image), 0) for image in images])
-    assert batch["pixel_values"].equal(Compose.load("cifar10_eval")([np.asarray(image) for image in images]))
 
 
 def test_the_draws_of_a_preset_follow_torchs_seed() -> None:

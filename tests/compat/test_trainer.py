@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gpuloader import GPULoader
 from gpuloader.compat import (
     GenericTrainer,
     GenericTrainerConfig,
@@ -154,19 +152,6 @@ def test_strategies(strategy: S, cycles: bool, expected: list[str]) -> None:
         found.append("".join(turns))
         turns.clear()
     assert found == expected
-
-
-def test_shards_and_tensors_in_one_training(shards: list[Path]) -> None:
-    seen = []
-
-    def step(trainer: GenericTrainer, batch: Any, index: int, number: int, name: str) -> dict[str, Any]:  # noqa: ANN401
-        seen.append((name, tuple(batch[0].shape)))
-        return {"loss": trainer.model(batch[0].flatten(1)[:, :4]).sum()}
-
-    loaders = [GPULoader(shards, 20, "cpu", preset="cifar10_eval"), DataLoader(DATA, 6)]
-    names = MultiDataLoaderConfig(dataloader_names=["shards", "tensors"])
-    make_trainer(train_loader_config=names, training_step=step).fit(loaders)
-    assert seen == [("shards", (20, 3, 32, 32)), ("tensors", (6, 4))] * 2
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,8 @@ def check_is_indexed(data: bytes, name: str) -> None:
     """Indexes an image beside a good one, which must keep its size."""
     index = indexed({name: data, "good.jpg": GOOD})
     assert [index.key(row) for row in range(len(index))] in (["bad", "good"], ["good"])  # an array must be whole
-    assert index.columns["image_size"].tolist()[-1] == len(GOOD)
-    assert (index.columns["height"][-1], index.columns["width"][-1]) == (20, 30)
+    assert index.column("image_size").tolist()[-1] == len(GOOD)
+    assert (index.column("height")[-1], index.column("width")[-1]) == (20, 30)
 
 
 @pytest.mark.parametrize("name", FILES)

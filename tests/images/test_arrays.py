@@ -67,9 +67,11 @@ def test_an_array_is_the_image_of_a_sample_that_has_no_other(tmp_path: Path) -> 
     ]
     index = open_index(write_shard(tmp_path / "a.tar", samples))
     assert [index.key(row) for row in range(len(index))] == ["decoded", "both", "beside"]
-    assert list(zip(index.column("height"), index.column("width"), index.decoded())) == [
-        (5, 7, True),
-        (40, 50, False),
-        (40, 50, False),
+    images = [index.extensions[number] for number in index.image_extensions()]
+    assert list(zip(index.column("height"), index.column("width"), images, strict=True)) == [
+        (5, 7, "npy"),
+        (40, 50, "jpg"),
+        (40, 50, "jpg"),
     ]
+    assert index.counts["decoded"] == 1
     assert [item.name for item in index.left_out] == ["embedding.npy", "embedding.txt"]

@@ -20,8 +20,6 @@ import torch
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: the extra `lightning` has it")
 
 from demo_shards import write_demo_shards  # noqa: E402
-from scenes import EVAL, FIELDS, assert_same, by_sample, shard  # noqa: E402
-from scenes import loader as loader_of_scenes  # noqa: E402
 from trainers import SMALL, Step, model, trainer  # noqa: E402
 
 from gpuloader import GPULoader, Sampling, Stats, World  # noqa: E402
@@ -88,33 +86,6 @@ def test_the_epochs_are_those_of_the_loader_whatever_lightning_does_between_them
     ]
     validation = [list(range(first, first + 8)) for first in range(0, 40, 8)]
     assert [step.ids for step in trained.steps["val"]] == 2 * 3 * validation
-
-
-def test_targets_come_as_the_loader_makes_them(tmp_path: Path) -> None:
-    class Seeing(lightning.LightningModule):
-        """Keeps the batches of training."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(3, 1)
-            self.batches: list[dict[str, Any]] = []
-
-        def training_step(self, batch: dict[str, Any], _: int) -> torch.Tensor:
-            self.batches.append(batch)
-            return self.layer(batch["image"].mean((2, 3))).sum()
-
-        def validation_step(self, batch: dict[str, Any], _: int) -> None:
-            assert all(map(torch.is_tensor, batch["boxes"]))
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.0)
-
-    scenes, seeing = shard(tmp_path), Seeing()
-    options = {"preset": EVAL, "label_from": None, "output": "dict", "fields": FIELDS, "seed": 3}
-    trainer(lightning, tmp_path, max_epochs=1).fit(
-        seeing, datamodule=GPULoaderDataModule(scenes, scenes, batch_size=4, **options)
-    )
-    assert_same(by_sample(seeing.batches), by_sample(loader_of_scenes(scenes)))
 
 
 @pytest.mark.parametrize(
@@ -197,17 +168,6 @@ def test_a_checkpoint_gives_exactly_the_rest(
         rest = run(path)
         assert rest["train"] == whole["train"][done * kwargs.get("accumulate_grad_batches", 1) :]
         assert when is AFTER_VALIDATION or rest["val"] == whole["val"][len(whole["val"]) - len(rest["val"]) :]
-
-
-def test_a_run_on_a_folder_goes_on_in_mid_epoch_there_and_on_its_shards(
-    tar: list[str], folder: Path, tmp_path: Path
-) -> None:
-    saving = [checkpoints(lightning, tmp_path, **EVERY_STEP)]
-    whole = fit(tar, tmp_path / "shards").steps
-    assert fit([str(folder)], tmp_path, callbacks=saving).steps == whole
-    path = dict(in_order(tmp_path))[3]
-    for source in ([str(folder)], tar):
-        assert fit(source, tmp_path, path).steps["train"] == whole["train"][3:]
 
 
 @pytest.mark.parametrize("hook", ["training_step", "validation_step"])

@@ -360,7 +360,7 @@ def test_what_was_overwritten_is_forgotten_also_if_another_file_is_an_error(phot
 
 
 def test_few_descriptors_are_enough(folder: Path, tar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuloader.shards.shard_set._MOST_OPEN_FILES", 3)
+    monkeypatch.setattr("gpuloader.shards.readers._MOST_OPEN_FILES", 3)
     with opened(folder) as ours, opened(tar) as theirs:
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
         assert_equal_batches(ours, theirs)

@@ -42,15 +42,10 @@ def process(rank: int, world_size: int) -> Iterator[None]:
     ("mesh", "names", "data_ranks"),
     [
         ({"dp": 2, "tp": 2}, "dp", [0, 0, 1, 1]),
-        ({"dp": 2, "tp": 2}, ("dp",), [0, 0, 1, 1]),
-        ({"dp": 2, "tp": 2}, "tp", [0, 1, 0, 1]),
-        ({"dp": 2, "tp": 2}, ("dp", "tp"), [0, 1, 2, 3]),
         ({"dp": 2, "tp": 2}, ("tp", "dp"), [0, 1, 2, 3]),  # the order is the mesh's
         ({"dp": 2, "tp": 2}, (), [0, 0, 0, 0]),
-        ({"dp": 1, "tp": 3}, "dp", [0, 0, 0]),
         ({"dp": 3}, None, [0, 1, 2]),
         ({"pp": 2, "dp": 2, "tp": 2}, "dp", [0, 0, 1, 1, 0, 0, 1, 1]),
-        ({"dp_replicate": 2, "dp_shard": 2, "tp": 2}, ("dp_replicate", "dp_shard"), [0, 0, 1, 1, 2, 2, 3, 3]),
         ({"dp_replicate": 2, "cp": 2, "dp_shard": 2}, ("dp_replicate", "dp_shard"), [0, 1, 0, 1, 2, 3, 2, 3]),
     ],
 )

@@ -15,7 +15,7 @@ from making import jpeg, tar_of, write_tree
 
 from gpuloader import GPULoader, MixedLoader, Stats, WaitMonitor
 from gpuloader.errors import ConfigError, LoaderError
-from gpuloader.loading.monitor import likely_cause, waiting_share
+from gpuloader.loading.monitor import likely_cause
 
 OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 
@@ -50,19 +50,6 @@ def shares_of(monitor: WaitMonitor, made_up: MadeUp, waited: list[float]) -> lis
 # --- shares
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "share"),
-    [
-        (Stats(), Stats(elapsed_seconds=4.0, waiting_seconds=1.0), 0.25),
-        (Stats(elapsed_seconds=4.0, waiting_seconds=1.0), Stats(elapsed_seconds=6.0, waiting_seconds=3.0), 1.0),
-        (Stats(elapsed_seconds=4.0, waiting_seconds=1.0), Stats(elapsed_seconds=8.0, waiting_seconds=1.0), 0.0),
-        (Stats(), Stats(), 0.0),
-    ],
-)
-def test_the_share_is_the_waiting_of_the_time_between(before: Stats, now: Stats, share: float) -> None:
-    assert waiting_share(before, now) == share
-
-
 def test_a_share_is_given_when_its_steps_are_full() -> None:
     made_up = MadeUp()
     logged: list[float] = []
@@ -75,15 +62,6 @@ def test_what_the_loader_did_before_does_not_count() -> None:
     made_up = MadeUp(Stats(batches=1000, elapsed_seconds=1000.0, waiting_seconds=900.0))
     monitor = WaitMonitor(made_up, every_steps=2)  # type: ignore[arg-type]
     assert shares_of(monitor, made_up, [0.25, 0.25]) == [None, 0.25]
-
-
-def test_steps_that_were_not_reported_are_in_the_next_share() -> None:
-    made_up = MadeUp()
-    monitor = WaitMonitor(made_up, every_steps=2)  # type: ignore[arg-type]
-    for share in (0.5, 0.5, 0.0, 0.0):
-        made_up.batch(share)
-    assert monitor.step() == 0.25
-    assert monitor.step() is None
 
 
 def test_no_steps_are_refused() -> None:
@@ -115,7 +93,6 @@ def test_the_share_is_logged_where_no_log_is_given(caplog: pytest.LogCaptureFixt
         ([0.9, 0.05, 0.05], []),  # the first steps fill caches
         ([0.125, 0.125, 0.125], []),  # above, not at
         ([0.0, 0.5, 0.0, 0.75], ["50%"]),  # once
-        ([0.75, 0.25, 0.75], ["25%"]),
     ],
 )
 def test_a_share_above_the_limit_warns_once_and_not_of_the_first_steps(
@@ -145,7 +122,6 @@ FIELDS = "The work for each image before decoding (header, draws, labels, fields
         ({"waiting_seconds": 5.0, "reading_seconds": 9.0, "gating_seconds": 1.0}, READING),
         ({"waiting_seconds": 5.0, "reading_seconds": 1.0, "gating_seconds": 9.0}, FIELDS),
         ({"waiting_seconds": 5.0, "delivering_seconds": 3.0, "reading_seconds": 9.0}, DELIVERING),
-        ({"waiting_seconds": 5.0, "delivering_seconds": 2.0, "reading_seconds": 9.0}, READING),
     ],
 )
 def test_the_likely_cause_is_where_the_time_went(spent: dict[str, float], cause: str) -> None:

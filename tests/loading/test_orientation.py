@@ -185,7 +185,7 @@ def test_a_suspect_is_tried_in_the_window_that_would_be_delivered(
 ) -> None:
     tried: list[np.ndarray] = []
 
-    def note(run: Run, files: object, drawn: Drawn) -> dict[int, str]:
+    def note(_recipe: Any, _decoder: Any, _device: Any, _files: Any, drawn: Drawn) -> dict[int, str]:  # noqa: ANN401
         tried.append(drawn.region)
         return {}
 

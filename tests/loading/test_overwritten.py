@@ -127,7 +127,7 @@ def test_a_shard_that_is_replaced_while_it_is_closed_is_seen_again(
     tmp_path: Path, seen: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With few descriptors, shards are opened by their names again and again."""
-    monkeypatch.setattr("gpuloader.shards.shard_set._MOST_OPEN_FILES", 1)
+    monkeypatch.setattr("gpuloader.shards.readers._MOST_OPEN_FILES", 1)
     shards = [written(tmp_path / f"{name}.tar", images(seed)) for seed, name in enumerate("ab")]
     with evaluation(shards, 6) as loader:
         list(loader)

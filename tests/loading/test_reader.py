@@ -29,7 +29,7 @@ PRESET = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
 def damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     """All images are damaged from a row on: whether it shows depends on the window that is drawn."""
 
-    def find(run: Run, images: Sequence[Any], drawn: Drawn) -> dict[int, str]:
+    def find(_recipe: Any, _decoder: Any, _device: Any, images: Sequence[Any], drawn: Drawn) -> dict[int, str]:  # noqa: ANN401
         assert len(images) == len(drawn.region)
         return damage_shows(drawn)
 

@@ -192,19 +192,6 @@ def test_annotations_of_any_depth_are_packed_or_refused(tmp_path: Path) -> None:
             open_source(file, None, progress=False)
 
 
-@pytest.mark.parametrize("source", ["coco", "voc", "yolo"])
-def test_a_file_of_annotations_has_a_most_size(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuloader.pack.coco.MOST_BYTES", 100)
-    monkeypatch.setattr("gpuloader.pack.voc.MOST_BYTES", 100)
-    monkeypatch.setattr("gpuloader.pack.beside.MOST_BYTES", 100)
-    made: Path = {
-        "coco": lambda: write_coco(tmp_path),
-        "voc": lambda: write_voc(tmp_path, {"a": ["<object/>" * 20]}),
-        "yolo": lambda: write_yolo(tmp_path, {"a": "0 .5 .5 .1 .1\n" * 20}),
-    }[source]()
-    assert "bytes, more than the 100 allowed" in error_of(made, tmp_path, PackError)
-
-
 def test_annotated_pictures_keep_their_sizes(tmp_path: Path) -> None:
     message = error_of(write_coco(tmp_path), tmp_path, ConfigError, max_size=20)
     assert "boxes and masks fit the sizes that they have" in message

@@ -77,7 +77,7 @@ def test_bad_pictures_are_in_the_result_and_in_a_file_for_each_shard(photos: Pat
 def test_not_one_good_picture_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "photos" / "a").mkdir(parents=True)
     (tmp_path / "photos" / "a" / "1.jpg").write_bytes(b"?")
-    with pytest.raises(NoSamplesError, match=r"none of 1 picture is good: .*a/1\.jpg: none of jpeg, png"):
+    with pytest.raises(NoSamplesError, match=r"none of 1 picture is good: .*a/1\.jpg: none of JPEG, PNG"):
         pack(tmp_path / "photos", tmp_path / "packed", workers=1)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
 import os
-from collections.abc import Callable
+import random
+import tarfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from forging import parts_of, sealed, with_column
-from hostile import mutated_bytes
+from forging import Parts, parts_of, sealed, with_column
+from hostile import mutated_bytes, mutated_json
 from making import write_samples
 from synthetic import saved_index
 
@@ -28,6 +31,94 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [shard] = write_samples(tmp_path_factory.mktemp("forged"), 6, shards=1)
     open_index(shard)
     return shard
+
+
+@pytest.fixture(scope="module")
+def parts(shard: Path) -> Parts:
+    """The content of the index file."""
+    return parts_of(index_file(shard).read_bytes())
+
+
+def use(index: Index) -> None:
+    """All that the library asks an index; it may not reach outside the shard."""
+    keys = list(index.each_key())
+    assert [index.key(row) for row in range(len(index))] == keys
+    places = [index.component(row, extension) for row in range(len(index)) for extension in index.extensions]
+    places += zip(index.column("image_offset").tolist(), index.column("image_size").tolist(), strict=True)
+    assert all(place is None or 0 <= place[0] <= place[0] + place[1] <= index.shard_bytes[0] for place in places)
+    assert index.image_extensions().shape == index.column("label").shape == index.column("height").shape == (len(keys),)
+    assert all(len(index.rows_without(extension)) <= len(keys) for extension in ("jpg", "npy", *index.extensions))
+    assert len(index.digest()) == 32
+    assert len(index.left_out) <= index.left_out_count[0]
+    assert all(0 <= number < len(index.folders()) for number in index.column("folder").tolist())
+    index.largest_image(10**6)
+    Index.parse_one(index.to_bytes(), "again")
+
+
+def refused(files: Iterator[Parts]) -> tuple[int, int]:
+    """(how many, how many of them are no index); any error but IndexFileError goes on."""
+    count, said = 0, []
+    for parts in files:
+        count += 1
+        try:
+            use(Index.parse_one(sealed(parts), "a.gpuidx"))
+        except IndexFileError as error:
+            said.append(str(error))
+    assert all(each.startswith("a.gpuidx ") and len(each) < 500 for each in said)
+    return count, len(said)
+
+
+def test_headers_with_hostile_values(parts: Parts) -> None:
+    header = json.loads(parts.header)
+    header["left_out"] = [["a.txt", 512, "its key has no image", 0]]
+    table = np.frombuffer(parts.table, "<i8").copy()
+    table[3] = 1  # left_out_count
+    listing = parts._replace(table=table.tobytes())
+    assert refused(iter([listing._replace(header=json.dumps(header).encode())])) == (1, 0)
+    count, wrong = refused(listing._replace(header=text.encode()) for text in mutated_json(header))
+    assert count > 600
+    assert wrong > 0.85 * count  # what is left changes names, numbers left out and the like
+
+
+def test_columns_with_hostile_values(parts: Parts) -> None:
+    header, rng = json.loads(parts.header), random.Random(0)
+
+    def forged() -> Iterator[Parts]:
+        for area, kinds in (("table", Index.HEAD), ("columns", Index.COLUMNS)):
+            content, position = getattr(parts, area), 0
+            for dtype, counted in kinds.values():
+                kind = np.dtype("<i8" if dtype == "|V16" else dtype)
+                limits = np.iinfo(kind)
+                values = (-1, 0, 1, 2, 3, 9, 511, 2**31 - 1, 2**31, 2**62, limits.max - 1, limits.max, limits.min)
+                length = np.dtype(dtype).itemsize * header["counts"][counted] // kind.itemsize
+                if not length:
+                    continue
+                for value in (value for value in values if limits.min <= value <= limits.max):
+                    for _ in range(12):
+                        column = np.frombuffer(content, kind, length, position).copy()
+                        column[rng.choice((0, len(column) - 1, rng.randrange(len(column)), slice(None)))] = value
+                        changed = content[:position] + column.tobytes() + content[position + column.nbytes :]
+                        yield parts._replace(**{area: changed})
+                position += -(-kind.itemsize * length // 8) * 8
+
+    count, wrong = refused(forged())
+    assert count > 1000
+    assert wrong > 0.4 * count  # any label is a label, any byte may stand in a key, and any time is a time
+
+
+def test_bytes_changed_at_random(shard: Path, parts: Parts) -> None:
+    """Right digests around any bytes, and any bytes with the digests that were there."""
+    whole = index_file(shard).read_bytes()
+    for data in mutated_bytes(whole, 1000):
+        if data != whole:
+            with pytest.raises(IndexFileError):
+                Index.parse_one(data, "a.gpuidx")
+    for area in ("header", "table", "columns"):
+        count, wrong = refused(
+            parts._replace(**{area: changed}) for changed in mutated_bytes(getattr(parts, area), 1000)
+        )
+        assert count == 1000
+        assert wrong > 0.3 * count
 
 
 @pytest.mark.parametrize(
@@ -145,3 +236,14 @@ def test_a_head_of_gigabytes_is_not_read(tmp_path: Path) -> None:
         file.truncate(60 << 30)
     with pytest.raises(IndexFileError, match=rf"{message}\. Run `gpuloader index --merge` again"):
         resolve_shards(tmp_path)
+
+
+def test_no_index_of_a_scan_is_too_large_to_be_read(tmp_path: Path) -> None:
+    """Members that are nothing but name, each byte of which is six in the header."""
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(1200):
+            tar.addfile(tarfile.TarInfo(os.fsdecode(b"%d.jpg" % number + b"\xff" * (90 if number % 2 else 3000))))
+            tar.addfile(tarfile.TarInfo(os.fsdecode(b".%d" % number + b"\xff" * 3000)))
+        tar.addfile(tarfile.TarInfo("a.jpg"), io.BytesIO())
+    open_index(tmp_path / "a.tar")
+    assert len(saved_index(tmp_path / "a.tar")) == 1

@@ -17,7 +17,6 @@ from seeds import Names, Page
 from torch import nn
 
 from gpuloader.compat import (
-    DataLoaderConfig,
     DataModuleProtocol,
     LanguageModelingDataCollator,
     UniversalDataModule,
@@ -177,14 +176,6 @@ def tensors(names: Names) -> None:
     assert next(iter(module.train_dataloader())).shape == (32, 128)
 
 
-def config(**expected: Any) -> Callable[[Names], None]:  # noqa: ANN401
-    def check(names: Names) -> None:
-        assert isinstance(names["config"], DataLoaderConfig)
-        assert {name: getattr(names["config"], name) for name in expected} == expected
-
-    return check
-
-
 def of_the_config(names: Names) -> None:
     assert (names["data_module"].seed, names["data_module"].batch_size) == (42, 32)
 
@@ -208,17 +199,8 @@ CHECKS: dict[int, Callable[[Names], None]] = {
     10: vision,
     11: external,
     12: tensors,
-    13: config(num_workers=4, pin_memory=True, prefetch_factor=2, persistent_workers=True),
-    14: config(pin_memory=torch.cuda.is_available()),
-    15: config(num_workers=4, prefetch_factor=4),
     16: of_the_config,
     17: saved,
-    19: config(shuffle=True, seed=None),
-    20: config(collate_fn=len),
-    21: config(num_workers=8),
-    23: config(num_workers=2, persistent_workers=None),
-    25: config(shuffle=True, seed=42),
-    26: config(num_workers=1),
 }
 LIGHTNING = 18  # its module has no training_step, which Lightning refuses
 

@@ -21,8 +21,7 @@ from seeds import TURBOLOADER, Names, Page, blocks_of, on_a_small_machine, tiny_
 from warm import Program
 
 import gpuloader.compat.turboloader as turboloader
-from gpuloader import Compose, GPULoader
-from gpuloader.transforms import Normalize, Resize
+from gpuloader import GPULoader
 
 # They show the place of code by a comment alone, where Python wants a statement.
 NO_PYTHON = {(2, 8), (2, 14)}
@@ -145,12 +144,6 @@ def test_a_block_runs(run: Run, page: int, number: int) -> None:
     run(page, number)
 
 
-@pytest.mark.parametrize(("page", "number"), sorted(NO_PYTHON))
-def test_the_other_blocks_are_no_python(run: Run, page: int, number: int) -> None:
-    with pytest.raises(SyntaxError):
-        run(page, number)
-
-
 # What the blocks mean.
 
 
@@ -251,19 +244,6 @@ def test_a_data_module_gives_images_and_labels(run: Run, folders: dict[int, Path
     assert [label for _, label in flat] == [0] * SAMPLES  # of sample.get("label", 0)
 
 
-def test_best_practices_and_tuning(run: Run) -> None:
-    names, _ = run(1, 8)
-    assert names["transforms"].preset.shapes == [(224, 224)]
-    names, _ = run(1, 11)
-    assert shape_of(names["images"]) == ((SAMPLES, 3, *SIZE), "float32")
-    names, said = run(1, 12)
-    assert said.count(" img/s") == 5
-    assert names["count"] == SAMPLES
-    names, _ = run(1, 14)
-    names["thread"].join(60)
-    assert names["outputs"].shape == (SAMPLES, 1000)
-
-
 def test_a_pipeline_gives_what_gpuloader_gives_with_its_recipe(run: Run, folders: dict[int, Path]) -> None:
     names, _ = run(2, 2)
     assert names["batch"] == []
@@ -280,12 +260,6 @@ def test_a_pipeline_begins_again(run: Run) -> None:
     assert said.endswith("Training complete!\n")
     names, _ = run(2, 9)
     assert names["batch"] == []
-
-
-def test_a_configuration_is_what_the_transforms_before_it_were(run: Run) -> None:
-    names, _ = run(2, 7)
-    same = Compose([Resize((224, 224)), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
-    assert names["config"].compose.preset.fingerprint == same.fingerprint
 
 
 def test_a_tar_of_flat_names_has_whole_images_without_labels(

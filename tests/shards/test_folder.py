@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import random
 import shutil
 import socket
-import subprocess
 import tarfile
 from collections import defaultdict
 from collections.abc import Callable
@@ -21,8 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from making import encoded, jpeg, picture, saved, tar_of, write_tree
 from PIL import Image
-from synthetic import saved_index
-from warm import Program
 
 from gpuloader.errors import DataError, ShardChangedError
 from gpuloader.shards import index_file, open_index
@@ -145,14 +141,6 @@ def test_links_to_one_folder_are_no_loop(root: Path, pictures: int, links: int) 
     for number in range(links):
         (root / f"link-{number}").symlink_to("a")
     assert len(list_files(root)) == pictures * (1 + links)
-
-
-def test_links_to_each_of_many_folders_are_no_loop(root: Path) -> None:
-    """Ten times the same classes: 110,000 files again, ten for each of 11,000."""
-    write_tree(root, {f"a/{number // 110}/{number}.jpg": b"" for number in range(11_000)})
-    for number in range(10):
-        (root / f"b-{number}").symlink_to("a")
-    assert len(list_files(root)) == 121_000
 
 
 def test_links_that_lead_to_hundreds_of_thousands_of_files_again_are_an_error(root: Path) -> None:
@@ -359,14 +347,6 @@ def test_the_samples_are_those_that_the_stems_make(root: Path) -> None:
 # --- its index file
 
 
-def test_the_index_is_kept_in_the_users_cache_and_the_folder_is_not_written_to(photos: Path) -> None:
-    before = sorted(photos.parent.rglob("*"))
-    index = open_index(Folder(photos))
-    assert sorted(photos.parent.rglob("*")) == before
-    assert index_file(Folder(photos)).parent == cache_folder()
-    assert saved_index(Folder(photos)).digest() == index.digest()
-
-
 def test_a_folder_has_one_index_however_it_is_named(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (photos.parent / "link").symlink_to(photos)
     monkeypatch.chdir(photos)
@@ -437,14 +417,6 @@ def test_the_index_of_a_folder_that_changed_is_made_again(
     assert caplog.text == ""
 
 
-def test_an_index_that_is_damaged_is_not_used(photos: Path) -> None:
-    index = open_index(Folder(photos))
-    for damaged in (b"", b"x", index.to_bytes()[:-1] + b"?"):
-        index_file(Folder(photos)).write_bytes(damaged)
-        assert open_index(Folder(photos)).digest() == index.digest()
-        assert index_file(Folder(photos)).read_bytes() == index.to_bytes()
-
-
 @pytest.mark.parametrize("name", ["../../photos", "..", "../", "../a/.."])
 def test_an_index_beside_the_folder_is_used(
     photos: Path, opened: list[str], name: str, monkeypatch: pytest.MonkeyPatch
@@ -467,29 +439,6 @@ def test_an_index_that_names_all_that_was_left_out_is_used_again(root: Path, ope
     opened.clear()
     assert open_index(Folder(root)).left_out_count == LEFT_OUT_KEPT + 1
     assert opened == []
-
-
-def test_two_processes_that_index_at_once_both_have_it(photos: Path) -> None:
-    work = (
-        "import sys; from pathlib import Path; from gpuloader.shards import open_index\n"
-        "from gpuloader.shards.folder import Folder\n"
-        "print('ready', flush=True); sys.stdin.readline()\n"
-        "print(open_index(Folder(Path(sys.argv[1]))).digest().hex())"
-    )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    processes = [Program(work, photos, text=True, **pipes) for _ in range(2)]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    said = []
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in processes:
-        said.append(process.communicate(timeout=300)[0].strip())
-    assert said == [scan_folder(Folder(photos)).digest().hex()] * 2
-    assert saved_index(Folder(photos)).digest().hex() == said[0]
 
 
 # --- what happens between listing and reading
@@ -516,18 +465,6 @@ def test_a_file_that_changes_after_it_was_listed_is_an_error_that_names_it(
     change(photos / "a" / "1.jpg")
     with pytest.raises(ShardChangedError, match=r"photos/a/1\.jpg"):
         scan_folder(folder)
-
-
-def test_listing_and_indexing_a_folder_say_so_when_they_take_long(
-    photos: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with caplog.at_level(logging.WARNING):
-        scan_folder(Folder(photos))
-        assert caplog.text == ""
-        monkeypatch.setattr("gpuloader.helpers.progress._SILENT_SECONDS", -1)
-        scan_folder(Folder(photos))
-    assert f"listing the files of {photos}: " in caplog.text
-    assert f"indexing the files of {photos}: " in caplog.text
 
 
 def test_an_offset_in_a_folder_is_in_one_of_its_files(root: Path) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
-import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from synthetic import saved_index, with_columns
 from warm import Program, warm
 
 from gpuloader.errors import ConfigError, TarError
-from gpuloader.shards import Folder, Index, index_file, keep_beside, open_index, open_indexes, open_set
+from gpuloader.shards import Folder, index_file, keep_beside, open_index, open_indexes, open_set
 from gpuloader.shards.scan import scan
 
 
@@ -144,14 +142,6 @@ def test_an_index_beside_a_folder_stays_there_when_it_is_made_again(
     assert sorted(cache_folder().iterdir()) == in_cache
 
 
-def test_what_is_no_file_is_named_also_if_it_comes_later(folder: Path) -> None:
-    open_index(Folder(folder))
-    os.mkfifo(folder / "pipe.jpg")
-    assert [(each.name, each.why) for each in open_index(Folder(folder)).left_out] == [
-        ("./pipe.jpg", "a pipe, not a file")
-    ]
-
-
 def test_the_index_of_a_folder_in_a_read_only_one_stays_in_the_cache(folder: Path) -> None:
     folder.parent.chmod(0o555)
     keep_beside(Folder(folder))
@@ -196,24 +186,6 @@ def test_a_shard_that_is_no_tar_is_an_error_that_names_it(tmp_path: Path) -> Non
         open_indexes(shards)
     assert not index_file(shards[7]).exists()
     assert not [name for name in names_in(tmp_path) if name.startswith(".")]
-
-
-@pytest.mark.parametrize("progress", [True, False])
-def test_progress_is_shown_on_stderr_while_making_indexes_takes_long(
-    shard: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, progress: bool
-) -> None:
-    def scan_slowly(path: Path) -> Index:
-        time.sleep(0.3)
-        return scan(path)
-
-    monkeypatch.setattr("gpuloader.shards.index_files.scan", scan_slowly)
-    monkeypatch.setattr("gpuloader.helpers.progress.PATIENCE_SECONDS", 0.01)
-    open_indexes([shard], progress)
-    printed = capfd.readouterr()
-    assert printed.out == ""
-    assert ("indexing shards" in printed.err and "1/1" in printed.err) == progress
-    open_indexes([shard], progress)
-    assert capfd.readouterr() == ("", "")
 
 
 def test_making_indexes_leaves_the_random_state_alone(tmp_path: Path) -> None:
@@ -271,13 +243,6 @@ def test_a_cache_that_cannot_be_used_is_no_error(
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert f"the index of {read_only} cannot be saved" in record.getMessage()
-
-
-def test_a_copy_of_shard_and_index_needs_no_scan(shard: Path, tmp_path: Path) -> None:
-    open_index(shard)
-    shutil.copytree(shard.parent, tmp_path / "copy")  # keeps times, as `cp -a` and `rsync -a` do
-    copy = tmp_path / "copy" / shard.name
-    assert saved_index(copy).digest() == scan(shard).digest()
 
 
 def test_an_index_that_came_with_a_read_only_folder_is_used(tmp_path: Path) -> None:

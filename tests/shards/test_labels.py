@@ -81,18 +81,6 @@ def test_auto_takes_what_the_data_has(
 
 
 @pytest.mark.parametrize(
-    ("samples", "says"),
-    [
-        ([{"cls": b"3"}, {"__key__": "cat/1"}], "1 of 2 samples lack a label: they have no .cls component"),
-        ([{"__key__": "cat/1"}, {"__key__": "2"}], "1 of 2 samples are not in a folder"),
-    ],
-)
-def test_auto_decides_for_all_of_the_data(tmp_path: Path, samples: list[dict[str, bytes | str]], says: str) -> None:
-    with pytest.raises(LabelError, match=says):
-        make_labels(shard_set(tmp_path, *samples), "auto")
-
-
-@pytest.mark.parametrize(
     ("label_from", "advice"),
     [
         ("cls", "No sample has one: label_from=None loads images without labels; label_from: allowed are"),
@@ -178,21 +166,6 @@ def test_a_path_in_json_leads_to_a_label(tmp_path: Path, name: str, text: bytes,
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (b'{"a": {"c": 3}}', "no 64-bit integer under 'a.b' (its keys are ['c'], found None)"),
-        (b'{"b": 3}', "(its keys are ['b'], found None)"),
-        (b'{"a": 3}', "(it is 3, found None)"),
-        (b'{"a": [{"b": 3}]}', "(it is [{'b': 3}], found None)"),
-    ],
-)
-def test_a_path_in_json_that_leads_nowhere_says_what_is_there(tmp_path: Path, text: bytes, says: str) -> None:
-    with pytest.raises(LabelError) as caught:
-        labels_of(shard_set(tmp_path, {"json": text}), "json:a.b")
-    assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
         (b'{"lable": 3}', "no 64-bit integer under 'label' (its keys are ['lable'], found None)"),
         (b'{"label": "3"}', "found '3'"),
         (b'{"label": true}', "found True"),
@@ -215,13 +188,6 @@ def test_what_is_no_integer_in_json_is_an_error_that_names_the_sample(tmp_path: 
     assert says in str(caught.value)
     assert f"the .json component of 'k1' in {tmp_path}/b.tar" in str(caught.value)
     assert len(str(caught.value)) < 1500
-
-
-def test_samples_without_json_are_named_at_the_start(tmp_path: Path) -> None:
-    with pytest.raises(
-        LabelError, match=r"1 of 2 samples lack a label: they have no \.json component: 'k1' in .*b\.tar"
-    ):
-        make_labels(shard_set(tmp_path, {"json": b"{}"}, {"cls": b"1"}), "json:label")
 
 
 # folder.
@@ -431,14 +397,6 @@ def test_folders_are_numbered_by_the_classes_that_are_given(tmp_path: Path) -> N
     assert labels.of(np.arange(3)).tolist() == [1, 2, 1]
 
 
-def test_integers_in_cls_are_labels_that_the_given_classes_name(tmp_path: Path) -> None:
-    shards = shard_set(tmp_path, {"cls": b"1"}, {"cls": b"0"})
-    assert labels_of(shards, "cls", classes=["1", "0"]) == [1, 0]  # also where classes are called by numbers
-    labels = make_labels(shards, "cls", ["cat", "dog"])
-    assert labels is not None
-    assert labels.classes == ("cat", "dog")
-
-
 @pytest.mark.parametrize(
     ("label_from", "bad", "says"),
     [
@@ -469,16 +427,6 @@ def test_integers_outside_of_the_given_classes_are_named_at_the_start(tmp_path: 
         LabelError, match=r"2 of 3 samples have a label that is not one of the classes: 'k1' in .*there are"
     ):
         make_labels(shards, "cls", ["cat", "dog"])
-
-
-@pytest.mark.parametrize("content", [None, ["crane", "crane"]], ids=["no file", "a name of two labels"])
-def test_names_that_nothing_numbers_say_what_to_give(tmp_path: Path, content: object) -> None:
-    shards = shard_set(tmp_path if content is None else named(tmp_path, content), {"cls": b"crane"})
-    with pytest.raises(LabelError, match=r'not an integer in ASCII: .*classes=\["cat", "dog"\] numbers class names'):
-        make_labels(shards, "cls")
-    shards = shard_set(tmp_path, {"json": b'{"a": "crane"}'})
-    with pytest.raises(LabelError, match=r"found 'crane'\): .*; classes=\[\"cat\", \"dog\"\] numbers class names"):
-        labels_of(shards, "json:a")
 
 
 @pytest.mark.parametrize(

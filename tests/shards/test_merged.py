@@ -225,21 +225,6 @@ def test_forged_names_do_not_leave_the_folder(merged: Path) -> None:
         resolve_shards(merged)
 
 
-def test_forged_values_are_an_error_or_no_harm(merged: Path) -> None:
-    parts = parts_of((merged / "all.gpuset").read_bytes())
-    wrong = 0
-    for area in ("header", "table", "columns"):
-        for changed in mutated_bytes(getattr(parts, area), 60):
-            (merged / "all.gpuset").write_bytes(sealed(parts._replace(**{area: changed})))
-            try:
-                opened = ShardSet.open(resolve_shards(merged))
-                opened.read_images(np.arange(len(opened)), Arena())
-                list(opened.index.each_key())
-            except (IndexFileError, ShardChangedError):
-                wrong += 1
-    assert wrong > 50
-
-
 def test_a_copy_in_the_cache_that_is_damaged_is_made_again(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,11 +265,3 @@ def test_a_folder_of_folders_is_indexed_by_its_file(tmp_path: Path, capsys: pyte
     index([str(tmp_path)])
     assert capsys.readouterr().out.endswith("4 samples in 2 shards\n")
     assert shards[0].with_name("train-0000.tar.gpuidx").exists()
-
-
-def test_long_merging_says_how_far_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("gpuloader.helpers.progress._SILENT_SECONDS", -1)
-    merge_indexes(resolve_local(write_samples(tmp_path, 4, shards=2)), tmp_path / "all.gpuset")
-    assert caplog.messages == ["opening indexes: 0 of 2", "merging indexes: 0 of 2"]

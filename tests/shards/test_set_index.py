@@ -16,8 +16,7 @@ from warm import Program, warm
 
 from gpuloader import GPULoader
 from gpuloader.errors import IndexFileError
-from gpuloader.shards import Arena, ShardSet, open_index, open_indexes, open_set
-from gpuloader.shards.data_digest import DataDigest
+from gpuloader.shards import ShardSet, open_index, open_indexes, open_set
 from gpuloader.shards.index import Index, write_index
 
 KEYS = [b"%07d" % number for number in range(60_000)]
@@ -283,17 +282,3 @@ def test_accepted_sizes_take_a_bit_a_sample(tmp_path: Path) -> None:
     accepted.forget(1)  # samples 6000 to 11,999
     assert accepted.of(ids[6000:12_000]).any() == False  # noqa: E712
     assert accepted.of(np.array([5999, 12_005])).tolist() == [[4, 5], [4, 5]]
-
-
-def test_the_first_samples_of_a_large_set(tmp_path: Path) -> None:
-    index = Index.parse(synthetic_index(KEYS, 10), "synthetic")
-    whole = ShardSet([Path(f"{number}.tar") for number in range(10)], index)
-    assert str(DataDigest.of((key, 4, 5) for key in KEYS)) == whole.fingerprint
-    assert whole.digest_of_first(25_001) == DataDigest.of((key, 4, 5) for key in KEYS[:25_001])
-
-
-def test_images_are_read_through_a_mapped_index(mixed: list[Path], mapped: None) -> None:
-    opened = ShardSet.open(mixed)
-    assert opened.read_images(np.array([3, 0]), Arena())[0].tobytes() == b"x"
-    assert opened.locate(3).key == "b"
-    assert opened.read_component(3, "json") == b"{}"

@@ -6,7 +6,6 @@ import errno
 import gc
 import hashlib
 import os
-import shutil
 import struct
 import tarfile
 from collections.abc import Callable
@@ -136,21 +135,6 @@ def test_no_samples_at_all_is_an_error(tmp_path: Path, samples: list[dict[str, b
     shards = [write_shard(tmp_path / f"{number}.tar", samples) for number in range(5)]
     with pytest.raises(NoSamplesError, match=r"no images in .*0\.tar, .*2\.tar \.\.\.: a sample needs .*jpg, jpeg"):
         ShardSet.open(shards)
-
-
-@pytest.mark.parametrize(
-    ("most_pixels", "expected"),
-    [(10_000, (40, 30)), (1200, (40, 30)), (1199, (10, 70)), (700, (10, 70)), (699, (20, 30)), (599, (0, 0))],
-)
-def test_the_largest_image_is_one_of_them_within_the_bound(
-    tmp_path: Path, most_pixels: int, expected: tuple[int, int]
-) -> None:
-    sizes = [(10, 70), (20, 30), (40, 30)]
-    samples = [{"__key__": str(i), "jpg": jpeg(*size)} for i, size in enumerate(sizes)]
-    shards = [write_shard(tmp_path / "a.tar", samples[:2]), write_shard(tmp_path / "b.tar", samples[2:])]
-    assert ShardSet.open(shards).largest_image(most_pixels) == expected
-    unknown = write_shard(tmp_path / "c.tar", [{"__key__": "a", "jpg": b"no image"}])
-    assert ShardSet.open([unknown]).largest_image(most_pixels) == (0, 0)
 
 
 # The arena.
@@ -321,15 +305,6 @@ def test_a_shard_that_changed_before_it_is_opened_is_an_error(own: list[Path], c
 
 
 # The fingerprint.
-
-
-def test_a_copy_elsewhere_has_the_same_fingerprint(own: list[Path], tmp_path: Path) -> None:
-    fingerprint = ShardSet.open(own).fingerprint
-    assert len(fingerprint) == 32
-    assert int(fingerprint, 16) > 0
-    (tmp_path / "copy").mkdir()
-    copies = [Path(shutil.copyfile(shard, tmp_path / "copy" / f"{i}.tar")) for i, shard in enumerate(own)]
-    assert ShardSet.open(copies).fingerprint == fingerprint  # other names, other times, no index files
 
 
 IMAGE = jpeg(20, 30)

@@ -140,18 +140,13 @@ def column_of(value: object) -> object:
 REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     (boxes_of, {"bbox": [1, 2, 3, 4]}, "annotations is {'bbox': [...]}: allowed is a list of at most 10,000"),
     (boxes_of, [{"bbox": [1, 2, 3, 4]}, {"box": 1}], "annotations[1] is {'box': 1}: allowed is an object with the key"),
-    (boxes_of, [{"bbox": [1, 2, 3, 4]}, [1, 2, 3, 4]], "annotations[1] is [1, 2, 3, 4]: allowed is an object"),
     (boxes_of, [[1, 2, 3, 4], {"bbox": [1, 2, 3, 4]}], "annotations[1] is {'bbox': [...]}: allowed are 4 numbers"),
     (boxes_of, [{"bbox": [1, 2, 3]}], "annotations[0]['bbox'] is [1, 2, 3]: allowed are 4 numbers"),
-    (boxes_of, [{"bbox": "1234"}], "annotations[0]['bbox'] is '1234': allowed are 4 numbers"),
     (boxes_of, [[1, 2, 3, 4], [1, 2, NAN, 4]], "annotations[1] has nan: allowed are finite numbers"),
-    (boxes_of, [[1, INFINITE, 3, 4]], "annotations[0] has inf: allowed are finite numbers"),
     (boxes_of, [[1, 2, 3, -10_000_001]], "has -10000001: allowed are finite numbers from -10,000,000 to 10,000,000"),
     (boxes_of, [[1, 2, 3, 10**400]], ": allowed are finite numbers from"),
     (boxes_of, [[1, 2, 3, "4"]], "annotations[0] has '4': allowed are finite numbers"),
-    (boxes_of, [[1, 2, 3, None]], "annotations[0] has None: allowed are finite numbers"),
     (boxes_of, [[1, 2, 3, True]], "annotations[0] has True: allowed are finite numbers"),
-    (boxes_of, [[1, 2, 3, [4]]], "annotations[0] has [4]: allowed are finite numbers"),
     (
         boxes_of,
         [[1, 2, 3, 4], [1, 2, 3, -1]],
@@ -160,33 +155,23 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     (lambda value: parse_boxes(value, "cxcywh"), [[1, 2, -0.5, 1]], "annotations[0] is [1, 2, -0.5, 1] as cxcywh: all"),
     (lambda value: parse_boxes(value, "xyxy"), [[1, 2, 3, 1]], 'at least 0; COCO\'s boxes are of format="xywh"'),
     (labels_of, [[1, 2, 3, 4]], "annotations[0] is [1, 2, 3, 4]: allowed is an object with the key 'label'"),
-    (labels_of, [{"bbox": [1, 2, 3, 4]}], "annotations[0] is {'bbox': [...]}: allowed is an object with the key 'lab"),
     (labels_of, [{"bbox": [1, 2, 3, 4], "label": "cat"}], "annotations[0]['label'] has 'cat': allowed are finite num"),
     (column_of, [1, 2, 3], "the values beside 2 boxes are [1, 2, 3]: allowed is a list of 2"),
-    (column_of, 1, "the values beside 2 boxes are 1: allowed is a list of 2"),
     (column_of, [1, 2**63], "values[1] has 9223372036854775808: allowed are finite numbers from -9.2"),
     (column_of, [1.0, 1e39], "values[1] has 1e+39: allowed are finite numbers from -3.4"),
-    (column_of, [1.0, NAN], "values[1] has nan: allowed are finite numbers"),
-    (column_of, [1, True], "values[1] has True: allowed are finite numbers"),
     (parse_points, [[1, 2, 2], [1, 2, 2, 3, 4, 2]], "annotations[1] is [1, 2, 2, 3, 4, 2]: allowed are 1 points as in"),
     (
         parse_points,
         [[[1, 2], [1, 2, 2]]],
         "annotations[0] is [[...], [...]]: allowed are 2 points as in annotations[0]",
     ),
-    (parse_points, [[[1, 2], 3]], "annotations[0] is [[...], 3]: allowed are 2 points as in annotations[0]"),
     (parse_points, [[1, 2]], "annotations[0] is [1, 2]: allowed are x, y and visibility of at most 1,000 points"),
-    (parse_points, [[[1]]], "annotations[0] is [[...]]: allowed are x, y and visibility of at most 1,000 points"),
     (parse_points, [{"keypoints": 5}], "annotations[0]['keypoints'] is 5: allowed is a list"),
-    (parse_points, [{}, 5], "annotations[1] is 5: allowed is an object"),
     (parse_points, [{}, {"keypoints": [1, 2, 2]}, {"keypoints": [1, 2, 2] * 2}], "are 1 points as in annotations[1]"),
-    (parse_points, [{}, {"keypoints": [1, NAN, 2]}], "annotations[1]['keypoints'] has nan: allowed are finite numbers"),
-    (parse_points, [{}, {"keypoints": [1, 2, 3]}], "annotations[1]['keypoints'] has 3 as a visibility"),
     (lambda value: parse_points(value, 17), [[1, 2, 2]], "annotations[0] is [1, 2, 2]: allowed are 17 points, the"),
     (lambda value: parse_points(value, 17), [[]] * 9000, "9,000 annotations have 17 points each: allowed are 100,000"),
     (parse_points, [[1, 2, 2], [NAN, 2, 2]], "annotations[1] has nan: allowed are finite numbers"),
     (parse_points, [[1, 2, 2], [1, 2, 3]], "annotations[1] has 3 as a visibility: allowed are 0, 1 and 2"),
-    (parse_points, [[1, 2, 0.5]], "annotations[0] has 0.5 as a visibility: allowed are 0, 1 and 2"),
 ]
 
 
@@ -199,16 +184,13 @@ def test_what_cannot_be_used_is_named(parse: Callable[[object], object], value: 
 
 HUGE: dict[str, tuple[Callable[[object], object], object, str]] = {
     "annotations": (boxes_of, [{"bbox": [1, 2, 3, 4]}] * MANY, "is a list of 200,000: allowed is a list of at most"),
-    "boxes": (boxes_of, [[1, 2, 3, 4]] * 10_001, "is a list of 10,001: allowed"),
     "a box": (boxes_of, [[0] * MANY], "is a list of 200,000: allowed are 4 numbers"),
     "keys": (boxes_of, [dict.fromkeys(map(str, range(MANY)))], "is a dict of 200,000: allowed is an object"),
-    "a text": (boxes_of, [[1, 2, 3, "x" * MANY]], "'xxxxxxxxxxxx...xxxxxxxxxxxxx': allowed are finite"),
     "lists in a box": (boxes_of, [[[0] * MANY] * 4], "has a list of 200,000: allowed are finite"),
     "a column": (column_of, [0] * MANY, "a list of 200,000: allowed is a list of 2"),
     "points of one": (parse_points, [[0] * MANY], "is a list of 200,000: allowed is a list"),
     "points in lists": (parse_points, [[[0, 0]] * 1001], "is a list of 1,001: allowed are x, y"),
     "points of all": (parse_points, [[0] * 3000] * 101, "101 annotations have 1,000 points each: allowed are 100,000"),
-    "points of very many": (parse_points, [[0] * 3000] * 10_000, "allowed are 100,000 in all"),
 }
 
 

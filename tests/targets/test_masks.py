@@ -44,7 +44,6 @@ def sample_of(number: int, objects: int, side: int = 8) -> dict[str, bytes | str
 RESIZE: list[dict[str, Any]] = [{"Resize": {"size": [1000, 1000]}}]
 RECIPES: dict[str, tuple[dict[str, Any], int]] = {
     "dense": ({"transforms": RESIZE}, 300_000_000),
-    "a list": ({"transforms": RESIZE, "batch": "list"}, 300_000_000),
     "padded, which does not count": ({"transforms": RESIZE, "batch": {"pad": 1024}}, 300_000_000),
     "views together": ({"transforms": [{"Resize": {"size": [700, 700]}}], "views": 2}, 294_000_000),
 }
@@ -72,14 +71,6 @@ def test_masks_of_all_fields_count_together(tmp_path: Path) -> None:
         assert "its 355 masks of objects" in batches.stats().bad[1]
 
 
-def test_whether_masks_are_too_large_depends_on_the_epoch(tmp_path: Path) -> None:
-    tar = write_shard(tmp_path / "a.tar", [sample_of(0, 0), sample_of(1, 300)])
-    preset = {"transforms": [{"RandomResizedCrop": {"size": {0: 100, 1: 1000}}}]}
-    options = {"fields": OUTLINES, "on_error": BadImages(replace=True, max_share=1), "shuffle": "none"}
-    with loader(tar, 2, preset=preset, **options) as batches:
-        assert [batch["index"].tolist() for _ in range(2) for batch in batches] == [[0, 1], [0, 0]]
-
-
 def test_masks_that_padding_makes_too_large_are_an_error(tmp_path: Path) -> None:
     tar = write_shard(tmp_path / "a.tar", [sample_of(0, 400), sample_of(1, 0, 1200)])
     preset = {"transforms": [{"Pad": {"padding": 1}}], "batch": {"pad": 1}}
@@ -95,11 +86,8 @@ def test_masks_that_padding_makes_too_large_are_an_error(tmp_path: Path) -> None
 TYPES: list[tuple[list[int], type[np.generic], int, type[np.generic]]] = [
     ([0, 20], np.uint8, 255, np.uint8),
     ([0, 20], np.uint8, -100, np.int16),
-    ([0, 20], np.int64, 255, np.uint8),
     ([0, 1], np.bool_, 0, np.uint8),
-    ([0, 300], np.uint16, 0, np.int16),
     ([0, 65535], np.uint16, 0, np.int32),  # torch has few operations for uint16
-    ([-1, 3], np.int32, 255, np.int16),
     ([0, 2**31], np.uint32, 0, np.int64),
     ([-(2**63), 2**63 - 1], np.int64, 0, np.int64),
 ]
@@ -211,7 +199,6 @@ MOVES: dict[str, tuple[Sequence[Transform], dict[str, Any]]] = {
     "columns first would": ([Resize((32, 2048)), Resize((2048, 32)), Resize((32, 2048))], {}),
     "padded": ([Resize((700, 90)), Pad((0, 1))], {"batch": {"pad": 64}}),
     "warped": ([Resize((256, 256)), RandomPerspective(0.3, p=1)], {}),
-    "turned": ([Resize((256, 256))], {"orientation": "apply"}),
 }
 
 

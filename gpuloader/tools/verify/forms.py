@@ -13,7 +13,9 @@ from gpuloader import transforms as T  # noqa: N812
 from gpuloader.loading.loader import GPULoader
 from gpuloader.recipe import Recipe
 from gpuloader.stage import Stage
-from gpuloader.targets import Boxes, Keypoints, Mask
+from gpuloader.targets.boxes import Boxes
+from gpuloader.targets.keypoints import Keypoints
+from gpuloader.targets.masks import Mask
 from gpuloader.tools.verify.comparing import ALONE, BATCH_SIZE, WIDER, Images, compare, load, load_both
 from gpuloader.tools.verify.pictures import jpeg, tar_of, turned
 from gpuloader.tools.verify.result import Looks, Outcome, Subject
