@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from lifecycles import NewProcess, delivered, loader, records, resumed, save, saved
-from making import jpeg, write_samples, write_shard
+from making import jpeg, write_shard
 
-from gpuloader import GPULoader, StateError, World
+from gpuloader import StateError, World
 
 pytestmark = pytest.mark.slow(kept=50, of="resume")
 
@@ -68,25 +68,6 @@ def test_a_state_after_any_step_gives_the_rest_in_a_new_process(
     assert len(states) == 6
     state = save(states[step], tmp_path / f"state{form}")
     assert process.ask(resumed, tar=tar, state=str(state)) == whole[step:]
-
-
-@pytest.mark.parametrize("form", [".json", ".pt"])
-@pytest.mark.parametrize("breaks", [[1, 1], [2, 1], [1, 3], [4, 1], [1, 1, 1, 1, 1]])
-def test_a_loop_broken_off_again_and_again_is_the_loop(
-    process: NewProcess,
-    tar: list[str],
-    states: list[dict[str, Any]],
-    whole: list[list[str]],
-    tmp_path: Path,
-    breaks: list[int],
-    form: str,
-) -> None:
-    file = str(save(states[0], tmp_path / f"state{form}"))
-    received = []
-    for steps in breaks:
-        received += process.ask(resumed, tar=tar, state=file, steps=steps, save_as=file)
-    assert len(received) == sum(breaks)
-    assert received + process.ask(resumed, tar=tar, state=file) == whole
 
 
 def test_the_epoch_after_a_restored_one_is_the_next(tar: list[str], states: list[dict[str, Any]]) -> None:
@@ -186,27 +167,6 @@ def test_the_tensor_of_a_sample_is_the_same_however_it_is_delivered(
             batches.set_epoch(EPOCH)
             received += delivered(batches)
     assert sorted(received) == sorted(record for batch in whole for record in batch)
-
-
-@pytest.mark.parametrize("preset", ["imagenet_train_jitter", "imagenet_eval", "cifar10", "raw_uint8"])
-def test_so_it_is_under_every_recipe(tar: list[str], preset: str) -> None:
-    def epoch(*settings: dict[str, int]) -> list[str]:
-        received = []
-        for kwargs in settings:
-            with loader(tar, preset=preset, **kwargs) as batches:
-                batches.set_epoch(EPOCH)
-                received += delivered(batches)
-        return sorted(received)
-
-    one = epoch({"batch_size": 8})
-    assert len(one) == 40
-    assert one == epoch({"batch_size": 40, "decoder": {"num_threads": 5, "prefetch": 1}})
-    assert one == epoch(
-        *(
-            {"batch_size": 3, "decoder": {"num_threads": 1}, "world": {"rank": rank, "world_size": 2}}
-            for rank in range(2)
-        )
-    )
 
 
 # --- the state itself
@@ -348,10 +308,3 @@ def test_what_changes_no_pixel_may_change(tar: list[str], states: list[dict[str,
     with loader(tar, **kwargs) as other:
         other.load_state_dict(states[2])
         assert len(list(other)) == 3
-
-
-def test_data_of_one_name_and_size_but_another_seed_gives_other_pixels(tmp_path: Path) -> None:
-    """The records can tell: what is compared above is not the same for all data."""
-    one, other = (write_samples(tmp_path / f"{seed}", 8, shards=1, seed=seed) for seed in range(2))
-    with GPULoader(one, 8, None, output="dict") as first, GPULoader(other, 8, None, output="dict") as second:
-        assert not set(delivered(first)) & set(delivered(second))
