@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from lifecycles import NewProcess, delivered, loader, records, resumed, save, saved
-from making import jpeg, write_shard
+from making import jpeg, write_samples, write_shard
 
-from gpuloader import StateError, World
+from gpuloader import GPULoader, StateError, World
 
 pytestmark = pytest.mark.slow(kept=50, of="resume")
 
@@ -308,3 +308,10 @@ def test_what_changes_no_pixel_may_change(tar: list[str], states: list[dict[str,
     with loader(tar, **kwargs) as other:
         other.load_state_dict(states[2])
         assert len(list(other)) == 3
+
+
+def test_data_of_one_name_and_size_but_another_seed_gives_other_pixels(tmp_path: Path) -> None:
+    """The records can tell: what is compared above is not the same for all data."""
+    one, other = (write_samples(tmp_path / f"{seed}", 8, shards=1, seed=seed) for seed in range(2))
+    with GPULoader(one, 8, None, output="dict") as first, GPULoader(other, 8, None, output="dict") as second:
+        assert not set(delivered(first)) & set(delivered(second))
