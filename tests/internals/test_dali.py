@@ -124,19 +124,6 @@ def test_a_decoders_error_names_the_first_row_of_the_batch_that_failed(
     assert failed_row(str(caught.value)) == min(bad)
 
 
-@pytest.mark.parametrize(
-    ("message", "row"),
-    [
-        ("encountered:\n\nFailed to decode sample #12 : nvImageCodec failure: '#8'", 12),
-        ("encountered:\n\nFailed to decode sample #3:", 3),
-        ("encountered:\n\nnvImageCodec failure: '#4'", None),  # a status, of an image in no format
-        ("", None),
-    ],
-)
-def test_the_row_that_an_error_names(message: str, row: int | None) -> None:
-    assert failed_row(message) == row
-
-
 def black(**options: Any) -> Any:  # noqa: ANN401
     return fn.constant(idata=[0] * 12, shape=[2, 2, 3], dtype=types.UINT8, layout="HWC", **options)
 

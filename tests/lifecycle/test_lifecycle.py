@@ -376,15 +376,6 @@ def test_a_loader_can_be_closed_twice_at_any_step(shards: list[Path], steps: int
             next(epoch)
 
 
-def test_a_loop_in_which_the_loader_is_closed_twice_ends_with_an_error(shards: list[Path]) -> None:
-    batches = loader(shards)
-    epoch = iter(batches)
-    closed = (batches.close() for _ in epoch for _ in range(2))
-    assert [next(closed), next(closed)] == [None, None]
-    with pytest.raises(LoaderError, match="this loader is closed: make a new one"):
-        next(closed)
-
-
 @pytest.mark.parametrize("through", ["the loader", "its iterator", "an error of its own"])
 def test_a_loader_in_a_cycle_is_collected_and_its_threads_end(tmp_path: Path, through: str) -> None:
     images = [jpeg(40, 50), jpeg(40, 50), damaged_jpeg(), jpeg(40, 50)]

@@ -71,25 +71,6 @@ def test_a_state_after_any_step_gives_the_rest_in_a_new_process(
     assert process.ask(resumed, tar=tar, state=str(state)) == whole[step:]
 
 
-@pytest.mark.parametrize("form", [".json", ".pt"])
-@pytest.mark.parametrize("breaks", [[1, 1], [2, 1], [1, 3], [4, 1], [1, 1, 1, 1, 1]])
-def test_a_loop_broken_off_again_and_again_is_the_loop(
-    process: NewProcess,
-    tar: list[str],
-    states: list[dict[str, Any]],
-    whole: list[list[str]],
-    tmp_path: Path,
-    breaks: list[int],
-    form: str,
-) -> None:
-    file = str(save(states[0], tmp_path / f"state{form}"))
-    received = []
-    for steps in breaks:
-        received += process.ask(resumed, tar=tar, state=file, steps=steps, save_as=file)
-    assert len(received) == sum(breaks)
-    assert received + process.ask(resumed, tar=tar, state=file) == whole
-
-
 def test_the_epoch_after_a_restored_one_is_the_next(tar: list[str], states: list[dict[str, Any]]) -> None:
     with loader(tar) as batches:
         batches.set_epoch(EPOCH + 1)
@@ -187,27 +168,6 @@ def test_the_tensor_of_a_sample_is_the_same_however_it_is_delivered(
             batches.set_epoch(EPOCH)
             received += delivered(batches)
     assert sorted(received) == sorted(record for batch in whole for record in batch)
-
-
-@pytest.mark.parametrize("preset", ["imagenet_train_jitter", "imagenet_eval", "cifar10", "raw_uint8"])
-def test_so_it_is_under_every_recipe(tar: list[str], preset: str) -> None:
-    def epoch(*settings: dict[str, int]) -> list[str]:
-        received = []
-        for kwargs in settings:
-            with loader(tar, preset=preset, **kwargs) as batches:
-                batches.set_epoch(EPOCH)
-                received += delivered(batches)
-        return sorted(received)
-
-    one = epoch({"batch_size": 8})
-    assert len(one) == 40
-    assert one == epoch({"batch_size": 40, "decoder": {"num_threads": 5, "prefetch": 1}})
-    assert one == epoch(
-        *(
-            {"batch_size": 3, "decoder": {"num_threads": 1}, "world": {"rank": rank, "world_size": 2}}
-            for rank in range(2)
-        )
-    )
 
 
 # --- the state itself

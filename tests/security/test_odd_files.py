@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from annotating import write_voc, write_yolo
-from command_line import run
 from making import jpeg, write_samples
 
 from gpuloader import GPULoader, GPULoaderError, Sampling
@@ -204,35 +203,3 @@ def test_paths_that_the_system_refuses_are_our_errors(
     if isinstance(tar, str):
         with pytest.raises(GPULoaderError):
             pack(tar, folder / "packed")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"cache": "~nobody_such/cache"},
-        {"subset": "~nobody_such/keys.txt"},
-        {"subset": Path("a\0b")},
-        {"quarantine": "a\0b"},
-        {"quarantine": "x" * 300},
-        {"preset": "~nobody_such/a.yaml"},
-    ],
-    ids=repr,
-)
-def test_so_are_those_of_other_files(folder: Path, arguments: dict[str, Any]) -> None:
-    with pytest.raises(GPULoaderError):
-        GPULoader("train-0000.tar", 1, None, **arguments)
-
-
-@pytest.mark.parametrize("what", ["shard", "folder"])
-@pytest.mark.parametrize("command", ["info", "index", "check", "show", "pack"])
-def test_what_may_not_be_read_is_said(tmp_path: Path, what: str, command: str) -> None:
-    shards = write_samples(tmp_path / "shards", 2)
-    closed = shards[1] if what == "shard" else shards[1].parent
-    closed.chmod(0)
-    options = {"pack": [tmp_path / "packed"], "show": ["-o", tmp_path / "a.png"]}.get(command, [])
-    result = run(command, shards[1], *options, modes_hold=True)
-    closed.chmod(0o700)
-    assert (result.returncode, result.stdout) == (1, ""), result.stderr
-    assert result.stderr.splitlines()[-1].startswith("error: ")
-    assert "Permission denied" in result.stderr
-    assert str(shards[1]) in result.stderr
