@@ -221,9 +221,9 @@ def _result(
 def _count_jpegs(shards: Sequence[Path], progress: bool) -> tuple[int, int]:
     """Counts the JPEGs in shards, and the seekable ones, by their indexes: others may have written the shards."""
     with ThreadPoolExecutor(_COUNTING_THREADS) as threads:
-        counting = [threads.submit(lambda shard: scan(shard).count_jpegs(), shard) for shard in shards]
+        counting = [threads.submit(lambda shard: scan(shard).counts, shard) for shard in shards]
         counts = [each.result() for each in follow(counting, "counting seekable JPEGs", progress)]
-    return sum(jpegs for jpegs, _ in counts), sum(seekable for _, seekable in counts)
+    return sum(each["jpegs"] for each in counts), sum(each["seekable"] for each in counts)
 
 
 def _open(

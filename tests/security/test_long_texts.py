@@ -125,7 +125,7 @@ SOURCES: dict[str, tuple[Callable[[str, Path], object], str]] = {
     "a table's label": (partial(of_a_table, ".jsonl", '{"path": "a.jpg", "label": ["TEXT"]}'), "or all must be names"),
     "tar": (lambda text, folder: load(text), ""),
     "several tars": (lambda text, folder: load([text[:100]] * 100_000), ""),
-    "a brace pattern": (lambda text, folder: resolve_shards(f"{text}{{"), "its braces do not fit each other"),
+    "a brace pattern": (lambda text, folder: resolve_shards(f"{text}{{"), "cannot be read: check its braces"),
     "an unknown key of a recipe": (lambda text, folder: Compose([], **{text: 1}), "is an unknown key"),
     "overrides": (lambda text, folder: load_preset("imagenet_eval", {text: {text: text}}), ""),
     "a subset": (partial(of_an_argument, "sampling"), ""),
