@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from braceexpand import UnbalancedBracesError, braceexpand
+from braceexpand import braceexpand
 
 from gpuloader.errors import ConfigError, describe
 from gpuloader.shards.remote.urls import without_secrets
@@ -25,10 +25,8 @@ def expand_braces(pattern: str) -> list[str]:
         if most_names(pattern) <= MOST_NAMES:
             return list(braceexpand(pattern))
         problem = f"may stand for more than {MOST_NAMES:,} names: list the shards, or pack larger ones"
-    except UnbalancedBracesError:  # its message has the pattern, with its secrets
-        problem = "cannot be read: its braces do not fit each other (write \\{ for one in a name)"
-    except (ValueError, RecursionError) as error:
-        problem = f"cannot be read: {error}"
+    except (ValueError, RecursionError):  # the message has the pattern, with its secrets
+        problem = "cannot be read: check its braces and numbers (write \\{ for a brace in a name)"
     raise ConfigError(f"the brace pattern {describe(without_secrets(pattern), 500)} {problem}")
 
 

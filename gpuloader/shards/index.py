@@ -218,7 +218,7 @@ class Index(Table):
             "left_out_count": np.array([left_out_count]),
             "data_digest": np.array([digest.to_bytes()], "|V16"),
         }
-        part = {
+        part: dict[str, NDArray[Any]] = {
             "key_end": np.cumsum([len(key) for key in keys], dtype=np.int64),
             "key_bytes": np.frombuffer(b"".join(keys), np.uint8),
             "folder": np.array(numbers, np.int32),

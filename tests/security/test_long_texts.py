@@ -108,7 +108,7 @@ SOURCES: dict[str, tuple[Callable[[str, Path], object], str]] = {  # one of each
     "a state": (partial(of_a_state, "recipe"), ""),
     "a table's label": (partial(of_a_table, ".jsonl", '{"path": "a.jpg", "label": ["TEXT"]}'), "or all must be names"),
     "several tars": (lambda text, folder: load([text[:100]] * 100_000), ""),
-    "a brace pattern": (lambda text, folder: resolve_shards(f"{text}{{"), "its braces do not fit each other"),
+    "a brace pattern": (lambda text, folder: resolve_shards(f"{text}{{"), "cannot be read: check its braces"),
     "overrides": (lambda text, folder: load_preset("imagenet_eval", {text: {text: text}}), ""),
     "an argument": (partial(of_an_argument, "shuffle"), ""),
     "keys": (
