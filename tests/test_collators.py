@@ -129,10 +129,8 @@ def test_a_collator_makes_what_it_says(collator: collators.Collator, components:
         (collators.as_integers, b"7.5", "invalid literal"),
         (collators.as_integers, b"", "invalid literal"),
         (collators.as_integers, b"9223372036854775808", "too large"),
-        (collators.as_floats, b"much", "could not convert string to float"),
         (collators.as_floats, b"x" * 10**6, "could not convert string to float: b'xxx"),
         (collators.as_floats, b"1e39", "overflow"),
-        (collators.as_vectors, b"1 2 x", "could not convert string to float: 'x'"),
         (collators.as_vectors, b"1,,2", "could not convert string to float: ''"),
         (collators.as_vectors, b"", "could not convert string to float: ''"),
         (collators.as_vectors, b"[[1, 2], [3, 4]]", "could not convert string to float"),
@@ -146,9 +144,7 @@ def test_a_collator_makes_what_it_says(collator: collators.Collator, components:
                 (npz(), "magic string"),
                 (pickle.dumps([1]), "magic string"),
                 (npy([1, 2])[:-1], "int64, needs 16 bytes, but there are 15"),
-                (npy_header((1000,)), "float32, needs 4,000 bytes, but there are 8"),
                 (npy_header((10**12,)), "float32, needs 4,000,000,000,000 bytes, but there are 8"),
-                (npy_header((10**30,)), "bytes, but there are 8"),
                 (npy_header((-1,)), r"shape \(-1,\) and dtype float32 \(4 bytes\) is not allowed"),
                 (npy_header((2, True)), r"shape \(2, True\) and dtype float32 \(4 bytes\) is not allowed"),
                 # Nothing is read of these, and a copy of them never ends.
@@ -346,7 +342,6 @@ def test_arrays_become_tensors_on_the_device_and_all_else_stays(tmp_path: Path) 
             lambda components: {"part": np.array([None, None])},
             r"the field data\['part'\]: torch cannot take object",
         ),
-        (lambda components: np.arange(2, dtype=">i4"), "the field data: torch cannot take >i4"),
     ],
 )
 def test_an_array_that_cannot_become_a_tensor_is_named(tmp_path: Path, collate: Any, message: str) -> None:  # noqa: ANN401
@@ -358,9 +353,7 @@ def test_an_array_that_cannot_become_a_tensor_is_named(tmp_path: Path, collate: 
     ("collate", "message"),
     [
         (lambda components: np.ones((1, 3), np.float32), "the field data has 1 row for 4 samples: its collator must"),
-        (lambda components: np.ones(0), "the field data has 0 rows for 4 samples"),
         (lambda components: torch.ones(5, 4), "the field data has 5 rows for 4 samples"),
-        (lambda components: components[:3], "the field data has 3 rows for 4 samples"),
         (lambda components: memoryview(bytes(3)), "the field data has 3 rows for 4 samples"),
         (lambda components: [components], "the field data has 1 row for 4 samples"),
         (
@@ -497,12 +490,6 @@ def test_whatever_a_collator_raises_names_its_field_and_the_samples(
         with pytest.raises(DataError, match=rf"the field data: {message}") as caught:
             first_of(tar, batch_size=3, on_error=on_error, fields={"data": field})
         assert caught.value.__cause__ is not None  # with the traceback of the function
-
-
-def test_a_text_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadImageError, match=r"the \.txt component beside it: 'utf-8' codec can't decode") as caught:
-        first_of(shard(tmp_path, "txt", [b"a", b"\xff"]), fields={"txt": collators.tokenized(Letters())})
-    assert caught.value.key == "1"
 
 
 def test_a_loader_with_collators_can_be_pickled(tmp_path: Path) -> None:
