@@ -154,7 +154,7 @@ class UniversalDataModule:
 
 
 def _gpu_loader(*arguments: Any, **options: Any) -> GPULoader[Any]:  # noqa: ANN401
-    return import_late("gpuloader.loading.loader").GPULoader(*arguments, **options)
+    return import_late("gpuloader").GPULoader(*arguments, **options)
 
 
 def _is_source(data: object) -> bool:

@@ -14,6 +14,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal
 
+import gpuloader.targets  # noqa: F401 - it registers the fields that YAML names
 from gpuloader.errors import BadImageError, ConfigError, LoaderError
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.read_ahead import ReadAhead

@@ -8,6 +8,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+import gpuloader.targets  # noqa: F401 - it registers the fields that YAML names
 from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.loading.argument_types import NAMES, AnyDevice, AnyFields, AnyOutput, AnyPreset, LoaderOptions
 from gpuloader.loading.arguments import resolve_bad_images

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,10 @@ def test_a_loader_of_yaml_delivers_targets(tmp_path: Path) -> None:
         [batch] = loader
     assert batch["boxes"][0].tolist() == [[4, 8, 20, 24]]  # the image is resized to half its size
     assert batch["boxes_labels"][0].tolist() == [3]
+
+
+@pytest.mark.parametrize("module", ["trainers.datamodule", "tools.bench", "tools.check", "tools.show"])
+def test_all_that_read_a_loaders_yaml_know_the_targets(module: str) -> None:
+    program = f"import gpuloader.{module}; from gpuloader.loading.fields import FIELDS; print(*sorted(FIELDS))"
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == "Boxes Field Keypoints Mask OneOf\n"
