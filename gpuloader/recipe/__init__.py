@@ -33,8 +33,8 @@ __all__ = [
     "explain",
     "is_recipe_mapping",
     "load_preset",
-    "recipe_from_torchvision",
     "preset_names",
     "preset_text",
+    "recipe_from_torchvision",
     "recipe_yaml",
 ]

@@ -1,6 +1,5 @@
 """timm's policies: parameters by level, worked out from the text of timm.data.auto_augment, and how they are drawn."""
 
-
 import numpy as np
 import pytest
 import torch

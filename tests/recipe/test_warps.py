@@ -1,6 +1,5 @@
 """Transforms that move pixels: torchvision's matrices and the ranges it draws from."""
 
-
 import numpy as np
 import pytest
 import torch
