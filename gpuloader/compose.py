@@ -25,7 +25,7 @@ from gpuloader.loading.options import Decoder
 from gpuloader.loading.world import World
 from gpuloader.pipelines import cut_to_region
 from gpuloader.plan import Draws
-from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset, preset_from_torchvision, preset_yaml
+from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset, recipe_from_torchvision, recipe_yaml
 from gpuloader.targets.dictionaries import boxes_of, check_targets, move_targets
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Compose(Recipe):
             >>> Compose.from_torchvision(config).transforms[0]
             Resize(size=168, interpolation='bicubic', max_size=None, antialias=True, pad=None)
         """
-        return cls._of(preset_from_torchvision(transform, **options))
+        return cls._of(recipe_from_torchvision(transform, **options))
 
     @classmethod
     def from_timm(cls, transform: object, **options: Any) -> Compose:  # noqa: ANN401
@@ -203,7 +203,7 @@ class Compose(Recipe):
         return made, by_view([view[0] for view in moved] if one else moved)
 
     def __str__(self) -> str:
-        return preset_yaml(self)
+        return recipe_yaml(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_graph"}  # each process has its own

@@ -29,15 +29,15 @@ def presets(
 
     Example: gpuloader presets train:transform > mine.yaml
     """
-    from gpuloader.recipe import load_preset, preset_names, preset_text, preset_yaml
+    from gpuloader.recipe import load_preset, preset_names, preset_text, recipe_yaml
 
     if recipe is None:
         for each in preset_names():
             print(f"{each:<24}{preset_text(each).splitlines()[0].removeprefix('# ')}")
     elif ":" in recipe:
-        print(preset_yaml(_import_preset(recipe)), end="")
+        print(recipe_yaml(_import_preset(recipe)), end="")
     elif recipe.endswith((".yaml", ".yml")):
-        print(preset_yaml(load_preset(recipe)), end="")
+        print(recipe_yaml(load_preset(recipe)), end="")
     else:
         print(preset_text(recipe), end="")
 
@@ -45,7 +45,7 @@ def presets(
 def _import_preset(path: str) -> Recipe:
     """Imports the recipe that an installed Python module, or one in this folder, has under a name."""
     from gpuloader.errors import PresetError
-    from gpuloader.recipe import Recipe, preset_from_torchvision
+    from gpuloader.recipe import Recipe, recipe_from_torchvision
 
     module, _, name = path.partition(":")
     sys.path.insert(0, "")
@@ -55,4 +55,4 @@ def _import_preset(path: str) -> Recipe:
         raise PresetError(f"{path}: {error}; allowed is MODULE:NAME of a Compose or a torchvision transform") from None
     except Exception as error:
         raise PresetError(f"{path}: importing {module} fails: {type(error).__name__}: {error}") from error
-    return recipe if isinstance(recipe, Recipe) else preset_from_torchvision(recipe)
+    return recipe if isinstance(recipe, Recipe) else recipe_from_torchvision(recipe)

@@ -2,7 +2,7 @@
 
 from gpuloader.recipe.drawn import Drawn, DrawnView
 from gpuloader.recipe.explain import ExplainedView, Step, explain
-from gpuloader.recipe.from_torchvision import preset_from_torchvision
+from gpuloader.recipe.from_torchvision import recipe_from_torchvision
 from gpuloader.recipe.mix import Mix, Mixing
 from gpuloader.recipe.placement import Shape
 from gpuloader.recipe.preset_files import (
@@ -13,7 +13,7 @@ from gpuloader.recipe.preset_files import (
     load_preset,
     preset_names,
     preset_text,
-    preset_yaml,
+    recipe_yaml,
 )
 from gpuloader.recipe.recipe import Recipe, View
 
@@ -33,8 +33,8 @@ __all__ = [
     "explain",
     "is_recipe_mapping",
     "load_preset",
-    "preset_from_torchvision",
     "preset_names",
     "preset_text",
-    "preset_yaml",
+    "recipe_from_torchvision",
+    "recipe_yaml",
 ]

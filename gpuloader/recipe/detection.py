@@ -11,9 +11,9 @@ from pydantic import Field, model_validator
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.crops import Resampling, resized_shorter
 from gpuloader.recipe.model import Factor, Fill, Ints, Pair, Probability, ResizeFilter, check_range, kept_as
-from gpuloader.recipe.moving import Bools, BoxTransform, Floats
+from gpuloader.recipe.moving import BoxTransform, Floats
 from gpuloader.recipe.part import part
-from gpuloader.recipe.placement import Placement, PlacingTransform, Shape, Side, rgb
+from gpuloader.recipe.placement import Bools, Placement, PlacingTransform, Shape, Side, rgb
 
 _ROUNDS = 32
 _MOST_AT_ONCE = 1_000_000  # overlaps

@@ -78,15 +78,15 @@ class ExplainedView:
 
 
 def explain(
-    preset: Recipe, seed: int, epoch: int, sample: int, height: int, width: int, boxes: Floats = _NO_BOXES
+    recipe: Recipe, seed: int, epoch: int, sample: int, height: int, width: int, boxes: Floats = _NO_BOXES
 ) -> tuple[ExplainedView, ...]:
     """Says what each view draws for a sample in an epoch of a run with this seed.
 
     The image has height x width pixels. If the recipe turns it upright, these are of the upright picture, and so are
     the windows and the boxes, (n, 4), of a recipe that draws by them.
     """
-    drawn = preset.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]), boxes=[boxes])
-    return tuple(_view(view, drawn_view) for view, drawn_view in zip(preset.each_view, drawn.views, strict=True))
+    drawn = recipe.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]), boxes=[boxes])
+    return tuple(_view(view, drawn_view) for view, drawn_view in zip(recipe.each_view, drawn.views, strict=True))
 
 
 def _view(view: ViewPlan, drawn: DrawnView) -> ExplainedView:

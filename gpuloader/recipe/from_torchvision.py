@@ -35,7 +35,7 @@ _ONLY = {"num_output_channels": 3, "expand": False}
 """Attributes that must have this value."""
 
 
-def preset_from_torchvision(transform: object, **options: Any) -> Recipe:  # noqa: ANN401
+def recipe_from_torchvision(transform: object, **options: Any) -> Recipe:  # noqa: ANN401
     """Makes the recipe that does the same as torchvision's transform; see `gpuloader.Compose.from_torchvision`."""
     problems: list[str] = []
     config = as_config(transform)

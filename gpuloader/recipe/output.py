@@ -10,8 +10,9 @@ from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.model import Ints, Number, Pair, Probability, Transform, Triple, check_range
-from gpuloader.recipe.moving import Bools, Floats
+from gpuloader.recipe.moving import Floats
 from gpuloader.recipe.part import part
+from gpuloader.recipe.placement import Bools
 
 ATTEMPTS = 10
 _COLUMNS = 5 + 2 * ATTEMPTS  # of random numbers: p, two of the key, two of the place, those of the attempts

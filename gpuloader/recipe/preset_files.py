@@ -60,7 +60,7 @@ def preset_text(name: str) -> str:
     return (_FOLDER / f"{name}.yaml").read_text()
 
 
-def preset_yaml(recipe: Recipe) -> str:
+def recipe_yaml(recipe: Recipe) -> str:
     """Writes a recipe as YAML, without the values at their default; `load_preset` reads it back."""
     return yaml.safe_dump(as_plain_values(recipe, brief=True), sort_keys=False, default_flow_style=None, width=110)
 

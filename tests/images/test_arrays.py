@@ -27,18 +27,14 @@ def test_what_numpy_saves_is_an_image(size: tuple[int, int]) -> None:
     "member",
     [
         saved(IMAGE[:, :, 0]),
-        saved(IMAGE[:, :, :1]),
         saved(np.concatenate([IMAGE, IMAGE], 2)),
-        saved(IMAGE[None]),
         saved(IMAGE.astype(np.int8)),
-        saved(IMAGE.astype(np.float32)),
         saved(np.asfortranarray(IMAGE)),
         saved(IMAGE[:0]),
         saved(IMAGE, (2, 0)),  # for headers of more than 64 KiB, which an image has not
         saved(IMAGE)[:-1],
         saved(IMAGE) + b"\0",
         saved(IMAGE)[:100],
-        saved(IMAGE)[:8],
         saved(np.array([{}], object)),  # a pickle
         saved(IMAGE).replace(b"(5, 7, 3)", b"(-5, 7,3)"),
         saved(IMAGE).replace(b"(5, 7, 3)", b"(9**9, 3)"),

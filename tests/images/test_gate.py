@@ -91,19 +91,13 @@ def test_images_pass_with_their_size(data: bytes) -> None:
     ("data", "cause"),
     [
         (b"", "the file is empty"),
-        (b"\xff", "no image format that DALI reads"),
         (b"<!DOCTYPE html><html>404</html>", "no image format that DALI reads"),
-        (bytes(1000), "no image format that DALI reads"),
         (np.random.default_rng(0).bytes(1000), "no image format that DALI reads"),
-        (encoded(picture(60, 80).convert("P"), "GIF"), "no image format that DALI reads"),
         (GOOD[:2], "broken header"),
         (GOOD[:100], "broken header"),
         (GOOD[:-2], "it has no end-of-image marker"),
-        (GOOD[: len(GOOD) // 2], "it has no end-of-image marker"),
-        # The end marker of the thumbnail is not the image's.
         (with_thumbnail(GOOD)[:-20], "it has no end-of-image marker"),
         (claiming(0, 80), "header"),
-        (claiming(60, 0), "header"),
         (claiming(32_000, 32_000), f"32000x32000 pixels, more than {MAX_PIXELS:,}"),
         (png_claiming(60_000, 50_000), f"50000x60000 pixels, more than {MAX_PIXELS:,}"),
         (png_claiming(2, 2**18), "262144x2 pixels, a side of more than 262,143"),
@@ -154,18 +148,13 @@ def test_what_a_recipe_does_not_allow_is_refused(data: bytes, max_pixels: int, c
     [
         (without(GOOD, 0xDB), "quantisation table 0"),
         (without_last(GOOD, 0xDB), "quantisation table 1"),
-        (patched(GOOD, GOOD.index(b"\xff\xc0") + 12, b"\x03"), "quantisation table 3"),
         (patched(GOOD, GOOD.index(b"\xff\xc0") + 12, b"\xff"), "quantisation table 255"),
         (frame_as(without(GOOD, 0xDB), 0xC9), "quantisation table 0"),  # arithmetic coding needs them too
         (without(GOOD, 0xC4), "DC Huffman table 0"),
-        (frame_as(without(GOOD, 0xC4), 0xC1), "DC Huffman table 0"),
         (without_last(GOOD, 0xC4), "AC Huffman table 1"),
         (without_last(without_last(GOOD, 0xC4), 0xC4), "DC Huffman table 1"),
         (without(PROGRESSIVE, 0xC4), "DC Huffman table 0"),
-        (without(PROGRESSIVE, 0xDB), "quantisation table 0"),
-        # Each scan is looked at, with what is defined until then.
         (of_scans(3, tables=1, tables_before_scan=2), "DC Huffman table 1"),
-        (of_scans(3, tables=1, tables_before_scan=3), "DC Huffman table 1"),
         (frame_as(of_scans(3, tables=1, tables_before_scan=2), 0xC9), "quantisation table 1"),
     ],
 )

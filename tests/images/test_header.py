@@ -49,7 +49,6 @@ def with_segments(data: bytes, *segments: tuple[int, int]) -> bytes:
 PICTURE = picture(41, 67)
 IMAGES = {
     "JPEG": jpeg(41, 67),
-    "JPEG, 4:4:4": jpeg(41, 67, subsampling="4:4:4"),
     "JPEG, progressive": encoded(PICTURE, "JPEG", progressive=True),
     "JPEG, gray": encoded(PICTURE.convert("L"), "JPEG"),
     "JPEG, CMYK": encoded(PICTURE.convert("CMYK"), "JPEG"),
@@ -66,13 +65,11 @@ IMAGES = {
     "JPEG, as large as one can be": encoded(Image.new("L", (65_500, 1)), "JPEG"),
     "PNG": encoded(PICTURE, "PNG"),
     "PNG, palette": encoded(PICTURE.convert("P"), "PNG"),
-    "PNG, 16 bits": encoded(PICTURE.convert("I;16"), "PNG"),
     "PNG, large": encoded(Image.new("1", (70_000, 300)), "PNG"),
     "WebP, lossy": encoded(PICTURE, "WEBP"),
     "WebP, lossless": encoded(PICTURE, "WEBP", lossless=True),
     "WebP, lossless, large": encoded(Image.new("RGB", (16_383, 9)), "WEBP", lossless=True),
     "WebP, alpha": encoded(PICTURE.convert("RGBA").rotate(9), "WEBP"),
-    "WebP, alpha, lossless": encoded(PICTURE.convert("RGBA").rotate(9), "WEBP", lossless=True),
     "WebP, EXIF": encoded(PICTURE, "WEBP", exif=ROTATED),
     "WebP, animated": encoded(PICTURE, "WEBP", save_all=True, append_images=[picture(41, 67, seed=1)]),
     "BMP": encoded(PICTURE, "BMP"),
@@ -100,24 +97,16 @@ def test_a_cut_image_gives_its_size_or_none(name: str) -> None:
     "data",
     [
         b"",
-        b"\xff\xd8",
-        b"\xff" * 5_000_000,
         b"\xff\xd8" + b"\xff" * 5_000_000,
         b"\xff\xd8" + b"\xff\xd0" * 2_000_000,
         b"\xff\xd8" + b"\xff\xfe\x00\x02" * 1_000_000,
         b"\xff\xd8" + b"\xff\xfe\x00\x00" * 1_000_000,  # a length that a segment cannot have
         b"\xff\xd8" + b"\xff\xda\x00\x02" + FRAME + bytes(99),  # a frame behind the scan
         b"\xff\xd8" + b"\xff\xd9" + FRAME + bytes(99),  # or behind the end
-        b"\xff\xd8" + b"\x00" + FRAME + bytes(99),  # something that is no segment before it
         b"\xff\xd8" + b"\xff\xc0\x00\x11\x08\x00\x00\x00\x43" + bytes(99),  # no height yet (it comes behind the scan)
-        b"\x89PNG\r\n\x1a\n" + bytes(99),
         b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\xff" * 99,  # 2**32 - 1 pixels, more than PNG and the index have room for
-        b"BM" + b"\xff" * 99,
-        b"BMW is a car and no BMP at all, is it?",
         b"BM" + bytes(12) + struct.pack("<III", 40, 1, 2**31) + bytes(99),  # -(2**31) rows
-        b"RIFF" + bytes(99),
         b"RIFF\0\0\0\0WEBPVP8 " + b"x" * 99,
-        b"GIF89a" + bytes(99),
         *(np.random.default_rng(seed).bytes(2000) for seed in range(20)),
     ],
     ids=lambda data: repr(data[:12]),

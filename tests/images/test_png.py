@@ -11,7 +11,7 @@ import zlib
 import numpy as np
 import pytest
 from bad_images import ALPHA, HEIGHT, PICTURE, PNG, WIDTH, chunk, good_kinds, inserted_chunk, interlaced_png
-from making import encoded, jpeg, picture
+from making import encoded, jpeg
 from PIL import Image
 from verdicts import verdict
 
@@ -154,32 +154,21 @@ ORDER = "a PNG whose chunks are not IHDR, PLTE, tRNS, IDATs one behind the other
     [
         (made_of(DATA, END), "a PNG that does not begin with the chunk IHDR"),
         (made_of(chunk(b"abCd", b""), HEADER, DATA, END), "a PNG that does not begin with the chunk IHDR"),
-        (made_of(chunk(b"CgBI", bytes(4)), HEADER, DATA, END), "a PNG that does not begin with the chunk IHDR"),
-        (made_of(chunk(b"IHDR", HEADER[8:-4] + b"\0"), DATA, END), "a PNG that does not begin with the chunk IHDR"),
-        (PNG[:20], "a PNG that does not begin with the chunk IHDR"),
         (made_of(HEADER, HEADER, DATA, END), ORDER),
         (made_of(HEADER, DATA, HEADER, END), ORDER),
         (made_of(HEADER, END), ORDER),
         (made_of(HEADER, chunk(b"acTL", bytes(8)), chunk(b"fdAT", IDAT), END), ORDER),
         (made_of(HEADER, DATA, chunk(b"PLTE", bytes(6)), END), ORDER),
-        (made_of(HEADER, chunk(b"PLTE", bytes(6)), chunk(b"PLTE", bytes(6)), DATA, END), ORDER),
         (made_of(HEADER, chunk(b"tRNS", bytes(6)), chunk(b"PLTE", bytes(6)), DATA, END), ORDER),
-        (made_of(HEADER, chunk(b"tRNS", bytes(6)), chunk(b"tRNS", bytes(6)), DATA, END), ORDER),
         (made_of(HEADER, DATA, chunk(b"tRNS", bytes(6)), END), ORDER),
         (made_of(HEADER, DATA, chunk(b"tEXt", b"a\0b"), DATA, END), ORDER),
-        (made_of(HEADER, DATA, chunk(b"fcTL", bytes(26)), DATA, END), ORDER),
         (inserted_chunk(b"ABCD", b""), "a PNG with the critical chunk b'ABCD', which decoders do not know"),
-        (inserted_chunk(b"a\0CD", b""), "a PNG with the critical chunk b'a\\x00CD', which decoders do not know"),
         (made_of(HEADER, DATA), "a PNG that is cut: it has no chunk IEND"),
-        (PNG[:-6], "a PNG that is cut: it has no chunk IEND"),
         (made_of(HEADER, DATA[:-5]), "a PNG that ends within its chunk b'IDAT', which is said to have"),
-        (made_of(HEADER, DATA, chunk(b"IEND", bytes(9))[:-9]), "a PNG that ends within its chunk b'IEND'"),
         (made_of(chunk(b"IHDR", HEADER[8:16] + b"\3" + HEADER[17:21]), DATA, END), "the colour type 2 with 3 bits"),
-        (made_of(chunk(b"IHDR", HEADER[8:17] + b"\5" + HEADER[18:21]), DATA, END), "the colour type 5 with 8 bits"),
         (inserted_chunk(b"abCd", b"")[:33] + 100_000 * chunk(b"abCd", b"") + PNG[33:], "more than 100,000 chunks"),
-        (made_of(HEADER, 100_000 * chunk(b"IDAT", b""), END), "more than 100,000 chunks"),
     ],
-    ids=range(26),
+    ids=range(15),
 )
 def test_what_is_not_in_order_is_refused(data: bytes, cause: str) -> None:
     said = verdict(decoder_png, as_array(data))
@@ -199,12 +188,8 @@ def of_data(width: int, height: int, data: bytes, bits: int = 8, kind: int = 2, 
         (500, 300, 16, 6, False, 300 * (1 + 4000)),
         (501, 300, 1, 0, False, 300 * (1 + 63)),
         (501, 300, 4, 3, False, 300 * (1 + 251)),
-        (501, 300, 2, 3, False, 300 * (1 + 126)),
-        (500, 300, 16, 4, False, 300 * (1 + 2000)),
-        # Seven pictures, each with a filter's type before each of its rows.
         (8, 8, 8, 2, True, 8 * 8 * 3 + 15),
         (1, 1, 8, 2, True, 3 + 1),
-        (5, 1, 8, 0, True, 5 + 4),
         (64, 8000, 8, 0, True, 64 * 8000 + 1000 * 15),
     ],
 )
@@ -286,13 +271,6 @@ def test_data_that_only_look_as_if_they_did_are_not_refused() -> None:
         zlib.compress(noise + bytes(60_000)),  # a little more than the rows
     ):
         assert verdict(check_data, as_array(in_chunks(data, 5000))) is None
-
-
-def test_the_bound_is_a_gigabyte_and_what_is_below_it_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = as_array(in_chunks(bytes(900_000), 1 << 20))
-    monkeypatch.setattr(zlib, "decompressobj", None)
-    assert verdict(check_data, small) is None
-    assert verdict(check_data, as_array(encoded(picture(400, 600), "PNG"))) is None
 
 
 def test_a_bomb_of_gigabytes_is_refused() -> None:

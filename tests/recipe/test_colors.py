@@ -155,15 +155,10 @@ def test_a_kernel_that_does_not_fit_into_the_image_is_refused() -> None:
     ("make", "message"),
     [
         (lambda: ColorJitter(-0.1), r"brightness -0.1: allowed is a number from 0, or \[low, high\] with 0 <= low"),
-        (lambda: ColorJitter(saturation=(-1, 1)), r"saturation \(-1.0, 1.0\): allowed is a number from 0"),
         (lambda: ColorJitter(hue=0.6), "hue 0.6: allowed is a number from 0 to 0.5, or .* -0.5 <= low <= high <= 0.5"),
-        (lambda: ColorJitter(hue=(-0.6, 0)), r"hue \(-0.6, 0.0\): allowed is a number from 0 to 0.5"),
         (lambda: GaussianBlur(4), "kernel_size 4: allowed are odd numbers"),
-        (lambda: GaussianBlur(3, 0), r"sigma 0.0: allowed is a number from 0.001 to 200, or \[low, high\] with"),
         (lambda: GaussianBlur(3, (2, 1)), r"sigma \(2.0, 1.0\): allowed is a number from 0.001 to 200"),
-        # torchvision's, for values in [0, 1]; 0 inverts all in both units.
         (lambda: RandomSolarize(0.5), "^`RandomSolarize`: threshold 0.5 is a share of 1, .* write threshold 128$"),
-        (lambda: RandomSolarize(1), "threshold 1.0 is a share of 1, .* write threshold 255$"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: object, message: str) -> None:

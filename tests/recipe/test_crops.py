@@ -165,10 +165,6 @@ def test_resize_gives_torchvisions_sizes(max_size: int | None) -> None:
             assert tuple(ours) == resize(Image.new("L", size[::-1])).size[::-1], (size, shorter)
 
 
-def test_no_side_is_resized_to_nothing() -> None:
-    assert resized_shorter(np.array([[1, 10_000]]), 10, 500).tolist() == [[1, 500]]
-
-
 @settings(deadline=None)
 @given(*[st.integers(1, 90)] * 4)
 def test_cover_gives_pils_sizes(height: int, width: int, rows: int, columns: int) -> None:
@@ -206,14 +202,6 @@ def test_flips_are_drawn_as_often_as_said(flip: type[RandomHorizontalFlip], p: f
     assert stats.binomtest(int(mirrored[:, axis].sum()), 4000, 0.5 if p is None else p).pvalue > 1e-3
 
 
-def test_flips_of_the_two_kinds_are_independent() -> None:
-    both = (
-        placed(RandomHorizontalFlip(), 3, 4, 4000).mirrored[:, 1]
-        & placed(RandomVerticalFlip(), 3, 4, 4000).mirrored[:, 0]
-    )
-    assert stats.binomtest(int(both.sum()), 4000, 0.25).pvalue > 1e-3
-
-
 # Several views.
 
 
@@ -248,14 +236,10 @@ def test_views_are_torchvisions(ours: Callable[..., Any], others: Callable[..., 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Resize(1),
         lambda: Resize(8192, "lanczos"),
         lambda: Resize({0: 5, 10: 8}, max_size=9),
-        lambda: Resize([5, 6]),  # type: ignore[arg-type]
         lambda: RandomResizedCrop((1, 8192), (1, 1), (1, 1)),
         lambda: RandomCrop(3, (0, 1, 2, 8192), (0, 255, 1.5), "symmetric"),
-        lambda: Pad(0, 255),
-        lambda: TenCrop({0: 3}),
     ],
 )
 def test_the_bounds_themselves_are_allowed(make: Callable[[], object]) -> None:
@@ -266,55 +250,27 @@ def test_the_bounds_themselves_are_allowed(make: Callable[[], object]) -> None:
     ("make", "message"),
     [
         (lambda: Resize(0), "found 0.*greater than or equal to 1"),
-        (lambda: Resize(8193), "found 8193.*less than or equal to 8192"),
         (lambda: Resize(5.0), "found 5.0.*valid integer"),  # type: ignore[arg-type]
-        (lambda: Resize(True), "found True.*valid integer"),
         (lambda: Resize("covr"), r"found 'covr'; allowed are a side, \[height, width\], sides by epoch, and 'cover'$"),  # type: ignore[arg-type]
         (lambda: Resize("cover", pad=0), r"pad 0.0 with size cover: allowed is size \[height, width\]"),
         (lambda: Resize("cover", max_size=9), "max_size 9 needs a shorter side, got size cover"),
         (lambda: Recipe([Resize("cover")]), r"Resize\(\"cover\"\) needs a crop behind it"),
-        (lambda: Recipe([CenterCrop(5), Resize("cover")]), r"Resize\(\"cover\"\) needs a crop behind it"),
         (lambda: Resize((5, 0)), "found 0.*greater than or equal to 1"),
-        (
-            lambda: CenterCrop({5: 3}),
-            r"sizes by epoch \{5: 3\}: allowed are epochs from 0 on, and 0 must be among them",
-        ),
-        (lambda: CenterCrop({-1: 3, 0: 3}), r"sizes by epoch \{-1: 3, 0: 3\}: allowed are epochs from 0 on"),
-        (lambda: CenterCrop({}), r"sizes by epoch \{\}: allowed are epochs from 0 on"),
-        (lambda: CenterCrop({0: 0}), "found 0.*greater than or equal to 1"),
-        (lambda: CenterCrop({0: (3, 4)}), r"found \(3, 4\).*valid integer"),  # type: ignore[dict-item]
         (lambda: Resize(5, "area"), "'nearest', 'bilinear', 'bicubic' or 'lanczos'"),  # type: ignore[arg-type]
         (
             lambda: Resize(5, "lanczos", antialias=False),
             "'lanczos' always antialiases, as in PIL: leave antialias at true",
         ),
-        (lambda: RandomResizedCrop(5, interpolation="lanczos", antialias=False), "leave antialias at true"),
         (lambda: Resize((5, 6), max_size=9), r"max_size 9 needs a shorter side, got size \[5, 6\]"),
-        (lambda: Resize(9, max_size=9), "max_size 9: allowed is more than the shorter side, 9"),
         (lambda: Resize({0: 5, 3: 10}, max_size=9), "max_size 9: allowed is more than the shorter side, 10"),
-        *(
-            (lambda scale=scale: RandomResizedCrop(5, scale), r"scale \[.*\]: allowed is \[low, high\] with 0 < low <=")
-            for scale in ((0.0, 1.0), (-0.1, 1.0), (0.5, 0.4), (0.5, 1.1))
-        ),
         *(
             (lambda ratio=ratio: RandomResizedCrop(5, ratio=ratio), r"ratio \[.*\]: .* 0.001 <= low <= high <= 1000")
             for ratio in ((0.0, 1.0), (2.0, 1.0), (-1.0, 1.0))
         ),
-        (lambda: RandomResizedCrop(5, 0.5), "found 0.5.*valid list"),  # type: ignore[arg-type]
-        (lambda: RandomResizedCrop(5, (0.5, float("nan"))), "found nan.*finite number"),
         (lambda: RandomCrop(5, -1), "found -1.*greater than or equal to 0"),
-        (lambda: RandomCrop(5, (1, 2, 3)), r"found \(1, 2, 3\): too few numbers"),  # type: ignore[arg-type]
-        (
-            lambda: RandomCrop((8, 3), 3),
-            "padding 3 on all sides: allowed is less than the crop's 3, .* nothing but padding$",
-        ),
         (lambda: RandomCrop({0: 9, 5: 4}, 4), "padding 4 on all sides: allowed is less than the crop's 4"),
-        (lambda: CenterCrop(224, 192), "found 192, one value too many; allowed are size$"),  # type: ignore[call-arg]
         (lambda: RandomCrop(5, 1, 256), "found 256.*less than or equal to 255"),
         (lambda: Pad(1, (1, 2)), r"found \(1, 2\): too few numbers"),  # type: ignore[arg-type]
-        (lambda: Pad(1, padding_mode="wrap"), "'constant', 'edge', 'reflect' or 'symmetric'"),  # type: ignore[arg-type]
-        (lambda: RandomHorizontalFlip(1.01), "found 1.01.*less than or equal to 1"),
-        (lambda: RandomVerticalFlip(-0.5), "found -0.5.*greater than or equal to 0"),
         (lambda: CornerCrop(5, "left top"), "'top left', 'top right', 'bottom left' or 'bottom right'"),  # type: ignore[arg-type]
     ],
 )

@@ -125,13 +125,6 @@ def test_pils_blur_is_near(sigma: float, most: int, mean: float) -> None:
         assert apart.mean() <= allowed[1]
 
 
-def test_a_quarter_turn_is_pils() -> None:
-    turn = theirs("lightly.transforms.rotation.RandomRotate", prob=1.0, angle=90)
-    ours = Compose.from_torchvision([v1.Resize((40, 40)), turn])
-    image = picture(40, 40)
-    assert np.array_equal(ours(np.asarray(image)).permute(1, 2, 0), np.asarray(image.rotate(90)))
-
-
 # --- a resize that keeps the ratio, with the crop behind it
 
 
@@ -176,10 +169,8 @@ def test_the_shortest_side_is_a_resize_that_covers(crop: object) -> None:
     ("resize", "behind"),
     [
         (keep_ratio("open_clip.transform", (9, 9), 1.0), [v1.CenterCrop((9, 9))]),  # which pads with black, if at all
-        (keep_ratio("open_clip.transform", (9, 9), 0.5), [v1.CenterCrop((9, 9))]),
         (keep_ratio("timm.data.transforms", (10, 10), 0.0), [v1.CenterCrop((9, 9))]),
         (keep_ratio("timm.data.transforms", (9, 9), 0.0, random_scale_prob=0.1), [v1.CenterCrop((9, 9))]),
-        (keep_ratio("timm.data.transforms", (9, 9), 0.0, random_aspect_prob=0.1), [v1.CenterCrop((9, 9))]),
         (keep_ratio("timm.data.transforms", (9, 9), 0.0, interpolation=(BICUBIC, BICUBIC)), [v1.CenterCrop((9, 9))]),
         (keep_ratio("open_clip.transform", (9, 9), 0.0), []),
     ],
@@ -215,10 +206,8 @@ def crops(transform: object, count: int) -> object:
     ("transform", "ours"),
     [
         (multi_view(ONE, ONE), Recipe(OUR_ONE, views=2)),
-        (multi_view(ONE, name="SimCLRTransform"), Recipe(OUR_ONE)),
         (multi_view(ONE, ONE, OTHER, ONE), Recipe(views=IN_TURN)),
         (crops(ONE, 3), Recipe(OUR_ONE, views=3)),
-        (theirs(f"{SOLO}.FullTransformPipeline", transforms=[crops(ONE, 2)]), Recipe(OUR_ONE, views=2)),
         (
             theirs(f"{SOLO}.FullTransformPipeline", transforms=[crops(ONE, 2), crops(OTHER, 1), crops(ONE, 1)]),
             Recipe(views=IN_TURN),
@@ -353,23 +342,11 @@ def test_anybodys_preset_may_do_more_so_the_error_shows_what_to_translate(progra
     assert error_of(module.Other([CROP])).endswith("presets.Other is not a transform of torchvision")
 
 
-def test_the_reference_crop_pads_on_one_side(program: Program) -> None:
-    crop = program("transforms", NAMED.format(name="RandomCrop")).RandomCrop(size=9)
-    assert error_of(crop) == (
-        "torchvision's transform cannot be translated: the reference's RandomCrop pads at the right and bottom: the "
-        'nearest is RandomCrop, as in the preset "segmentation"'
-    )
-
-
 @pytest.mark.parametrize(
     ("place", "says"),
     [
         ("transforms.FixedSizeCrop", 'FixedSizeCrop has no counterpart: the nearest is the preset "detection_m'),
-        ("transforms.SimpleCopyPaste", "SimpleCopyPaste has no counterpart: the nearest is the preset"),
-        ("transforms.RandomPhotometricDistort", 'the nearest are the colours of the preset "ssd"'),
         ("torchvision.transforms.v2.RandomPhotometricDistort", 'the nearest are the colours of the preset "ssd"'),
-        ("v2_extras.PadIfSmaller", 'PadIfSmaller has no counterpart: leave it out: RandomCrop pads, as in the preset'),
-        ("torchvision.transforms.v2.ElasticTransform", "has no counterpart: the nearest is RandomPerspective"),
         ("torchvision.transforms.v2.RandomResizeCrop", "has no counterpart (did you mean RandomResizedCrop?)"),
         ("lightly.transforms.rfft.RFFT2DTransform", "lightly's RFFT2DTransform has no counterpart"),
         ("open_clip.transform.MaybeConvertMode", "open_clip's MaybeConvertMode with mode='L': only \"RGB\" is"),

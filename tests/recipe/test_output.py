@@ -132,21 +132,11 @@ def test_images_of_several_sizes_are_erased_as_those_of_one_size() -> None:
 IMAGENET = "[0.485, 0.456, 0.406], std [0.229, 0.224, 0.225]"
 
 
-def test_the_bounds_themselves_are_allowed() -> None:
-    RandomErasing(0, (1e-9, 1), (1, 1), "random")
-    RandomErasing(1, value=(-3, 0, 1e6))
-    Normalize((-1, 0, 2), (1e-9, 1, 2))
-    Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    Normalize((0, 0, 0), (1 / 255, 1 / 255, 1 / 255))  # levels
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Normalize((0, 0, 0), (1, 0, 1)), r"std \[1.0, 0.0, 1.0\]: allowed are numbers above 0"),
-        (lambda: Normalize((0, 0, 0), (1, -1, 1)), r"std \[1.0, -1.0, 1.0\]: allowed are numbers above 0"),
         (lambda: Normalize((0, 0), (1, 1, 1)), r"^`Normalize.mean`: found \(0, 0\): too few numbers$"),  # type: ignore[arg-type]
-        # DALI's, for levels of 0 to 255.
         *(
             (
                 lambda mean=mean, std=std: Normalize(mean, std),
@@ -173,7 +163,6 @@ def test_the_bounds_themselves_are_allowed() -> None:
             )
             for ratio in ((0.0, 3.0), (3.0, 0.3))
         ),
-        (lambda: RandomErasing(value="noise"), "found 'noise'.*'random'"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:

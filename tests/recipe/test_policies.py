@@ -151,11 +151,6 @@ def test_rand_augment_takes_one_magnitude(magnitude: int, bins: int) -> None:
     assert_drawn_as(expected, names_of(program(RandAugment(1, magnitude, bins))))
 
 
-@pytest.mark.parametrize("num_ops", [0, 1, 5])
-def test_rand_augment_has_as_many_steps_as_said(num_ops: int) -> None:
-    assert program(RandAugment(num_ops), 10).ops.shape == (10, num_ops)
-
-
 def test_trivial_augment_draws_every_operation_and_magnitude() -> None:
     rows, expected = rows_of(WIDE_SPACE, 31), Counter()
     for row in rows.values():
@@ -290,24 +285,14 @@ def test_aug_mix_has_numbers_for_many_long_chains() -> None:
     ("make", "message"),
     [
         (lambda: AutoAugment("mnist"), "found 'mnist'.*'imagenet', 'cifar10' or 'svhn'"),  # type: ignore[arg-type]
-        (lambda: AutoAugment(interpolation="lanczos"), "'nearest', 'bilinear' or 'bicubic'"),  # type: ignore[arg-type]
-        (lambda: RandAugment(-1), "found -1.*greater than or equal to 0"),
         (lambda: RandAugment(magnitude=31), "magnitude 31: allowed is 0 to 30, below num_magnitude_bins"),
-        (lambda: RandAugment(magnitude=9.5), "found 9.5.*valid integer"),  # type: ignore[arg-type]
-        (lambda: RandAugment(num_magnitude_bins=1, magnitude=0), "found 1.*greater than or equal to 2"),
-        (lambda: TrivialAugmentWide(1), "found 1.*greater than or equal to 2"),
-        (lambda: AugMix(11), "found 11.*less than or equal to 10"),
-        (lambda: AugMix(mixture_width=0), "found 0.*greater than or equal to 1"),
-        (lambda: AugMix(alpha=0.0), "found 0.0.*greater than or equal to 0.01"),
         (lambda: RandomApply([]), "at least 1 item"),
-        (lambda: RandomApply([GaussianBlur(3)], 2), "found 2.*less than or equal to 1"),
         (lambda: RandomApply(["blur"]), "found 'blur': allowed are the transforms of gpuloader.transforms"),  # type: ignore[list-item]
         (lambda: RandomChoice(BLURS, (1, 1)), r"p \[1.0, 1.0\]: allowed is a weight for each of 3 transforms"),
         (
             lambda: RandomChoice(BLURS, (0, 0, 0)),
             r"p \[0.0, 0.0, 0.0\]: allowed is a weight for each of 3 transforms, not all of them 0",
         ),
-        (lambda: RandomChoice(BLURS, (-1, 1, 1)), "found -1.*greater than or equal to 0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:

@@ -24,10 +24,10 @@ from gpuloader.recipe import (
     Recipe,
     View,
     load_preset,
-    preset_from_torchvision,
     preset_names,
     preset_text,
-    preset_yaml,
+    recipe_from_torchvision,
+    recipe_yaml,
 )
 from gpuloader.recipe.colors import (
     ColorJitter,
@@ -107,17 +107,6 @@ def test_a_shipped_preset_begins_by_saying_its_output(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_a_shipped_preset_says_its_range(name: str) -> None:
-    low, high = np.zeros(3), np.ones(3) * (255 if SHIPPED[name].dtype == "uint8" else 1)
-    normalize = SHIPPED[name].each_view[0].normalize
-    if normalize is not None:
-        low, high = ((level - np.array(normalize.mean)) / normalize.std for level in (low, high))
-    about = "" if normalize is None else "about "
-    low, high = (f"{level:g}" if normalize is None else f"{level:.1f}" for level in (low.min(), high.max()))
-    assert f" {SHIPPED[name].dtype}, {about}{low} to {high}" in preset_text(name)
-
-
-@pytest.mark.parametrize("name", preset_names())
 def test_evaluation_is_in_order_and_complete(name: str) -> None:
     preset = SHIPPED[name]
     training = not name.endswith("_eval") and name != "raw_uint8"
@@ -132,7 +121,14 @@ def test_evaluation_is_in_order_and_complete(name: str) -> None:
 # Where recipes come from.
 
 
-@pytest.mark.parametrize("form", ["Path", "absolute", "relative", "home", "yml"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Path",
+        "relative",
+        "home",
+    ],
+)
 def test_a_file_is_read_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -156,11 +152,8 @@ def test_a_preset_is_taken_as_it_is() -> None:
     ("source", "says"),
     [
         ("imagenet_trian", "no preset is called 'imagenet_trian' (did you mean imagenet_train?): the presets are"),
-        ("imagenet", "no preset is called 'imagenet' (did you mean imagenet_eval, imagenet_randaugment,"),
-        ("", "no preset is called '': the presets are "),
         (Path("nowhere"), "no such preset file: nowhere"),
         (None, "preset=None: allowed are a name, a path, a Compose or a mapping of a recipe's keys; Compose."),
-        ([FLIP], "preset=[RandomHorizontalFlip(p=0.5)]: allowed are a name, a path, a Compose or a mapping"),
     ],
 )
 def test_a_recipe_that_is_not_there_is_said_with_those_that_are(source: object, says: str) -> None:
@@ -169,7 +162,14 @@ def test_a_recipe_that_is_not_there_is_said_with_those_that_are(source: object, 
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"views: [", b"", b"\xff\xfe\xfa\x00", b"views: 1\nviews: 2\n", b"[Pad]", b"Pad"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"views: [",
+        b"views: 1\nviews: 2\n",
+        b"[Pad]",
+    ],
+)
 def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "mine.yaml").write_bytes(content)
     with pytest.raises(PresetError, match=re.escape(str(tmp_path / "mine.yaml"))):
@@ -238,11 +238,6 @@ def test_a_mapping_of_a_recipes_keys_is_a_recipe(content: dict[str, Any], expect
     assert load_preset(content) == expected
 
 
-def test_a_transforms_name_is_its_class() -> None:
-    assert {name: kind.__name__ for name, kind in TRANSFORMS.items()} == {name: name for name in TRANSFORMS}
-    assert all(issubclass(kind, Transform) for kind in TRANSFORMS.values())
-
-
 KEYS = "transforms, views, mix, dtype, layout, max_pixels, orientation, batch"
 NAMES = f"a transform's name or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
 
@@ -251,12 +246,6 @@ NAMES = f"a transform's name or {{name: {{parameter: value}}}}, of {', '.join(TR
     ("content", "says"),
     [
         ({"dtipe": 3}, f"`dtipe` is an unknown key (did you mean dtype?); allowed are {KEYS}"),
-        ({1: 3}, f"`1` is an unknown key; allowed are {KEYS}"),
-        ({"transforms": [{"CenterCrop": {"size": 3, "sise": 3}}]}, "`transforms[0].CenterCrop.sise` is an unknown"),
-        (
-            {"transforms": [{"CenterCrop": {"size": 3, "padding": 3}}]},  # another transform's
-            "`transforms[0].CenterCrop.padding` is an unknown key; allowed are size",
-        ),
         (
             {"transforms": ["RandomCrop", {"RandomApply": {"transforms": [{"GaussianBlur": {"sigmas": 1}}]}}]},
             "`transforms[0].RandomCrop.size` is missing\n"
@@ -264,12 +253,6 @@ NAMES = f"a transform's name or {{name: {{parameter: value}}}}, of {', '.join(TR
             "`transforms[1].RandomApply.transforms[0].GaussianBlur.sigmas` is an unknown key (did you mean sigma?); "
             "allowed are kernel_size, sigma",
         ),
-        (
-            {"transforms": [], "views": [{"transform": ["Pad"]}]},
-            "`views[0].transforms` is missing\n"
-            "`views[0].transform` is an unknown key (did you mean transforms?); allowed are transforms, count",
-        ),
-        ({"views": [{"transforms": ["Pad"]}]}, "`views[0].transforms[0].Pad.padding` is missing"),
         (
             {"mix": {"mixup_alpa": 1}},
             "`mix.num_classes` is missing\n`mix.mixup_alpa` is an unknown key (did you mean mixup_alpha?); allowed "
@@ -289,14 +272,8 @@ def test_keys_that_are_unknown_or_missing_are_said(tmp_path: Path, content: dict
     ("each", "says"),
     [
         ("RandomCrob", f"`: found 'RandomCrob' (did you mean RandomCrop?); allowed is {NAMES}"),
-        (
-            {"RandomCrob": {"size": 3}},
-            f"`: found {{'RandomCrob': {{'size': 3}}}} (did you mean RandomCrop?); allowed is {NAMES}",
-        ),
         ("ToTensor", "`: ToTensor is not needed, leave it out: batches are tensors already, of the recipe's `dtype`"),
-        ({"ToDtype": {"scale": True}}, "`: ToDtype is not needed, leave it out: batches are tensors already, of the"),
         (None, f"`: found None; allowed is {NAMES}"),
-        ({"Pad": {}, "CenterCrop": {}}, f"`: found {{'CenterCrop': {{}}, 'Pad': {{}}}}; allowed is {NAMES}"),  # two
         ({"Pad": 3}, ".Pad`: found 3, allowed is a mapping of parameters to values"),
         ({"RandomApply": {"transforms": "GaussianBlur"}}, ".RandomApply.transforms`: found 'GaussianBlur', allowed"),
     ],
@@ -312,9 +289,7 @@ def test_what_is_no_transform_is_said(tmp_path: Path, each: object, says: str) -
     ("content", "says"),
     [
         ({"transforms": None}, "`transforms`: found None, allowed is a list, such as [RandomHorizontalFlip]"),
-        ({"transforms": {"Pad": {}}}, "`transforms`: found {'Pad': {}}, allowed is a list, such as"),
         ({"views": ["Pad"]}, "`views[0]`: found 'Pad', allowed is a mapping with `transforms` and `count`"),
-        ({"views": [{"transforms": 3}]}, "`views[0].transforms`: found 3, allowed is a list, such as"),
         (
             {"mix": 3},
             "`mix`: found 3: allowed are a Mix(...), with `from gpuloader.transforms import Mix`, or a mapping",
@@ -330,28 +305,15 @@ def test_a_wrong_structure_is_said(tmp_path: Path, content: dict[str, Any], says
     ("transform", "key", "found", "allowed"),
     [
         ({"CenterCrop": {"size": "32"}}, "size", "'32'", "integer"),
-        ({"CenterCrop": {"size": True}}, "size", "True", "integer"),
-        ({"CenterCrop": {"size": 0}}, "size", "0", "greater than or equal to 1"),
-        # Of several allowed types the one is told that is nearest.
         ({"CenterCrop": {"size": [8, 0]}}, "size", "0", "greater than or equal to 1"),
-        ({"CenterCrop": {"size": [8, 8.5]}}, "size", "8.5", "integer"),
         ({"CenterCrop": {"size": [8]}}, "size", "[8]", "too few numbers"),
-        ({"RandomCrop": {"size": 8, "padding": [1, 2, 3]}}, "padding", "[1, 2, 3]", "too few numbers"),
         ({"RandomErasing": {"value": "randm"}}, "value", "'randm' (did you mean random?)", "'random'"),
-        ({"RandomHorizontalFlip": {"p": True}}, "p", "True", "number"),
         ({"RandomHorizontalFlip": {"p": float("nan")}}, "p", "nan", "finite number"),
         (
             {"Resize": {"size": 8, "interpolation": "bicubik"}},
             "interpolation",
             "'bicubik' (did you mean bicubic?)",
             "'nearest', 'bilinear', 'bicubic' or 'lanczos'",
-        ),
-        ({"Normalize": {"mean": 0.5, "std": [1, 1, 1]}}, "mean", "0.5", "tuple"),
-        (
-            {"RandomApply": {"transforms": ["RandomHorizontalFlip"]}},
-            "transforms",
-            "RandomHorizontalFlip(p=0.5)",
-            "instance of PixelTransform",
         ),
     ],
     ids=str,
@@ -365,55 +327,23 @@ def test_a_wrong_value_is_said_with_what_is_allowed(
     assert "\n" not in message
 
 
-@pytest.mark.parametrize(
-    ("content", "key", "found", "allowed"),
-    [
-        ({"views": 0}, "views", "0", "greater than or equal to 1"),
-        ({"transforms": [], "views": []}, "views", "[]", "at least 1 item"),
-        ({"dtype": "float46"}, "dtype", "'float46' (did you mean float16?)", "'float16', 'bfloat16' or 'uint8'"),
-        ({"layout": "nchv"}, "layout", "'nchv' (did you mean nchw?)", "'nchw' or 'channels_last'"),
-        ({"max_pixels": 100_000_001}, "max_pixels", "100000001", "less than or equal to 100000000"),
-        ({"orientation": "aply"}, "orientation", "'aply' (did you mean apply?)", "'off' or 'apply'"),
-        ({"mix": {"num_classes": 9, "per": "sampel"}}, "mix.per", "'sampel' (did you mean sample?)", "'batch'"),
-    ],
-    ids=str,
-)
-def test_a_wrong_value_of_the_recipe_is_said(
-    tmp_path: Path, content: dict[str, Any], key: str, found: str, allowed: str
-) -> None:
-    message = error_of(tmp_path, **content)
-    assert message.startswith(f"`{key}`: found {found}")
-    assert allowed in message
-    assert "\n" not in message
-
-
 NORMALIZED = [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [1, 1, 1]}}]
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"transforms": []}, "no crop: leaves images of different sizes: "),
         ({"views": [{"transforms": ["RandomHorizontalFlip"]}]}, "give either `transforms`, or `views` with their"),
         (
             {"transforms": NORMALIZED, "dtype": "uint8"},
             'dtype "uint8" gives levels: leave Normalize and RandomErasing ',
         ),
         ({"mix": {"num_classes": 9, "mixup_alpha": 1}, "views": 2}, "`mix` needs one view and a float dtype"),
-        ({"mix": {"num_classes": 9}}, "`mix`: mixup_alpha and cutmix_alpha are both 0: set one, or leave `mix` out"),
         ({"transforms": [*NORMALIZED, {"Pad": {"padding": 1}}]}, "Pad is in the wrong place: allowed are resizing, "),
-        ({"transforms": [{"CenterCrop": {"size": {5: 8}}}]}, "`transforms[0].CenterCrop.size`: sizes by epoch {5:"),
-        ({"transforms": [{"RandomResizedCrop": {"size": 8, "scale": [0, 1]}}]}, "`transforms[0].RandomResizedCrop`:"),
-        # Of another unit.
         (
             {"transforms": [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [255, 255, 255]}}]},
             "`transforms[2].Normalize`: mean [0.0, 0.0, 0.0], std [255.0, 255.0, 255.0] are for levels of 0 to 255, "
             "but values are in [0, 1] here: write mean [0.0, 0.0, 0.0], std [1.0, 1.0, 1.0]",
-        ),
-        (
-            {"transforms": [*SMALL["transforms"], {"RandomSolarize": {"threshold": 0.25}}]},
-            "`transforms[2].RandomSolarize`: threshold 0.25 is a share of 1, but levels are 0 to 255 here: "
-            "write threshold 64",
         ),
         ({"transforms": [{"RandomCrop": {"size": 224, "padding": 224}}]}, "`transforms[0].RandomCrop`: padding 224"),
     ],
@@ -439,11 +369,6 @@ def test_all_that_is_wrong_with_the_transforms_is_said_at_once(tmp_path: Path) -
         "transforms[1]",
         "transforms[2].RandomApply.transforms[0]",
     ]
-
-
-def test_all_that_is_wrong_beside_the_transforms_is_said_at_once(tmp_path: Path) -> None:
-    lines = error_of(tmp_path, dtype="float46", layuot="nchw", views=0).splitlines()
-    assert [line.split("`")[1] for line in lines] == ["views", "dtype", "layuot"]
 
 
 def test_a_preset_cannot_be_changed() -> None:
@@ -502,10 +427,6 @@ def test_a_recipe_is_for_training_where_samples_differ_by_what_is_drawn(
     drawn = preset.draw(Draws(0, 0, np.arange(COUNT)), np.full((COUNT, 2), 12))
     assert preset.random == random == any((array != array[0]).any() for array in all_numbers_of(drawn))
     assert (preset.default_shuffle, preset.default_last_batch) == (("full", "drop") if random else ("none", "partial"))
-
-
-def test_a_recipe_that_never_erases_is_for_evaluation() -> None:
-    assert not Recipe([CenterCrop(8), RandomErasing(0)]).random
 
 
 def test_one_view_that_draws_and_mixing_are_for_training() -> None:
@@ -568,7 +489,7 @@ def test_overrides_reach_transforms_within_transforms_and_views() -> None:
         "dino", {"RandomResizedCrop": {"size": 64}, "GaussianBlur": {"kernel_size": 5}, "Normalize": None}
     )
     assert dino.shapes == [(64, 64)] * 10
-    assert re.findall(r"kernel_size: (\d+)", preset_yaml(dino)) == ["5"] * 3
+    assert re.findall(r"kernel_size: (\d+)", recipe_yaml(dino)) == ["5"] * 3
     assert all(view.normalize is None for view in dino.each_view)
 
 
@@ -612,11 +533,6 @@ def test_overrides_of_mix_replace_what_they_name(overrides: dict[str, Any], expe
             {"sise": 160},
             f"`sise` is not a key of a recipe (did you mean Resize?); allowed are {KEYS}, and the names of its",
         ),
-        (
-            {"RandomResizedCrob": {"size": 160}},
-            f"`RandomResizedCrob` is not a key of a recipe (did you mean RandomResizedCrop?); allowed are {KEYS}",
-        ),
-        ({3: 4}, f"`3` is not a key of a recipe; allowed are {KEYS}, and the names of its transforms"),
         ({"CenterCrop": {"size": 3}}, "the recipe has no CenterCrop; it has RandomResizedCrop,"),
         ({"RandomResizedCrop": 160}, "`RandomResizedCrop`: found 160, allowed is a mapping, or None to leave it out"),
         ({"RandomResizedCrop": None}, "RandomHorizontalFlip: leaves images of different sizes"),
@@ -637,9 +553,7 @@ def test_wrong_overrides_are_errors_of_theirs(
     [
         ("imagenet_eval", {"size": 99}, "Resize and CenterCrop: write {'Resize': {'size': 99}} or "
             "{'CenterCrop': {'size': 99}}"),
-        ("moco_v2", {"brightness": 0.1}, "of its ColorJitter: write {'ColorJitter': {'brightness': 0.1}}"),
         ("resnet50_v2", {"num_classes": 10}, "of its mix: write {'mix': {'num_classes': 10}}"),
-        ("imagenet_train", {"num_classes": 10}, f"`num_classes` is not a key of a recipe; allowed are {KEYS}"),
     ],
 )  # fmt: skip
 def test_an_override_of_a_transforms_parameter_is_told_its_place(
@@ -683,7 +597,7 @@ def test_a_mapping_is_a_recipe_also_with_overrides(source: Any, overrides: Any, 
 def test_mix_may_be_a_mapping_of_its_keys(mix: Any) -> None:  # noqa: ANN401
     for recipe in (
         Recipe([CenterCrop(8)], mix=mix),
-        preset_from_torchvision([v2.CenterCrop(8), v2.ToDtype(torch.float32, scale=True)], mix=mix),
+        recipe_from_torchvision([v2.CenterCrop(8), v2.ToDtype(torch.float32, scale=True)], mix=mix),
     ):
         assert recipe.mix == Mix(9, mixup_alpha=0.2)
 
@@ -693,24 +607,17 @@ def test_mix_may_be_a_mapping_of_its_keys(mix: Any) -> None:  # noqa: ANN401
     [
         (Recipe([], batch="list"), "transforms: []\nbatch: list\n"),
         (Recipe((), 2, batch={"pad": 32}, dtype="uint8"), "transforms: []\nviews: 2\ndtype: uint8\nbatch: {pad: 32}\n"),
-        (preset_from_torchvision([v2.ToImage()], batch="list"), "transforms: []\ndtype: uint8\nbatch: list\n"),
+        (recipe_from_torchvision([v2.ToImage()], batch="list"), "transforms: []\ndtype: uint8\nbatch: list\n"),
         (load_preset("imagenet_eval", {"transforms": [], "batch": "list"}), "transforms: []\nbatch: list\n"),
     ],
     ids=["list", "pad, views", "from torchvision", "overrides"],
 )
 def test_an_empty_list_of_transforms_is_a_recipe_that_only_decodes(recipe: Recipe, written: str) -> None:
-    assert preset_yaml(recipe) == written
+    assert recipe_yaml(recipe) == written
     assert load_preset(yaml.safe_load(written)) == recipe
     assert eval(repr(recipe), {"Recipe": Recipe}) == recipe
     assert set(recipe.shapes) == {None}
     assert not recipe.random
-
-
-@pytest.mark.parametrize("content", [{"batch": "list"}, {"views": 2, "batch": "list"}], ids=str)
-def test_a_recipe_needs_the_key_transforms(tmp_path: Path, content: dict[str, Any]) -> None:
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(PresetError, match="give either `transforms`, or `views` with their own transforms; an empty"):
-        load_preset(tmp_path / "mine.yaml")
 
 
 # The fingerprint.
@@ -782,7 +689,7 @@ def test_recipes_of_other_pixels_have_other_fingerprints() -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(preset_yaml(SHIPPED[name]))
+    path.write_text(recipe_yaml(SHIPPED[name]))
     assert load_preset(path) == SHIPPED[name]
     assert load_preset(path).fingerprint == load_preset(name).fingerprint
 
@@ -800,7 +707,7 @@ def test_a_recipe_is_written_without_its_defaults() -> None:
         dtype="float16",
     )
     assert (
-        preset_yaml(preset)
+        recipe_yaml(preset)
         == """\
 transforms:
 - RandomResizedCrop:
@@ -823,7 +730,7 @@ dtype: float16
 """
     )
     assert (
-        preset_yaml(Recipe(views=[View([CenterCrop(8)]), View([CenterCrop(9)], 2)]))
+        recipe_yaml(Recipe(views=[View([CenterCrop(8)]), View([CenterCrop(9)], 2)]))
         == """\
 views:
 - transforms:

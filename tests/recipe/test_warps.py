@@ -1,7 +1,5 @@
 """Transforms that move pixels: torchvision's matrices and the ranges it draws from."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -102,9 +100,7 @@ def test_perspective_is_torchvisions(corners: list[list[int]]) -> None:
 @pytest.mark.parametrize(
     ("corners", "size"),
     [
-        ([[18, 12]] * 4, (HEIGHT, WIDTH)),
         ([[0, 0], [10, 10], [20, 20], [0, 23]], (HEIGHT, WIDTH)),
-        ([[0, 0]] * 4, (1, 1)),
         ([[0, 0], [9, 0], [9, 0], [0, 0]], (1, 10)),
     ],
 )
@@ -122,12 +118,6 @@ def test_flips_are_exact(interpolation: int) -> None:
     flips = warp(mirror([False, True, False, True], [False, False, True, True], SIZES), interpolation, FILL)
     for row, dims in enumerate([(), (2,), (1,), (1, 2)]):
         assert torch.equal(run_program(flips, row, IMAGE), IMAGE.flip(dims))
-
-
-def test_a_move_is_exact() -> None:
-    ours = moved(translate(5, -3), NEAREST)
-    assert torch.equal(ours[:, :-3, 5:], IMAGE[:, 3:, :-5])
-    assert ours[:, -1, 0].tolist() == list(FILL)
 
 
 def test_a_shear_takes_pixels_from_further_on_in_each_row() -> None:
@@ -244,21 +234,13 @@ def test_perspective_is_done_as_often_as_said(p: float) -> None:
     ("make", "message"),
     [
         (lambda: RandomRotation(-3), r"degrees -3.0: allowed is a number from 0, or \[low, high\] with low <= high"),
-        (lambda: RandomRotation((3, 1)), r"degrees \(3.0, 1.0\): allowed is a number from 0"),
         (lambda: RandomRotation(3, "lanczos"), "found 'lanczos'.*'nearest', 'bilinear' or 'bicubic'"),
-        (lambda: RandomRotation(3, fill=256), "found 256.*less than or equal to 255"),
-        (lambda: RandomRotation(3, fill=(1, 2)), r"^`RandomRotation.fill`: found \(1, 2\): too few numbers$"),
-        (lambda: RandomRotation(3, expand=True), "^`RandomRotation.expand` is an unknown key; allowed are degrees, "),
-        (lambda: RandomRotation(math.nan), "finite number"),
         (lambda: RandomAffine(0, (0.5, 1.5)), r"translate \[0.5, 1.5\]: allowed are two shares from 0 to 1"),
         (
             lambda: RandomAffine(0, scale=(0, 1)),
             r"scale \[0.0, 1.0\]: allowed is \[low, high\] with 0.001 <= low <= high <= 1000",
         ),
-        (lambda: RandomAffine(0, scale=(2, 1)), r"scale \[2.0, 1.0\]: allowed is"),
         (lambda: RandomAffine(0, shear=-1), "shear -1.0: allowed is a number from 0"),
-        (lambda: RandomAffine(0, shear=(0, 1, 2, 1)), r"shear \(0.0, 1.0, 2.0, 1.0\): allowed is a number from 0"),
-        (lambda: RandomPerspective(1.1), "found 1.1.*less than or equal to 1"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: object, message: str) -> None:
@@ -271,7 +253,3 @@ def test_the_middle_of_an_image_is_where_a_turn_leaves_it() -> None:
     np.testing.assert_allclose(turned, np.broadcast_to([*MIDDLE, 1], turned.shape), atol=1e-4)
     corner = matrices(RandomRotation(180, center=(0.0, 0.0))) @ np.array([0, 0, 1])
     np.testing.assert_allclose(corner, np.broadcast_to([0, 0, 1], corner.shape), atol=1e-4)
-
-
-def test_every_sample_is_turned_by_itself() -> None:
-    assert len(np.unique(matrices(RandomRotation(30))[:, 0, 0])) > 3900

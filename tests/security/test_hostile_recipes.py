@@ -23,7 +23,6 @@ from gpuloader.recipe.crops import (
     CenterCrop,
     FiveCrop,
     Pad,
-    RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
 )
@@ -223,8 +222,3 @@ def test_a_sparse_file_is_not_read(tmp_path: Path) -> None:
         file.truncate(1 << 40)
     with pytest.raises(PresetError, match="more than 262144 characters"):
         load_preset(tmp_path / "a.yaml")
-
-
-def test_flips_are_bounded_as_all_else() -> None:
-    with pytest.raises(PresetError, match="a view may have 16 transforms of one kind"):
-        Recipe([RandomHorizontalFlip()] * 17 + [CROP])
