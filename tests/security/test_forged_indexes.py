@@ -76,7 +76,7 @@ def test_headers_with_hostile_values(parts: Parts) -> None:
     assert refused(iter([listing._replace(header=json.dumps(header).encode())])) == (1, 0)
     count, wrong = refused(listing._replace(header=text.encode()) for text in mutated_json(header))
     assert count > 600
-    assert wrong > 0.9 * count  # what is left changes names, numbers left out and the like
+    assert wrong > 0.8 * count  # what is left changes names, numbers left out and the like
 
 
 def test_columns_with_hostile_values(parts: Parts) -> None:
