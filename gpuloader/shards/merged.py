@@ -34,7 +34,6 @@ from gpuloader.errors import ConfigError, DataError, IndexFileError
 from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.progress import count_long, say_if_long
 from gpuloader.helpers.regular_file import open_regular
-from gpuloader.helpers.text import counted
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import Index, write_index
 from gpuloader.shards.index_files import MOST_COPIED_BYTES, LocalShard, map_set, open_indexes
@@ -48,7 +47,6 @@ from gpuloader.shards.table import read_seal
 
 MERGED_SUFFIX = ".gpuset"
 MERGED_FILE = f"all{MERGED_SUFFIX}"
-_NAMED = 3
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")  # control characters, and the backslash
 _MOST_DECODED = 10  # times that a name is percent-decoded; nobody encodes one as often
 _AT_ONCE = 1000  # shards on a store whose indexes are in memory together
@@ -275,17 +273,14 @@ def _check_names(path: Path | RemoteShard, names: Sequence[str]) -> list[Path]:
         return []
     if any(name.startswith("/") for name in names) or not all(map(_is_below, named)):
         raise outside
-    gone, lacking = [], []
     for folder, files in named.items():
         there = set(os.listdir(path.parent / folder))  # noqa: PTH208 - the names alone
-        gone += [os.path.join(folder, file) for file in files - there]  # noqa: PTH118
-        others = (PurePath(folder, file) for file in there - files if file.endswith(".tar"))
-        lacking += [str(each) for each in others if each.suffix == ".tar" and not (path.parent / each).is_dir()]
-    problems = [f"it names {counted(len(gone), 'shard')} that its folder lacks, such as {_some(gone)}"] if gone else []
-    if lacking and path.name == MERGED_FILE:
-        problems.append(f"it lacks {counted(len(lacking), 'shard')} of its folder, such as {_some(lacking)}")
-    if problems:
-        raise IndexFileError(f"{path} does not fit: {'; '.join(problems)}. {_ADVICE}")
+        if gone := sorted(files - there):
+            raise IndexFileError(f"{path} does not fit: its folder lacks {PurePath(folder, gone[0])}. {_ADVICE}")
+        others = (PurePath(folder, file) for file in sorted(there - files) if file.endswith(".tar"))
+        lacking = (str(each) for each in others if each.suffix == ".tar" and not (path.parent / each).is_dir())
+        if path.name == MERGED_FILE and (first := next(lacking, None)):
+            raise IndexFileError(f"{path} does not fit: it lacks {first} of its folder. {_ADVICE}")
     return [path.parent / folder for folder in named]
 
 
@@ -308,7 +303,3 @@ def _is_below_url(name: str) -> bool:
             parts = (part.partition(";")[0].strip(" .") for part in decoded.split("/"))
             return set(name).isdisjoint("?#") and not _UNSAFE.search(decoded) and all(parts)
     return False
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(sorted(names)[:_NAMED])

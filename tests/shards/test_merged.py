@@ -92,7 +92,7 @@ def test_thousands_of_shards_are_names(tmp_path: Path) -> None:
     opened = ShardSet.open(resolve_shards(tmp_path))
     assert (len(opened), opened.locate(3999).shard) == (4000, str(tmp_path / "1999.tar"))
     (tmp_path / "1500.tar").unlink()
-    with pytest.raises(IndexFileError, match=r"it names 1 shard that its folder lacks, such as 1500\.tar\. Run"):
+    with pytest.raises(IndexFileError, match=r"its folder lacks 1500\.tar\. Run"):
         resolve_shards(tmp_path)
 
 
@@ -102,18 +102,9 @@ def test_thousands_of_shards_are_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (
-            lambda folder: (folder / "train-0001.tar").unlink(),
-            "it names 1 shard that its folder lacks, such as train",
-        ),
-        (
-            lambda folder: (folder / "train-0001.tar").rename(folder / "z.tar"),
-            "its folder lacks, such as train-0001.tar; it lacks 1 shard of its folder, such as z.tar",
-        ),
-        (
-            lambda folder: [shutil.copy(folder / "train-0001.tar", folder / name) for name in ("a.tar", "b.tar")],
-            "it lacks 2 shards of its folder, such as a.tar, b.tar. Run `gpuloader index --merge` again, or remove",
-        ),
+        (lambda folder: (folder / "train-0001.tar").unlink(), "its folder lacks train-0001.tar. Run `gpuloader index"),
+        (lambda folder: (folder / "train-0001.tar").rename(folder / "z.tar"), "its folder lacks train-0001.tar"),
+        (lambda folder: shutil.copy(folder / "train-0001.tar", folder / "a.tar"), "it lacks a.tar of its folder. Run"),
     ],
 )
 def test_other_names_than_its_own_are_an_error(merged: Path, change: Callable[[Path], object], says: str) -> None:
@@ -136,13 +127,13 @@ def test_a_file_of_another_name_may_name_some(merged: Path) -> None:
     for name in ("some.gpuset", "all.gpuset"):
         shards = resolve_local(str(merged / "train-000[02].tar"))
         if name == "all.gpuset":
-            with pytest.raises(IndexFileError, match=r"it lacks 2 shards .*such as train-0001\.tar, train-0003"):
+            with pytest.raises(IndexFileError, match=r"it lacks train-0001\.tar of its folder"):
                 merge_indexes(shards, merged / name)
         else:
             merge_indexes(shards, merged / name)
     assert len(samples_of(merged / "some.gpuset")) == 2
     (merged / "train-0002.tar").unlink()
-    with pytest.raises(IndexFileError, match=r"such as train-0002\.tar"):
+    with pytest.raises(IndexFileError, match=r"its folder lacks train-0002\.tar"):
         resolve_shards(merged / "some.gpuset")
 
 
