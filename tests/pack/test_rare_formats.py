@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bad_images import half, j2k_claiming, turned
+from bad_images import half, j2k_claiming
 from making import encoded, picture, write_shard
 from PIL import Image
 from verdicts import verdict
@@ -42,11 +42,6 @@ def test_it_has_the_same_pixels(image_format: str, mode: str) -> None:
     found = decoded(encoded(PICTURE.convert(mode), image_format))
     assert not isinstance(found, str)
     assert (found.mode, found.tobytes()) == (mode, PICTURE.convert(mode).tobytes())
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_no_orientation_is_applied(orientation: int) -> None:
-    assert is_good(decoded(encoded(PICTURE, "TIFF", exif=turned(orientation))))  # Pillow applies a TIFF's
 
 
 @pytest.mark.parametrize(

@@ -69,17 +69,14 @@ def check(data: bytes) -> str | np.ndarray:
         strips([PIXELS.tobytes()]),
         strips([PIXELS.tobytes()], rows=2**32 - 1),  # said by some writers
         strips(LAST_IS_SHORT, rows=20),
-        strips([PIXELS.tobytes()], t278=()),
         strips([plane.tobytes() for plane in PLANES], **PLANAR),
-        strips([part for plane in PLANES for part in rows_of(plane, 20)], rows=20, **PLANAR),
         strips([WIDE.tobytes()], **BITS_16),
         strips([zlib.compress(PIXELS.tobytes())], t259=(8,)),
-        strips([zlib.compress(plane.tobytes()) for plane in PLANES], t259=(8,), **PLANAR),
         tiles(tiles_of(PIXELS)),
         tiles([tile for plane in PLANES for tile in tiles_of(plane)], **PLANAR),
         tiles([zlib.compress(tile) for tile in tiles_of(PIXELS)], t259=(8,)),
     ],
-    ids=range(12),
+    ids=range(9),
 )
 def test_a_whole_one_comes_with_its_pixels(data: bytes) -> None:
     assert np.array_equal(check(data), PIXELS)
@@ -94,53 +91,31 @@ JPEG = encoded(PICTURE, "JPEG", subsampling="4:4:4")
         (strips(LAST_IS_SHORT[:1], rows=20), "a TIFF of 3 strips or tiles: it has the places of 1, and the sizes of 1"),
         (strips(LAST_IS_SHORT * 2, rows=20), "a TIFF of 3 strips or tiles: it has the places of 6, and the sizes of 6"),
         (
-            strips([PIXELS.tobytes()], t279=()),
-            "a TIFF of 1 strips or tiles: it has the places of 1, and the sizes of 0",
-        ),
-        (
             strips([PIXELS.tobytes()], **PLANAR),
             "a TIFF of 3 strips or tiles: it has the places of 1, and the sizes of 1",
         ),
-        (strips([PIXELS.tobytes()], t273=(), t279=()), "Pillow cannot read its header"),
         (tiles(tiles_of(PIXELS)[:2]), "a TIFF of 4 strips or tiles: it has the places of 2, and the sizes of 2"),
-        (
-            tiles(tiles_of(PLANES[0]), **PLANAR),
-            "a TIFF of 12 strips or tiles: it has the places of 4, and the sizes of 4",
-        ),
         (strips([plane.tobytes() for plane in WIDE_PLANES], **BITS_16, **PLANAR), "a TIFF of 3 planes with 16 bits"),
-        (tiles(tiles_of(WIDE_PLANES[0]), **BITS_16, **PLANAR), "a TIFF of 3 planes with 16 bits per sample"),
-        # As many as there must be, with less in them.
         (strips([PIXELS.tobytes()], sizes=[0]), "strip or tile 0 has less than its 64x48 pixels"),
         (strips([PIXELS.tobytes()], sizes=[PIXELS.nbytes - 1]), "strip or tile 0 has less than its 64x48 pixels"),
         (strips([*LAST_IS_SHORT[:2], LAST_IS_SHORT[2][:-1]], rows=20), "strip or tile 2 has less than its 64x8 pixels"),
         (strips([PIXELS.tobytes()], t273=(2**31,)), "strip or tile 0 has less than its 64x48 pixels"),
-        (strips([PIXELS.tobytes()], **BITS_16), "strip or tile 0 has less than its 64x48 pixels"),
         (tiles([*tiles_of(PIXELS)[:3], b"x"]), "strip or tile 3 has less than its 32x32 pixels"),
-        # What libtiff notices.
         (strips([zlib.compress(WHITE * 3000)], t259=(8,)), "Pillow cannot decode it: decoder error"),
-        (strips([zlib.compress(WHITE * 3000)], t259=(32946,)), "Pillow cannot decode it: decoder error"),
         (strips([b"\x81" + WHITE], t259=(32773,)), "Pillow cannot decode it: decoder error"),
-        (strips([b"\x80\x3f\xe0\x50"], t259=(5,)), "Pillow cannot decode it: decoder error"),
-        (tiles([zlib.compress(WHITE * 99)] * 4, t259=(8,)), "Pillow cannot decode it: decoder error"),
-        # A JPEG that is narrower or lower than its strip.
         (
             strips([encoded(PICTURE.crop((0, 0, 32, HEIGHT)), "JPEG")], t259=(7,)),
             "strip or tile 0 has less than its 64",
         ),
-        (strips([encoded(PICTURE.crop((0, 0, WIDTH, 40)), "JPEG")], t259=(7,)), "strip or tile 0 has less than its 64"),
         (tiles([JPEG, JPEG, JPEG, encoded(picture(31, 32), "JPEG")], t259=(7,)), "tile 3 has less than its 32x32"),
-        (strips([b"no JPEG"], t259=(7,)), "Pillow cannot"),
-        # Nobody notices what these lack.
         (
             encoded(PICTURE.convert("1"), "TIFF", compression="group4"),
             "a TIFF with the compression 4: allowed are none",
         ),
         (strips([JPEG], t259=(6,)), "a TIFF with the compression 6: allowed are none, LZW, Deflate"),
-        (strips([JPEG], t259=(50001,)), "a TIFF with the compression 50001: allowed are none, LZW, Deflate"),
         (tiles(tiles_of(PIXELS), t322=(0,)), "in parts of 0x32"),
-        (strips([PIXELS.tobytes()], rows=0, t278=(0,)), "in parts of 64x0"),
     ],
-    ids=range(29),
+    ids=range(17),
 )
 def test_one_that_does_not_fill_its_planes_is_bad(data: bytes, cause: str) -> None:
     said = check(data)
