@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -137,45 +136,23 @@ def _quote(value: object) -> str:
 
 
 def _shard_difference(saved: object, shards: ShardSet) -> str | None:
-    """Says which shards differ from those that a state describes; None if it does not describe them."""
+    """Names the first shard that differs from those that a state describes; None if it does not describe them."""
     if not isinstance(saved, Mapping):
         return None
     count, run, digests = saved.get("count"), saved.get("run"), saved.get("digests")
     if not (is_integer(count, 1, 2**62) and is_integer(run, 1, 2**62) and isinstance(digests, str)):
         return None
     before = [digests[start : start + _DIGITS] for start in range(0, len(digests), _DIGITS)]
-    now = _digits(shards, run)
-    names = list(map(str, shards.shards))
-    if run > 1:
-        return _run_difference(count, run, before, now, names)
-    gone, new = Counter(before) - Counter(now), Counter(now) - Counter(before)
-    if not gone and not new:
-        moved = [name for name, was, here in zip(names, before, now) if was != here]
-        return f"the same shards in another order; moved are {_list(moved)}" if moved else "other samples"
-    lacking = [str(number) for number, digits in enumerate(before) if digits in gone]
-    added = [name for name, digits in zip(names, now) if digits in new]
-    return "; ".join(
-        [
-            f"it had {counted(count, 'shard')}, this loader has {len(now)}",
-            *([f"missing or changed here are the saved shards {_list(lacking)}, counted from 0"] if lacking else []),
-            *([f"new or changed here are {_list(added)}"] if added else []),
-        ]
-    )
-
-
-def _run_difference(count: int, run: int, before: Sequence[str], now: Sequence[str], names: Sequence[str]) -> str:
-    """Says the same for many shards, of which the state describes runs of so many."""
-    differ = [number for number, (was, here) in enumerate(zip_longest(before, now)) if was != here]
-    bounds = [(number * run, min((number + 1) * run, max(count, len(names))) - 1) for number in differ]
-    runs = [f"{start} to {last}" if start < last else f"{start}" for start, last in bounds]
-    first = next((names[number * run] for number in differ if number * run < len(names)), None)
-    return "; ".join(
-        [
-            f"it had {counted(count, 'shard')}, this loader has {len(names)}",
-            f"what differs is among the shards {_list(runs)}, counted from 0" if runs else "other samples",
-            *([f"the first of these here is {first}"] if first else []),
-        ]
-    )
+    both = enumerate(zip_longest(before, _digits(shards, run)))
+    first = next((number * run for number, (was, here) in both if was != here), None)
+    total = len(shards.shards)
+    lengths = f"it had {counted(count, 'shard')}, this loader has {total}"
+    if first is None:
+        return f"{lengths}; other samples"
+    last = min(first + run, max(count, total)) - 1
+    which = f"shard {first}" if last == first else f"among the shards {first} to {last}"
+    here = f"; here that is {shards.shards[first]}" if first < total else ""
+    return f"{lengths}; the first that differs is {which}, counted from 0{here}"
 
 
 def _list(parts: Sequence[str], separator: str = ", ") -> str:

@@ -215,7 +215,7 @@ def test_a_state_of_data_that_changed_is_refused_naming_the_shard(tmp_path: Path
     with loader(after, 2) as other, pytest.raises(StateError, match="or start without the state") as caught:
         other.load_state_dict(state)
     assert str(caught.value).startswith("the state was saved with other data: ")
-    assert f"new or changed here are {after}" in str(caught.value)
+    assert f"here that is {after}" in str(caught.value)
 
 
 def test_a_state_of_labels_that_changed_is_refused(tmp_path: Path) -> None:
