@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +26,6 @@ PICTURES_PER_SHARD = 300
 BATCH_SIZE = 32
 EPOCHS = 5
 PEAK_LEARNING_RATE = 6e-3
-TRAIN_SECONDS = 45.0
 
 TRAIN: Mapping[str, Any] = {"imagenet_train": {"RandomResizedCrop": {"size": 96, "scale": [0.35, 1.0]}}}
 EVALUATE: Mapping[str, Any] = {"imagenet_eval": {"Resize": {"size": 110}, "CenterCrop": {"size": 96}}}
@@ -80,8 +77,12 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
     train, val = _make_shards(folder, seed)
     training: dict[str, Any] = {"preset": TRAIN, "seed": seed}
     with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:
-        with _half_of_the_threads():
-            net = _train(loader, seed)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(
+            max(1, threads // 2)
+        )  # so that the loader has the rest: with more, they wait for each other
+        net = _train(loader, seed)
+        torch.set_num_threads(threads)
         stats = loader.stats()
     with GPULoader(val, BATCH_SIZE, device_id, preset=EVALUATE, output="dict") as loader:
         predicted, truth, evaluated = _predict(net, loader)
@@ -109,17 +110,6 @@ def _make_shards(folder: Path, seed: int) -> tuple[list[Path], list[Path]]:
         return write(TRAIN_FOLDER, TRAIN_PICTURES, seed), write(VAL_FOLDER, VAL_PICTURES, seed + 1)
 
 
-@contextmanager
-def _half_of_the_threads() -> Iterator[None]:
-    """Gives torch half of the threads, so that the loader has the rest: with more, threads wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, threads // 2))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def stage(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
     """Makes a stage from (B, inputs, H, W) to (B, outputs, H / 2 / stride, W / 2 / stride)."""
     return nn.Sequential(
@@ -143,45 +133,29 @@ def small_net(classes: int = 10) -> nn.Module:
     )
 
 
-def learning_rate(done: float) -> float:
-    """Returns the rate at this share of the training: it rises in the first third, then falls to nearly zero."""
-    return PEAK_LEARNING_RATE * min(3 * done, 1.5 * (1 - done))
-
-
 def _train(loader: GPULoader, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     net = small_net(len(CLASSES)).to(loader.device)
     optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK_LEARNING_RATE, total_steps=EPOCHS * len(loader))
     criterion = nn.CrossEntropyLoss()
-    steps = EPOCHS * len(loader)
-    before, loss_sum, right = loader.stats(), 0.0, 0
     with progress_bar(sys.stderr.isatty()) as bar:
-        task = bar.add_task("training", total=steps)
-        for step, (images, labels) in enumerate(chain.from_iterable(repeat(loader, EPOCHS)), start=1):
-            now = loader.stats()
-            # On a slow machine the time counts, so that the rate falls at the end there, too.
-            done = max(step / steps, now.elapsed_seconds / TRAIN_SECONDS)
-            optimizer.param_groups[0]["lr"] = learning_rate(min(done, 1 - 1 / steps))
-            scores = net(images)
-            loss = criterion(scores, labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            bar.advance(task)
-            loss_sum += loss.item() * len(labels)
-            right += int((scores.argmax(1) == labels).sum())
-            if step % len(loader) == 0 or done >= 1:
-                seen, elapsed = now.samples - before.samples, now.elapsed_seconds - before.elapsed_seconds
-                waiting = now.waiting_seconds - before.waiting_seconds
-                say(
-                    bar,
-                    f"epoch {-(-step // len(loader))}/{EPOCHS}  loss {loss_sum / seen:.2f}  accuracy {right / seen:.0%}"
-                    f"  {seen / elapsed:.0f} images/s  waiting {waiting / elapsed:.0%}",
-                )
-                before, loss_sum, right = now, 0.0, 0
-            if done >= 1 and step < steps:
-                say(bar, f"the time is up: {now.elapsed_seconds:.0f} s, {step / len(loader):.1f} of {EPOCHS} epochs")
-                break
+        task = bar.add_task("training", total=EPOCHS * len(loader))
+        for epoch in range(1, EPOCHS + 1):
+            right = seen = 0
+            for images, labels in loader:
+                scores = net(images)
+                loss = criterion(scores, labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                bar.advance(task)
+                right += int((scores.argmax(1) == labels).sum())
+                seen += len(labels)
+            stats = loader.stats()
+            rate, waiting = stats.samples / stats.elapsed_seconds, stats.waiting_seconds / stats.elapsed_seconds
+            say(bar, f"epoch {epoch}/{EPOCHS}  accuracy {right / seen:.0%}  {rate:.0f} images/s  waiting {waiting:.0%}")
     return net
 
 

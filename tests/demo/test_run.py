@@ -12,11 +12,11 @@ from packing import samples_of
 
 from gpuloader import GPULoader
 from gpuloader.cli import main
-from gpuloader.demo import run, run_demo
+from gpuloader.demo import run
 from gpuloader.demo.pictures import CLASSES
 
 FEW = {"TRAIN_PICTURES": 64, "VAL_PICTURES": 20, "PICTURES_PER_SHARD": 32, "EPOCHS": 2}
-EPOCH = r"epoch {}/2  loss \d\.\d\d  accuracy \d+%  \d+ images/s  waiting \d+%"
+EPOCH = r"epoch {}/2  accuracy \d+%  \d+ images/s  waiting \d+%"
 
 
 @pytest.fixture
@@ -55,20 +55,6 @@ def test_it_says_where_it_is_and_what_came_out(
     ):
         assert re.fullmatch(expected, stage), stage
     assert picture.exists()
-
-
-@pytest.mark.usefixtures("_few_pictures")
-def test_when_the_time_is_up_it_stops_training_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(run, "TRAIN_SECONDS", 1e-9)
-    result = run_demo(tmp_path / "shards", tmp_path / "demo.png", None)
-    said = capsys.readouterr().err
-    assert re.search(EPOCH.format(1), said)
-    assert "epoch 2/2" not in said
-    assert "the time is up: 0 s, 0.5 of 2 epochs" in said
-    assert result.evaluated == 20
-    assert (tmp_path / "demo.png").exists()
 
 
 @pytest.mark.usefixtures("_few_pictures")
