@@ -68,7 +68,7 @@ def _options(module: str, function: str, names: tuple[str, ...]) -> Iterator[ins
         text = re.sub(r"`(\w+)`", lambda named: _flag(named[1]) if named[1] in names else named[0], texts[argument.arg])
         flags = [_flag(argument.arg)] if value is False else []
         made = typer.Argument(help=text) if default is None else typer.Option(*flags, help=text)
-        kind = Annotated[option_type(ast.unparse(argument.annotation)), made]
+        kind = Annotated[option_type(ast.unparse(argument.annotation)), made]  # type: ignore[valid-type]
         yield inspect.Parameter(argument.arg, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -156,9 +156,9 @@ def describe_shards(
     recipe, labelling = load_preset(preset), resolve_label_from(label_from)
     buckets = as_value(Sampling, "sampling", sampling or {}).buckets
     assert buckets is None or isinstance(buckets, Buckets)  # what the Sampling makes of it
-    known = resolve_bad_images(on_error).known
+    quarantine = resolve_bad_images(on_error).known
     shards = ShardSet.open(resolve_sources(tar)[0], progress)
-    bad = {} if known is None else read_quarantine(Path(known), shards)
+    bad = {} if quarantine is None else read_quarantine(Path(quarantine), shards)
     index = shards.index
     heights, widths, sizes = map(shards.column, ("height", "width", "image_size"))
     known = (heights > 0) & (widths > 0)
@@ -216,10 +216,8 @@ def _classes(shards: ShardSet, labelling: LabelFrom) -> tuple[ClassCount, ...]:
     labels = None
     if labelling.place != "cls":
         labels = make_labels(shards, labelling.place, labelling.classes, order=labelling.order)
-    if labels is None:
-        column, names = shards.column("label"), find_class_names(shards)
-    else:
-        column, names = labels.of(np.arange(len(shards))), labels.names
+    column = shards.column("label") if labels is None else labels.of(np.arange(len(shards)))
+    names: Mapping[int, str] = find_class_names(shards) if labels is None else labels.names
     found, counts = np.unique(column[~np.isin(column, (NO_LABEL, BAD_LABEL))], return_counts=True)
     return tuple(
         ClassCount(label, names.get(label), count) for label, count in zip(found.tolist(), counts.tolist(), strict=True)
