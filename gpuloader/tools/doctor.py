@@ -5,10 +5,8 @@ What torch knows of the machine, such as the driver and all packages, `python -m
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -42,7 +40,6 @@ _FEW_FILES = 1024
 _SLOW_BYTES_PER_SECOND = 100e6
 _SLOW_READS_PER_SECOND = 500.0
 _STORE_BYTES = 8 << 20
-_HARDWARE_BACKEND, _ARCH_MISMATCH = 3, 7  # NVJPEG_BACKEND_HARDWARE, NVJPEG_STATUS_ARCH_MISMATCH of nvjpeg.h
 _MORE_SHARED = "GPULoader needs none, but NCCL and torch's DataLoader do: start the container with --shm-size=8g"
 _LAUNCHERS = (
     ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
@@ -83,8 +80,6 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     findings = [_torch(torch, torch_error), _dali(dali, dali_error, flavours), _decoders()]
     if torch is not None and torch.version.cuda and len(flavours) == 1:
         findings.append(cuda_versions(torch.version.cuda, flavours[0]))
-    if torch is not None and torch.cuda.is_available() and dali is not None:
-        findings.append(Finding("JPEG engines", _jpeg_engines()))
     findings += [
         cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroup_limits().cores),
         memory(machine_memory_bytes(), cgroup_limits().memory_bytes),
@@ -177,32 +172,6 @@ def cuda_versions(torch: str, dali: str) -> Finding:
     return Finding("CUDA versions", f"torch {torch}, DALI {dali}", "warning", advice)
 
 
-def _jpeg_engines() -> str:
-    """Asks nvJPEG for the engines of the first GPU."""
-    spec = importlib.util.find_spec("nvidia")
-    folders = spec.submodule_search_locations if spec is not None else None
-    files = [file for folder in folders or () for file in Path(folder).glob("*/lib/libnvjpeg.so.*")]
-    if not files:
-        return "unknown: nvJPEG was not found"
-    try:
-        return count_jpeg_engines(ctypes.CDLL(str(files[0])))
-    except (OSError, AttributeError) as error:
-        return f"unknown: {error}"
-
-
-def count_jpeg_engines(nvjpeg: ctypes.CDLL) -> str:
-    """Says how many engines nvJPEG reports for the backend that uses them, as nvImageCodec asks it."""
-    handle, engines, per_engine = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
-    failed = nvjpeg.nvjpegCreateEx(_HARDWARE_BACKEND, None, None, 0, ctypes.byref(handle))
-    if failed:
-        return "none on GPU 0" if failed == _ARCH_MISMATCH else f"unknown: nvJPEG cannot start (status {failed})"
-    failed = nvjpeg.nvjpegGetHardwareDecoderInfo(handle, ctypes.byref(engines), ctypes.byref(per_engine))
-    nvjpeg.nvjpegDestroy(handle)
-    if failed:
-        return f"unknown: nvJPEG does not say (status {failed})"
-    return (
-        f"{engines.value}, each of {counted(per_engine.value, 'core')}, on GPU 0" if engines.value else "none on GPU 0"
-    )
 
 
 # --- the machine
