@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +18,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-import platformdirs
-
 from gpuloader.errors import ConfigError, DataError, InstallationError
 from gpuloader.helpers.cores import cgroup_limits, usable_cores
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.versions import decoder_versions
 from gpuloader.loading.world import World
-from gpuloader.shards import Folder, LocalShard, Tar, index_file, resolve_shards
+from gpuloader.shards import Folder, LocalShard, Tar, resolve_shards
 from gpuloader.shards.remote import RemoteShard
 from gpuloader.tools.disk import measure_disk
 
@@ -76,12 +73,10 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     findings += [
         cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroup_limits().cores),
         _kernels(),
-        _writable("cache folder", platformdirs.user_cache_path("gpuloader"), "set XDG_CACHE_HOME to a folder that is"),
         processes(os.environ),
     ]
     if local:
-        advice = "make the indexes elsewhere, or they are made at each start"
-        findings += [_writable("index folder", index_file(local[0]).parent, advice), _disk(local)]
+        findings.append(_disk(local))
     return (*findings, *map(store, remote[:1]))
 
 
@@ -183,15 +178,6 @@ def _kernels() -> Finding:
         return Finding("kernels", found, "failure", advice)
     variants = ", ".join(library.runnable_variants())
     return Finding("kernels", f"compiled for {platform.machine()}; this processor runs {variants}")
-
-
-def _writable(name: str, folder: Path, advice: str) -> Finding:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return Finding(name, str(folder))
-    except OSError as error:
-        return Finding(name, f"{folder} cannot be written to: {error.strerror}", "warning", advice)
 
 
 # --- the environment

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.text import counted
-from gpuloader.loading.arguments import VALUES
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
 from gpuloader.recipe import load_preset
@@ -92,14 +90,3 @@ def images_of(batch: object) -> Iterator[torch.Tensor]:
             yield from images_of(value)
         elif isinstance(value, torch.Tensor) and value.ndim >= 3:
             yield value
-
-
-def as_yaml(value: Any) -> Any:  # noqa: ANN401
-    """Returns paths as text, tuples as lists, and the loader's values as mappings, because YAML has only these."""
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, tuple(VALUES.values())):
-        return {name: as_yaml(each) for name, each in vars(value).items()}
-    if isinstance(value, Mapping):
-        return {name: as_yaml(each) for name, each in value.items()}
-    return [as_yaml(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -90,7 +90,7 @@ def test_cuda_versions_go_together(torch: str, dali: str, status: str, advice: s
 def test_all_is_looked_at_and_what_is_not_ok_has_advice(data: list[Path]) -> None:
     findings = examine(data)
     names = [finding.name for finding in findings]
-    for name in ("torch", "DALI", "cores", "kernels", "processes", "index folder", "disk"):
+    for name in ("torch", "DALI", "cores", "kernels", "processes", "disk"):
         assert names.count(name) == 1, name
     assert all(finding.found for finding in findings)
     assert all(bool(finding.advice) == (finding.status != "ok") for finding in findings)
