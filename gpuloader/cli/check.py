@@ -47,7 +47,5 @@ def _print(result: CheckResult) -> None:
         say(f"{fault.shard}: {fault.kind}: {where}{fault.cause}")
     if result.left_out_count:
         counts["left out"] = result.left_out_count  # also those that are not listed
-    if result.jpegs:
-        say(f"seekable: {result.seekable:,} of {counted(result.jpegs, 'JPEG')}")
     wrong = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
     say(f"{counted(result.samples, 'sample')} in {counted(result.shards, 'shard')}: {wrong or 'all is well'}")

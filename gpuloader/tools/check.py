@@ -96,7 +96,6 @@ class CheckResult:
 
     Attributes:
         shards, samples: how many were checked; broken shards count with the samples before the damage.
-        jpegs, seekable: how many images are JPEGs, and how many of these are seekable, by their headers.
         faults: by kind and by sample. Of members left out, the first 1,000 of each shard; of components that samples
             lack, at most 20, those that fewest lack.
         left_out_count: how many members are in no sample.
@@ -104,8 +103,6 @@ class CheckResult:
 
     shards: int
     samples: int
-    jpegs: int
-    seekable: int
     faults: tuple[Fault, ...]
     left_out_count: int
 
@@ -192,12 +189,9 @@ def _report(
         if isinstance(folder := shard.path, Folder)
         for number in folder.files_at(shard.index.column("component_offset")[_second_pictures(shard)]).tolist()
     ]
-    jpegs, seekable = (sum(shard.index.counts[name] for shard in shards) for name in ("jpegs", "seekable"))
     return CheckResult(
         shards=len(shards),
         samples=sum(len(shard.index) for shard in shards),
-        jpegs=jpegs,
-        seekable=seekable,
         faults=(
             *(Fault("bad", *located[sample], bad[sample], sample=sample) for sample in sorted(bad)),
             *(_broken(shard, shard.damage) for shard in shards if shard.damage is not None),
