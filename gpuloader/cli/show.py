@@ -78,8 +78,7 @@ def show(
 
 
 def _print(shown: Shown) -> None:
-    drawn = f"{counted(len(shown.samples), 'sample')} in {counted(len(shown.epochs), 'version')}"
-    say(f"{shown.picture}: {drawn}, {shown.width} x {shown.height} pixels")
+    say(f"{shown.picture}: {counted(len(shown.samples), 'sample')}")
     if shown.mix_left_out:
         say("the recipe's MixUp and CutMix are left out")
     for name, cause in shown.targets_left_out.items():

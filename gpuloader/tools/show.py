@@ -84,11 +84,6 @@ class Shown:
 
     Attributes:
         picture: its path.
-        width, height: of the picture in pixels.
-        preset: the recipe's name.
-        seed: of the draws.
-        epochs: whose draws are shown.
-        device: where the images were made.
         mix_left_out: whether training would mix the images shown with others.
         targets_left_out: name -> why this target cannot follow the recipe.
         samples: those shown, in order.
@@ -96,12 +91,6 @@ class Shown:
     """
 
     picture: Path
-    width: int
-    height: int
-    preset: str
-    seed: int
-    epochs: tuple[int, ...]
-    device: str
     mix_left_out: bool
     targets_left_out: Mapping[str, str]
     samples: tuple[Sample, ...]
@@ -402,12 +391,6 @@ def show(
     sheet.image.save(picture, quality=90)  # of JPEG
     return Shown(
         picture=picture,
-        width=sheet.image.width,
-        height=sheet.image.height,
-        preset=name,
-        seed=seed,
-        epochs=tuple(range(versions)),
-        device=gallery.device,
         mix_left_out=compose.mix is not None,
         targets_left_out=left_out,
         samples=tuple(chosen),
