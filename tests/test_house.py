@@ -55,7 +55,7 @@ PUBLIC = {
         bench
     """,
     "gpuloader.tools.check": """
-        CheckResult check_shards
+        CheckResult Fault check_shards
     """,
     "gpuloader.tools.info": """
         Info describe_shards

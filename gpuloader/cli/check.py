@@ -40,29 +40,12 @@ def check(
 
 
 def _print(result: CheckResult) -> None:
-    for bad in result.bad:
-        say(f"{bad.shard}: bad: {bad.key!r}{at_byte(bad.offset)}: {bad.cause}")
-    for broken in result.broken:
-        before = counted(broken.samples, "sample")
-        say(f"{broken.shard}: broken: {broken.problem} at byte {broken.offset}; before it, {before}")
-    for stray in result.stray:
-        say(f"{stray.shard}: left out: {stray.name!r}{at_byte(stray.offset)}: {stray.why}")
-    for lacking in result.lacking:
-        more = f", and {lacking.samples - 1:,} more" if lacking.samples > 1 else ""
-        say(f"{lacking.shard}: lacks .{lacking.extension}, which others have: {lacking.key!r}{more}")
-    for each in result.wrong:
-        say(f"{each.shard}: {each.problem}: {each.key!r}{at_byte(each.offset)}: {each.said}")
-    if result.jpegs:
-        say(f"seekable: {result.seekable:,} of {counted(result.jpegs, 'JPEG')}")
-    counts = {
-        "bad samples": len(result.bad),
-        "broken shards": len(result.broken),
-        "members left out": result.stray_count,
-        **{f"samples without .{lacking.extension}": lacking.samples for lacking in result.lacking},
-        **{
-            f"samples with {problem}": count
-            for problem, count in Counter(each.problem for each in result.wrong).items()
-        },
-    }
-    wrong = ", ".join(f"{what} {count:,}" for what, count in counts.items() if count)
+    counts: Counter[str] = Counter()
+    for fault in result.faults:
+        counts[fault.kind] += fault.samples
+        where = f"{fault.key!r}{at_byte(fault.offset)}: " if fault.key else ""
+        say(f"{fault.shard}: {fault.kind}: {where}{fault.cause}")
+    if result.left_out_count:
+        counts["left out"] = result.left_out_count  # also those that are not listed
+    wrong = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
     say(f"{counted(result.samples, 'sample')} in {counted(result.shards, 'shard')}: {wrong or 'all is well'}")

@@ -15,8 +15,6 @@ from gpuloader.helpers.text import counted
 if TYPE_CHECKING:
     from gpuloader.pack import PackResult
 
-_STAYS = "jpegtran refused them or warned, something follows their end, or their pixels would change"
-
 
 @from_tool(
     "gpuloader.pack.packing.pack",
@@ -48,8 +46,5 @@ def _print(result: PackResult) -> None:
     total = len(result.shards) + len(result.missing)
     shards = f"{len(result.shards):,} of {counted(total, 'shard')}"
     say(f"{counted(result.samples, 'sample')} in {shards}, {result.bytes:,} bytes")
-    if result.jpegs and result.seekable is not None:
-        others = f"; the others stay as they were: {_STAYS}" if result.seekable < result.jpegs else ""
-        say(f"seekable: {result.seekable:,} of {counted(result.jpegs, 'JPEG')}{others}")
     if result.missing:
         say(f"still missing: {', '.join(result.missing[:5])}{' ...' if len(result.missing) > 5 else ''}")

@@ -57,18 +57,15 @@ def show(
 
     Example: gpuloader show train.yaml
     """
-    from gpuloader.tools.show_arguments import as_recipe, check_picture, check_shown
-
     loader = loader_of(context, "preset", "seed", "label_from")
     common: dict[str, Any] = {
-        "preset": as_recipe(loader["preset"]),
+        "preset": loader["preset"],
         "overrides": _overrides(changes or []),
         "seed": loader["seed"],
         "label_from": loader["label_from"],
         "fields": loader.get("fields"),
         "device_id": chosen_device(cpu, loader.get("device_id")),
     }
-    check_shown(loader["tar"], common["preset"], common["overrides"], common["seed"])
     if serve:
         from gpuloader.tools.serve import serve as serve_page
 
@@ -77,13 +74,11 @@ def show(
         )
         return
     samples: list[int | str] | int = [*(ids or []), *(keys or [])] or count
-    check_picture(output, samples, context.params["versions"], context.params["columns"])
     finish(run(loader["tar"], output, samples=samples, **common), as_json, _print)
 
 
 def _print(shown: Shown) -> None:
-    drawn = f"{counted(len(shown.samples), 'sample')} in {counted(len(shown.epochs), 'version')}"
-    say(f"{shown.picture}: {drawn}, {shown.width} x {shown.height} pixels")
+    say(f"{shown.picture}: {counted(len(shown.samples), 'sample')}")
     if shown.mix_left_out:
         say("the recipe's MixUp and CutMix are left out")
     for name, cause in shown.targets_left_out.items():

@@ -10,7 +10,6 @@ import torch
 from torch.utils.data import default_collate
 
 from gpuloader.errors import ConfigError, describe
-from gpuloader.helpers.late_imports import import_late
 from gpuloader.helpers.text import counted
 
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -29,10 +28,6 @@ class VisionDataCollator:
         normalize: whether to normalise to mean 0 and standard deviation 1.
         mean: one for each channel, in [0, 1]; None uses ImageNet's. Images of one channel use the average of three.
         std: the same for the standard deviation.
-        preset: a recipe of this library, as a `GPULoader` takes it: it decodes bytes of files, takes images of
-            any sizes, and normalises. torch's random numbers decide its draws, as for torchvision's transforms.
-        device_id: the GPU that runs the preset, or the CPU, as a `GPULoader` takes it. In a worker process of a
-            DataLoader, "auto" is the CPU. A DataLoader whose batches are on a GPU needs `pin_memory=False`.
 
     Raises:
         ConfigError: samples without images, images that cannot be stacked, or invalid arguments.
@@ -43,14 +38,7 @@ class VisionDataCollator:
         normalize: bool = True,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
-        *,
-        preset: Any = None,  # noqa: ANN401 - AnyPreset, of a module that imports DALI
-        device_id: Any = "auto",  # noqa: ANN401 - AnyDevice
     ) -> None:
-        if preset is not None and not (normalize is True and mean is None and std is None):
-            raise ConfigError("preset: it has its own Normalize; leave normalize, mean and std out")
-        if preset is None and device_id not in ("auto", None):
-            raise ConfigError(f"device_id={device_id!r}: it is for preset=, which is missing")
         self._mean = _IMAGENET[0] if mean is None else mean
         self._std = _IMAGENET[1] if std is None else std
         if len(self._mean) != len(self._std) or not all(value > 0 for value in self._std):
@@ -58,8 +46,6 @@ class VisionDataCollator:
                 f"mean={mean!r}, std={std!r}: allowed is a number for each channel in both, and std above 0"
             )
         self._normalize = normalize
-        self._compose = None if preset is None else import_late("gpuloader.compose").Compose.load(preset)
-        self._device_id = device_id
 
     def __call__(self, batch: Sequence[Any]) -> dict[str, Any]:
         samples = [
@@ -68,14 +54,14 @@ class VisionDataCollator:
         images = [_of(sample, _IMAGES) for sample in samples]
         labelled = any(name in samples[0] for name in _LABELS)
         labels = {"labels": default_collate([_of(sample, _LABELS) for sample in samples])} if labelled else {}
-        return {"pixel_values": self._stack(images) if self._compose is None else self._run(images), **labels}
+        return {"pixel_values": self._stack(images), **labels}
 
     def _stack(self, images: Sequence[Any]) -> torch.Tensor:
         tensors = [_as_tensor(image) for image in images]
         if len(shapes := sorted({tuple(tensor.shape) for tensor in tensors})) > 1:
             raise ConfigError(
-                f"images of shapes {shapes[:5]} cannot be stacked: resize them in the dataset, or give the collator "
-                f'a preset, such as preset="imagenet_eval"'
+                f"images of shapes {shapes[:5]} cannot be stacked: resize them in the dataset, or decode files with "
+                f"gpuloader.Compose.load"
             )
         pixels = torch.stack(tensors)
         if not self._normalize:
@@ -89,11 +75,6 @@ class VisionDataCollator:
                 f"images have {counted(channels, 'channel')}, mean and std have {len(mean)}: give one for each"
             )
         return (pixels - mean[:, None, None]) / std[:, None, None]
-
-    def _run(self, images: Sequence[Any]) -> torch.Tensor | list[torch.Tensor]:
-        assert self._compose is not None
-        seed = int(torch.randint(2**63 - 1, ())) if self._compose.random else 0
-        return self._compose([_as_file_or_array(image) for image in images], seed=seed, device_id=self._device_id)
 
 
 def _of(sample: Mapping[str, Any], names: Sequence[str]) -> Any:  # noqa: ANN401
@@ -110,16 +91,8 @@ def _as_tensor(image: Any) -> torch.Tensor:  # noqa: ANN401
         if array.dtype != np.uint8 or array.ndim not in (2, 3):
             raise ConfigError(
                 f"an image is {describe(image)}: allowed are tensors (C, H, W), uint8 arrays (H, W, C) and Pillow "
-                f"images; for the bytes of files, give the collator a preset"
+                f"images; gpuloader.Compose.load decodes the bytes of files"
             )
         image = torch.from_numpy(array.reshape(*array.shape[:2], -1)).permute(2, 0, 1)
     image = torch.as_tensor(image)
     return image / 255 if image.dtype == torch.uint8 else image.float()
-
-
-def _as_file_or_array(image: Any) -> Any:  # noqa: ANN401
-    """Converts an image to a form that `Compose` takes; Hugging Face has files as {"bytes": ...}."""
-    image = image["bytes"] if isinstance(image, Mapping) else image
-    if isinstance(image, torch.Tensor):
-        image = image.permute(1, 2, 0).numpy()
-    return image if isinstance(image, (bytes, np.ndarray)) else np.array(image.convert("RGB"))

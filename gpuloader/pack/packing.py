@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError, describe
 from gpuloader.helpers.atomic_files import remove_leftovers, write_once
-from gpuloader.helpers.progress import follow, progress_bar
+from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
 from gpuloader.images.jpegtran import find_version
@@ -26,11 +25,9 @@ from gpuloader.pack.writing import LeftOutPicture, ShardTask, read_left_out, wri
 from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_list, listed_names, read_class_names
 from gpuloader.shards.paths import user_path
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
-from gpuloader.shards.scan import scan
 
 MANIFEST = "pack-{prefix}.json"
 LEFT_OUT = "left_out"
-_COUNTING_THREADS = 8
 _COPYING = {
     "s3": "`aws s3 cp --recursive FOLDER s3://...`",
     "gs": "`gcloud storage cp --recursive FOLDER gs://...`",
@@ -52,8 +49,6 @@ class PackResult:
         left_out: the bad pictures, which are in no finished shard.
         passed_over: how many files or members of the source belong to no sample, such as a README.
         classes: the classes' names, as in classes.json; None if labels are bare numbers.
-        jpegs, seekable: with `seekable`, how many JPEGs are in the finished shards, and how many of them are seekable;
-            the others stayed as they are, because they could lose anything. Otherwise None.
     """
 
     destination: Path
@@ -65,8 +60,6 @@ class PackResult:
     left_out: tuple[LeftOutPicture, ...]
     passed_over: int
     classes: tuple[str, ...] | None
-    jpegs: int | None
-    seekable: int | None
 
 
 def pack(
@@ -174,7 +167,7 @@ def pack(
         shown = bar.add_task("packing", total=sum(len(task.keys) for task in tasks))
         for count in run(write_shard, tasks, workers, ray):
             bar.advance(shown, count)
-    return _result(folder, opened, shards, len(tasks), seekable, progress)
+    return _result(folder, opened, shards, len(tasks))
 
 
 def _local(destination: str | os.PathLike[str]) -> Path:
@@ -186,14 +179,7 @@ def _local(destination: str | os.PathLike[str]) -> Path:
     return user_path(destination).absolute()
 
 
-def _result(
-    folder: Path,
-    source: OpenedSource,
-    shards: Sequence[PlannedShard],
-    written: int,
-    seekable: bool,
-    progress: bool,
-) -> PackResult:
+def _result(folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], written: int) -> PackResult:
     finished = _finished(folder)
     done = [shard for shard in shards if shard.name in finished]
     left_out = [picture for shard in done for picture in read_left_out(_left_out_file(folder, shard.name))]
@@ -202,7 +188,6 @@ def _result(
         raise NoSamplesError(
             f"none of {counted(len(left_out), 'picture')} is good: {left_out[0].name}: {left_out[0].why}"
         )
-    counts = _count_jpegs([folder / shard.name for shard in done], progress) if seekable else (None, None)
     return PackResult(
         destination=folder,
         shards=tuple(shard.name for shard in done),
@@ -213,17 +198,7 @@ def _result(
         left_out=tuple(left_out),
         passed_over=source.left_out_count,
         classes=source.classes,
-        jpegs=counts[0],
-        seekable=counts[1],
     )
-
-
-def _count_jpegs(shards: Sequence[Path], progress: bool) -> tuple[int, int]:
-    """Counts the JPEGs in shards, and the seekable ones, by their indexes: others may have written the shards."""
-    with ThreadPoolExecutor(_COUNTING_THREADS) as threads:
-        counting = [threads.submit(lambda shard: scan(shard).counts, shard) for shard in shards]
-        counts = [each.result() for each in follow(counting, "counting seekable JPEGs", progress)]
-    return sum(each["jpegs"] for each in counts), sum(each["seekable"] for each in counts)
 
 
 def _open(

@@ -29,11 +29,10 @@ from gpuloader.plan import Cursor
 from gpuloader.shards import Arena
 from gpuloader.tools.bench_plot import check_plotting, draw_plot
 from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, StageFigures
-from gpuloader.tools.limits import Cost, Setup, Stage, cpu_shares, what_limits
+from gpuloader.tools.limits import Cost, Stage, cpu_shares, what_limits
 from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.measuring import (
     Batches,
-    as_yaml,
     count_samples,
     fitting_batch_size,
     load_epochs,
@@ -101,7 +100,7 @@ def bench(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=machine,
         data=data,
-        settings={"tar": as_yaml(tar), "batch_size": batch_size, **as_yaml(arguments), "seconds": seconds},
+        settings={"tar": tar, "batch_size": batch_size, **arguments, "seconds": seconds},
         devices=tuple(measured),
     )
     if plot is not None:
@@ -136,16 +135,6 @@ def _measure_device(
             bar.advance(task)
     shares = cpu_shares(costs)
     titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, crop, flip, normalise"}
-    setup = Setup(
-        on_gpu,
-        data.fits_in_memory,
-        data.decoded,
-        data.not_seekable,
-        run.plan.source.shuffle,
-        run.num_threads,
-        machine.cores,
-        bool(run.shards.folders),
-    )
     return DeviceFigures(
         device=str(loader.device),
         num_threads=run.num_threads,
@@ -153,8 +142,22 @@ def _measure_device(
             StageFigures(stage, titles[stage], 1000 / cost.seconds, cost.cpu_seconds, shares[stage])
             for stage, cost in costs.items()
         ),
-        limit=what_limits(costs, setup),
+        limit=what_limits(
+            costs,
+            on_gpu,
+            stronger=_stronger(on_gpu, run.num_threads, machine.cores),
+            block=run.plan.source.shuffle == "full" and not data.fits_in_memory,
+            decoded=data.decoded,
+            not_seekable=data.jpegs - data.seekable > data.images / 2,
+            small_files=bool(run.shards.folders),
+        ),
     )
+
+
+def _stronger(on_gpu: bool, threads: int, cores: int) -> str:
+    if on_gpu:
+        return "larger batches and other thread counts (`Decoder(num_threads=)`)"
+    return f"more threads ({threads} of {cores} cores decode) or a GPU" if threads < cores else "more cores or a GPU"
 
 
 def _first_steps(run: Run, seconds: float) -> list[Cursor]:

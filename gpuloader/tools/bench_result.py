@@ -68,11 +68,6 @@ class DataFacts:
     seekable: int
     fits_in_memory: bool
 
-    @property
-    def not_seekable(self) -> bool:
-        """Whether most of the images are JPEGs that are not seekable."""
-        return self.jpegs - self.seekable > self.images / 2
-
 
 @dataclass(frozen=True)
 class BenchResult:

@@ -19,6 +19,7 @@ from gpuloader.errors import TarError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.read_ahead import ReadAhead
+from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
@@ -48,96 +49,45 @@ from gpuloader.shards.index import LEFT_OUT_KEPT
 from gpuloader.shards.pictures import ARRAY_EXTENSION, is_picture
 from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, open_remote
 from gpuloader.shards.shard_set import Location
-from gpuloader.tools.check_targets import Problem, TargetCheck
-from gpuloader.tools.decoder_process import Decoding, runs
+from gpuloader.tools.check_targets import TargetCheck
+from gpuloader.tools.decoder_process import DecoderProcess, runs
 from gpuloader.tools.outputs import check_output
 
-__all__ = ["CheckResult", "check_shards"]
+__all__ = ["CheckResult", "Fault", "check_shards"]
 
 _IMAGES_PER_THREAD = 16
 _READ_BYTES = 64 << 20
 _SCANNING_THREADS = 8
 _MOST_LACKING = 20
 
-_Wrong: TypeAlias = list[tuple[Problem, str]]
-"""What is wrong with the targets of a sample."""
+_Wrong: TypeAlias = list[tuple[str, str]]
+"""What is wrong with the targets of a sample: kinds of faults, and causes."""
 
 
 @dataclass(frozen=True)
-class BadSample:
-    """A sample that training would fail on: its id, its shard, its key, the byte offset of its image, and the cause.
+class Fault:
+    """Something that is wrong with some shards.
 
-    The id is its number in the shards that were checked, from 0 on. In a folder of pictures, the shard is the picture's
-    file, and the offset 0.
+    Attributes:
+        kind: "bad": training would fail on the sample, as its image cannot be decoded, a field cannot be parsed, or it
+            is cut off by the end of a cut shard. "broken": the shard is a damaged tar. "left out": a member is in no
+            sample; in a folder also a second picture of a sample. "lacks .EXTENSION": samples lack a component that
+            others have. "boxes outside", "unknown labels" or "another size": targets that cannot be right.
+        shard: its path; for a bad sample of a folder, that of the picture.
+        key: of the sample, the first one that lacks a component; a member's name; "" for a broken shard.
+        offset: of the image, of the member or of the damage in bytes; 0 in a folder.
+        cause: in words.
+        samples: how many have this fault.
+        sample: its number in the shards that were checked, from 0 on; None if the fault is not of one sample.
     """
 
-    sample: int
+    kind: str
     shard: str
     key: str
     offset: int
     cause: str
-
-
-@dataclass(frozen=True)
-class BrokenShard:
-    """A shard that is a damaged tar.
-
-    Attributes:
-        shard: its path.
-        offset: byte offset at which reading it stopped.
-        problem: what was found there.
-        samples: the number of samples before it.
-    """
-
-    shard: str
-    offset: int
-    problem: str
-    samples: int
-
-
-@dataclass(frozen=True)
-class LeftOutMember:
-    """A member of a shard that is in no sample: its name, the byte offset of its data (0 in a folder), and why."""
-
-    shard: str
-    name: str
-    offset: int
-    why: str
-
-
-@dataclass(frozen=True)
-class WrongTarget:
-    """A sample that training delivers with targets that cannot be right.
-
-    Attributes:
-        sample, shard, key, offset: as in `BadSample`.
-        problem: "boxes outside" of its image, by more than a pixel or wholly; "unknown labels", which is not in
-            `classes.json`; or "another size": the `width` and `height` beside the annotations are not the image's.
-        said: the first such box and the numbers, in words.
-    """
-
-    sample: int
-    shard: str
-    key: str
-    offset: int
-    problem: Problem
-    said: str
-
-
-@dataclass(frozen=True)
-class Lacking:
-    """A component that some samples have beside their image, and others lack.
-
-    Attributes:
-        extension: the component's, without the dot.
-        samples: how many samples lack it.
-        shard, key: the first of these.
-    """
-
-    extension: str
-    samples: int
-    shard: str
-    key: str
+    samples: int = 1
+    sample: int | None = None
 
 
 @dataclass(frozen=True)
@@ -146,30 +96,23 @@ class CheckResult:
 
     Attributes:
         shards, samples: how many were checked; broken shards count with the samples before the damage.
-        jpegs, seekable: how many images are JPEGs, and how many of these are seekable, by their headers.
-        bad: the samples whose images cannot be decoded or whose fields cannot be parsed, or that are cut off by the end
-            of a cut shard.
-        broken: the shards that are damaged tars.
-        stray: members that are in no sample, the first 1,000 of each shard; `stray_count` counts all. In a folder also
-            pictures that are second ones of their samples, with extensions that are no field's.
-        lacking: the components that some samples lack and others have; at most 20, those that fewest lack.
-        wrong: the samples with targets that cannot be right, by sample; a sample may have several problems.
+        faults: by kind and by sample. Of members left out, the first 1,000 of each shard; of components that samples
+            lack, at most 20, those that fewest lack.
+        left_out_count: how many members are in no sample.
     """
 
     shards: int
     samples: int
-    jpegs: int
-    seekable: int
-    bad: tuple[BadSample, ...]
-    broken: tuple[BrokenShard, ...]
-    stray: tuple[LeftOutMember, ...]
-    stray_count: int
-    lacking: tuple[Lacking, ...]
-    wrong: tuple[WrongTarget, ...]
+    faults: tuple[Fault, ...]
+    left_out_count: int
 
     @property
     def all_well(self) -> bool:
-        return not (self.bad or self.broken or self.stray_count or self.lacking or self.wrong)
+        return not self.faults
+
+    def of(self, kind: str) -> list[Fault]:
+        """Returns the faults of this kind."""
+        return [fault for fault in self.faults if fault.kind == kind]
 
 
 def check_shards(
@@ -236,33 +179,39 @@ def _report(
 ) -> CheckResult:
     """Returns what was found, by sample and by shard."""
     left_out = [
-        LeftOutMember(str(shard.path), item.name, 0 if isinstance(shard.path, Folder) else item.offset, item.why)
+        Fault("left out", str(shard.path), item.name, 0 if isinstance(shard.path, Folder) else item.offset, item.why)
         for shard in shards
         for item in shard.index.left_out
     ]
     second = [
-        LeftOutMember(str(folder), f"./{folder.listing.name(number)}", 0, "its key has another picture, its image")
+        Fault("left out", str(folder), f"./{folder.listing.name(number)}", 0, "its key has another picture, its image")
         for shard in shards
         if isinstance(folder := shard.path, Folder)
         for number in folder.files_at(shard.index.column("component_offset")[_second_pictures(shard)]).tolist()
     ]
-    jpegs, seekable = (sum(shard.index.counts[name] for shard in shards) for name in ("jpegs", "seekable"))
     return CheckResult(
         shards=len(shards),
         samples=sum(len(shard.index) for shard in shards),
-        jpegs=jpegs,
-        seekable=seekable,
-        bad=tuple(BadSample(sample, *where, bad[sample]) for sample, where in located.items() if sample in bad),
-        broken=tuple(
-            BrokenShard(str(shard.path), shard.damage.offset, shard.damage.problem, len(shard.index))
-            for shard in shards
-            if shard.damage is not None
+        faults=(
+            *(Fault("bad", *located[sample], bad[sample], sample=sample) for sample in sorted(bad)),
+            *(_broken(shard, shard.damage) for shard in shards if shard.damage is not None),
+            *left_out,
+            *second[:LEFT_OUT_KEPT],
+            *_lacking(shards),
+            *(
+                Fault(kind, *located[sample], said, sample=sample)
+                for sample, found in wrong.items()
+                for kind, said in found
+            ),
         ),
-        stray=(*left_out, *second[:LEFT_OUT_KEPT]),
-        stray_count=sum(shard.index.left_out_count.item(0) for shard in shards) + len(second),
-        lacking=_lacking(shards),
-        wrong=tuple(WrongTarget(sample, *located[sample], *each) for sample, found in wrong.items() for each in found),
+        left_out_count=sum(shard.index.left_out_count.item(0) for shard in shards) + len(second),
     )
+
+
+def _broken(shard: _Shard, damage: TarError) -> Fault:
+    before = counted(len(shard.index), "sample")
+    cause = f"{damage.problem} at byte {damage.offset}; before it, {before}"
+    return Fault("broken", str(shard.path), "", damage.offset, cause)
 
 
 @dataclass(frozen=True)
@@ -315,10 +264,10 @@ def _find(
     batch_size = threads * _IMAGES_PER_THREAD
     bad: dict[int, str] = dict(shards.too_large)
     wrong: dict[int, _Wrong] = {}
-    with progress_bar(progress) as bar, Decoding(batch_size, threads, device_id) as decoding:
+    with progress_bar(progress) as bar, DecoderProcess(batch_size, threads, device_id) as decoder:
         task = bar.add_task("checking images", total=len(shards))
         for samples, images in _read(shards, runs(shards.column("image_size").tolist(), batch_size, _READ_BYTES)):
-            bad = {samples[row]: cause for row, cause in decoding.bad(images).items()} | bad
+            bad = {samples[row]: cause for row, cause in decoder.bad(images).items()} | bad
             for sample, image in zip(samples, images):
                 if targets is None or sample in bad:
                     continue
@@ -357,7 +306,7 @@ def _cut(shard: _Shard) -> str | None:
     return f"the shard is cut after it, and it lacks .{', .'.join(missing)}" if missing else None
 
 
-def _lacking(shards: Sequence[_Shard]) -> tuple[Lacking, ...]:
+def _lacking(shards: Sequence[_Shard]) -> Iterator[Fault]:
     """Finds the components that some samples lack. It counts all extensions at once: a tar may have very many."""
     having: Counter[str] = Counter()
     beside: set[str] = set()
@@ -370,7 +319,11 @@ def _lacking(shards: Sequence[_Shard]) -> tuple[Lacking, ...]:
         beside.update(index.extensions[number] for number in np.unique(of_component[is_beside]))
     samples = sum(len(shard.index) for shard in shards)
     lacking = sorted((samples - having[each], each) for each in beside if having[each] < samples)
-    return tuple(Lacking(each, count, *_first_without(each, shards)) for count, each in lacking[:_MOST_LACKING])
+    for count, extension in lacking[:_MOST_LACKING]:
+        found = ((shard, shard.index.rows_without(extension)) for shard in shards)
+        shard, rows = next((shard, rows) for shard, rows in found if len(rows))
+        cause = f"{count:,} of {counted(samples, 'sample')} lack it, this one first"
+        yield Fault(f"lacks .{extension}", str(shard.path), shard.index.key(int(rows[0])), 0, cause, count)
 
 
 def _are_beside(index: Index) -> NDArray[np.bool_]:
@@ -394,10 +347,3 @@ def _second_pictures(shard: _Shard) -> NDArray[np.int64]:
         if is_picture(f"1.{extension}") and not extension.endswith(ARRAY_EXTENSION)
     ]
     return np.flatnonzero(is_beside & np.isin(of_component, few))
-
-
-def _first_without(extension: str, shards: Sequence[_Shard]) -> tuple[str, str]:
-    """Returns the shard and the key of the first sample without a component of that extension; there is one."""
-    found = ((shard, shard.index.rows_without(extension)) for shard in shards)
-    shard, rows = next((shard, rows) for shard, rows in found if len(rows))
-    return str(shard.path), shard.index.key(int(rows[0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,6 @@ from gpuloader.loading.fields import Component, parse_fields
 from gpuloader.recipe import Recipe, Shape
 from gpuloader.shards import ShardSet
 from gpuloader.targets.boxes import Boxes
-
-Problem: TypeAlias = Literal["boxes outside", "unknown labels", "another size"]
 
 MOST_BEYOND_PIXELS = 1.0
 """How far a box may reach beyond its image: collections round and clip their boxes in different ways."""
@@ -41,8 +39,12 @@ class TargetCheck:
     ) -> None:
         self._shards, self._fields, self._recipe, self._names = shards, fields, recipe, names
 
-    def find(self, sample: int, stored: Shape) -> list[tuple[Problem, str]]:
-        """Returns what is wrong with a sample that training delivers; `stored` is the (height, width) of its image.
+    def find(self, sample: int, stored: Shape) -> list[tuple[str, str]]:
+        """Returns the kinds and causes of faults in a sample that training delivers.
+
+        Args:
+            sample: its number.
+            stored: the (height, width) of its image.
 
         Raises:
             Refused: a component lacks or cannot be parsed, so training counts the sample as bad.
@@ -62,7 +64,7 @@ class TargetCheck:
         content = read.get("json") if any(field.is_target for field in self._fields.values()) else None
         return [*self._in_boxes(values, size), *_other_size(content, size, stored, turned)]
 
-    def _in_boxes(self, values: Mapping[str, object], size: Shape) -> Iterator[tuple[Problem, str]]:
+    def _in_boxes(self, values: Mapping[str, object], size: Shape) -> Iterator[tuple[str, str]]:
         for name, field in self._fields.items():
             if isinstance(field, Boxes):
                 value: Any = values[name]
@@ -70,14 +72,14 @@ class TargetCheck:
                 if self._names and "labels" in value.columns:
                     yield from self._unknown(name, value.columns["labels"])
 
-    def _unknown(self, name: str, labels: NDArray[np.int64]) -> Iterator[tuple[Problem, str]]:
+    def _unknown(self, name: str, labels: NDArray[np.int64]) -> Iterator[tuple[str, str]]:
         wrong = np.flatnonzero(~np.isin(labels, list(self._names)))
         if len(wrong):
             known = f"classes.json has {counted(len(self._names), 'class', 'classes')}"
             yield "unknown labels", f"{_first(name, wrong)} has the label {labels[wrong[0]]}, but {known}"
 
 
-def _outside(name: str, boxes: NDArray[np.float64], size: Shape) -> Iterator[tuple[Problem, str]]:
+def _outside(name: str, boxes: NDArray[np.float64], size: Shape) -> Iterator[tuple[str, str]]:
     """Finds boxes that reach beyond the image by more than a pixel, or are wholly outside."""
     height, width = size
     sides = np.array([width, height])
@@ -92,7 +94,7 @@ def _outside(name: str, boxes: NDArray[np.float64], size: Shape) -> Iterator[tup
         yield "boxes outside", f"{_first(name, wrong)}, {corners}, {how} the image of {width}x{height} pixels"
 
 
-def _other_size(content: bytes | None, size: Shape, stored: Shape, turned: Shape) -> Iterator[tuple[Problem, str]]:
+def _other_size(content: bytes | None, size: Shape, stored: Shape, turned: Shape) -> Iterator[tuple[str, str]]:
     """Finds a `width` and `height` in a sample's `json` that are not those in which the recipe counts its targets."""
     document = json.loads(content or b"null")
     sides = (document.get("height"), document.get("width")) if isinstance(document, dict) else ()

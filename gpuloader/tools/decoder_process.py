@@ -27,7 +27,7 @@ MOST_ENDS = 50
 _CUDA_FAILED = 70
 
 
-class Decoding:
+class DecoderProcess:
     """The gate and the decoder of training, for whole images of all formats, with the most pixels that a recipe allows.
 
     A context manager; leaving it ends the process.
@@ -82,7 +82,7 @@ class Decoding:
     def _end(self) -> str:
         return "an error of CUDA" if self._child.end == f"exit status {_CUDA_FAILED}" else self._child.end
 
-    def __enter__(self) -> Decoding:
+    def __enter__(self) -> DecoderProcess:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,6 +1,6 @@
 """`doctor`: finds what would hold up a loader on this machine, in its packages and in its environment.
 
-What torch knows of the machine, such as the driver and all packages, `python -m torch.utils.collect_env` prints.
+`python -m torch.utils.collect_env` prints the rest: the driver, the GPUs and all packages.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import importlib.metadata
 import os
 import platform
 import re
-import resource
 import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,27 +18,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-import platformdirs
-
 from gpuloader.errors import ConfigError, DataError, InstallationError
-from gpuloader.helpers.cores import cgroup_limits, machine_memory_bytes, usable_cores
+from gpuloader.helpers.cores import cgroup_limits, usable_cores
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.versions import decoder_versions
-from gpuloader.images.jpegtran import HOW_TO_INSTALL, find_version
 from gpuloader.loading.world import World
-from gpuloader.shards import Folder, LocalShard, Tar, index_file, resolve_shards
+from gpuloader.shards import Folder, LocalShard, Tar, resolve_shards
 from gpuloader.shards.remote import RemoteShard
 from gpuloader.tools.disk import measure_disk
 
-_GB = 1e9
 _NVIDIA_PCI = "0x10de"
-_FEW_BYTES = 2e9
-_FEW_SHARED_BYTES = 1e9
-_FEW_FILES = 1024
-_SLOW_BYTES_PER_SECOND = 100e6
 _SLOW_READS_PER_SECOND = 500.0
 _STORE_BYTES = 8 << 20
-_MORE_SHARED = "GPULoader needs none, but NCCL and torch's DataLoader do: start the container with --shm-size=8g"
 _LAUNCHERS = (
     ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -82,22 +71,12 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
         findings.append(cuda_versions(torch.version.cuda, flavours[0]))
     findings += [
         cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroup_limits().cores),
-        memory(machine_memory_bytes(), cgroup_limits().memory_bytes),
-        _shared_memory(),
-        open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         _kernels(),
-        _jpegtran(),
-        _writable("cache folder", platformdirs.user_cache_path("gpuloader"), "set XDG_CACHE_HOME to a folder that is"),
         processes(os.environ),
     ]
     if local:
-        advice = "make the indexes elsewhere, or they are made at each start"
-        findings += [_writable("index folder", index_file(local[0]).parent, advice), _disk(local)]
+        findings.append(_disk(local))
     return (*findings, *map(store, remote[:1]))
-
-
-def _warning_if(wrong: bool, name: str, found: str, advice: str) -> Finding:
-    return Finding(name, found, "warning", advice) if wrong else Finding(name, found)
 
 
 # --- torch and DALI
@@ -172,8 +151,6 @@ def cuda_versions(torch: str, dali: str) -> Finding:
     return Finding("CUDA versions", f"torch {torch}, DALI {dali}", "warning", advice)
 
 
-
-
 # --- the machine
 
 
@@ -189,31 +166,6 @@ def cores(affinity: int, built_in: int, quota: float | None) -> Finding:
     return Finding("cores", f"{affinity} of {built_in}, but a quota of {quota:.3g} cores' time", "warning", advice)
 
 
-def memory(built_in: int, limit: int | None) -> Finding:
-    """Checks the memory that the process may use, in bytes; the limit is a control group's."""
-    usable = built_in if limit is None else min(limit, built_in)
-    found = f"{usable / _GB:.1f} GB"
-    if usable < built_in:
-        found += f" (a limit; the machine has {built_in / _GB:.1f} GB)"
-    advice = "torch and DALI alone need about 0.5 GB; `gpuloader info` estimates a loader's memory: raise the limit"
-    return _warning_if(usable < _FEW_BYTES, "memory", found, advice)
-
-
-def _shared_memory() -> Finding:
-    try:
-        size = shutil.disk_usage("/dev/shm").total
-    except OSError as error:
-        return Finding("shared memory", f"no /dev/shm: {error.strerror}", "warning", _MORE_SHARED)
-    return _warning_if(size < _FEW_SHARED_BYTES, "shared memory", f"{size / _GB:.1f} GB", _MORE_SHARED)
-
-
-def open_files(limit: int) -> Finding:
-    """Checks the limit on open files, -1 for none."""
-    advice = f"GPULoader keeps at most {max(1, limit // 4)} shards open, and reopens others: ulimit -n 65536"
-    found = "no limit" if limit < 0 else f"at most {limit:,}"
-    return _warning_if(0 <= limit < _FEW_FILES, "open files", found, advice)
-
-
 def _kernels() -> Finding:
     library, reason = _import("gpuloader.pipelines.kernels.library")
     if library is None:
@@ -225,23 +177,6 @@ def _kernels() -> Finding:
         return Finding("kernels", found, "failure", advice)
     variants = ", ".join(library.runnable_variants())
     return Finding("kernels", f"compiled for {platform.machine()}; this processor runs {variants}")
-
-
-def _jpegtran() -> Finding:
-    try:
-        return Finding("jpegtran", f"libjpeg-turbo {find_version()}")
-    except ConfigError:
-        found = f"none of libjpeg-turbo; only `gpuloader pack --seekable` needs it: {HOW_TO_INSTALL}"
-        return Finding("jpegtran", found)
-
-
-def _writable(name: str, folder: Path, advice: str) -> Finding:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return Finding(name, str(folder))
-    except OSError as error:
-        return Finding(name, f"{folder} cannot be written to: {error.strerror}", "warning", advice)
 
 
 # --- the environment
@@ -275,16 +210,15 @@ def processes(environ: Mapping[str, str]) -> Finding:
 def _disk(shards: Sequence[LocalShard]) -> Finding:
     speed = measure_disk(shards)
     found = (
-        f"{speed.bytes_per_second / 1e6:,.0f} MB/s in a row, "
-        f"{speed.reads_per_second:,.0f} reads of {speed.read_bytes / 1e3:.0f} kB a second at random, by one thread"
+        f"{speed.reads_per_second:,.0f} reads of {speed.read_bytes / 1e3:.0f} kB a second at random places, by one "
+        f"thread"
     )
-    if speed.reads_per_second < _SLOW_READS_PER_SECOND:
-        advice = 'pass shuffle="block", which reads runs of neighbours, or use a local disk'
-        if any(isinstance(shard, Folder) for shard in shards):
-            advice = "make shards of the small files (`gpuloader pack`), or use a local disk"
-        return Finding("disk", found, "warning", advice)
-    is_slow = speed.bytes_per_second < _SLOW_BYTES_PER_SECOND
-    return _warning_if(is_slow, "disk", found, "copy the shards to a local disk")
+    if speed.reads_per_second >= _SLOW_READS_PER_SECOND:
+        return Finding("disk", found)
+    advice = 'pass shuffle="block", which reads runs of neighbours, or use a local disk'
+    if any(isinstance(shard, Folder) for shard in shards):
+        advice = "make shards of the small files (`gpuloader pack`), or use a local disk"
+    return Finding("disk", found, "warning", advice)
 
 
 def store(shard: RemoteShard) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from gpuloader.loading.monitor import Bottleneck, describe_bottleneck
 
@@ -36,30 +36,6 @@ class Cost:
     cpu_seconds: float
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What the advice depends on.
-
-    Attributes:
-        on_gpu: whether a GPU decodes.
-        fits_in_memory: whether the page cache can hold the shards, so that only the first epoch reads the disk.
-        decoded: whether the shards hold decoded images.
-        not_seekable: whether most of the images are JPEGs that are not seekable.
-        shuffle: the order.
-        threads, cores: the number of threads that decode, and the number of cores.
-        small_files: whether each image is a file of a folder.
-    """
-
-    on_gpu: bool
-    fits_in_memory: bool
-    decoded: bool
-    not_seekable: bool
-    shuffle: str
-    threads: int
-    cores: int
-    small_files: bool = False
-
-
 def cpu_shares(costs: Mapping[Stage, Cost]) -> dict[Stage, float]:
     """Returns the share of the CPU time that each stage adds to those before it; together 1."""
     before = [0.0, *(cost.cpu_seconds for cost in costs.values())]
@@ -67,7 +43,7 @@ def cpu_shares(costs: Mapping[Stage, Cost]) -> dict[Stage, float]:
     return {stage: share / (sum(added) or 1.0) for stage, share in zip(costs, added)}
 
 
-def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Bottleneck, float]:
+def limit_of(costs: Mapping[Stage, Cost], on_gpu: bool) -> tuple[Bottleneck, float]:
     """Finds what limits the loader, and its share of the loader's time.
 
     A separate thread reads and gates in parallel with the decoding: it limits if it is busy nearly all of the time.
@@ -78,7 +54,7 @@ def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Bottleneck, flo
     if busy > _READER_IS_BUSY:
         return "gate" if gated > 2 * reading else "read", min(1.0, busy)
     behind: list[Stage] = [stage for stage in ("decode", "resize", "pixels", "loader") if stage in costs]
-    if setup.on_gpu:
+    if on_gpu:
         before = [0.0, *(costs[stage].seconds for stage in behind)]
         added = {stage: costs[stage].seconds - less for stage, less in zip(behind, before)}
         total = costs["loader"].seconds
@@ -89,12 +65,12 @@ def limit_of(costs: Mapping[Stage, Cost], setup: Setup) -> tuple[Bottleneck, flo
     return ("delivery" if most == "loader" else most), min(1.0, added[most] / total)
 
 
-def contradiction(costs: Mapping[Stage, Cost], setup: Setup) -> str | None:
+def contradiction(costs: Mapping[Stage, Cost], on_gpu: bool) -> str | None:
     """Says which stage cost much less than one of the stages that it contains; None if no stage did.
 
     On a CPU this holds for CPU time, too; a GPU's stages may wait for it in different ways.
     """
-    units = [("s", "seconds")] if setup.on_gpu else [("s", "seconds"), ("CPU s", "cpu_seconds")]
+    units = [("s", "seconds")] if on_gpu else [("s", "seconds"), ("CPU s", "cpu_seconds")]
     for unit, cost in units:
         chain = [(stage, getattr(each, cost)) for stage, each in costs.items()]
         for number, (stage, taken) in enumerate(chain[1:], start=1):
@@ -107,29 +83,19 @@ def contradiction(costs: Mapping[Stage, Cost], setup: Setup) -> str | None:
     return None
 
 
-def advice(limit: Bottleneck, share: float, setup: Setup) -> str:
-    """Says in one sentence what limits, and what to change."""
-    more = f"more threads ({setup.threads} of {setup.cores} cores decode)"
-    stronger = f"{more if setup.threads < setup.cores else 'more cores'} or a GPU"
-    if setup.on_gpu:
-        stronger = "larger batches and other thread counts (`Decoder(num_threads=)`)"
-    return describe_bottleneck(
-        limit,
-        f"{share:.0%} of the {'time' if setup.on_gpu or limit in ('read', 'gate') else 'CPU time'}",
-        stronger=stronger,
-        block=setup.shuffle == "full" and not setup.fits_in_memory,
-        decoded=setup.decoded,
-        not_seekable=setup.not_seekable,
-        on_gpu=setup.on_gpu,
-        small_files=setup.small_files,
-    )
+def what_limits(costs: Mapping[Stage, Cost], on_gpu: bool, **hints: Any) -> str:  # noqa: ANN401
+    """Says in one sentence what limits, and what to change; if the measurements contradict each other, it says that.
 
-
-def what_limits(costs: Mapping[Stage, Cost], setup: Setup) -> str:
-    """Returns the advice; if the measurements contradict each other, it names no stage."""
-    if found := contradiction(costs, setup):
+    Args:
+        costs: of each stage.
+        on_gpu: whether a GPU decodes.
+        hints: what `describe_bottleneck` takes besides.
+    """
+    if found := contradiction(costs, on_gpu):
         return (
             f"The measurements contradict each other, so no bottleneck is named: {found}. Measure longer "
             f"(`--seconds`), while nothing else uses the machine."
         )
-    return advice(*limit_of(costs, setup), setup)
+    limit, share = limit_of(costs, on_gpu)
+    time = "time" if on_gpu or limit in ("read", "gate") else "CPU time"
+    return describe_bottleneck(limit, f"{share:.0%} of the {time}", on_gpu=on_gpu, **hints)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Generator, Mapping
 from typing import Any, Literal, TypeAlias
 
 import torch
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.text import counted
-from gpuloader.loading.arguments import VALUES
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
 from gpuloader.recipe import load_preset
@@ -73,33 +71,12 @@ def measure(batches: Batches, seconds: float) -> Cost:
 
 
 def load_epochs(loader: GPULoader) -> Batches:
-    """Runs the loader itself, epoch after epoch. Reads a little of each image, which waits until the image is there."""
+    """Runs the loader itself, epoch after epoch, and waits for each batch."""
     before = loader.stats().samples
     while True:
-        for batch in loader:
-            for images in images_of(batch):
-                float(images[..., ::56, ::56].sum())
+        for _ in loader:
+            if loader.device.type == "cuda":
+                torch.cuda.current_stream(loader.device).synchronize()
             now = loader.stats().samples
             yield now - before
             before = now
-
-
-def images_of(batch: object) -> Iterator[torch.Tensor]:
-    """Yields the images of a batch, and its masks, in any form that `output` gives it."""
-    values: Any = batch.values() if isinstance(batch, dict) else batch
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from images_of(value)
-        elif isinstance(value, torch.Tensor) and value.ndim >= 3:
-            yield value
-
-
-def as_yaml(value: Any) -> Any:  # noqa: ANN401
-    """Returns paths as text, tuples as lists, and the loader's values as mappings, because YAML has only these."""
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, tuple(VALUES.values())):
-        return {name: as_yaml(each) for name, each in vars(value).items()}
-    if isinstance(value, Mapping):
-        return {name: as_yaml(each) for name, each in value.items()}
-    return [as_yaml(each) for each in value] if isinstance(value, (list, tuple)) else value

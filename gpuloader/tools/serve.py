@@ -39,8 +39,9 @@ from gpuloader import __version__
 from gpuloader.compose import Compose
 from gpuloader.errors import BadImageError, ConfigError, GPULoaderError, kind_of
 from gpuloader.helpers.text import printable
-from gpuloader.loading.argument_types import AnyFields, AnyLabels
+from gpuloader.loading.argument_types import AnyFields, AnyLabels, AnyPreset
 from gpuloader.loading.selection import Sources
+from gpuloader.plan import check_seed
 from gpuloader.recipe import Recipe, load_preset, preset_names
 from gpuloader.tools.overlay import draw_targets
 from gpuloader.tools.sheet import Picture, enlarge
@@ -166,7 +167,7 @@ class Api:
 def serve(
     tar: Sources,
     *,
-    preset: str | Path | Recipe = "imagenet_train",
+    preset: AnyPreset = "imagenet_train",
     overrides: Mapping[str, Any] | None = None,
     seed: int = 0,
     label_from: AnyLabels = "default",
@@ -201,9 +202,9 @@ def make_server(gallery: Gallery, name: str, preset: Recipe, seed: int, port: in
     """Makes the server, which listens already; see `Api` for its arguments.
 
     Raises:
-        ConfigError: the port cannot be used.
+        ConfigError: the port cannot be used, or the seed is invalid.
     """
-    api = Api(gallery, name, preset, seed)
+    api = Api(gallery, name, preset, check_seed(seed))
     handler = type("Handler", (_Handler,), {"api": api})
     try:
         return _Server(("127.0.0.1", port), handler)

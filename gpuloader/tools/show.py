@@ -27,11 +27,12 @@ from gpuloader.compose import Compose
 from gpuloader.compose import Image as Encoded
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.helpers.text import counted, printable
+from gpuloader.helpers.values import is_integer
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import MAX_PIXELS, Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
-from gpuloader.loading.argument_types import AnyFields, AnyLabels
+from gpuloader.loading.argument_types import AnyFields, AnyLabels, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields, resolve_label_from
 from gpuloader.loading.fields import Component, parse_fields
 from gpuloader.loading.options import LabelFrom
@@ -44,14 +45,15 @@ from gpuloader.recipe.recipe import Orientation
 from gpuloader.shards import Arena, ShardSet, find_class_names, make_labels, resolve_place
 from gpuloader.targets.masks import Mask
 from gpuloader.targets.target import check_recipe_moves
+from gpuloader.tools.outputs import PICTURES, check_output
 from gpuloader.tools.overlay import Overlay, find_targets, overlays
 from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile
-from gpuloader.tools.show_arguments import check_picture
 from gpuloader.transforms import Resize
 
 __all__ = ["Gallery", "show"]
 
 Device: TypeAlias = "int | Literal['auto'] | None"
+_MOST_IMAGES = 1000
 _NO_DRAWS = np.zeros(0)  # no target draws
 
 
@@ -82,11 +84,6 @@ class Shown:
 
     Attributes:
         picture: its path.
-        width, height: of the picture in pixels.
-        preset: the recipe's name.
-        seed: of the draws.
-        epochs: whose draws are shown.
-        device: where the images were made.
         mix_left_out: whether training would mix the images shown with others.
         targets_left_out: name -> why this target cannot follow the recipe.
         samples: those shown, in order.
@@ -94,12 +91,6 @@ class Shown:
     """
 
     picture: Path
-    width: int
-    height: int
-    preset: str
-    seed: int
-    epochs: tuple[int, ...]
-    device: str
     mix_left_out: bool
     targets_left_out: Mapping[str, str]
     samples: tuple[Sample, ...]
@@ -337,7 +328,7 @@ def show(
     tar: Sources,
     picture: str | Path,
     *,
-    preset: str | Path | Recipe = "imagenet_train",
+    preset: AnyPreset = "imagenet_train",
     overrides: Mapping[str, Any] | None = None,
     samples: int | Sequence[int | str] = 8,
     versions: int = 4,
@@ -366,7 +357,7 @@ def show(
         GPULoaderError: one of `gpuloader.errors`; its message says what to do.
     """
     picture = Path(picture)
-    check_picture(picture, samples, versions, columns)
+    _check(picture, samples, versions, columns)
     compose = Compose.load(preset, **(overrides or {}))
     gallery = Gallery(tar, label_from=label_from, device_id=device_id, fields=fields)
     ids = _choose(gallery, samples, seed)
@@ -400,17 +391,21 @@ def show(
     sheet.image.save(picture, quality=90)  # of JPEG
     return Shown(
         picture=picture,
-        width=sheet.image.width,
-        height=sheet.image.height,
-        preset=name,
-        seed=seed,
-        epochs=tuple(range(versions)),
-        device=gallery.device,
         mix_left_out=compose.mix is not None,
         targets_left_out=left_out,
         samples=tuple(chosen),
         bad=bad,
     )
+
+
+def _check(picture: Path, samples: int | Sequence[int | str], versions: int, columns: int | None) -> None:
+    """Checks what is to be drawn, and where."""
+    check_output(picture, PICTURES)
+    for name, number, least in (("versions", versions, 1), ("columns", 2 if columns is None else columns, 2)):
+        if not is_integer(number, least, _MOST_IMAGES + 1):
+            raise ConfigError(f"{name}={number!r}: allowed is an integer from {least} to {_MOST_IMAGES}")
+    if isinstance(samples, (str, bool)) or not samples or (isinstance(samples, int) and samples < 0):
+        raise ConfigError(f"samples={samples!r}: allowed is a number above 0, or a list of ids and keys")
 
 
 def _choose(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> list[int]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from making import jpeg, picture
-from torch.utils.data import DataLoader, default_collate
+from making import picture
+from torch.utils.data import default_collate
 
-from gpuloader import Compose
 from gpuloader.compat import (
     CollatorRegistry,
     DataLoaderConfig,
@@ -23,7 +21,6 @@ from gpuloader.compat import (
     VisionDataCollator,
 )
 from gpuloader.errors import ConfigError
-from gpuloader.transforms import RandomHorizontalFlip, RandomResizedCrop
 
 AUDIO = TaskSpec(name="speech", modality="audio", task_type="classification")
 
@@ -131,46 +128,13 @@ def test_samples_of_all_kinds_give_the_same(sample: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "encode", [lambda data: data, lambda data: {"bytes": data, "path": None}], ids=["bytes", "Hugging Face's"]
-)
-def test_a_preset_decodes_files_of_any_size_as_compose_does(encode: Any) -> None:  # noqa: ANN401
-    files = [jpeg(40, 60, seed=1), jpeg(50, 30, seed=2)]
-    batch = VisionDataCollator(preset="cifar10_eval")([{"image": encode(file), "label": 1} for file in files])
-    assert batch["pixel_values"].equal(Compose.load("cifar10_eval")(files))
-    assert batch["labels"].equal(torch.tensor([1, 1]))
-
-
-def test_the_draws_of_a_preset_follow_torchs_seed() -> None:
-    collator = VisionDataCollator(preset=Compose([RandomResizedCrop(16), RandomHorizontalFlip()]))
-    samples = [(jpeg(60, 80), 0)] * 2
-
-    def pixels(seed: int) -> torch.Tensor:
-        torch.manual_seed(seed)
-        return collator(samples)["pixel_values"]
-
-    assert pixels(1).equal(pixels(1))
-    assert not pixels(1).equal(pixels(2))
-    assert not torch.equal(*pixels(1))  # each image has its own
-
-
-def test_a_preset_runs_in_worker_processes() -> None:
-    samples = [{"image": jpeg(40, 60, seed=seed), "label": seed} for seed in range(4)]
-    collate = VisionDataCollator(preset="cifar10_eval")
-    before = collate(samples)  # DALI runs here, and in a fork of this process
-    [batch] = DataLoader(samples, 4, num_workers=1, collate_fn=collate)
-    assert batch["pixel_values"].equal(before["pixel_values"])
-    assert pickle.loads(pickle.dumps(collate))(samples)["pixel_values"].equal(before["pixel_values"])
-
-
-@pytest.mark.parametrize(
     ("arguments", "samples", "message"),
     [
         ({"mean": [0.5]}, None, r"mean=\[0.5\], std=None: allowed is a number for each channel"),
-        ({"preset": "cifar10_eval", "mean": [0.5]}, None, "has its own Normalize"),
         ({}, [{"text": "no image"}], "a sample has text: it needs one of pixel_values, image, img"),
         ({}, [(torch.rand(3, 4, 4), 0), (torch.rand(3, 5, 4), 0)], "cannot be stacked"),
         ({}, [(torch.rand(4, 4, 4), 0)], "images have 4 channels, mean and std have 3"),
-        ({}, [(b"bytes", 0)], "for the bytes of files, give the collator a preset"),
+        ({}, [(b"bytes", 0)], "Compose.load decodes the bytes of files"),
     ],
 )
 def test_images_that_are_refused(arguments: dict[str, object], samples: Any, message: str) -> None:  # noqa: ANN401

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from making import encoded, jpeg, picture, write_shard
+from making import encoded, picture, write_shard
 
 from gpuloader import GPULoader, Mask
 from gpuloader.compat import (
     CellMapDataLoader,
     DeviceLoader,
-    VisionDataCollator,
 )
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.reader import Reader
@@ -60,11 +59,6 @@ def test_cellmaps_loader_pins_and_delivers_on_the_gpu(gpu: int) -> None:
     loader = CellMapDataLoader([{"raw": torch.ones(4)}] * 4, batch_size=2)
     assert loader._pin_memory
     assert {batch["raw"].device.type for batch in loader} == {"cuda"}
-
-
-def test_a_preset_runs_on_the_gpu(gpu: int) -> None:
-    batch = VisionDataCollator(preset="cifar10_eval", device_id=gpu)([(jpeg(40, 60), 1)] * 4)
-    assert batch["pixel_values"].device.type == "cuda"
 
 
 def test_large_targets_are_read_into_pinned_memory(gpu: int, tmp_path: Path) -> None:

@@ -161,4 +161,4 @@ def test_large_fields_arrive_whole(tmp_path: Path, gpu: int) -> None:
 def test_check_names_the_bad_image_and_no_other(tmp_path: Path, gpu: int) -> None:
     samples = [{"__key__": f"{n}", "jpg": jpeg(48, 64)[: 200 if n == 3 else None]} for n in range(8)]
     result = check_shards(write_shard(tmp_path / "a.tar", samples), device_id=gpu)
-    assert [bad.key for bad in result.bad] == ["3"]
+    assert [bad.key for bad in result.of("bad")] == ["3"]

@@ -19,7 +19,7 @@ from warm import warm
 from gpuloader import BadImages, GPULoader
 from gpuloader.errors import ConfigError, NoSamplesError, ShardNotFoundError, TarError
 from gpuloader.shards import Folder, ShardSet, read_quarantine
-from gpuloader.tools.check import LeftOutMember, check_shards
+from gpuloader.tools.check import CheckResult, Fault, check_shards
 
 Sample = dict[str, bytes | str]
 
@@ -41,22 +41,19 @@ def samples(count: int, bad: Iterable[int] = ()) -> list[Sample]:
     ]
 
 
+def lacks(result: CheckResult) -> list[tuple[str, int, str]]:
+    """The extension of each component that samples lack, how many lack it, and the first of them."""
+    faults = [fault for fault in result.faults if fault.kind.startswith("lacks .")]
+    return [(fault.kind.removeprefix("lacks ."), fault.samples, fault.key) for fault in faults]
+
+
 # --- what is found
 
 
 def test_good_shards_are_well(tmp_path: Path) -> None:
     result = check_shards(write_samples(tmp_path, 41, shards=3))
     assert (result.shards, result.samples, result.all_well) == (3, 41, True)
-    assert (result.bad, result.broken, result.stray, result.stray_count, result.lacking) == ((), (), (), 0, ())
-
-
-def test_seekable_jpegs_are_counted_also_in_a_broken_shard(tmp_path: Path) -> None:
-    seekable = encoded(picture(32, 64), "JPEG", restart_marker_blocks=2)
-    whole = write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": seekable}, {"__key__": "b", "jpg": jpeg(8, 8)}])
-    content = whole.read_bytes()
-    (tmp_path / "b.tar").write_bytes(content[: content.index(b"b.jpg") + 600])
-    result = check_shards(tmp_path)
-    assert (result.samples, len(result.broken), result.jpegs, result.seekable) == (3, 1, 3, 2)
+    assert (result.faults, result.left_out_count) == ((), 0)
 
 
 @pytest.mark.parametrize("bad", [[0], [7], [19], [9, 10], list(range(20)), list(range(3, 18))])
@@ -64,8 +61,10 @@ def test_bad_images_are_named_in_their_order(tmp_path: Path, bad: list[int]) -> 
     all_samples = samples(20, bad)
     tars = [write_shard(tmp_path / f"{n}.tar", all_samples[10 * n : 10 * n + 10]) for n in range(2)]
     result = check_shards(tars)
-    assert [(sample.shard, sample.key) for sample in result.bad] == [(str(tars[n // 10]), f"{n:03d}") for n in bad]
-    for sample in result.bad:
+    assert [(sample.shard, sample.key) for sample in result.of("bad")] == [
+        (str(tars[n // 10]), f"{n:03d}") for n in bad
+    ]
+    for sample in result.of("bad"):
         assert Path(sample.shard).read_bytes()[sample.offset :].startswith(damaged_jpeg())
         assert sample.cause == "DALI's decoder fails on it"
 
@@ -74,7 +73,7 @@ def test_all_sources_of_a_mixture_are_checked(tmp_path: Path) -> None:
     tars = [write_shard(tmp_path / f"{n}.tar", samples(4, [n])) for n in range(3)]
     mixture = [{"tar": tars[0], "weight": 3}, {"tar": tars[1:], "weight": {0: 1, 2: 0}}]
     result = check_shards(mixture, quarantine=tmp_path / "bad.jsonl")
-    assert [(sample.sample, sample.shard) for sample in result.bad] == [(5 * n, str(tars[n])) for n in range(3)]
+    assert [(sample.sample, sample.shard) for sample in result.of("bad")] == [(5 * n, str(tars[n])) for n in range(3)]
     assert list(read_quarantine(tmp_path / "bad.jsonl", ShardSet.open(tars))) == [0, 5, 10]
 
 
@@ -84,12 +83,12 @@ def test_the_bad_pictures_of_a_folder_are_named_by_their_paths(tmp_path: Path) -
     (folder / "notes.txt").write_text("no picture")
     (folder / "classes.json").write_text('["cat"]')  # which belongs to it
     expected, result = check_shards(shard), check_shards(folder, quarantine=tmp_path / "bad.jsonl")
-    assert [(bad.shard, bad.key, bad.offset) for bad in result.bad] == [
+    assert [(bad.shard, bad.key, bad.offset) for bad in result.of("bad")] == [
         (str(folder / f"{number:03d}.jpg"), f"./{number:03d}", 0) for number in (1, 4)
     ]
-    assert [bad.cause for bad in result.bad] == [bad.cause for bad in expected.bad]
-    assert result.stray == (LeftOutMember(str(folder), "./notes.txt", 0, "its key has no image"),)
-    assert (result.samples, result.jpegs, result.stray_count) == (6, 6, 1)
+    assert [bad.cause for bad in result.of("bad")] == [bad.cause for bad in expected.of("bad")]
+    assert result.of("left out") == [Fault("left out", str(folder), "./notes.txt", 0, "its key has no image")]
+    assert (result.samples, result.left_out_count) == (6, 1)
     assert list(read_quarantine(tmp_path / "bad.jsonl", ShardSet.open([Folder(folder)]))) == [1, 4]
 
 
@@ -112,10 +111,10 @@ def test_second_pictures_of_a_folder_are_left_out_and_masks_are_lacking(
     content = {"jpg": jpeg(8, 8), "png": encoded(picture(8, 8), "PNG"), "npy": saved(np.zeros(3))}
     files = {f"{n}.{end}": content.get(end.lower(), b"1") for n, row in enumerate(rows) for end in row.split()}
     result = check_shards(write_tree(tmp_path / "photos", files))
-    assert [item.name for item in result.stray] == stray
-    assert result.stray_count == len(stray)
-    assert [(each.extension, each.samples, each.key) for each in result.lacking] == lacking
-    assert result.bad == ()
+    assert [fault.key for fault in result.of("left out")] == stray
+    assert result.left_out_count == len(stray)
+    assert lacks(result) == lacking
+    assert result.of("bad") == []
 
 
 def test_damage_that_few_crops_show_is_found(tmp_path: Path) -> None:
@@ -123,7 +122,7 @@ def test_damage_that_few_crops_show_is_found(tmp_path: Path) -> None:
     checksum = len(good) - 16  # of the last rows, before the chunk that ends the file
     damaged = good[:checksum] + bytes(4) + good[checksum + 4 :]
     tar = write_shard(tmp_path / "a.tar", [{"__key__": "good", "png": good}, {"__key__": "bad", "png": damaged}])
-    assert [bad.key for bad in check_shards(tar).bad] == ["bad"]
+    assert [bad.key for bad in check_shards(tar).of("bad")] == ["bad"]
 
 
 @pytest.mark.parametrize(
@@ -147,18 +146,18 @@ def test_components_that_some_lack_are_counted(
     write_shard(tmp_path / "a.tar", samples[:1])
     write_shard(tmp_path / "b.tar", samples[1:])
     result = check_shards(tmp_path)
-    assert [(each.extension, each.samples, each.key) for each in result.lacking] == expected
-    assert all(each.shard == str(tmp_path / ("a.tar" if each.key == "0" else "b.tar")) for each in result.lacking)
+    assert lacks(result) == expected
+    assert all(each.shard == str(tmp_path / ("a.tar" if each.key == "0" else "b.tar")) for each in result.faults)
     assert result.all_well == (not expected)
 
 
 def test_stray_members_are_named(tmp_path: Path) -> None:
     tar = write_shard(tmp_path / "a.tar", [*samples(2), {"__key__": "README", "txt": b"no image"}])
     result = check_shards(tar)
-    assert [(item.shard, item.name, item.why) for item in result.stray] == [
+    assert [(fault.shard, fault.key, fault.cause) for fault in result.faults] == [
         (str(tar), "README.txt", "its key has no image")
     ]
-    assert (result.stray_count, result.all_well) == (1, False)
+    assert (result.left_out_count, result.all_well) == (1, False)
 
 
 @pytest.mark.parametrize(
@@ -173,17 +172,17 @@ def test_what_is_no_tar_is_reported_beside_what_is(tmp_path: Path, content: byte
     (tmp_path / "a.tar").write_bytes(content)
     write_shard(tmp_path / "b.tar", samples(3, bad=[1]))
     result = check_shards(tmp_path)
-    [broken] = result.broken
-    assert (broken.shard, broken.offset, broken.samples) == (str(tmp_path / "a.tar"), offset, 0)
-    assert says in broken.problem
-    assert [sample.key for sample in result.bad] == ["001"]
+    [broken] = result.of("broken")
+    assert (broken.shard, broken.offset) == (str(tmp_path / "a.tar"), offset)
+    assert says in broken.cause
+    assert [sample.key for sample in result.of("bad")] == ["001"]
 
 
 def test_shards_that_are_all_broken_are_a_result(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"no tar\n" * 200)
     (tmp_path / "bad.jsonl").write_text("of an earlier check\n")
     result = check_shards(tmp_path / "a.tar", quarantine=tmp_path / "bad.jsonl")
-    assert (result.samples, len(result.broken), result.all_well) == (0, 1, False)
+    assert (result.samples, len(result.of("broken")), result.all_well) == (0, 1, False)
     assert (tmp_path / "bad.jsonl").read_text() == ""
 
 
@@ -210,13 +209,13 @@ def test_shards_on_a_store_have_the_faults_of_local_ones(tmp_path: Path) -> None
     with Server(tmp_path / "local") as server:
         cache = {"folder": tmp_path / "cache"}
         stored = check_shards(f"{server.url}/{{a,b}}.tar", quarantine=tmp_path / "stored.jsonl", cache=cache)
-        assert {Path(sample.shard).name: sample.shard for sample in stored.bad} == {
+        assert {Path(sample.shard).name: sample.shard for sample in stored.of("bad")} == {
             name: f"{server.url}/{name}" for name in ("a.tar", "b.tar")
         }
     here = json.dumps(asdict(local)).replace(str(tmp_path / "local"), server.url)
     assert json.dumps(asdict(stored)) == here
     assert (tmp_path / "stored.jsonl").read_text() == (tmp_path / "local.jsonl").read_text()
-    assert [sample.sample for sample in local.bad] == [1, 7]
+    assert [sample.sample for sample in local.of("bad")] == [1, 7]
 
 
 def test_a_broken_shard_on_a_store_is_an_error(tmp_path: Path) -> None:
@@ -245,7 +244,7 @@ def test_the_quarantine_leaves_out_broken_shards_which_no_loader_takes(tmp_path:
     broken = write_shard(tmp_path / "b.tar", samples(4, bad=[2]))
     broken.write_bytes(broken.read_bytes()[:-10_000])
     result = check_shards([broken, whole], quarantine=tmp_path / "bad.jsonl")
-    assert len(result.broken) == 1
+    assert len(result.of("broken")) == 1
     assert '"a.tar"' in (tmp_path / "bad.jsonl").read_text()
     assert '"b.tar"' not in (tmp_path / "bad.jsonl").read_text()
 
@@ -263,7 +262,7 @@ def test_a_cut_shard_has_its_whole_samples_wherever_it_is_cut(tmp_path: Path) ->
         (tmp_path / "cut.tar").write_bytes(content[:cut])
         whole = sum(end <= cut for end in ends[1::2])
         result = check_shards(tmp_path / "cut.tar")
-        assert result.samples - len(result.bad) == whole, cut
+        assert result.samples - len(result.of("bad")) == whole, cut
 
 
 def test_a_sample_that_is_cut_between_its_members_is_bad_and_says_what_it_lacks(tmp_path: Path) -> None:
@@ -272,10 +271,10 @@ def test_a_sample_that_is_cut_between_its_members_is_bad_and_says_what_it_lacks(
         cut = next(member.offset for member in file.getmembers() if member.name == "002.json")
     tar.write_bytes(tar.read_bytes()[:cut])
     result = check_shards(tar, quarantine=tmp_path / "bad.jsonl")
-    assert [(sample.key, sample.cause) for sample in result.bad] == [
+    assert [(sample.key, sample.cause) for sample in result.of("bad")] == [
         ("002", "the shard is cut after it, and it lacks .json, .txt")
     ]
-    assert "no end marker" in result.stray[0].why
+    assert "no end marker" in result.of("left out")[0].cause
     assert '"002"' in (tmp_path / "bad.jsonl").read_text()  # a loader takes shards without an end
 
 
@@ -286,8 +285,9 @@ def test_damage_within_a_shard_is_named_with_what_is_before_it(tmp_path: Path) -
         header = file.getmembers()[6].offset
     content[header + 148 : header + 156] = b"damaged!"
     tar.write_bytes(content)
-    [broken] = check_shards(tar).broken
-    assert (broken.offset, broken.problem, broken.samples) == (header, "the header's checksum is wrong", 3)
+    [broken] = check_shards(tar).of("broken")
+    assert broken.offset == header
+    assert broken.cause == f"the header's checksum is wrong at byte {header}; before it, 3 samples"
 
 
 # --- invalid arguments, said before the work

@@ -11,7 +11,7 @@ from making import encoded, jpeg, picture
 from running import as_arrays
 
 from gpuloader.errors import LoaderError
-from gpuloader.tools.decoder_process import Decoding, runs
+from gpuloader.tools.decoder_process import DecoderProcess, runs
 
 pytestmark = pytest.mark.slow(kept=8, of="decoding")
 
@@ -41,7 +41,7 @@ def killing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_bad_image_of_the_zoo_is_named_and_no_good_one(batch_size: int) -> None:
     kinds = zoo()
     bad = []
-    with Decoding(batch_size, 2, None) as decoding:
+    with DecoderProcess(batch_size, 2, None) as decoding:
         for run in runs([1] * len(kinds), batch_size, 1000):
             causes = decoding.bad(as_arrays([kinds[place].data for place in run]))
             assert all(causes.values())
@@ -54,14 +54,14 @@ def test_every_bad_image_of_the_zoo_is_named_and_no_good_one(batch_size: int) ->
 @pytest.mark.parametrize("killers", [[0], [7], [19], [3, 4]])
 def test_an_image_that_ends_the_process_is_named_and_no_other(killers: list[int]) -> None:
     images = [KILLER if row in killers else data for row, data in enumerate(GOOD)]
-    with Decoding(20, 2, None) as decoding:
+    with DecoderProcess(20, 2, None) as decoding:
         assert decoding.bad(as_arrays(images)) == dict.fromkeys(killers, "decoding it ends the process (SIGSEGV)")
         assert decoding.bad(as_arrays(GOOD)) == {}
 
 
 @pytest.mark.usefixtures("killing")
 def test_an_image_that_breaks_cuda_for_the_process_is_named_and_no_other() -> None:
-    with Decoding(20, 2, None) as decoding:
+    with DecoderProcess(20, 2, None) as decoding:
         causes = decoding.bad(as_arrays([GOOD[0], BREAKER]))
     assert causes == {1: "decoding it ends the process (an error of CUDA)"}
 
@@ -71,7 +71,7 @@ def test_a_machine_that_decodes_nothing_is_said_before_any_image(
 ) -> None:
     monkeypatch.setenv("NVIMGCODEC_EXTENSIONS_PATH", str(tmp_path))
     with (
-        Decoding(8, 2, None) as decoding,
+        DecoderProcess(8, 2, None) as decoding,
         pytest.raises(LoaderError, match="fails on a good JPEG"),
     ):
         decoding.bad(as_arrays(GOOD))
@@ -86,20 +86,20 @@ def test_damaged_jpeg_2000_takes_no_good_image_with_it() -> None:
         damaged = np.frombuffer(whole, np.uint8).copy()
         damaged[rng.integers(85, 300, 2)] = rng.integers(0, 256, 2)
         images += [damaged, np.frombuffer(good, np.uint8)]
-    with Decoding(40, 2, None) as decoding:
+    with DecoderProcess(40, 2, None) as decoding:
         assert all(row % 2 == 0 for row in decoding.bad(images))
 
 
 def test_where_all_images_end_the_process_they_are_not_to_blame(killing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuloader.tools.decoder_process.MOST_ENDS", 3)
-    with Decoding(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"4 times in a row \(SIGSEGV\)"):
+    with DecoderProcess(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"4 times in a row \(SIGSEGV\)"):
         decoding.bad(as_arrays([KILLER] * 8))
 
 
 def test_a_process_that_does_not_begin_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.exit('a broken installation')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with Decoding(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"(?s)did not start.*a broken inst"):
+    with DecoderProcess(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"(?s)did not start.*a broken inst"):
         decoding.bad(as_arrays(GOOD[:1]))
 
 

@@ -10,20 +10,8 @@ import torch
 from serving import ALWAYS, Server
 
 from gpuloader.errors import ShardNotFoundError
-from gpuloader.images import jpegtran
 from gpuloader.shards.remote import RemoteShard
-from gpuloader.tools.doctor import (
-    cores,
-    cuda_versions,
-    dali_flavours,
-    examine,
-    memory,
-    open_files,
-    processes,
-    store,
-)
-
-GIB = 1 << 30
+from gpuloader.tools.doctor import cores, cuda_versions, dali_flavours, examine, processes, store
 
 
 @pytest.mark.parametrize(
@@ -37,28 +25,6 @@ def test_cores(affinity: int, built_in: int, quota: float | None, found: str, st
     finding = cores(affinity, built_in, quota)
     assert (finding.found, finding.status) == (found, status)
     assert ("OMP_NUM_THREADS=2" in finding.advice) == (status == "warning")
-
-
-@pytest.mark.parametrize(
-    ("built_in", "limit", "found", "status"),
-    [
-        (64 * GIB, None, "68.7 GB", "ok"),
-        (64 * GIB, 4 * GIB, "4.3 GB (a limit; the machine has 68.7 GB)", "ok"),
-        (64 * GIB, GIB, "1.1 GB (a limit; the machine has 68.7 GB)", "warning"),
-    ],
-)
-def test_memory(built_in: int, limit: int | None, found: str, status: str) -> None:
-    finding = memory(built_in, limit)
-    assert (finding.found, finding.status) == (found, status)
-
-
-@pytest.mark.parametrize(
-    ("limit", "found", "status"),
-    [(-1, "no limit", "ok"), (1024, "at most 1,024", "ok"), (256, "at most 256", "warning")],
-)
-def test_open_files(limit: int, found: str, status: str) -> None:
-    finding = open_files(limit)
-    assert (finding.found, finding.status) == (found, status)
 
 
 @pytest.mark.parametrize(
@@ -113,36 +79,10 @@ def test_cuda_versions_go_together(torch: str, dali: str, status: str, advice: s
     assert advice in finding.advice
 
 
-
-
-@pytest.mark.parametrize(
-    ("script", "found"),
-    [
-        ("echo 'libjpeg-turbo version 9.8.7 (build 20300101)' >&2", "libjpeg-turbo 9.8.7"),
-        ("echo \xff >&2; exit 1", "none of libjpeg-turbo; only `gpuloader pack --seekable` needs it: apt install"),
-        (None, "none of libjpeg-turbo; only `gpuloader pack --seekable` needs it: apt install"),
-    ],
-    ids=["is there", "another program", "missing"],
-)
-def test_jpegtran_is_named_and_none_is_no_problem(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str | None, found: str
-) -> None:
-    program = tmp_path / "jpegtran"
-    if script is not None:
-        program.write_text(f"#!/bin/sh\n{script}\n", encoding="latin-1")
-        program.chmod(0o755)
-    monkeypatch.setattr(jpegtran, "PROGRAM", str(program))
-    jpegtran.find_version.cache_clear()
-    [finding] = [each for each in examine() if each.name == "jpegtran"]
-    jpegtran.find_version.cache_clear()
-    assert (finding.status, finding.advice) == ("ok", "")
-    assert finding.found.startswith(found)
-
-
 def test_all_is_looked_at_and_what_is_not_ok_has_advice(data: list[Path]) -> None:
     findings = examine(data)
     names = [finding.name for finding in findings]
-    for name in ("torch", "DALI", "cores", "memory", "kernels", "jpegtran", "processes", "index folder", "disk"):
+    for name in ("torch", "DALI", "cores", "kernels", "processes", "disk"):
         assert names.count(name) == 1, name
     assert all(finding.found for finding in findings)
     assert all(bool(finding.advice) == (finding.status != "ok") for finding in findings)

@@ -1,14 +1,11 @@
-"""The batch size that is measured, and what is said of the arguments."""
+"""The batch size that is measured."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from gpuloader import BadImages, Decoder
 from gpuloader.errors import ConfigError
-from gpuloader.tools.measuring import as_yaml, fitting_batch_size
+from gpuloader.tools.measuring import fitting_batch_size
 
 
 @pytest.mark.parametrize(
@@ -32,12 +29,3 @@ def test_a_batch_that_does_not_fit_is_an_error() -> None:
         ConfigError, match="batch_size=41: the shards have 40 samples; give at most that, or leave it out"
     ):
         fitting_batch_size(41, 40)
-
-
-def test_arguments_are_told_as_yaml_has_them() -> None:
-    told = as_yaml({"tar": (Path("a.tar"),), "on_error": BadImages(known=Path("bad.jsonl")), "decoder": Decoder(2)})
-    assert told == {
-        "tar": ["a.tar"],
-        "on_error": {"replace": False, "max_share": 0.01, "known": "bad.jsonl", "skip": False},
-        "decoder": {"num_threads": 2, "prefetch": 2, "hw_load": None, "hybrid_huffman_threshold": None, "region": None},
-    }

@@ -21,7 +21,6 @@ from gpuloader.errors import BadImageError, ConfigError, LabelError, ShardNotFou
 from gpuloader.helpers.text import printable
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.tools.show import Gallery, show
-from gpuloader.tools.show_arguments import check_shown
 
 COLOURS = Compose(
     [
@@ -124,11 +123,10 @@ def test_a_folder_is_shown_as_its_shards_are(shards: list[Path], folder: Path) -
 
 def test_a_mixture_has_the_samples_of_its_sources(shards: list[Path]) -> None:
     sources = [{"tar": str(shards[1]), "weight": {0: 1, 3: 2}}, {"tar": [str(shards[0])]}]
-    check_shown(sources, "imagenet_train")
     gallery = Gallery(sources, device_id=None)
     assert (len(gallery), gallery.sample(0).shard, gallery.sample(20).shard) == (40, *map(str, reversed(shards)))
     with pytest.raises(ShardNotFoundError, match=r"no such file: nowhere\.tar"):
-        check_shown([{"tar": shards[0]}, {"tar": "nowhere.tar"}], "imagenet_train")
+        Gallery([{"tar": shards[0]}, {"tar": "nowhere.tar"}], device_id=None)
 
 
 def test_the_samples_drawn_are_the_first_of_a_shuffled_training(shards: list[Path]) -> None:
@@ -201,7 +199,6 @@ def test_the_picture_has_originals_and_their_versions(shards: list[Path], tmp_pa
     shown = show(shards, tmp_path / "grid.png", samples=[3, "000025"], versions=3, device_id=None, seed=9, **preset)
     gallery, compose = Gallery(shards, device_id=None), Compose.load(preset["preset"], **preset["overrides"])
     image = Image.open(shown.picture)
-    assert image.size == (shown.width, shown.height)
     for row, sample in enumerate((3, 25)):
         original = np.asarray(gallery.original(sample, 160))
         height, width, _ = original.shape
@@ -212,7 +209,6 @@ def test_the_picture_has_originals_and_their_versions(shards: list[Path], tmp_pa
             [version] = gallery.versions(compose, sample, 9, epoch)
             assert (tile(image, row, 1 + epoch, 160) == np.asarray(version)).all()
     assert [sample.id for sample in shown.samples] == [3, 25]
-    assert (shown.preset, shown.seed, shown.epochs, shown.device) == ("imagenet_randaugment", 9, (0, 1, 2), "cpu")
     assert (shown.mix_left_out, shown.bad) == (False, {})
 
 
@@ -267,7 +263,8 @@ def test_views_and_versions_are_set_in_rows(
 ) -> None:
     given = {"samples": [0], "versions": 2, "columns": columns, "device_id": None}
     shown = show(shards, tmp_path / "a.jpg", preset=small("dino"), **given)
-    assert ((shown.width - 10) // 138, (shown.height - 70) // 170) == expected
+    with Image.open(shown.picture) as image:
+        assert ((image.width - 10) // 138, (image.height - 70) // 170) == expected
 
 
 @pytest.mark.parametrize(

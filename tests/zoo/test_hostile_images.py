@@ -127,7 +127,7 @@ def test_an_image_of_gigabytes_is_not_read(sparse: Path) -> None:
 
 
 def test_an_image_of_gigabytes_is_found_by_check(sparse: Path) -> None:
-    assert [(bad.key, bad.cause) for bad in check_shards(sparse).bad] == [("1", CAUSE)]
+    assert [(bad.key, bad.cause) for bad in check_shards(sparse).of("bad")] == [("1", CAUSE)]
 
 
 def test_an_image_of_gigabytes_cannot_be_shown(sparse: Path) -> None:

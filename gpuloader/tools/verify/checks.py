@@ -24,6 +24,7 @@ from gpuloader.tools.verify.comparing import (
     Bad,
     Images,
     compare,
+    compare_loads,
     few_samples,
     load,
     load_both,
@@ -38,30 +39,22 @@ def recipes(subject: Subject) -> Looks:
     """Compares the pixels of each preset; and MixUp with CutMix."""
     for name in preset_names():
         yield name, partial(_recipe, subject, name)
-    yield "MixUp and CutMix", partial(_mixed, subject)
+    mix = {"num_classes": 10, "mixup_alpha": 0.8, "cutmix_alpha": 1.0}
+    options = {"preset": {"imagenet_train": {"Normalize": None, "mix": mix}}, "label_from": "cls", "last_batch": "pad"}
+    with tar_of(map(jpeg, range(BATCH_SIZE))) as tar:
+        yield "MixUp and CutMix", partial(compare_loads, subject, tar, 1.0, **options)
 
 
 def _recipe(subject: Subject, name: str) -> Outcome:
     preset = load_preset(name, {"mix": None})
     if any(view.normalize for view in preset.each_view):
         preset = load_preset(preset, {"Normalize": None})
-    widened = any(view.pixels for view in preset.each_view)
-    if preset.by_boxes:
-        with tar_of(map(jpeg, range(BATCH_SIZE))) as tar:
-            options = {"preset": preset, "fields": {"boxes": Boxes("json:boxes", format="xyxy")}}
-            (ours, _), (theirs, _) = load_both(tar, subject.device_id, **options)
-    else:
-        options = {"preset": preset, "sampling": few_samples(subject)}
-        (ours, _), (theirs, _) = load_both(subject.tar, subject.device_id, **options)
-    return compare(subject, ours, theirs, WIDER if widened else 1.0)
-
-
-def _mixed(subject: Subject) -> Outcome:
-    mix = {"num_classes": 10, "mixup_alpha": 0.8, "cutmix_alpha": 1.0}
-    options = {"preset": {"imagenet_train": {"Normalize": None, "mix": mix}}, "label_from": "cls", "last_batch": "pad"}
+    factor = WIDER if any(view.pixels for view in preset.each_view) else 1.0
+    if not preset.by_boxes:
+        return compare_loads(subject, subject.tar, factor, preset=preset, sampling=few_samples(subject))
     with tar_of(map(jpeg, range(BATCH_SIZE))) as tar:
-        (ours, _), (theirs, _) = load_both(tar, subject.device_id, **options)
-    return compare(subject, ours, theirs, 1.0)
+        fields = {"boxes": Boxes("json:boxes", format="xyxy")}
+        return compare_loads(subject, tar, factor, preset=preset, fields=fields)
 
 
 def repeats(subject: Subject) -> Looks:

@@ -46,6 +46,12 @@ def few_samples(subject: Subject) -> dict[str, Any]:
     return {"subset": range(min(IMAGES, subject.samples))}
 
 
+def compare_loads(subject: Subject, tar: Sources, factor: float, **options: Any) -> Outcome:  # noqa: ANN401
+    """Loads what is verified, and what is expected, and says how far they are apart, as `compare` does."""
+    (ours, _), (theirs, _) = load_both(tar, subject.device_id, **options)
+    return compare(subject, ours, theirs, factor)
+
+
 def load_both(tar: Sources, device_id: int | None, **options: Any) -> list[tuple[Images, Bad]]:  # noqa: ANN401
     """Loads what is verified, and what is expected."""
     return [load(tar, device_id, **options), load(tar, None, decoder=_REFERENCE, **options)]

@@ -16,7 +16,7 @@ from gpuloader.stage import Stage
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.masks import Mask
-from gpuloader.tools.verify.comparing import ALONE, BATCH_SIZE, WIDER, Images, compare, load, load_both
+from gpuloader.tools.verify.comparing import ALONE, BATCH_SIZE, WIDER, Images, compare, compare_loads, load
 from gpuloader.tools.verify.pictures import jpeg, tar_of, turned
 from gpuloader.tools.verify.result import Looks, Outcome, Subject
 
@@ -42,14 +42,9 @@ def forms(subject: Subject) -> Looks:
     files = [jpeg(number, exif=turned(1 + number % 8)) for number in range(BATCH_SIZE)]
     with tar_of(files) as tar:
         for name, recipe in _RECIPES.items():
-            yield name, partial(_form, subject, tar, recipe)
+            yield name, partial(compare_loads, subject, tar, WIDER, preset=recipe)
         yield "boxes, masks, key points", partial(_targets, subject, tar)
         yield "Stage", partial(_stage, subject, tar, files)
-
-
-def _form(subject: Subject, tar: Path, recipe: Recipe) -> Outcome:
-    (ours, _), (theirs, _) = load_both(tar, subject.device_id, preset=recipe)
-    return compare(subject, ours, theirs, WIDER)
 
 
 def _targets(subject: Subject, tar: Path) -> Outcome:

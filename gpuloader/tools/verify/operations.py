@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.plan import Draw
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.model import Ints, PixelTransform, Transform
 from gpuloader.recipe.program import Op, Program, chain, step
-from gpuloader.tools.verify.comparing import NARROWER, compare, load_both
+from gpuloader.tools.verify.comparing import NARROWER, compare_loads
 from gpuloader.tools.verify.pictures import SMALL, encoded, picture, tar_of
-from gpuloader.tools.verify.result import Looks, Outcome, Subject
+from gpuloader.tools.verify.result import Looks, Subject
 
 _PICTURES = 16
 _AS_IT_IS = T.Resize(SMALL)
@@ -86,11 +85,6 @@ def operations(subject: Subject) -> Looks:
     """Compares each operation with a fixed strength, on images that every decoder decodes equally."""
     with tar_of(encoded(picture(number), "PNG") for number in range(_PICTURES)) as tar:
         for name, transforms in OPERATIONS.items():
-            yield name, partial(_operation, subject, tar, transforms)
-
-
-def _operation(subject: Subject, tar: Path, transforms: Sequence[Transform]) -> Outcome:
-    erases = isinstance(transforms[-1], T.RandomErasing)
-    preset = Recipe(tuple(transforms), dtype="float32" if erases else "uint8")
-    (ours, _), (theirs, _) = load_both(tar, subject.device_id, preset=preset)
-    return compare(subject, ours, theirs, NARROWER)
+            erases = isinstance(transforms[-1], T.RandomErasing)
+            preset = Recipe(tuple(transforms), dtype="float32" if erases else "uint8")
+            yield name, partial(compare_loads, subject, tar, NARROWER, preset=preset)
