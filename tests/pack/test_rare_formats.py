@@ -36,14 +36,6 @@ def is_good(found: Image.Image | str) -> bool:
     return not isinstance(found, str) and np.array_equal(np.asarray(found), np.asarray(PICTURE))
 
 
-@pytest.mark.parametrize("image_format", ["TIFF", "BMP", "PPM", "JPEG2000"])
-@pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_it_has_the_same_pixels(image_format: str, mode: str) -> None:
-    found = decoded(encoded(PICTURE.convert(mode), image_format))
-    assert not isinstance(found, str)
-    assert (found.mode, found.tobytes()) == (mode, PICTURE.convert(mode).tobytes())
-
-
 @pytest.mark.parametrize(
     ("data", "cause"),
     [

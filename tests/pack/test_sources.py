@@ -299,13 +299,6 @@ def test_members_of_tars_are_copied_as_they_are(tmp_path: Path) -> None:
     assert (result.samples, result.classes) == (10, None)
 
 
-@pytest.mark.parametrize("source", ["shards/train-{0001..0001}.tar", "shards/*1.tar"])
-def test_tars_are_named_as_for_the_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
-    shards = write_samples(tmp_path / "shards", 10)
-    monkeypatch.chdir(tmp_path)
-    assert packed(source, tmp_path)[1] == samples_of(shards[1:])
-
-
 def test_tars_of_any_kind_keep_keys_and_fields_and_lose_what_is_no_sample(tmp_path: Path) -> None:
     folder = write_class_folders(tmp_path / "photos", count=3)
     (folder / "cat" / "000.seg.png").write_bytes(b"mask")

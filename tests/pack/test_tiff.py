@@ -121,8 +121,3 @@ def test_one_that_does_not_fill_its_planes_is_bad(data: bytes, cause: str) -> No
     said = check(data)
     assert isinstance(said, str)
     assert cause in said
-
-
-def test_a_jpeg_in_a_tiff_is_decoded() -> None:
-    data = encoded(PICTURE, "TIFF", compression="jpeg")
-    assert np.abs(check(data).astype(int) - PIXELS).mean() < 8

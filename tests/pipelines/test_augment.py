@@ -265,27 +265,6 @@ def test_no_parameter_and_no_size_is_out_of_bounds() -> None:
     assert all(np.all((image >= 0) & (image <= 255)) for image in first)
 
 
-def test_steps_are_done_one_after_the_other() -> None:
-    count = len(IMAGES)
-    program = chain(
-        [
-            step(Op.SATURATION, count, np.float32(1.7)),
-            step(Op.IDENTITY, count),
-            step(Op.EQUALIZE, count),
-            step(Op.HUE, count, np.float32(0.2)),
-            step(Op.POSTERIZE, count, 3),
-            step(Op.SHARPNESS, count, np.float32(0.4)),
-        ],
-        count,
-    )
-    theirs = by_torchvision(IMAGES, functional.adjust_saturation, float(np.float32(1.7)))
-    theirs = by_torchvision(theirs, functional.equalize)
-    theirs = by_torchvision(theirs, functional.adjust_hue, float(np.float32(0.2)))
-    theirs = by_torchvision(theirs, functional.posterize, 3)
-    theirs = by_torchvision(theirs, functional.adjust_sharpness, float(np.float32(0.4)))
-    assert differences(run(IMAGES, program), theirs).max() == 0
-
-
 def test_each_sample_has_its_own_program() -> None:
     image = photo(40, 50)
     program = Program(

@@ -131,22 +131,6 @@ def test_the_image_that_dali_names_is_tried_first(
     assert len(asked) == pipelines
 
 
-def test_only_decoding_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph of a recipe like DINO's takes seconds to trace, and on a GPU each image has its own."""
-    nodes = set()
-
-    def build_and_note(*args: Any, device_id: int | None, **kwargs: Any) -> Any:  # noqa: ANN401
-        pipeline = recipe_pipeline(*args, device_id=None, **kwargs)
-        pipeline.build()
-        nodes.update(type(node._op).__name__ for node in pipeline._ops)
-        return pipeline
-
-    monkeypatch.setattr("gpuloader.pipelines.triage.recipe_pipeline", build_and_note)
-    preset, images = load_preset("dino"), [damaged_jpeg(), jpeg(60, 80)]
-    assert list(find_undecodable(preset, as_arrays(images), draw(preset, images), device_id=0)) == [0]
-    assert nodes == {"ExternalSource", "ImageSlice", "_TensorSubscript"}
-
-
 @pytest.mark.usefixtures("asked")
 @pytest.mark.parametrize("device_id", [None, 0])
 def test_where_a_good_jpeg_fails_too_the_machine_is_to_blame(

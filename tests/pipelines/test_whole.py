@@ -61,14 +61,6 @@ def test_a_batch_with_a_bad_image_costs_few_pipelines(
     assert asked == pipelines * [(device_id is None, device_id)]
 
 
-def test_on_a_gpu_an_image_that_is_tried_alone_has_a_pipeline_of_its_own(asked: list[tuple[bool, int | None]]) -> None:
-    decoder = WholeDecoder(batch_size=4, num_threads=1, device_id=0)
-    good = as_arrays([jpeg(8, 8)] * 4)
-    wrong = "Failed to decode sample #1 : "  # which is of another batch, so all four are tried
-    assert decoder.failures(good, wrong) == {}
-    assert len(asked) == 4
-
-
 def test_no_jpeg_engine_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails in a batch of training fails here too: no place in a batch gives it to an engine."""
     asked, decode = [], fn.decoders.image

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
-import random
 import shutil
 import socket
 import tarfile
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -143,15 +140,6 @@ def test_links_to_one_folder_are_no_loop(root: Path, pictures: int, links: int) 
     assert len(list_files(root)) == pictures * (1 + links)
 
 
-def test_links_that_lead_to_hundreds_of_thousands_of_files_again_are_an_error(root: Path) -> None:
-    write_tree(root, {f"a/{number}.jpg": b"" for number in range(1000)})
-    for number in range(990):
-        (root / f"link-{number}").symlink_to("a")
-    message = r"lead 120,000 times to .* allowed are 100,000, and 10 for each of the 1,991 that are there\. Remove such"
-    with pytest.raises(DataError, match=message):
-        list_files(root)
-
-
 def test_links_that_double_the_folders_at_each_step_come_to_an_end(root: Path) -> None:
     for number in range(40):
         (root / f"{number}").mkdir()
@@ -272,11 +260,6 @@ def test_a_file_that_may_not_be_read_is_named_and_left_out_until_it_may(root: Pa
     assert where_modes_hold().run(PROGRAM, root).stdout == "3\n"
 
 
-def test_a_folder_that_is_gone_is_an_error(root: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere cannot be read \(No such file or directory\)"):
-        list_files(root / "nowhere")
-
-
 # --- its samples
 
 
@@ -329,21 +312,6 @@ def test_the_index_of_a_folder_is_that_of_its_tar(root: Path, files: dict[str, b
             assert folder.read(size, offset) == content[expected_offset : expected_offset + size]
 
 
-def test_the_samples_are_those_that_the_stems_make(root: Path) -> None:
-    """With no code of ours: files of one folder and stem are a sample, if one of them is an image."""
-    rng = random.Random(0)
-    names = {f"{rng.choice('ab')}/{rng.choice('cd')}/{rng.randrange(30)}" for _ in range(60)}
-    write_tree(root, {f"{name}.{end}": JPEG for name in names for end in ("jpg", "txt") if rng.random() < 0.7})
-    expected = defaultdict(set)
-    for file in sorted(root.rglob("*.*")):
-        expected[f"./{file.relative_to(root).with_suffix('')}"].add(file.suffix[1:])
-    expected = {key: ends for key, ends in expected.items() if "jpg" in ends}
-    index = scan_folder(Folder(root))
-    assert {index.key(row): {each for each, *_ in index.components(row)} for row in range(len(index))} == expected
-    widths = [Image.open(io.BytesIO((root / f"{key}.jpg").read_bytes())).size for key in expected]
-    assert list(zip(index.column("width").tolist(), index.column("height").tolist(), strict=True)) == widths
-
-
 # --- its index file
 
 
@@ -354,32 +322,13 @@ def test_a_folder_has_one_index_however_it_is_named(photos: Path, monkeypatch: p
     assert len({index_file(Folder(name)) for name in names}) == 1
 
 
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that are opened."""
-    names: list[str] = []
-    opens = Folder.open
-
-    def noting(folder: Folder, number: int) -> int:
-        names.append(folder.listing.name(number))
-        return opens(folder, number)
-
-    monkeypatch.setattr(Folder, "open", noting)
-    return names
-
-
-def test_no_file_is_read_again_while_nothing_changes(
-    photos: Path, opened: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_index_is_not_made_again_while_nothing_changes(photos: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = open_index(Folder(photos))
-    assert set(opened) == {
-        f"{name}/{i}.{end}" for name, i in zip("aabbb", range(5), strict=True) for end in ("jpg", "cls")
-    }
-    opened.clear()
+    before = index_file(Folder(photos)).stat()
     (photos / "a" / "0.jpg").chmod(0o600)
     (photos.parent / "link").hardlink_to(photos / "a" / "1.jpg")
     assert open_index(Folder(photos)).digest() == first.digest()
-    assert opened == []
+    assert index_file(Folder(photos)).stat().st_ino == before.st_ino
     assert caplog.text == ""
 
 
@@ -417,28 +366,15 @@ def test_the_index_of_a_folder_that_changed_is_made_again(
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("name", ["../../photos", "..", "../", "../a/.."])
-def test_an_index_beside_the_folder_is_used(
-    photos: Path, opened: list[str], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_index(Folder(photos))
-    index_file(Folder(photos)).rename(photos.with_name("photos.gpuidx"))
-    opened.clear()
-    monkeypatch.chdir(photos / "a")
-    assert len(open_index(Folder(Path(name)))) == 5
-    assert Folder(Path(name)).name == "photos"
-    assert opened == []
-
-
-def test_an_index_that_names_all_that_was_left_out_is_used_again(root: Path, opened: list[str]) -> None:
+def test_an_index_that_names_all_that_was_left_out_is_used_again(root: Path) -> None:
     """It is larger than the folder that it is of."""
     write_tree(root, {"1.jpg": b""})
     for number in range(LEFT_OUT_KEPT + 1):
         (root / f"{number:0200d}{chr(0x1F431) * 10}").symlink_to("nowhere")
     assert open_index(Folder(root)).left_out_count == LEFT_OUT_KEPT + 1
-    opened.clear()
+    before = index_file(Folder(root)).stat()
     assert open_index(Folder(root)).left_out_count == LEFT_OUT_KEPT + 1
-    assert opened == []
+    assert index_file(Folder(root)).stat().st_ino == before.st_ino
 
 
 # --- what happens between listing and reading
@@ -465,11 +401,3 @@ def test_a_file_that_changes_after_it_was_listed_is_an_error_that_names_it(
     change(photos / "a" / "1.jpg")
     with pytest.raises(ShardChangedError, match=r"photos/a/1\.jpg"):
         scan_folder(folder)
-
-
-def test_an_offset_in_a_folder_is_in_one_of_its_files(root: Path) -> None:
-    write_tree(root, {f"{number:03d}.jpg": b"x" * (number % 3) for number in range(100)})
-    folder = Folder(root)
-    starts = folder.listing.start
-    assert folder.files_at(starts).tolist() == list(range(100))
-    assert folder.files_at(starts + np.maximum(folder.listing.size - 1, 0)).tolist() == list(range(100))

@@ -66,13 +66,6 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 # What is in a shard.
 
 
-def test_samples_are_those_of_webdataset(shards: list[Path], caplog: pytest.LogCaptureFixture) -> None:
-    for shard in shards:
-        assert samples_of(shard) == samples_of_webdataset(shard)
-        assert len(samples_of(shard)) == 20
-    assert logged(caplog) == []
-
-
 @pytest.mark.parametrize("tar_format", ["gnu", "posix", "ustar", "v7"])
 def test_samples_of_tars_by_the_tar_command_are_those_of_webdataset(tmp_path: Path, tar_format: str) -> None:
     folder = tmp_path / "folder"

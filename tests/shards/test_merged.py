@@ -14,7 +14,6 @@ from command_line import run
 from forging import parts_of, sealed
 from hostile import mutated_bytes
 from making import write_samples
-from synthetic import synthetic_index
 
 from gpuloader import GPULoader
 from gpuloader.cli.index import index
@@ -79,21 +78,6 @@ def test_nothing_of_a_shard_is_looked_at_before_it_is_read(merged: Path, monkeyp
     assert (len(opened), looked) == (12, [])
     opened.read_images(np.array([7]), Arena())
     assert set(looked) == {str(merged / "train-0002.tar")}
-
-
-def test_thousands_of_shards_are_names(tmp_path: Path) -> None:
-    """Of 2,000 empty files, which are no tars: nobody reads them."""
-    names = [f"{number:04d}.tar" for number in range(2000)]
-    for name in names:
-        (tmp_path / name).touch()
-
-    keys = [b"%07d" % number for number in range(4000)]
-    (tmp_path / "all.gpuset").write_bytes(synthetic_index(keys, 2000, names))
-    opened = ShardSet.open(resolve_shards(tmp_path))
-    assert (len(opened), opened.locate(3999).shard) == (4000, str(tmp_path / "1999.tar"))
-    (tmp_path / "1500.tar").unlink()
-    with pytest.raises(IndexFileError, match=r"its folder lacks 1500\.tar\. Run"):
-        resolve_shards(tmp_path)
 
 
 # Names.

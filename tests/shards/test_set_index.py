@@ -14,7 +14,6 @@ from making import jpeg, write_samples, write_shard
 from synthetic import synthetic_index
 from warm import Program, warm
 
-from gpuloader import GPULoader
 from gpuloader.errors import IndexFileError
 from gpuloader.shards import ShardSet, open_index, open_indexes, open_set
 from gpuloader.shards.index import Index, write_index
@@ -101,20 +100,6 @@ def test_a_mapped_index_is_that_in_memory(mixed: list[Path]) -> None:
     again = ShardSet.open(mixed)
     assert (set_files(), file.stat().st_ino, file.stat().st_mtime_ns) == ([file], before.st_ino, before.st_mtime_ns)
     assert again.fingerprint == opened.fingerprint
-
-
-@pytest.mark.usefixtures("mapped")
-def test_a_loader_delivers_the_same_with_a_mapped_index(shards: list[Path]) -> None:
-    def batches() -> list[list[int]]:
-        with GPULoader(shards, 8, None, preset="imagenet_eval", output="dict", shuffle="full") as loader:
-            return [[*batch["index"].tolist(), *batch["label"].tolist()] for batch in loader]
-
-    mapped = batches()
-    set_files()[-1].unlink()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpuloader.shards.index_files.MOST_COPIED_BYTES", 1 << 30)
-        assert batches() == mapped
-        assert set_files() == []
 
 
 @pytest.mark.usefixtures("mapped")

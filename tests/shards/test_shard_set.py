@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from making import jpeg, write_samples, write_shard
 from numpy.typing import NDArray
-from warm import warm
 
 from gpuloader.errors import NoSamplesError, ShardChangedError
 from gpuloader.pipelines import read_cached
@@ -175,28 +174,6 @@ def test_files_are_closed_and_opened_again(shards: list[Path]) -> None:
     del shard_set
     gc.collect()
     assert not open_files() & names
-
-
-def test_more_shards_than_files_may_be_open_are_read(tmp_path: Path) -> None:
-    for number in range(300):
-        write_shard(tmp_path / f"{number:03d}.tar", [{"__key__": f"{number:03d}", "jpg": b"%03d" % number}])
-    work = (
-        "import os, resource, sys; import numpy as np; from pathlib import Path\n"
-        "from gpuloader.pipelines import read_cached\n"
-        "from gpuloader.shards import Arena, ShardSet\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
-        "paths = sorted(Path(sys.argv[1]).glob('*.tar'))\n"
-        "others = len(os.listdir('/proc/self/fd'))\n"
-        "for how in ({}, {'read_cached': read_cached}):\n"
-        "    shards = ShardSet.open(paths, **how)\n"
-        "    for ids in (np.arange(300), np.random.default_rng(0).permutation(300), np.arange(299, -1, -1)):\n"
-        "        assert [view.tobytes() for view in shards.read_images(ids, Arena())] == [b'%03d' % i for i in ids]\n"
-        "        assert len(os.listdir('/proc/self/fd')) - others <= 16\n"
-        "    shards.close()\n"
-        "print('read')"
-    )
-    result = warm().run(work, tmp_path)
-    assert result.stdout == "read\n", result.stderr
 
 
 # Shards that change.

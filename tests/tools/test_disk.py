@@ -1,12 +1,10 @@
 """How fast shards can be read."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from gpuloader.shards import Folder
-from gpuloader.tools import disk
 from gpuloader.tools.disk import DiskSpeed, measure_disk
 
 
@@ -22,16 +20,6 @@ def test_shards_of_any_size_are_measured(tmp_path: Path, sizes: list[int], read_
     assert speed.read_bytes == read_bytes
     assert speed.bytes_per_second > 0
     assert speed.reads_per_second > 0
-
-
-def test_no_file_is_opened_after_the_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [tmp_path / f"{number}.jpg" for number in range(9)]
-    for file in files:
-        file.write_bytes(bytes(1000))
-    opened: list[Path] = []
-    monkeypatch.setattr(disk, "open_regular", lambda file: opened.append(file) or os.open(file, os.O_RDONLY))
-    measure_disk([Folder(tmp_path)], seconds=0)
-    assert len(opened) == 2  # one in a row, and one at random
 
 
 def test_empty_shards_are_read_at_no_speed(tmp_path: Path) -> None:

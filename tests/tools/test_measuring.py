@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gpuloader import BadImages, Decoder
-from gpuloader.errors import ConfigError
 from gpuloader.tools.measuring import as_yaml, fitting_batch_size
 
 
@@ -25,13 +24,6 @@ from gpuloader.tools.measuring import as_yaml, fitting_batch_size
 )
 def test_a_batch_fits_the_samples(asked: int | None, samples: int, measured: int) -> None:
     assert fitting_batch_size(asked, samples) == measured
-
-
-def test_a_batch_that_does_not_fit_is_an_error() -> None:
-    with pytest.raises(
-        ConfigError, match="batch_size=41: the shards have 40 samples; give at most that, or leave it out"
-    ):
-        fitting_batch_size(41, 40)
 
 
 def test_arguments_are_told_as_yaml_has_them() -> None:

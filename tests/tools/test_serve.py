@@ -152,11 +152,6 @@ def test_a_version_and_what_is_drawn_for_it_are_the_librarys(port: int, gallery:
         assert (np.asarray(ask_picture(port, "version", **query, view=number)) == np.asarray(version)).all()
 
 
-def test_the_seed_is_the_servers_where_none_is_asked_for(port: int, gallery: Gallery) -> None:
-    [version] = gallery.versions(Compose.load(PRESET), 5, SEED, 0)
-    assert (np.asarray(ask_picture(port, "version", id=5)) == np.asarray(version)).all()
-
-
 @pytest.mark.parametrize(("side", "size"), [(40, (40, 28)), (1024, (85, 60))])
 def test_an_original_is_as_small_as_asked_for(port: int, side: int, size: tuple[int, int]) -> None:
     assert ask_picture(port, "original", id=5, side=side).size == size

@@ -20,7 +20,7 @@ from making import write_samples
 from serving import Server, wait_for
 from warm import Program, warm
 
-from gpuloader.errors import ConfigError, DataError, RemoteError, ShardChangedError, TarError
+from gpuloader.errors import ConfigError, DataError, ShardChangedError, TarError
 from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, close_shard
 
 ROOM = 10**9
@@ -472,14 +472,3 @@ def test_who_waits_for_another_ones_download_says_so_and_can_give_up(
         with pytest.raises(InterruptedError):
             cache.open(entries[0], lambda: "waiting for" not in caplog.text)
     assert f"waiting for {entries[0].shard}: 100 of {size} bytes are downloaded" in caplog.text
-
-
-def test_a_store_that_dies_leaves_what_came(
-    entries: list[Entry], server: Server, served: list[Path], folder: Path, size: int
-) -> None:
-    cache = ShardCache(folder, ROOM)
-    server.fault("train-0000.tar", "500")
-    with pytest.raises(RemoteError):
-        content(cache, entries[0])
-    server.faults.clear()
-    assert content(cache, entries[0]) == served[0].read_bytes()

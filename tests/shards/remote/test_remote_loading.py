@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import gc
-import logging
-import multiprocessing
 import os
 import signal
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,12 +16,12 @@ from typing import Any
 import pytest
 import torch
 from lifecycles import NewProcess, delivered, left_behind, loaded, loader, records, threads_and_files
-from making import damaged_jpeg, jpeg, write_samples, write_shard
+from making import jpeg, write_samples, write_shard
 from naming import named
 from serving import SOON, Server, wait_for
 
 from gpuloader import BadImages, Cache, Decoder, World
-from gpuloader.errors import LoaderError, RemoteError, ShardChangedError, ShardNotFoundError, TarError
+from gpuloader.errors import RemoteError, ShardChangedError, ShardNotFoundError, TarError
 from gpuloader.loading.loader import GPULoader
 
 pytestmark = pytest.mark.slow(kept=18, of="remote loading")
@@ -134,24 +131,6 @@ def test_disk_and_store_can_be_mixed(shards: list[Path], server: Server, cache: 
         assert_same(list(far), list(local))
 
 
-def test_bad_images_are_the_same(server: Server, tmp_path: Path, cache: Path) -> None:
-    images = [damaged_jpeg() if i == 5 else jpeg(40, 50, seed=i) for i in range(8)]
-    samples = [{"__key__": f"{i}", "jpg": image, "cls": b"1"} for i, image in enumerate(images)]
-    local = [write_shard(tmp_path / f"{part}.tar", samples[4 * part : 4 * part + 4]) for part in range(2)]
-    for path in local:
-        (server.folder / path.name).write_bytes(path.read_bytes())
-    far = f"{server.url}/{{0,1}}.tar"
-    with (
-        loader(local, 2, on_error="replace") as here,
-        loader(far, 2, on_error="replace", cache=Cache(cache, max_bytes=shard_bytes(local))) as there,
-    ):
-        assert_same(list(there), list(here))
-        assert set(there.stats().bad) == {5}
-        here.write_quarantine(tmp_path / "bad.jsonl")
-    with loader(far, 2, on_error=BadImages(known=tmp_path / "bad.jsonl"), cache=Cache(cache)) as there:
-        assert len(delivered(there)) == 7
-
-
 @pytest.mark.parametrize("saved_on", ["disk", "store"])
 def test_a_state_goes_from_disk_to_store_and_back(
     shards: list[Path], server: Server, cache: Path, saved_on: str
@@ -240,50 +219,6 @@ def test_ranks_share_a_cache(
         total = sum(shard.stat().st_size for shard in shards)
         assert sum(part["cache"]["downloaded_bytes"] for part in found) == total
         assert sum(server.sent_bytes.values()) == total
-
-
-def test_a_process_that_is_killed_while_it_downloads_leaves_what_can_go_on(
-    shards: list[Path], server: Server, cache: Path
-) -> None:
-    indexed(server, cache)
-    server.bytes_per_second = 30_000
-    process = NewProcess()
-    process.begin(loaded, tar=urls(server), cache={"folder": str(cache)})
-    wait_for(lambda: list(cache.glob("*.part")))
-    process.process.kill()
-    process.process.communicate()
-    server.bytes_per_second = 0
-    with loader(shards) as local, loader(urls(server), cache=Cache(cache)) as far:
-        assert_same(list(far), list(local))
-    assert not list(cache.glob("*.part"))
-
-
-def test_a_forked_child_makes_its_own_while_the_parents_goes_on(
-    shards: list[Path], server: Server, cache: Path
-) -> None:
-    indexed(server, cache)
-    server.bytes_per_second = 200_000
-    with loader(shards) as local:
-        expected = delivered(local)
-
-    def child(batches: GPULoader, connection: Any) -> None:  # noqa: ANN401
-        try:
-            iter(batches)
-        except LoaderError as error:
-            connection.send(str(error))
-
-    with loader(urls(server), cache=Cache(cache)) as batches:
-        epoch = iter(batches)
-        received = records(next(epoch))
-        here, there = multiprocessing.Pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of forking where there are threads
-            process = multiprocessing.get_context("fork").Process(target=child, args=(batches, there))
-            process.start()
-        assert here.recv() == "this loader belongs to the parent of this forked process: make a new one"
-        process.join(20)
-        assert process.exitcode == 0
-        assert received + delivered(epoch) == expected
 
 
 # --- when the store fails
@@ -510,11 +445,3 @@ def test_many_epochs_leave_no_threads_and_files_behind(shards: list[Path], serve
         gc.collect()
         before["file socket"] += 4  # connections that are about to close
         assert left_behind(before) == {}
-
-
-def test_logs_are_quiet_when_all_is_well(
-    shards: list[Path], server: Server, cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, "gpuloader"), loader(urls(server), cache=Cache(cache)) as batches:
-        list(batches)
-    assert [record.getMessage() for record in caplog.records] == []
