@@ -40,7 +40,6 @@ from gpuloader.recipe.colors import (
 from gpuloader.recipe.crops import (
     CenterCrop,
     CornerCrop,
-    FiveCrop,
     Pad,
     RandomCrop,
     RandomHorizontalFlip,
@@ -192,29 +191,6 @@ def test_the_longer_side_is_bounded_as_torchvision_bounds_it(size: int, max_size
     assert largest_difference(run_graph(preset, photos()), [levels(reference(pil(photo))) for photo in photos()]) <= 1
 
 
-@pytest.mark.parametrize("padding", [0, 7, (3, 11), (1, 2, 13, 4)], ids=str)
-@pytest.mark.parametrize(
-    ("padding_mode", "fill"),
-    [
-        ("constant", 0.0),
-        ("constant", 100.0),
-        ("constant", (250.0, 3.0, 128.0)),
-        *((mode, 0.0) for mode in PADDINGS[1:]),
-    ],
-    ids=str,
-)
-def test_padding_is_torchvisions(
-    padding_mode: str, padding: int | tuple[int, ...], fill: float | tuple[float, ...]
-) -> None:
-    resize = Resize((20, 33))
-    preset = in_levels(resize, Pad(padding, fill, padding_mode))
-    inside = run_graph(in_levels(resize), small())
-    theirs = functional.pad(
-        inside, list(padding) if isinstance(padding, tuple) else padding, fill, padding_mode=padding_mode
-    )
-    assert torch.equal(run_graph(preset, small()), theirs)
-
-
 @pytest.mark.parametrize("padding_mode", PADDINGS)
 def test_a_random_crop_is_a_window_of_the_padded_image(padding_mode: str) -> None:
     images = [encoded(picture(32, 32, seed), "PNG") for seed in range(40)]
@@ -352,28 +328,6 @@ def test_turned_pictures_are_those_that_pillow_turns(run: Any, placing: list[Tra
     turned = [encoded(image, "PNG") for image in upright]
     [theirs] = run(same, turned, draw(same, turned))
     assert largest_difference(ours, theirs) <= 1  # a level halfway between two is rounded
-
-
-@pytest.mark.parametrize(
-    "placing",
-    [
-        *ANY_ORDER[:6],
-        [Resize(64), CenterCrop((24, 30))],
-        [Resize(64, "lanczos"), CenterCrop((24, 30))],
-        [Resize(200, "bicubic"), RandomCrop((40, 50), 6)],
-        [Resize(64, "bicubic", antialias=False), FiveCrop((24, 30))],
-        [Resize(64, "nearest"), CenterCrop((70, 40)), RandomHorizontalFlip()],
-        [Resize((40, 40)), Pad(5, padding_mode="reflect"), RandomCrop(32)],
-        [RandomResizedCrop(32, interpolation="lanczos")],
-    ],
-    ids=lambda placing: "-".join(type(each).__name__ for each in placing),
-)
-def test_the_part_that_is_decoded_is_all_that_counts(placing: list[Transform]) -> None:
-    preset = Recipe(placing)
-    drawn = draw(preset, photos())
-    whole = replace(drawn, region=np.concatenate([np.zeros_like(SIZES), SIZES], 1))
-    for ours, theirs in zip(run_views(preset, photos(), drawn), run_views(preset, photos(), whole), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=FLOAT / 255, rtol=0)
 
 
 # --- decoding

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuloader.pipelines.inputs import Inputs, make_inputs, needed, warps_of
+from gpuloader.pipelines.inputs import Inputs, make_inputs, warps_of
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe, load_preset, preset_names
-from gpuloader.recipe.program import Op
 from gpuloader.transforms import (
     AugMix,
     GaussianBlur,
@@ -30,19 +29,6 @@ from gpuloader.transforms import (
 )
 
 AFFINE, PERSPECTIVE = [2, 3, 4, 5, 6, 7, 0, 0, 1], [2, 3, 4, 5, 6, 7, 0.5, 0, 1]
-
-
-def test_a_step_takes_only_what_its_operations_need() -> None:
-    warps = frozenset({"affine_linear"})
-    for possible, names in [
-        ({Op.IDENTITY}, set()),
-        ({Op.WARP}, {"affine_linear"}),
-        ({Op.CONTRAST, Op.BRIGHTNESS}, {"linear", "mean"}),
-        ({Op.EQUALIZE}, set()),  # all samples are equalized
-        ({Op.EQUALIZE, Op.IDENTITY}, {"is_EQUALIZE"}),
-        ({Op.MIX_ADD}, {"share"}),
-    ]:
-        assert set(needed(frozenset(possible), warps)) == names
 
 
 @pytest.mark.parametrize(
@@ -111,14 +97,6 @@ def test_the_draw_of_no_samples_has_the_names_and_types_of_every_draw(name: str,
 def kind_of(rows: Any) -> tuple[np.dtype[Any], int]:  # noqa: ANN401
     """The type and number of dimensions of rows, which are a list if their shapes differ."""
     return (rows[0].dtype, 1 + rows[0].ndim) if isinstance(rows, list) else (rows.dtype, rows.ndim)
-
-
-def test_values_take_the_places_of_others() -> None:
-    inputs = inputs_of(Recipe([Resize((4, 4)), RandomInvert(), RandomErasing()], views=2), "gpu")
-    numbered = inputs.replaced_by(range(99))
-    assert numbered.values() == list(range(len(inputs.values())))
-    assert list(numbered.region.values()) == [0, 1]
-    assert [list(view.named) for view in numbered.views] == [list(view.named) for view in inputs.views]
 
 
 def test_only_what_the_output_shows_is_resized() -> None:

@@ -130,19 +130,6 @@ def test_a_part_of_an_image_is_resized_as_if_it_were_all_of_it(interpolation: st
     np.testing.assert_allclose(ours, run(alone, (17, 40), interpolation=interpolation), atol=LEVELS, rtol=0)
 
 
-@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
-@pytest.mark.parametrize("antialias", [True, False])
-def test_a_part_of_the_output_needs_only_what_is_under_the_filter(interpolation: str, antialias: bool) -> None:
-    whole, resized, corner, size = noise(400, 300), (100, 150), (40, 60), (20, 24)
-    filtered = {"resized": resized, "corner": corner, "interpolation": interpolation, "antialias": antialias}
-    expected = run([whole], size, **filtered)
-    # Four rows and two columns become one each; the widest filter reaches three of those, and one is for rounding.
-    top, left, bottom, right = 40 * 4 - 13, 60 * 2 - 7, 60 * 4 + 13, 84 * 2 + 7
-    region = np.ascontiguousarray(whole[top:bottom, left:right])
-    ours = run([region], size, rois=[(-top, -left, 400 - top, 300 - left)], **filtered)
-    np.testing.assert_allclose(ours, expected, atol=LEVELS, rtol=0)
-
-
 @pytest.mark.parametrize("padding_mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
 @pytest.mark.parametrize("antialias", [True, False])

@@ -12,22 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import where_modes_hold
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from making import encoded, jpeg, picture, saved, tar_of, write_tree
 from PIL import Image
 
-from gpuloader.errors import DataError, ShardChangedError
+from gpuloader.errors import DataError
 from gpuloader.shards import index_file, open_index
 from gpuloader.shards.folder import Folder, list_files
 from gpuloader.shards.index import LEFT_OUT_KEPT
 from gpuloader.shards.scan import scan, scan_folder
 
 JPEG = jpeg(8, 12)
-
-
-def cache_folder() -> Path:
-    return Path(os.environ["XDG_CACHE_HOME"]) / "gpuloader"
 
 
 @pytest.fixture
@@ -80,27 +74,6 @@ def test_the_files_come_in_the_order_of_tar(root: Path, names: list[str]) -> Non
     (root / "empty folder").mkdir()
     assert listed(root) == in_tar(tar_of(root, root.with_suffix(".tar")))
     assert len(listed(root)) == len(names)
-
-
-PARTS = st.text(st.sampled_from("aB.-_ 0é\n"), min_size=1, max_size=3).filter(lambda name: name not in (".", ".."))
-TREES = st.recursive(st.none(), lambda below: st.dictionaries(PARTS, below, max_size=4), max_leaves=12)
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(tree=st.dictionaries(PARTS, TREES, max_size=5))
-def test_any_tree_comes_in_the_order_of_tar(tmp_path_factory: pytest.TempPathFactory, tree: dict[str, object]) -> None:
-    folder = tmp_path_factory.mktemp("trees") / "tree"
-
-    def make(path: Path, below: object) -> None:
-        if isinstance(below, dict):
-            path.mkdir()
-            for name, deeper in below.items():
-                make(path / name, deeper)
-        else:
-            path.touch()
-
-    make(folder, tree)
-    assert listed(folder) == in_tar(tar_of(folder, folder.with_name("tree.tar")))
 
 
 def test_links_are_followed_and_each_file_counts_wherever_it_is(root: Path, tmp_path: Path) -> None:
@@ -375,29 +348,3 @@ def test_an_index_that_names_all_that_was_left_out_is_used_again(root: Path) -> 
     before = index_file(Folder(root)).stat()
     assert open_index(Folder(root)).left_out_count == LEFT_OUT_KEPT + 1
     assert index_file(Folder(root)).stat().st_ino == before.st_ino
-
-
-# --- what happens between listing and reading
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda file: file.write_bytes(b"other"),
-        lambda file: os.utime(file, ns=(1, 1)),
-        replace_by_another,
-        lambda file: (file.unlink(), os.mkfifo(file)),
-        lambda file: (file.unlink(), file.mkdir()),
-        lambda file: (file.unlink(), file.symlink_to("/dev/zero")),
-        Path.unlink,
-    ],
-    ids=["written", "touched", "replaced", "pipe", "folder", "device", "removed"],
-)
-def test_a_file_that_changes_after_it_was_listed_is_an_error_that_names_it(
-    photos: Path, change: Callable[[Path], object]
-) -> None:
-    folder = Folder(photos)
-    assert len(folder.listing) == 10
-    change(photos / "a" / "1.jpg")
-    with pytest.raises(ShardChangedError, match=r"photos/a/1\.jpg"):
-        scan_folder(folder)

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forging import digest, parts_of, sealed
-from making import SIZES, encoded, jpeg, picture, tar_by_command, write_samples, write_shard
+from making import SIZES, jpeg, tar_by_command, write_shard
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from gpuloader.errors import IndexFileError, ShardChangedError
-from gpuloader.shards import Index, ShardSet
+from gpuloader.shards import Index
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 from gpuloader.shards.scan import scan
 
@@ -250,21 +250,6 @@ def test_keys_that_are_not_utf8_come_back_as_they_are(tmp_path: Path) -> None:
     assert [index.key(row) for row in range(3)] == ["grüße", os.fsdecode(b"\xff\xfe"), "日本"]
 
 
-def test_a_shard_that_is_cut_between_two_members_is_read_and_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (shard,) = write_samples(tmp_path, 3, shards=1)
-    with tarfile.open(shard) as tar:
-        cut = tar.getmember("000002.cls").offset
-    os.truncate(shard, cut)
-    index = scan(shard)
-    assert [index.key(row) for row in range(len(index))] == ["000000", "000001"]
-    (item,) = index.left_out
-    assert (item.name, item.offset) == ("", cut)
-    assert "no end marker: it may have been cut" in item.why
-    assert len(logged(caplog)) == 1
-
-
 def test_a_shard_that_is_written_to_meanwhile_is_an_error(tmp_path: Path) -> None:
     shard = shard_of(tmp_path / "a.tar", [f"{number}.jpg" for number in range(5000)], content=b"")
     touch = "import os, sys\nfor i in range(10**8): os.utime(sys.argv[1], ns=(i, i)); i or print('begun', flush=True)"
@@ -432,18 +417,3 @@ def test_digests_are_those_of_the_content(tmp_path: Path) -> None:
     os.utime(tmp_path / "a.tar", ns=(5, 5))
     assert scan(tmp_path / "a.tar").digest() == same == digest()
     assert len({same, digest(cls=b"3"), digest(__key__="c"), digest(jpg=jpeg(30, 20)), digest(txt=b"")}) == 5
-
-
-def test_it_says_which_images_are_seekable_jpegs(tmp_path: Path) -> None:
-    seekable = encoded(picture(32, 64), "JPEG", restart_marker_blocks=2)
-    images = {
-        "plain": {"jpg": JPEG},
-        "seekable": {"jpg": seekable},
-        "across rows": {"jpeg": encoded(picture(32, 64), "JPEG", restart_marker_blocks=3)},
-        "another name": {"png": seekable},
-        "PNG": {"png": encoded(picture(32, 64), "PNG")},
-    }
-    shard = write_shard(tmp_path / "a.tar", [{"__key__": key, **image} for key, image in images.items()])
-    shards = ShardSet.open([shard, shard])
-    assert shards.column("seekable").tolist() == 2 * [0, 1, 0, 1, 0]
-    assert [(each.counts["jpegs"], each.counts["seekable"]) for each in (scan(shard), shards.index)] == [(4, 2), (8, 4)]

@@ -19,7 +19,6 @@ from gpuloader import GPULoader
 from gpuloader.cli.index import index
 from gpuloader.errors import ConfigError, DataError, IndexFileError, ShardChangedError
 from gpuloader.shards import Arena, ShardSet, merge_indexes, resolve_local, resolve_shards
-from gpuloader.shards.index import Index
 from gpuloader.shards.merged import MergedShards
 
 
@@ -198,20 +197,6 @@ def test_forged_names_do_not_leave_the_folder(merged: Path) -> None:
     (merged / "all.gpuset").write_bytes(index)
     with pytest.raises(IndexFileError, match="it names a shard twice, or none"):
         resolve_shards(merged)
-
-
-def test_a_copy_in_the_cache_that_is_damaged_is_made_again(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("index_files", "merged"):
-        monkeypatch.setattr(f"gpuloader.shards.{module}.MOST_COPIED_BYTES", 0)
-    merge_indexes(resolve_local(write_samples(tmp_path / "a", 12, shards=4)), tmp_path / "a/all.gpuset")
-    assert len(resolve_shards(tmp_path / "a")) == 4
-    [copy] = cache.glob("set-*.gpuidx")
-    assert copy.read_bytes() == (tmp_path / "a/all.gpuset").read_bytes()
-    copy.write_bytes(b"x" + copy.read_bytes()[1:])
-    assert len(resolve_shards(tmp_path / "a")) == 4
-    assert Index.map(copy).names[3] == "train-0003.tar"
 
 
 # The command.

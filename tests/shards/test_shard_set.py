@@ -200,18 +200,7 @@ def empty(shard: Path) -> None:
     shard.write_bytes(b"")
 
 
-def delete(shard: Path) -> None:
-    shard.unlink()
-
-
-def replace_by_another(shard: Path) -> None:
-    other = shard.with_name("other")
-    other.write_bytes(shard.read_bytes()[::-1])
-    other.replace(shard)
-
-
 CHANGES_IN_PLACE = [truncate, grow, overwrite, touch, empty]
-CHANGES_OF_NAME = [delete, replace_by_another]
 
 
 @pytest.mark.parametrize("begin", [ask_for, read_cached], ids=["asked for", "in one call"])
@@ -259,26 +248,6 @@ def test_reading_ends_when_it_is_no_longer_wanted(own: list[Path], times: int) -
         shard_set.read_images(np.arange(12), Arena(), lambda: next(answers))
     assert next(answers, None) is None  # it was not asked again
     assert read(shard_set, range(12)) == contents(own)
-
-
-@pytest.mark.parametrize("change", CHANGES_OF_NAME)
-def test_a_shard_that_loses_its_name_while_it_is_open_is_read_on(
-    own: list[Path], change: Callable[[Path], None]
-) -> None:
-    shard_set = ShardSet.open(own)
-    before = read(shard_set, range(12))
-    change(own[1])
-    assert read(shard_set, range(12)) == before
-
-
-@pytest.mark.parametrize("change", [*CHANGES_IN_PLACE, *CHANGES_OF_NAME])
-def test_a_shard_that_changed_before_it_is_opened_is_an_error(own: list[Path], change: Callable[[Path], None]) -> None:
-    shard_set = ShardSet.open(own)
-    change(own[1])
-    with pytest.raises(ShardChangedError, match=r"train-0001\.tar"):
-        read(shard_set, [5])
-    with pytest.raises(ShardChangedError, match=r"train-0001\.tar"):
-        shard_set.read_component(5, "cls")
 
 
 # The fingerprint.

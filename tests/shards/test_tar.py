@@ -339,14 +339,18 @@ def test_an_extended_header_without_its_member_is_an_error(tmp_path: Path, kind:
 # What is no plain tar.
 
 
+@pytest.mark.parametrize(
+    ("magic", "name"),
+    [(b"\x1f\x8b\x08", "gzip"), (b"BZh9", "bzip2"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstandard")],
+)
+def test_a_compressed_file_is_named_as_such(tmp_path: Path, magic: bytes, name: str) -> None:
+    assert f"compressed with {name}: unpack it" in str(error_of(tmp_path, magic.ljust(5000, b"\1")))
+
+
 @pytest.mark.parametrize("size", [64, 5000])  # less than a block, and more
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"\x1f\x8b\x08", "compressed with gzip: unpack it"),
-        (b"BZh9", "compressed with bzip2: unpack it"),
-        (b"\xfd7zXZ\0", "compressed with xz: unpack it"),
-        (b"\x28\xb5\x2f\xfd", "compressed with zstandard: unpack it"),
         (b"\xff\xd8\xff\xe0", "not a tar, but a JPEG: `gpuloader pack FOLDER SHARDS` makes shards of a folder of"),
         (b"\x89PNG\r\n", "not a tar, but a PNG: `gpuloader pack FOLDER SHARDS` makes shards"),
         (b"PK\x03\x04", "not a tar, but a ZIP archive: unpack it, then `gpuloader pack FOLDER SHARDS`"),

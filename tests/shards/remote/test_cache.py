@@ -96,14 +96,6 @@ def test_the_folder_is_its_owners_and_names_say_nothing(entries: list[Entry], fo
     assert int(entries[0].key, 16)
 
 
-def test_another_version_is_another_file(entries: list[Entry], served: list[Path]) -> None:
-    os.utime(served[0], ns=(1, 1))
-    shard = entries[0].shard
-    assert Entry(shard, shard.version(always)).key != entries[0].key
-    assert Entry(RemoteShard(shard.url + "?"), entries[0].version).key != entries[0].key
-    assert Entry(shard, entries[0].version).key == entries[0].key
-
-
 def test_what_it_did_is_counted(entries: list[Entry], folder: Path, size: int) -> None:
     cache = ShardCache(folder, ROOM)
     for entry in (entries[0], entries[1], entries[0], entries[0]):
@@ -342,21 +334,6 @@ def test_a_shard_that_changed_on_the_store_is_an_error(entries: list[Entry], ser
 
 
 # --- what broke off
-
-
-def test_a_download_that_failed_goes_on(
-    entries: list[Entry], served: list[Path], server: Server, folder: Path, size: int
-) -> None:
-    cache = ShardCache(folder, ROOM)
-    server.bytes_per_second = 50_000
-    with pytest.raises(InterruptedError):
-        cache.open(entries[0], lambda: server.sent_bytes["train-0000.tar"] < size // 2)
-    [part] = names(folder, ".part")
-    here = (folder / part).stat().st_size
-    assert 0 < here < size
-    server.bytes_per_second = 0
-    assert content(cache, entries[0]) == served[0].read_bytes()
-    assert cache.stats().downloaded_bytes == size
 
 
 def test_a_partial_download_counts_in_full_and_goes_like_the_others(

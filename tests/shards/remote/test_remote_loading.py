@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from lifecycles import NewProcess, delivered, left_behind, loaded, loader, records, threads_and_files
+from lifecycles import NewProcess, delivered, loaded, loader, records
 from making import jpeg, write_samples, write_shard
 from naming import named
 from serving import SOON, Server, wait_for
@@ -432,16 +432,3 @@ def shard_files(cache: Path) -> int:
         with suppress(FileNotFoundError):  # other threads close theirs, and so does the listing
             count += str(cache) in str(entry.readlink())
     return count
-
-
-def test_many_epochs_leave_no_threads_and_files_behind(shards: list[Path], server: Server, cache: Path) -> None:
-    size = shard_bytes(shards)
-    with loader(urls(server), cache=Cache(cache, max_bytes=2 * size)) as batches:
-        list(batches)
-        gc.collect()
-        before = threads_and_files()
-        for _ in range(10):
-            list(batches)
-        gc.collect()
-        before["file socket"] += 4  # connections that are about to close
-        assert left_behind(before) == {}

@@ -448,31 +448,11 @@ def test_what_s3_was_not_asked_for_is_not_read(s3: Server, tmp_path: Path, how: 
     assert s3.sent_bytes["bucket/a.tar"] < 5 * ENDLESS_BYTES / 2  # what fits into sockets, in each try
 
 
-def test_a_small_object_of_s3_that_is_not_small_is_none_and_not_read(s3: Server) -> None:
-    assert S3_SHARD.read_small(SIZE, always) == CONTENT
-    s3.fault("bucket/a.tar", "endless")
-    assert S3_SHARD.read_small(SIZE, always) is None
-    assert s3.sent_bytes["bucket/a.tar"] < SIZE + ENDLESS_BYTES / 2
-
-
-def test_another_version_in_an_answer_of_s3_is_an_error(s3: Server, tmp_path: Path) -> None:
-    s3.fault("bucket/a.tar", "etag")
-    with pytest.raises(ShardChangedError, match=r's3://bucket/a\.tar now has the ETag "another", but it had'):
-        downloaded(S3_SHARD, tmp_path / "out")
-
-
 def test_an_s3_server_without_ranges_gives_no_parts(s3: Server, tmp_path: Path) -> None:
     s3.ranges = "ignored"
     (tmp_path / "out").write_bytes(b"?" * 70_000)
     assert S3_SHARD.read(S3_SHARD.version(always), 10, 20, always) is None
     assert downloaded(S3_SHARD, tmp_path / "out") == CONTENT
-
-
-def test_what_came_from_s3_is_kept(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "PROGRESS_BYTES", 10_000)
-    s3.fault("bucket/a.tar", "drop 10000")
-    assert downloaded(S3_SHARD, tmp_path / "out") == CONTENT
-    assert s3.asked["GET", "bucket/a.tar"] >= 10
 
 
 # --- giving up
