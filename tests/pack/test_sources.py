@@ -96,12 +96,6 @@ def test_folders_without_classes_or_pictures(tmp_path: Path, names: list[str], m
     assert message in errors(tmp_path / "photos", tmp_path, NoSamplesError)
 
 
-def test_a_link_without_end_is_an_error(tmp_path: Path) -> None:
-    photos = write_class_folders(tmp_path / "photos", 3)
-    (photos / "dog" / "loop").symlink_to(photos / "dog")
-    assert "photos/dog/loop is again within itself, because of a link" in errors(photos, tmp_path, PackError)
-
-
 def test_what_is_hidden_or_no_file_is_as_it_was(tmp_path: Path) -> None:
     """Hidden folders below a class have pictures, hidden files are none, and all that is no picture is counted."""
     photos = write_class_folders(tmp_path / "photos", 0)
@@ -312,14 +306,6 @@ def test_tars_of_any_kind_keep_keys_and_fields_and_lose_what_is_no_sample(tmp_pa
     assert result.passed_over == 1
     with tarfile.open(tmp_path / "packed" / "train-000000.tar") as written:
         assert "./cat/000._private" in written.getnames()  # webdataset's reader passes over such
-
-
-def test_keys_that_several_tars_have_become_different(tmp_path: Path) -> None:
-    (tmp_path / "shards").mkdir()
-    for name in ("a", "b"):
-        write_shard(tmp_path / "shards" / f"{name}.tar", [{"__key__": "0", "jpg": jpeg(8, 8), "txt": name.encode()}])
-    _, samples = packed(tmp_path / "shards", tmp_path)
-    assert [(sample["__key__"], sample["txt"]) for sample in samples] == [("0", b"a"), ("0-1", b"b")]
 
 
 def test_decoded_samples_have_one_image(tmp_path: Path) -> None:

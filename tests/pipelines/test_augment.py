@@ -264,18 +264,6 @@ def test_no_parameter_and_no_size_is_out_of_bounds() -> None:
     assert all(np.all((image >= 0) & (image <= 255)) for image in first)
 
 
-def test_each_sample_has_its_own_program() -> None:
-    image = photo(40, 50)
-    program = Program(
-        np.array([[Op.INVERT], [Op.IDENTITY], [Op.SOLARIZE]], np.int32),
-        np.full((3, 1, PARAMETERS), 100, np.float32),
-        (),
-    )
-    inverted = by_torchvision([image], functional.invert)[0]
-    theirs = [inverted, image, np.where(image >= 100, inverted, image)]
-    assert differences(run([image] * 3, program), theirs).max() == 0
-
-
 def test_mixing_adds_images_up_that_all_begin_with_the_one_noted() -> None:
     count, weights = len(IMAGES), np.array([0.21, 0.34, 0.2, 0.25], np.float32)
     program = chain(

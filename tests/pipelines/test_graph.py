@@ -131,22 +131,6 @@ def test_training_is_within_one_level_of_pil_on_the_drawn_window(epoch: int) -> 
     assert largest_difference(run_graph(preset, photos(), drawn) * 255, theirs) <= 1
 
 
-@pytest.mark.parametrize("size", [(96, 160), (224, 224), (17, 250)], ids=str)
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos"])
-def test_every_interpolation_is_pils(interpolation: str, size: tuple[int, int]) -> None:
-    crop = in_levels(RandomResizedCrop(size, interpolation=interpolation))
-    drawn, method = draw(crop, photos()), INTERPOLATIONS[interpolation]
-    theirs = [
-        levels(pil(photo).crop((left, top, left + width, top + height)).resize(size[::-1], method))
-        for photo, (top, left, height, width) in zip(photos(), windows(drawn), strict=True)
-    ]
-    assert largest_difference(run_graph(crop, photos(), drawn), theirs) <= LEVELS[interpolation]
-
-    whole = in_levels(Resize(size, interpolation=interpolation))
-    theirs = [levels(pil(photo).resize(size[::-1], method)) for photo in photos()]
-    assert largest_difference(run_graph(whole, photos()), theirs) <= LEVELS[interpolation]
-
-
 @pytest.mark.parametrize("run", [run_graph, lambda *given: run_gpu_graph(*given)[0]], ids=["cpu", "gpu's graph"])
 def test_a_drawn_filter_is_one_of_both_for_each_image(
     run: Callable[[Recipe, list[bytes], Drawn], torch.Tensor],

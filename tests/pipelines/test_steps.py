@@ -115,12 +115,6 @@ def test_it_is_torchvisions(
     check(ours, [by_torch(theirs, *pair) for pair in pairs], largest, mean)
 
 
-@pytest.mark.parametrize("size", [(224, 224), (32, 32)])
-def test_equalize_is_within_a_level_where_255_does_not_divide_the_pixels(size: tuple[int, int]) -> None:
-    batch = [np.asarray(picture(*size, seed)) for seed in range(4)]
-    check(run(step(Op.EQUALIZE, 4), batch), [by_torch(functional.equalize, image) for image in batch], 1, 0.3)
-
-
 @pytest.mark.parametrize("sigma", [0.1, 1.0, 2.0])
 @pytest.mark.parametrize("window", [3, 9, 23])
 def test_blur_is_torchvisions(window: int, sigma: float) -> None:

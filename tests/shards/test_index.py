@@ -335,21 +335,6 @@ def test_another_version_is_an_error(saved: tuple[Path, Path], version: int) -> 
         load(path, shard)
 
 
-def test_a_shard_of_another_time_or_size_is_an_error(saved: tuple[Path, Path]) -> None:
-    path, shard = saved
-    time_ns, size = shard.stat().st_mtime_ns, shard.stat().st_size
-    os.utime(shard, ns=(time_ns + 1, time_ns + 1))
-    with pytest.raises(IndexFileError, match=f"stale: .*{time_ns + 1}.*made for.*{time_ns}"):
-        load(path, shard)
-    os.truncate(shard, size + 512)
-    os.utime(shard, ns=(time_ns, time_ns))
-    with pytest.raises(IndexFileError, match=f"stale: .*{size + 512}.*made for.*{size}"):
-        load(path, shard)
-    os.truncate(shard, size)
-    os.utime(shard, ns=(time_ns, time_ns))
-    assert len(load(path, shard)) == 3
-
-
 def test_the_format_is_the_one_described(saved: tuple[Path, Path]) -> None:
     """Reads the file by the modules' texts alone."""
     path, shard = saved

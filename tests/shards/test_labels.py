@@ -80,22 +80,6 @@ def test_auto_takes_what_the_data_has(
     assert (info.label_from, info.without_label) == (place, 0 if labels else 2)
 
 
-@pytest.mark.parametrize(
-    ("label_from", "advice"),
-    [
-        ("cls", "No sample has one: label_from=None loads images without labels; label_from: allowed are"),
-        (
-            "json:label",
-            r"Sampling\(require=\['json'\]\) leaves such samples out; label_from: allowed are",
-        ),  # one has it
-    ],
-)
-def test_data_without_labels_is_pointed_to_none(tmp_path: Path, label_from: str, advice: str) -> None:
-    shards = shard_set(tmp_path, {"json": b'{"label": 1}'}, {"txt": b"a cat"})
-    with pytest.raises(LabelError, match=rf"they have no \.\w+ component: .*\. {advice}"):
-        make_labels(shards, label_from)
-
-
 # cls.
 
 
@@ -250,23 +234,6 @@ def two_folders(folder: Path, one: object, other: object) -> ShardSet:
             named(folder / name, content)
         paths.append(write_shard(folder / name / "a.tar", [{"__key__": name, "jpg": b"image", "cls": b"1"}]))
     return ShardSet.open(paths)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "classes"),
-    [
-        (["cat", "dog"], ["cat", "dog"], ("cat", "dog")),
-        (["cat", "dog"], {"dog": 1, "cat": 0}, ("cat", "dog")),
-        (["cat", "dog"], ["cat", "dog", "emu"], ("cat", "dog", "emu")),  # they agree in what both name
-        (["cat", "dog"], None, None),  # what the other's labels mean is not known
-    ],
-)
-def test_the_files_of_several_folders_say_it_together(
-    tmp_path: Path, one: object, other: object, classes: tuple[str, ...] | None
-) -> None:
-    labels = make_labels(two_folders(tmp_path, one, other), "cls")
-    assert labels is not None
-    assert labels.classes == classes
 
 
 def test_folders_that_call_a_label_differently_are_an_error_unless_the_names_are_given(tmp_path: Path) -> None:

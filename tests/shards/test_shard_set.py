@@ -102,19 +102,6 @@ def test_a_component_that_a_sample_lacks_is_none(tmp_path: Path) -> None:
     assert shard_set.index.rows_without("jpg").tolist() == []
 
 
-def test_keys_labels_and_places_follow_the_shards(shards: list[Path]) -> None:
-    shard_set = ShardSet.open(shards[::-1])
-    order = [*range(20, 40), *range(20)]
-    assert len(shard_set) == 40
-    assert [shard_set.index.key(i) for i in range(40)] == [f"{i:06d}" for i in order]
-    assert shard_set.column("label").tolist() == [i % 10 for i in order]
-    assert list(shard_set.shards) == shards[::-1]
-    for i in range(40):
-        shard, key, offset = shard_set.locate(i)
-        assert (shard, key) == (str(shards[i < 20]), f"{order[i]:06d}")
-        assert Path(shard).read_bytes()[offset:].startswith(contents(shards)[order[i]])
-
-
 def test_shards_without_samples_may_stand_anywhere(tmp_path: Path) -> None:
     full = write_samples(tmp_path / "full", 4, shards=2)
     empty = [write_shard(tmp_path / f"{name}.tar", []) for name in "abcd"]

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 import torch
-from lifecycles import NewProcess, delivered, loaded, loader, records
+from lifecycles import delivered, loader, records
 from making import jpeg, write_samples, write_shard
 from naming import named
 from serving import SOON, Server, wait_for
 
-from gpuloader import BadImages, Cache, Decoder, World
-from gpuloader.errors import RemoteError, ShardChangedError, ShardNotFoundError, TarError
+from gpuloader import BadImages, Cache, Decoder
+from gpuloader.errors import RemoteError, TarError
 from gpuloader.loading.loader import GPULoader
 
 pytestmark = pytest.mark.slow(kept=18, of="remote loading")
@@ -189,38 +189,6 @@ def test_an_order_that_the_cache_is_too_small_for_is_said_once(
 # --- several processes
 
 
-@pytest.fixture(scope="module")
-def processes() -> Iterator[list[NewProcess]]:
-    with NewProcess() as first, NewProcess() as second:
-        yield [first, second]
-
-
-@pytest.mark.slow(kept=1)
-@pytest.mark.parametrize("room", [None, 1])
-def test_ranks_share_a_cache(
-    shards: list[Path], server: Server, cache: Path, processes: list[NewProcess], room: int | None
-) -> None:
-    cache_bytes = None if room is None else room * shard_bytes(shards)
-    server.bytes_per_second = 300_000
-    for rank, process in enumerate(processes):
-        process.begin(
-            loaded,
-            tar=urls(server),
-            cache={"folder": str(cache), "max_bytes": cache_bytes},
-            world={"rank": rank, "world_size": len(processes)},
-        )
-    found = [process.answer() for process in processes]
-    for rank, part in enumerate(found):
-        with loader(shards, world=World(rank, 2)) as local:
-            assert part["records"] == delivered(local)
-        if cache_bytes is not None:
-            assert part["cache"]["held_bytes"] <= cache_bytes
-    if cache_bytes is None:  # each shard was downloaded once
-        total = sum(shard.stat().st_size for shard in shards)
-        assert sum(part["cache"]["downloaded_bytes"] for part in found) == total
-        assert sum(server.sent_bytes.values()) == total
-
-
 # --- when the store fails
 
 
@@ -247,25 +215,6 @@ def test_a_store_that_dies_is_an_error_and_the_loop_goes_on_when_it_is_back(
     with loader(urls(server), 4, shuffle="none", cache=Cache(cache)) as resumed:
         resumed.load_state_dict(state)
         assert received + [records(batch) for batch in resumed] == expected
-
-
-@pytest.mark.parametrize(
-    ("happens", "error"),
-    [
-        (lambda shard: os.utime(shard, ns=(1, 1)), ShardChangedError),
-        (lambda shard: shard.write_bytes(b"x" * 1000), ShardChangedError),
-        (Path.unlink, ShardNotFoundError),
-    ],
-    ids=["touched", "another", "deleted"],
-)
-def test_a_shard_that_changes_on_the_store_is_an_error(
-    server: Server, cache: Path, happens: Callable[[Path], object], error: type[Exception]
-) -> None:
-    indexed(server, cache)
-    with loader(urls(server), cache=Cache(cache)) as batches:
-        happens(server.folder / "train-0003.tar")
-        with pytest.raises(error, match=r"train-0003\.tar"):
-            list(batches)
 
 
 @pytest.mark.parametrize(

@@ -448,6 +448,12 @@ def test_what_s3_was_not_asked_for_is_not_read(s3: Server, tmp_path: Path, how: 
     assert s3.sent_bytes["bucket/a.tar"] < 5 * ENDLESS_BYTES / 2  # what fits into sockets, in each try
 
 
+def test_another_version_in_an_answer_of_s3_is_an_error(s3: Server, tmp_path: Path) -> None:
+    s3.fault("bucket/a.tar", "etag")
+    with pytest.raises(ShardChangedError, match=r's3://bucket/a\.tar now has the ETag "another", but it had'):
+        downloaded(S3_SHARD, tmp_path / "out")
+
+
 def test_an_s3_server_without_ranges_gives_no_parts(s3: Server, tmp_path: Path) -> None:
     s3.ranges = "ignored"
     (tmp_path / "out").write_bytes(b"?" * 70_000)
