@@ -334,7 +334,6 @@ def test_whole_images_give_the_pixels_of_their_regions(run: Any, placing: list[T
     """Not if DALI's `resize` were told the region: at its border that takes in the pixels behind it."""
     others = [
         encoded(picture(90, 120), "PNG"),
-        encoded(picture(90, 120), "TIFF"),
         encoded(picture(90, 120), "WEBP"),
         encoded(picture(90, 120).convert("L"), "JPEG"),
         encoded(picture(91, 123), "JPEG", progressive=True),
