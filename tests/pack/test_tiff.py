@@ -89,14 +89,12 @@ JPEG = encoded(PICTURE, "JPEG", subsampling="4:4:4")
     ("data", "cause"),
     [
         (strips(LAST_IS_SHORT[:1], rows=20), "a TIFF of 3 strips or tiles: it has the places of 1, and the sizes of 1"),
-        (strips(LAST_IS_SHORT * 2, rows=20), "a TIFF of 3 strips or tiles: it has the places of 6, and the sizes of 6"),
         (
             strips([PIXELS.tobytes()], **PLANAR),
             "a TIFF of 3 strips or tiles: it has the places of 1, and the sizes of 1",
         ),
         (tiles(tiles_of(PIXELS)[:2]), "a TIFF of 4 strips or tiles: it has the places of 2, and the sizes of 2"),
         (strips([plane.tobytes() for plane in WIDE_PLANES], **BITS_16, **PLANAR), "a TIFF of 3 planes with 16 bits"),
-        (strips([PIXELS.tobytes()], sizes=[0]), "strip or tile 0 has less than its 64x48 pixels"),
         (strips([PIXELS.tobytes()], sizes=[PIXELS.nbytes - 1]), "strip or tile 0 has less than its 64x48 pixels"),
         (strips([*LAST_IS_SHORT[:2], LAST_IS_SHORT[2][:-1]], rows=20), "strip or tile 2 has less than its 64x8 pixels"),
         (strips([PIXELS.tobytes()], t273=(2**31,)), "strip or tile 0 has less than its 64x48 pixels"),
@@ -115,7 +113,7 @@ JPEG = encoded(PICTURE, "JPEG", subsampling="4:4:4")
         (strips([JPEG], t259=(6,)), "a TIFF with the compression 6: allowed are none, LZW, Deflate"),
         (tiles(tiles_of(PIXELS), t322=(0,)), "in parts of 0x32"),
     ],
-    ids=range(17),
+    ids=range(15),
 )
 def test_one_that_does_not_fill_its_planes_is_bad(data: bytes, cause: str) -> None:
     said = check(data)

@@ -10,44 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuloader.pipelines.inputs import Inputs, make_inputs, warps_of
+from gpuloader.pipelines.inputs import Inputs, make_inputs
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe, load_preset, preset_names
 from gpuloader.transforms import (
-    AugMix,
-    GaussianBlur,
     Pad,
-    RandAugment,
-    RandomApply,
     RandomErasing,
     RandomHorizontalFlip,
     RandomInvert,
-    RandomPerspective,
     RandomResizedCrop,
-    RandomRotation,
     Resize,
 )
 
 AFFINE, PERSPECTIVE = [2, 3, 4, 5, 6, 7, 0, 0, 1], [2, 3, 4, 5, 6, 7, 0.5, 0, 1]
-
-
-@pytest.mark.parametrize(
-    ("transforms", "warps"),
-    [
-        ([RandomInvert(), GaussianBlur(3)], [set()]),
-        ([RandAugment()], [{"affine_nearest"}]),
-        ([AugMix()], [{"affine_linear"}]),
-        ([RandomRotation(9, fill=(0, 0, 9))], [{"affine_nearest", "fill"}]),
-        ([RandomInvert(), RandomHorizontalFlip()], [set(), {"affine_nearest"}]),
-        ([RandomApply([RandomPerspective()])], [{"affine_linear", "perspective_linear"}]),
-        ([RandomPerspective(fill=9), RandomHorizontalFlip(), RandomRotation(9, "bilinear")],
-         [{"affine_linear", "perspective_linear", "fill"}, {"affine_nearest"}, {"affine_linear"}]),
-    ],
-)  # fmt: skip
-def test_warps_have_the_kinds_that_their_step_may_draw(transforms: list[Any], warps: list[set[str]]) -> None:
-    [view] = Recipe([Resize((32, 32)), *transforms]).each_view
-    assert len(warps_of(view)) == view.steps
-    assert [*dict.fromkeys(warps_of(view))] == warps
 
 
 def inputs_of(preset: Recipe, device: Any, last_step: Any = "all", whole: bool = False) -> Inputs[np.ndarray]:  # noqa: ANN401

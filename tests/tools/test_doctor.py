@@ -43,25 +43,18 @@ def test_cores(affinity: int, built_in: int, quota: float | None, found: str, st
 
 
 @pytest.mark.parametrize(
-    ("built_in", "limit", "found", "status"),
+    ("finding", "found", "status"),
     [
-        (64 * GIB, None, "68.7 GB", "ok"),
-        (64 * GIB, 4 * GIB, "4.3 GB (a limit; the machine has 68.7 GB)", "ok"),
-        (64 * GIB, GIB, "1.1 GB (a limit; the machine has 68.7 GB)", "warning"),
-        (GIB, None, "1.1 GB", "warning"),
+        (memory(64 * GIB, None), "68.7 GB", "ok"),
+        (memory(64 * GIB, 4 * GIB), "4.3 GB (a limit; the machine has 68.7 GB)", "ok"),
+        (memory(64 * GIB, GIB), "1.1 GB (a limit; the machine has 68.7 GB)", "warning"),
+        (memory(GIB, None), "1.1 GB", "warning"),
+        (open_files(-1), "no limit", "ok"),
+        (open_files(1024), "at most 1,024", "ok"),
+        (open_files(256), "at most 256", "warning"),
     ],
 )
-def test_memory(built_in: int, limit: int | None, found: str, status: str) -> None:
-    finding = memory(built_in, limit)
-    assert (finding.found, finding.status) == (found, status)
-
-
-@pytest.mark.parametrize(
-    ("limit", "found", "status"),
-    [(-1, "no limit", "ok"), (1024, "at most 1,024", "ok"), (256, "at most 256", "warning")],
-)
-def test_open_files(limit: int, found: str, status: str) -> None:
-    finding = open_files(limit)
+def test_memory_and_open_files(finding: Any, found: str, status: str) -> None:  # noqa: ANN401
     assert (finding.found, finding.status) == (found, status)
 
 

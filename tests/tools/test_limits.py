@@ -92,7 +92,6 @@ def test_no_stage_is_named_where_the_parts_contradict_the_whole(
 
 ADVICE = [
     ("read", TOO_LARGE, "Reading the images is the bottleneck (85% of the time): put the shards on a faster disk, or"),
-    ("read", TOO_LARGE, 'shuffle="block"'),
     ("read", replace(CPU, small_files=True), "shards of the small files (`gpuloader pack`), or put them on a faster"),
     ("read", CPU, "store smaller images (`gpuloader pack --max-size`)."),
     ("decode", CPU, "Decoding is the bottleneck (85% of the CPU time): give it more cores or a GPU, or store smaller"),
@@ -102,7 +101,6 @@ ADVICE = [
         "give it larger batches and other thread counts (`Decoder(num_threads=)`), or store smaller images",
     ),
     ("decode", CPU, "only the part around a crop is decoded (`gpuloader pack --seekable`)."),
-    ("decode", GPU, "only the part around a crop is decoded (`gpuloader pack --seekable`)."),
     ("decode", replace(CPU, not_seekable=False), "or decoded ones (`gpuloader pack --decoded`)."),
     ("delivery", GPU, "use larger batches."),
 ]

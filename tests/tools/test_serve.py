@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import shutil
 import socket
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +18,9 @@ from urllib.parse import urlencode
 import numpy as np
 import pytest
 from bad_images import turned
-from browsing import open_browser
 from making import damaged_jpeg, encoded, jpeg, picture, write_shard
 from PIL import Image, ImageDraw
+from selenium import webdriver
 from selenium.common import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -274,6 +275,31 @@ def test_one_that_leaves_in_the_middle_leaves_no_traceback(port: int, capfd: pyt
 
 
 # --- in a browser
+
+
+@contextmanager
+def open_browser(profile: Path) -> Iterator[WebDriver]:
+    """Chromium without a screen, which keeps its profile in that folder."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(shutil.which("chromium"))
+    for option in (
+        "headless",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-quic",
+        "disable-dev-shm-usage",
+        "no-first-run",
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        "window-size=1360,900",
+        f"user-data-dir={profile}",
+    ):
+        options.add_argument(f"--{option}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    with webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver"))) as found:
+        yield found
+
 
 needs_browser = pytest.mark.needs_program("chromium", "chromedriver")
 
