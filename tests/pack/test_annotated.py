@@ -32,7 +32,6 @@ from gpuloader import Field, GPULoader
 from gpuloader.errors import ConfigError, LabelError, PackError, StateError
 from gpuloader.pack import PackResult, pack
 from gpuloader.pack.sources import open_source
-from gpuloader.shards import read_class_names
 
 
 def packed(source: object, tmp_path: Path, **options: object) -> tuple[PackResult, list[dict[str, Any]]]:
@@ -78,23 +77,6 @@ def test_coco_is_torchvisions(tmp_path: Path) -> None:
         assert np.array_equal(Image.open(io.BytesIO(sample["jpg"])), image)
         assert sample["json"]["file_name"] == dataset.coco.loadImgs(number)[0]["file_name"]
     assert by_id[1000]["json"]["annotations"] == []
-
-
-def test_the_loader_reads_what_was_packed(tmp_path: Path) -> None:
-    packed(write_coco(tmp_path), tmp_path)
-    loader = GPULoader(
-        tmp_path / "packed",
-        3,
-        "cpu",
-        preset="imagenet_eval",
-        label_from=None,
-        output="dict",
-        fields={"id": Field("json:image_id"), "annotations": Field("json:annotations")},
-    )
-    batch = next(iter(loader))
-    assert batch["id"] == [42, 9, 1000]
-    assert [len(each) for each in batch["annotations"]] == [1, 2, 0]
-    assert read_class_names(tmp_path / "packed") == {0: "dog", 1: "cat", 2: "emu"}
 
 
 @pytest.mark.parametrize("where", ["its own", "given", "nested"])

@@ -81,10 +81,7 @@ def test_names_that_are_no_utf8_and_long_ones_come_through(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (
-            ["1.jpg", ".hidden/1.jpg"],
-            "has neither class folders (CLASS/PICTURE.jpg) nor *.tar; for a table of pictures",
-        ),
+        (["1.jpg", ".hidden/1.jpg"], "has neither class folders (CLASS/PICTURE.jpg) nor *.tar"),
         (["a/1.jpg", "b/1.txt"], "/b has no pictures, but would still count as a class: remove it"),
     ],
 )
@@ -258,12 +255,7 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
             LabelError,
             "line 2: the label 1: all labels must be integers, or all must be names",
         ),
-        (
-            "a.jsonl",
-            '{"path": "in/0.jpg", "label": 1%s}' % ("0" * 18),
-            LabelError,
-            "line 1: the label 1000000000000000000 has more than 18 digits",
-        ),
+        ("a.jsonl", '{"path": "in/0.jpg", "label": 1%s}' % ("0" * 18), LabelError, "has more than 18 digits"),
         ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("9" * 5000), PackError, "a.jsonl, line 1 is not JSON: Exc"),
         ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("[" * 5000), PackError, "a.jsonl, line 1 is not JSON"),
     ],

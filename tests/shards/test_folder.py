@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bad_images import turned
 from command_line import where_modes_hold
 from making import encoded, jpeg, picture, saved, tar_of, write_tree
-from PIL import Image
 
 from gpuloader.errors import DataError
 from gpuloader.shards import index_file, open_index
@@ -236,12 +236,6 @@ def test_a_file_that_may_not_be_read_is_named_and_left_out_until_it_may(root: Pa
 # --- its samples
 
 
-def rotated() -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    return encoded(picture(10, 20), "JPEG", exif=exif)
-
-
 SAMPLES = {
     "pairs": {
         f"{i:04d}.{ext}": data for i in range(3) for ext, data in {"jpg": jpeg(9 + i, 9), "cls": b"%d" % i}.items()
@@ -256,7 +250,7 @@ SAMPLES = {
     },
     "upper case": {"a.JPG": JPEG, "b.Jpeg": JPEG, "a.CLS": b"7"},
     "components": {"a.jpg": JPEG, "a.json": b"{}", "a.mask.png": encoded(picture(8, 12), "PNG"), "a.txt": b""},
-    "turned": {"a.jpg": rotated()},
+    "turned": {"a.jpg": encoded(picture(10, 20), "JPEG", exif=turned(6))},
     "far headers": {"a.jpg": JPEG[:2] + b"\xff\xe1\xff\xff" + bytes(65533) + JPEG[2:]},
     "wrong": {"a.jpg": b"", "b.jpg": b"no image", "c.jpg": JPEG[:40], "d.jpg": JPEG, "d.cls": b"x", "e.cls": b"1" * 99},
     "one key": {"a.1.jpg": JPEG, "a.2.jpg": JPEG, "b.jpg": JPEG, "b.png": encoded(picture(5, 6), "PNG")},

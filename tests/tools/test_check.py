@@ -16,7 +16,6 @@ from making import damaged_jpeg, encoded, jpeg, picture, saved, unpack, write_sa
 from serving import Server
 from warm import warm
 
-from gpuloader import BadImages, GPULoader
 from gpuloader.errors import ConfigError, NoSamplesError, ShardNotFoundError, TarError
 from gpuloader.shards import Folder, ShardSet, read_quarantine
 from gpuloader.tools.check import LeftOutMember, check_shards
@@ -217,18 +216,6 @@ def test_a_broken_shard_on_a_store_is_an_error(tmp_path: Path) -> None:
 
 
 # --- the quarantine
-
-
-def test_a_loader_that_gets_the_quarantine_meets_no_bad_image(tmp_path: Path) -> None:
-    tar = write_shard(tmp_path / "a.tar", samples(12, bad=[0, 5, 6]))
-    check_shards(tar, quarantine=tmp_path / "bad.jsonl")
-    known = BadImages(known=tmp_path / "bad.jsonl")
-    with GPULoader(tar, 4, None, preset="imagenet_eval", on_error=known, output="dict") as loader:
-        assert [batch["valid"].tolist() for batch in loader] == [
-            [False, True, True, True],
-            [True, False, False, True],
-            [True, True, True, True],
-        ]
 
 
 def test_the_quarantine_leaves_out_broken_shards_which_no_loader_takes(tmp_path: Path) -> None:

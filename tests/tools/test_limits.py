@@ -95,11 +95,7 @@ ADVICE = [
     ("read", replace(CPU, small_files=True), "shards of the small files (`gpuloader pack`), or put them on a faster"),
     ("read", CPU, "store smaller images (`gpuloader pack --max-size`)."),
     ("decode", CPU, "Decoding is the bottleneck (85% of the CPU time): give it more cores or a GPU, or store smaller"),
-    (
-        "decode",
-        GPU,
-        "give it larger batches and other thread counts (`Decoder(num_threads=)`), or store smaller images",
-    ),
+    ("decode", GPU, "give it larger batches and other thread counts (`Decoder(num_threads=)`)"),
     ("decode", CPU, "only the part around a crop is decoded (`gpuloader pack --seekable`)."),
     ("decode", replace(CPU, not_seekable=False), "or decoded ones (`gpuloader pack --decoded`)."),
     ("delivery", GPU, "use larger batches."),

@@ -23,7 +23,6 @@ from gpuloader.cli.index import index
 from gpuloader.errors import ConfigError, IndexFileError, ShardChangedError, ShardNotFoundError
 from gpuloader.loading.loader import run_of
 from gpuloader.shards import Arena, ShardSet, merge_indexes, merged, resolve_local, resolve_shards
-from gpuloader.shards.merged import MergedShards
 from gpuloader.shards.remote.store import RemoteShard
 
 FILE = "all.gpuset"
@@ -99,13 +98,6 @@ def test_batches_states_and_digests_are_those_of_the_shards_one_by_one(server: S
                 assert [records(batch) for batch in resumed] == [records(batch) for batch in batches]
 
 
-def test_its_shards_are_those_that_the_urls_name(server: Server) -> None:
-    shards = resolve_shards(f"{server.url}/{FILE}")
-    assert isinstance(shards, MergedShards)
-    assert list(shards) == shards[:] == list(resolve_shards(urls(server)))
-    assert list(resolve_shards([f"{server.url}/{FILE}"])) == list(shards)
-
-
 # What does not fit.
 
 
@@ -120,11 +112,7 @@ def cut(shard: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        (
-            touch,
-            ShardChangedError,
-            r"b/train-0002\.tar has .*all\.gpuset was made\. Run `gpuloader index --merge` again",
-        ),
+        (touch, ShardChangedError, r"b/train-0002\.tar has .*all\.gpuset was made\. Run `gpuloader index"),
         (cut, ShardChangedError, r"b/train-0002\.tar has \(size, tag\) \(4096.*all\.gpuset was made\. Run"),
         (Path.unlink, ShardNotFoundError, r"no such object: .*b/train-0002\.tar"),
     ],
