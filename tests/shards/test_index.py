@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import packing
 import pytest
 from forging import digest, parts_of, sealed
 from making import SIZES, jpeg, tar_by_command, write_shard
-from webdataset.tariterators import group_by_keys, tar_file_expander
 
 from gpuloader.errors import IndexFileError, ShardChangedError
 from gpuloader.shards import Index
@@ -47,12 +47,7 @@ def samples_of(shard: Path) -> list[tuple[str, dict[str, bytes]]]:
 
 
 def samples_of_webdataset(shard: Path) -> list[tuple[str, dict[str, bytes]]]:
-    with shard.open("rb") as stream:  # `WebDataset` does the same and leaves the file open
-        members = tar_file_expander([{"url": str(shard), "stream": stream}])
-        return [
-            (sample["__key__"], {name: value for name, value in sample.items() if not name.startswith("__")})
-            for sample in group_by_keys(members)
-        ]
+    return [(sample.pop("__key__"), sample) for sample in packing.samples_of([shard])]
 
 
 def batched(data: bytes, size: int) -> list[bytes]:

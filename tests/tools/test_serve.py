@@ -7,7 +7,6 @@ import io
 import json
 import shutil
 import socket
-import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,14 +46,11 @@ PRESET = load_preset("imagenet_randaugment", {"RandomResizedCrop": {"size": 64}}
 def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
     """60 samples of 3 classes with names; two are bad, and the third has a key that is HTML."""
     folder = tmp_path_factory.mktemp("shards")
-    with tarfile.open(folder / "a.tar", "w") as tar:
-        for number in range(60):
-            image = {BAD: b"no image", DAMAGED: damaged_jpeg()}.get(number) or jpeg(60, 80 + number, number)
-            key = MARKUP if number == 2 else f"{number:04d}"
-            for extension, data in (("jpg", image), ("cls", b"%d" % (number % 3))):
-                member = tarfile.TarInfo(f"{key}.{extension}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
+    images = [jpeg(60, 80 + number, number) for number in range(60)]
+    images[BAD], images[DAMAGED] = b"no image", damaged_jpeg()
+    keys = [MARKUP if number == 2 else f"{number:04d}" for number in range(60)]
+    rows = [{"__key__": keys[n], "jpg": image, "cls": b"%d" % (n % 3)} for n, image in enumerate(images)]
+    write_shard(folder / "a.tar", rows)
     (folder / "classes.json").write_text(json.dumps(["cat", "<b>dog</b>", "eel"]))
     return Gallery(folder, device_id=None)
 

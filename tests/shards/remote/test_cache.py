@@ -220,18 +220,8 @@ def test_a_folder_that_is_full_is_an_error_and_leaves_what_can_go_on(
     entries: list[Entry], server: Server, folder: Path, size: int, ranges: str
 ) -> None:
     server.ranges = ranges
-    work = (
-        "import resource, sys\n"
-        "from pathlib import Path\n"
-        "from gpuloader.shards.remote import Entry, RemoteShard, ShardCache\n"
-        "always = lambda: True\n"
-        "shard = RemoteShard(sys.argv[1])\n"
-        "entry = Entry(shard, shard.version(always))\n"
-        "cache = ShardCache(Path(sys.argv[2]), 10**9)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"  # as a full disk: writing more fails
-        "cache.open(entry, always)"
-    )
-    result = warm().run(work, entries[0].shard.url, folder)
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"  # writing more fails
+    result = warm().run(full + WORK, entries[0].shard.url, folder, ROOM)
     assert "ConfigError: Cache(folder=" in result.stderr
     assert "a shard cannot be written there: File too large" in result.stderr
     assert (folder / f"{entries[0].key}.{size}.part").stat().st_size == 10_000
