@@ -186,9 +186,6 @@ def test_an_order_that_the_cache_is_too_small_for_is_said_once(
         assert 'shuffle="shards"' in message
 
 
-# --- several processes
-
-
 # --- when the store fails
 
 
