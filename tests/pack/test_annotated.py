@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 from collections.abc import Callable, Sized
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +32,6 @@ from gpuloader import Field, GPULoader
 from gpuloader.errors import ConfigError, LabelError, PackError, StateError
 from gpuloader.pack import PackResult, pack
 from gpuloader.pack.sources import open_source
-from gpuloader.shards import read_class_names
 
 
 def packed(source: object, tmp_path: Path, **options: object) -> tuple[PackResult, list[dict[str, Any]]]:
@@ -79,23 +77,6 @@ def test_coco_is_torchvisions(tmp_path: Path) -> None:
         assert np.array_equal(Image.open(io.BytesIO(sample["jpg"])), image)
         assert sample["json"]["file_name"] == dataset.coco.loadImgs(number)[0]["file_name"]
     assert by_id[1000]["json"]["annotations"] == []
-
-
-def test_the_loader_reads_what_was_packed(tmp_path: Path) -> None:
-    packed(write_coco(tmp_path), tmp_path)
-    loader = GPULoader(
-        tmp_path / "packed",
-        3,
-        "cpu",
-        preset="imagenet_eval",
-        label_from=None,
-        output="dict",
-        fields={"id": Field("json:image_id"), "annotations": Field("json:annotations")},
-    )
-    batch = next(iter(loader))
-    assert batch["id"] == [42, 9, 1000]
-    assert [len(each) for each in batch["annotations"]] == [1, 2, 0]
-    assert read_class_names(tmp_path / "packed") == {0: "dog", 1: "cat", 2: "emu"}
 
 
 @pytest.mark.parametrize("where", ["its own", "given", "nested"])
@@ -165,14 +146,12 @@ def changed(part: str, i: int, **values: object) -> Callable[[], object]:
         (changed("images", 1, id=True), "entry 1 of its images has no integer as id"),
         (changed("annotations", 1, id=5), "the id 5 occurs twice in its annotations"),
         (changed("annotations", 1, image_id=[]), "annotation 1 has the image_id [], which is no image of the file"),
-        (changed("annotations", 1, category_id=1), "annotation 1 has the category_id 1, which is no category"),
         (changed("categories", 2, name=""), "category 18 has no name"),
         (changed("images", 1, width=0), "image 9 has the width 0: allowed is a number of pixels"),
         (changed("images", 1, file_name="gone.jpg"), "1 of 3 pictures cannot be found: TMP/train2017/gone.jpg (TMP/"),
         (changed("images", 1, file_name="a\0.jpg"), "image 9: TMP/train2017/a\\x00.jpg cannot be read"),
         (changed("images", 1, file_name="/etc/passwd"), "image 9 has the file_name '/etc/passwd': allowed are paths"),
         (changed("images", 1, file_name="x/../../a.jpg"), "allowed are paths within"),
-        (changed("images", 1, file_name=7), "image 9 has the file_name 7"),
         (changed("annotations", 1, bbox=[float("nan"), 1, 2, 3]), "image 42: its annotations have NaN or an infinite"),
     ],
 )
@@ -368,7 +347,6 @@ def test_the_names_of_yolos_classes(
         ("0 0.5 0.5 0.5", PackError, "a.txt, line 2: 3 numbers behind the class: allowed are 4 of a box and 6, 8, ..."),
         ("cat 0.5 0.5 0.5 0.5", PackError, "a.txt, line 2: b'cat 0.5 0.5 0.5 0.5' is not a class and numbers"),
         ("0 0.5 0.5 nan 0.5", PackError, "allowed are parts of the width and height, from 0 to 1"),
-        ("0 30 20 10 10", PackError, "allowed are parts of the width and height, from 0 to 1"),
         ("2 0.5 0.5 0.5 0.5", LabelError, "a.txt: unknown class 2: there are 2 classes, from 0 on"),
     ],
 )
@@ -397,7 +375,6 @@ def test_data_yaml_may_have_more_than_a_recipe(tmp_path: Path, content: dict[str
         ("names: [cat", "cannot be read as YAML: while parsing"),  # the rest: tests/recipe/test_strict_yaml.py
         ("names: !!python/object/apply:os.system [ls]", "tags are not allowed"),
         ("[cat]", "found ['cat'], allowed is a mapping"),
-        ("path: .", "its names are None: allowed are a list"),
         ("names: {1: cat}", "its names are {1: 'cat'}: allowed are a list"),
         ("names: [cat]\nkpt_shape: [17, 3]", "key points (`kpt_shape`) cannot be packed"),
     ],
@@ -477,13 +454,3 @@ def test_class_folders_stay_class_folders(tmp_path: Path) -> None:
     nested = pack(tmp_path / "set" / "images", tmp_path / "others", workers=1)
     assert nested.classes == ("cat", "dog", "emu")
     assert {sample["__key__"].split("/")[0] for sample in samples} == {"images", "masks"}
-
-
-def test_records_are_small_and_go_to_other_processes(tmp_path: Path) -> None:
-    images = write_yolo(tmp_path, {"a": "0 0.5 0.5 0.5 0.5"})
-    write_masks(tmp_path / "masks" / "train")
-    records = open_source(images, None, progress=False).records
-    assert all(set(record.read().fields) == {"json", "mask.png"} for record in records)
-    pickled = pickle.dumps(records)
-    assert len(pickled) < 2000
-    assert [record.read() for record in pickle.loads(pickled)] == [record.read() for record in records]

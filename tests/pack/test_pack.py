@@ -366,12 +366,6 @@ def test_packs_with_prefixes_of_their_own_share_a_folder_and_its_classes(
         assert len(loader) == 1
 
 
-def test_a_share_for_validation_takes_the_prefix_val(photos: Path, tmp_path: Path) -> None:
-    pack(photos, tmp_path, workers=1, val_share=0.3)
-    with pytest.raises(StateError, match=r"pack-val\.json: another pack began its shards \(.*prefix was"):
-        pack(photos, tmp_path, workers=1, prefix="val")
-
-
 def test_packs_at_once_in_one_folder_do_not_disturb_each_other(photos: Path, tmp_path: Path) -> None:
     for folder in ("one by one", "at once"):
         processes = []

@@ -75,13 +75,6 @@ def test_the_member_is_called_by_its_format(data: bytes, extension: str | None, 
     assert render(data, extension, COPIED) == (expected, data)
 
 
-@pytest.mark.parametrize("image_format", ["BMP", "TIFF", "JPEG2000", "PPM"])
-def test_what_dali_does_not_get_becomes_a_png(image_format: str) -> None:
-    assert render(encoded(PICTURE, image_format), "jpg", COPIED) == ("png", encoded(PICTURE, "PNG"))
-    gray = PICTURE.convert("L")
-    assert render(encoded(gray, image_format), None, COPIED) == ("png", encoded(gray, "PNG"))
-
-
 def resized_by_torchvision(image: Image.Image, size: int) -> np.ndarray:
     pixels = torch.from_numpy(np.asarray(image.convert("RGB")).copy()).permute(2, 0, 1)
     return functional.resize(pixels, [size], antialias=True).permute(1, 2, 0).numpy()

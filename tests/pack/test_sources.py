@@ -81,10 +81,7 @@ def test_names_that_are_no_utf8_and_long_ones_come_through(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (
-            ["1.jpg", ".hidden/1.jpg"],
-            "has neither class folders (CLASS/PICTURE.jpg) nor *.tar; for a table of pictures",
-        ),
+        (["1.jpg", ".hidden/1.jpg"], "has neither class folders (CLASS/PICTURE.jpg) nor *.tar"),
         (["a/1.jpg", "b/1.txt"], "/b has no pictures, but would still count as a class: remove it"),
     ],
 )
@@ -94,12 +91,6 @@ def test_folders_without_classes_or_pictures(tmp_path: Path, names: list[str], m
         (tmp_path / "photos" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "photos" / name).write_bytes(jpeg(8, 8))
     assert message in errors(tmp_path / "photos", tmp_path, NoSamplesError)
-
-
-def test_a_link_without_end_is_an_error(tmp_path: Path) -> None:
-    photos = write_class_folders(tmp_path / "photos", 3)
-    (photos / "dog" / "loop").symlink_to(photos / "dog")
-    assert "photos/dog/loop is again within itself, because of a link" in errors(photos, tmp_path, PackError)
 
 
 def test_what_is_hidden_or_no_file_is_as_it_was(tmp_path: Path) -> None:
@@ -264,12 +255,7 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
             LabelError,
             "line 2: the label 1: all labels must be integers, or all must be names",
         ),
-        (
-            "a.jsonl",
-            '{"path": "in/0.jpg", "label": 1%s}' % ("0" * 18),
-            LabelError,
-            "line 1: the label 1000000000000000000 has more than 18 digits",
-        ),
+        ("a.jsonl", '{"path": "in/0.jpg", "label": 1%s}' % ("0" * 18), LabelError, "has more than 18 digits"),
         ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("9" * 5000), PackError, "a.jsonl, line 1 is not JSON: Exc"),
         ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("[" * 5000), PackError, "a.jsonl, line 1 is not JSON"),
     ],
@@ -299,13 +285,6 @@ def test_members_of_tars_are_copied_as_they_are(tmp_path: Path) -> None:
     assert (result.samples, result.classes) == (10, None)
 
 
-@pytest.mark.parametrize("source", ["shards/train-{0001..0001}.tar", "shards/*1.tar"])
-def test_tars_are_named_as_for_the_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
-    shards = write_samples(tmp_path / "shards", 10)
-    monkeypatch.chdir(tmp_path)
-    assert packed(source, tmp_path)[1] == samples_of(shards[1:])
-
-
 def test_tars_of_any_kind_keep_keys_and_fields_and_lose_what_is_no_sample(tmp_path: Path) -> None:
     folder = write_class_folders(tmp_path / "photos", count=3)
     (folder / "cat" / "000.seg.png").write_bytes(b"mask")
@@ -319,14 +298,6 @@ def test_tars_of_any_kind_keep_keys_and_fields_and_lose_what_is_no_sample(tmp_pa
     assert result.passed_over == 1
     with tarfile.open(tmp_path / "packed" / "train-000000.tar") as written:
         assert "./cat/000._private" in written.getnames()  # webdataset's reader passes over such
-
-
-def test_keys_that_several_tars_have_become_different(tmp_path: Path) -> None:
-    (tmp_path / "shards").mkdir()
-    for name in ("a", "b"):
-        write_shard(tmp_path / "shards" / f"{name}.tar", [{"__key__": "0", "jpg": jpeg(8, 8), "txt": name.encode()}])
-    _, samples = packed(tmp_path / "shards", tmp_path)
-    assert [(sample["__key__"], sample["txt"]) for sample in samples] == [("0", b"a"), ("0-1", b"b")]
 
 
 def test_decoded_samples_have_one_image(tmp_path: Path) -> None:

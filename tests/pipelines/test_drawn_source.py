@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from bad_images import turned
-from gpu_graph import GPU, gpu_graph
 from loaders import CUT
 from making import SIZES, encoded, picture
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
@@ -17,7 +16,7 @@ from packing import samples_of
 
 from gpuloader import Compose, GPULoader
 from gpuloader.errors import DataError
-from gpuloader.pipelines import drawn_source, graph, recipe_pipeline
+from gpuloader.pipelines import drawn_source, recipe_pipeline
 from gpuloader.recipe import load_preset
 
 JPEGS = [encoded(picture(*SIZES[n % len(SIZES)], n), "JPEG", exif=turned(n)) for n in range(10)]
@@ -28,34 +27,6 @@ def test_a_recipe_may_be_a_dictionary() -> None:
     source = drawn_source(JPEGS[:4], recipe, batch_size=4)
     [outputs] = recipe_pipeline(preset=recipe, source=source, batch_size=4, num_threads=1).run()
     assert torch.equal(torch.from_dlpack(outputs.as_tensor()), Compose.load(recipe)(JPEGS[:4]))
-
-
-@pytest.mark.parametrize(
-    ("device_id", "given", "options", "region"),
-    [
-        (None, {}, None, True),
-        (GPU, {}, {"hw_decoder_load": 0.0}, False),  # no engines, and whole images: every GPU does that well
-        (GPU, {"region": True, "decoder_options": {}}, {}, True),
-    ],
-    ids=["CPU", "GPU", "GPU, as given"],
-)
-def test_how_images_are_decoded_if_nothing_is_given(
-    device_id: int | None,
-    given: dict[str, Any],
-    options: dict[str, float] | None,
-    region: bool,
-) -> None:
-    decoded: list[Any] = []
-    decode = graph.decode_region
-    with gpu_graph(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            graph, "decode_region", lambda *args: decoded.append(args[-2:]) or decode(*args[:2], "cpu", *args[3:])
-        )
-        source = drawn_source(JPEGS[:4], "cifar10_eval", batch_size=4)
-        recipe_pipeline(
-            preset="cifar10_eval", source=source, batch_size=4, num_threads=1, device_id=device_id, **given
-        ).run()
-    assert decoded == [(options, region)]
 
 
 def by_dali(preset: Any, jpegs: list[bytes], batch_size: int, seed: int, epochs: int = 1) -> list[list[torch.Tensor]]:  # noqa: ANN401

@@ -18,9 +18,7 @@ SIZES = [(24, 30), (24, 30), (17, 9), (24, 30), (24, 30)]
 KEYS = np.array([[0, 0], [1, 2], [2**32 - 1, 2**32 - 1], [123456789, 987654321], [2**31, 7]], np.uint32)
 
 
-def build(
-    images: Sequence[np.ndarray], boxes: np.ndarray, value: object, layout: str, device_id: int | None = None
-) -> Pipeline:
+def build(images: Sequence[np.ndarray], boxes: np.ndarray, value: object, layout: str) -> Pipeline:
     keys = KEYS[: len(images)].view(np.int32)
     boxes_and_keys = np.concatenate(
         [part for box in np.split(boxes, boxes.shape[1] // 4, 1) for part in (box, keys)], 1
@@ -32,7 +30,7 @@ def build(
         for name, array in erasing(boxes_and_keys, sizes, noise=isinstance(value, str)).items()
     }
 
-    @pipeline_def(batch_size=len(images), num_threads=2, device_id=device_id)
+    @pipeline_def(batch_size=len(images), num_threads=2, device_id=None)
     def graph() -> object:
         image, *given = fn.external_source(
             source=lambda: (list(images), *numbers.values()),
@@ -41,7 +39,7 @@ def build(
             dtype=[types.FLOAT, *(types.to_dali_type(array.dtype) for array in numbers.values())],
             layout=[layout, *("" for _ in numbers)],
         )
-        return erase(image if device_id is None else image.gpu(), dict(zip(numbers, given)), value, layout)
+        return erase(image, dict(zip(numbers, given)), value, layout)
 
     return graph()
 
@@ -117,8 +115,3 @@ def test_noise_is_normal_and_independent_of_its_neighbours() -> None:
     assert stats.kstest(values.ravel(), "norm").pvalue > 0.01
     shifted = np.concatenate([values[:-1, :-1], values[1:, :-1], values[:-1, 1:]], axis=2).reshape(-1, 9)
     assert np.abs(np.corrcoef(shifted.T) - np.eye(9)).max() < 0.02
-
-
-@pytest.mark.parametrize("value", ["random", (0.0, 0.0, 0.0)])
-def test_the_graph_for_a_gpu_can_be_defined_anywhere(value: object) -> None:
-    build([np.zeros((4, 4, 3), np.float32)], BOXES[:1], value, "HWC", device_id=0)

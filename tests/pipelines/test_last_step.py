@@ -38,14 +38,6 @@ def test_decode_ends_with_the_regions(device_id: int | None) -> None:
         np.testing.assert_array_equal(row[0], pixels[top, left:right])
 
 
-@pytest.mark.parametrize("name", ["imagenet_train", "imagenet_eval"])
-def test_resize_ends_with_the_finished_image_where_that_is_one_pass(name: str) -> None:
-    preset = load_preset(name)
-    [part], [whole] = rows(preset, "resize"), rows(preset, "all")
-    for row, image in zip(part, whole, strict=True):
-        np.testing.assert_array_equal(row, image[:1])
-
-
 @pytest.mark.parametrize("device_id", [None, GPU])
 def test_resize_ends_before_pixels_are_changed(device_id: int | None) -> None:
     placed = {"Normalize": None, "RandAugment": None, "dtype": "uint8", "layout": "channels_last"}
@@ -53,9 +45,3 @@ def test_resize_ends_before_pixels_are_changed(device_id: int | None) -> None:
     [whole] = rows(load_preset("imagenet_randaugment", placed), "all", device_id)
     for row, image in zip(part, whole, strict=True):
         np.testing.assert_array_equal(row, image[:1])
-
-
-def test_each_view_has_its_own() -> None:
-    preset = load_preset("dino")
-    for last_step in ("decode", "resize", "all"):
-        assert len(rows(preset, last_step)) == len(preset.each_view)

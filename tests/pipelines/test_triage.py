@@ -13,7 +13,6 @@ from making import damaged_jpeg, encoded, jpeg, picture
 from running import as_arrays, draw
 from verdicts import verdict
 
-from gpuloader.errors import DeviceError
 from gpuloader.images.gate import admit
 from gpuloader.pipelines import cut_to_region, find_undecodable, recipe_pipeline
 from gpuloader.recipe import Recipe, load_preset
@@ -129,37 +128,6 @@ def test_the_image_that_dali_names_is_tried_first(
     message = "" if named is None else f"`fn.decoders.image`,\n\nencountered:\n\nFailed to decode sample #{named} : "
     assert sorted(find_undecodable(PRESET, images, drawn, 0, message=message)) == bad
     assert len(asked) == pipelines
-
-
-def test_only_decoding_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph of a recipe like DINO's takes seconds to trace, and on a GPU each image has its own."""
-    nodes = set()
-
-    def build_and_note(*args: Any, device_id: int | None, **kwargs: Any) -> Any:  # noqa: ANN401
-        pipeline = recipe_pipeline(*args, device_id=None, **kwargs)
-        pipeline.build()
-        nodes.update(type(node._op).__name__ for node in pipeline._ops)
-        return pipeline
-
-    monkeypatch.setattr("gpuloader.pipelines.triage.recipe_pipeline", build_and_note)
-    preset, images = load_preset("dino"), [damaged_jpeg(), jpeg(60, 80)]
-    assert list(find_undecodable(preset, as_arrays(images), draw(preset, images), device_id=0)) == [0]
-    assert nodes == {"ExternalSource", "ImageSlice", "_TensorSubscript"}
-
-
-@pytest.mark.usefixtures("asked")
-@pytest.mark.parametrize("device_id", [None, 0])
-def test_where_a_good_jpeg_fails_too_the_machine_is_to_blame(
-    monkeypatch: pytest.MonkeyPatch, device_id: int | None
-) -> None:
-    monkeypatch.setattr("gpuloader.pipelines.triage.good_jpeg", lambda: np.frombuffer(damaged_jpeg(), np.uint8))
-    images = [jpeg(60, 80), damaged_jpeg()]
-    with pytest.raises(
-        DeviceError,
-        match=r"not the images: .*\(driver \S+, DALI 2\.4\.\d, nvImageCodec 0\.\d\.\S+, nvJPEG \S+, nvTIFF \S+\)",
-    ):
-        find_undecodable(PRESET, as_arrays(images), draw(PRESET, images), device_id)
-    assert find_undecodable(PRESET, as_arrays(images[:1]), draw(PRESET, images[:1]), device_id) == {}
 
 
 BROKEN = """

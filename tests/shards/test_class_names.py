@@ -32,14 +32,10 @@ def test_there_need_not_be_any(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("", "cannot be read"),
-        ("{", "cannot be read"),
         ("[" * 100_000, "cannot be read"),  # deeper than Python's stack
         ("3", "allowed are a list of class names, {name: label}"),
-        ("null", "allowed are a list"),
-        ('"cat"', "allowed are a list"),
         ("[1]", "allowed are a list"),
         ('{"cat": "0"}', "allowed are a list"),
-        ('{"cat": true}', "allowed are a list"),
         ('{"names": [1], "ids": [1]}', "allowed are a list"),
     ],
 )

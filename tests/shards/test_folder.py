@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import os
-import random
 import shutil
 import socket
 import tarfile
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from bad_images import turned
 from command_line import where_modes_hold
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from making import encoded, jpeg, picture, saved, tar_of, write_tree
-from PIL import Image
 
-from gpuloader.errors import DataError, ShardChangedError
+from gpuloader.errors import DataError
 from gpuloader.shards import index_file, open_index
 from gpuloader.shards.folder import Folder, list_files
 from gpuloader.shards.index import LEFT_OUT_KEPT
 from gpuloader.shards.scan import scan, scan_folder
 
 JPEG = jpeg(8, 12)
-
-
-def cache_folder() -> Path:
-    return Path(os.environ["XDG_CACHE_HOME"]) / "gpuloader"
 
 
 @pytest.fixture
@@ -85,27 +76,6 @@ def test_the_files_come_in_the_order_of_tar(root: Path, names: list[str]) -> Non
     assert len(listed(root)) == len(names)
 
 
-PARTS = st.text(st.sampled_from("aB.-_ 0é\n"), min_size=1, max_size=3).filter(lambda name: name not in (".", ".."))
-TREES = st.recursive(st.none(), lambda below: st.dictionaries(PARTS, below, max_size=4), max_leaves=12)
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(tree=st.dictionaries(PARTS, TREES, max_size=5))
-def test_any_tree_comes_in_the_order_of_tar(tmp_path_factory: pytest.TempPathFactory, tree: dict[str, object]) -> None:
-    folder = tmp_path_factory.mktemp("trees") / "tree"
-
-    def make(path: Path, below: object) -> None:
-        if isinstance(below, dict):
-            path.mkdir()
-            for name, deeper in below.items():
-                make(path / name, deeper)
-        else:
-            path.touch()
-
-    make(folder, tree)
-    assert listed(folder) == in_tar(tar_of(folder, folder.with_name("tree.tar")))
-
-
 def test_links_are_followed_and_each_file_counts_wherever_it_is(root: Path, tmp_path: Path) -> None:
     write_tree(root, {"a/1.jpg": b"1", "b/2.jpg": b"22", "empty.jpg": b""})
     write_tree(tmp_path / "elsewhere", {"deep/3.jpg": b"333"})
@@ -141,15 +111,6 @@ def test_links_to_one_folder_are_no_loop(root: Path, pictures: int, links: int) 
     for number in range(links):
         (root / f"link-{number}").symlink_to("a")
     assert len(list_files(root)) == pictures * (1 + links)
-
-
-def test_links_that_lead_to_hundreds_of_thousands_of_files_again_are_an_error(root: Path) -> None:
-    write_tree(root, {f"a/{number}.jpg": b"" for number in range(1000)})
-    for number in range(990):
-        (root / f"link-{number}").symlink_to("a")
-    message = r"lead 120,000 times to .* allowed are 100,000, and 10 for each of the 1,991 that are there\. Remove such"
-    with pytest.raises(DataError, match=message):
-        list_files(root)
 
 
 def test_links_that_double_the_folders_at_each_step_come_to_an_end(root: Path) -> None:
@@ -272,18 +233,7 @@ def test_a_file_that_may_not_be_read_is_named_and_left_out_until_it_may(root: Pa
     assert where_modes_hold().run(PROGRAM, root).stdout == "3\n"
 
 
-def test_a_folder_that_is_gone_is_an_error(root: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere cannot be read \(No such file or directory\)"):
-        list_files(root / "nowhere")
-
-
 # --- its samples
-
-
-def rotated() -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    return encoded(picture(10, 20), "JPEG", exif=exif)
 
 
 SAMPLES = {
@@ -300,7 +250,7 @@ SAMPLES = {
     },
     "upper case": {"a.JPG": JPEG, "b.Jpeg": JPEG, "a.CLS": b"7"},
     "components": {"a.jpg": JPEG, "a.json": b"{}", "a.mask.png": encoded(picture(8, 12), "PNG"), "a.txt": b""},
-    "turned": {"a.jpg": rotated()},
+    "turned": {"a.jpg": encoded(picture(10, 20), "JPEG", exif=turned(6))},
     "far headers": {"a.jpg": JPEG[:2] + b"\xff\xe1\xff\xff" + bytes(65533) + JPEG[2:]},
     "wrong": {"a.jpg": b"", "b.jpg": b"no image", "c.jpg": JPEG[:40], "d.jpg": JPEG, "d.cls": b"x", "e.cls": b"1" * 99},
     "one key": {"a.1.jpg": JPEG, "a.2.jpg": JPEG, "b.jpg": JPEG, "b.png": encoded(picture(5, 6), "PNG")},
@@ -329,21 +279,6 @@ def test_the_index_of_a_folder_is_that_of_its_tar(root: Path, files: dict[str, b
             assert folder.read(size, offset) == content[expected_offset : expected_offset + size]
 
 
-def test_the_samples_are_those_that_the_stems_make(root: Path) -> None:
-    """With no code of ours: files of one folder and stem are a sample, if one of them is an image."""
-    rng = random.Random(0)
-    names = {f"{rng.choice('ab')}/{rng.choice('cd')}/{rng.randrange(30)}" for _ in range(60)}
-    write_tree(root, {f"{name}.{end}": JPEG for name in names for end in ("jpg", "txt") if rng.random() < 0.7})
-    expected = defaultdict(set)
-    for file in sorted(root.rglob("*.*")):
-        expected[f"./{file.relative_to(root).with_suffix('')}"].add(file.suffix[1:])
-    expected = {key: ends for key, ends in expected.items() if "jpg" in ends}
-    index = scan_folder(Folder(root))
-    assert {index.key(row): {each for each, *_ in index.components(row)} for row in range(len(index))} == expected
-    widths = [Image.open(io.BytesIO((root / f"{key}.jpg").read_bytes())).size for key in expected]
-    assert list(zip(index.column("width").tolist(), index.column("height").tolist(), strict=True)) == widths
-
-
 # --- its index file
 
 
@@ -354,32 +289,13 @@ def test_a_folder_has_one_index_however_it_is_named(photos: Path, monkeypatch: p
     assert len({index_file(Folder(name)) for name in names}) == 1
 
 
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that are opened."""
-    names: list[str] = []
-    opens = Folder.open
-
-    def noting(folder: Folder, number: int) -> int:
-        names.append(folder.listing.name(number))
-        return opens(folder, number)
-
-    monkeypatch.setattr(Folder, "open", noting)
-    return names
-
-
-def test_no_file_is_read_again_while_nothing_changes(
-    photos: Path, opened: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_index_is_not_made_again_while_nothing_changes(photos: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = open_index(Folder(photos))
-    assert set(opened) == {
-        f"{name}/{i}.{end}" for name, i in zip("aabbb", range(5), strict=True) for end in ("jpg", "cls")
-    }
-    opened.clear()
+    before = index_file(Folder(photos)).stat()
     (photos / "a" / "0.jpg").chmod(0o600)
     (photos.parent / "link").hardlink_to(photos / "a" / "1.jpg")
     assert open_index(Folder(photos)).digest() == first.digest()
-    assert opened == []
+    assert index_file(Folder(photos)).stat().st_ino == before.st_ino
     assert caplog.text == ""
 
 
@@ -417,59 +333,12 @@ def test_the_index_of_a_folder_that_changed_is_made_again(
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("name", ["../../photos", "..", "../", "../a/.."])
-def test_an_index_beside_the_folder_is_used(
-    photos: Path, opened: list[str], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_index(Folder(photos))
-    index_file(Folder(photos)).rename(photos.with_name("photos.gpuidx"))
-    opened.clear()
-    monkeypatch.chdir(photos / "a")
-    assert len(open_index(Folder(Path(name)))) == 5
-    assert Folder(Path(name)).name == "photos"
-    assert opened == []
-
-
-def test_an_index_that_names_all_that_was_left_out_is_used_again(root: Path, opened: list[str]) -> None:
+def test_an_index_that_names_all_that_was_left_out_is_used_again(root: Path) -> None:
     """It is larger than the folder that it is of."""
     write_tree(root, {"1.jpg": b""})
     for number in range(LEFT_OUT_KEPT + 1):
         (root / f"{number:0200d}{chr(0x1F431) * 10}").symlink_to("nowhere")
     assert open_index(Folder(root)).left_out_count == LEFT_OUT_KEPT + 1
-    opened.clear()
+    before = index_file(Folder(root)).stat()
     assert open_index(Folder(root)).left_out_count == LEFT_OUT_KEPT + 1
-    assert opened == []
-
-
-# --- what happens between listing and reading
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda file: file.write_bytes(b"other"),
-        lambda file: os.utime(file, ns=(1, 1)),
-        replace_by_another,
-        lambda file: (file.unlink(), os.mkfifo(file)),
-        lambda file: (file.unlink(), file.mkdir()),
-        lambda file: (file.unlink(), file.symlink_to("/dev/zero")),
-        Path.unlink,
-    ],
-    ids=["written", "touched", "replaced", "pipe", "folder", "device", "removed"],
-)
-def test_a_file_that_changes_after_it_was_listed_is_an_error_that_names_it(
-    photos: Path, change: Callable[[Path], object]
-) -> None:
-    folder = Folder(photos)
-    assert len(folder.listing) == 10
-    change(photos / "a" / "1.jpg")
-    with pytest.raises(ShardChangedError, match=r"photos/a/1\.jpg"):
-        scan_folder(folder)
-
-
-def test_an_offset_in_a_folder_is_in_one_of_its_files(root: Path) -> None:
-    write_tree(root, {f"{number:03d}.jpg": b"x" * (number % 3) for number in range(100)})
-    folder = Folder(root)
-    starts = folder.listing.start
-    assert folder.files_at(starts).tolist() == list(range(100))
-    assert folder.files_at(starts + np.maximum(folder.listing.size - 1, 0)).tolist() == list(range(100))
+    assert index_file(Folder(root)).stat().st_ino == before.st_ino

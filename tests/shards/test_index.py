@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import packing
 import pytest
 from forging import digest, parts_of, sealed
-from making import SIZES, encoded, jpeg, picture, tar_by_command, write_samples, write_shard
-from webdataset.tariterators import group_by_keys, tar_file_expander
+from making import SIZES, jpeg, tar_by_command, write_shard
 
 from gpuloader.errors import IndexFileError, ShardChangedError
-from gpuloader.shards import Index, ShardSet
+from gpuloader.shards import Index
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 from gpuloader.shards.scan import scan
 
@@ -47,12 +47,7 @@ def samples_of(shard: Path) -> list[tuple[str, dict[str, bytes]]]:
 
 
 def samples_of_webdataset(shard: Path) -> list[tuple[str, dict[str, bytes]]]:
-    with shard.open("rb") as stream:  # `WebDataset` does the same and leaves the file open
-        members = tar_file_expander([{"url": str(shard), "stream": stream}])
-        return [
-            (sample["__key__"], {name: value for name, value in sample.items() if not name.startswith("__")})
-            for sample in group_by_keys(members)
-        ]
+    return [(sample.pop("__key__"), sample) for sample in packing.samples_of([shard])]
 
 
 def batched(data: bytes, size: int) -> list[bytes]:
@@ -64,13 +59,6 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 # What is in a shard.
-
-
-def test_samples_are_those_of_webdataset(shards: list[Path], caplog: pytest.LogCaptureFixture) -> None:
-    for shard in shards:
-        assert samples_of(shard) == samples_of_webdataset(shard)
-        assert len(samples_of(shard)) == 20
-    assert logged(caplog) == []
 
 
 @pytest.mark.parametrize("tar_format", ["gnu", "posix", "ustar", "v7"])
@@ -257,21 +245,6 @@ def test_keys_that_are_not_utf8_come_back_as_they_are(tmp_path: Path) -> None:
     assert [index.key(row) for row in range(3)] == ["grüße", os.fsdecode(b"\xff\xfe"), "日本"]
 
 
-def test_a_shard_that_is_cut_between_two_members_is_read_and_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (shard,) = write_samples(tmp_path, 3, shards=1)
-    with tarfile.open(shard) as tar:
-        cut = tar.getmember("000002.cls").offset
-    os.truncate(shard, cut)
-    index = scan(shard)
-    assert [index.key(row) for row in range(len(index))] == ["000000", "000001"]
-    (item,) = index.left_out
-    assert (item.name, item.offset) == ("", cut)
-    assert "no end marker: it may have been cut" in item.why
-    assert len(logged(caplog)) == 1
-
-
 def test_a_shard_that_is_written_to_meanwhile_is_an_error(tmp_path: Path) -> None:
     shard = shard_of(tmp_path / "a.tar", [f"{number}.jpg" for number in range(5000)], content=b"")
     touch = "import os, sys\nfor i in range(10**8): os.utime(sys.argv[1], ns=(i, i)); i or print('begun', flush=True)"
@@ -357,21 +330,6 @@ def test_another_version_is_an_error(saved: tuple[Path, Path], version: int) -> 
         load(path, shard)
 
 
-def test_a_shard_of_another_time_or_size_is_an_error(saved: tuple[Path, Path]) -> None:
-    path, shard = saved
-    time_ns, size = shard.stat().st_mtime_ns, shard.stat().st_size
-    os.utime(shard, ns=(time_ns + 1, time_ns + 1))
-    with pytest.raises(IndexFileError, match=f"stale: .*{time_ns + 1}.*made for.*{time_ns}"):
-        load(path, shard)
-    os.truncate(shard, size + 512)
-    os.utime(shard, ns=(time_ns, time_ns))
-    with pytest.raises(IndexFileError, match=f"stale: .*{size + 512}.*made for.*{size}"):
-        load(path, shard)
-    os.truncate(shard, size)
-    os.utime(shard, ns=(time_ns, time_ns))
-    assert len(load(path, shard)) == 3
-
-
 def test_the_format_is_the_one_described(saved: tuple[Path, Path]) -> None:
     """Reads the file by the modules' texts alone."""
     path, shard = saved
@@ -439,18 +397,3 @@ def test_digests_are_those_of_the_content(tmp_path: Path) -> None:
     os.utime(tmp_path / "a.tar", ns=(5, 5))
     assert scan(tmp_path / "a.tar").digest() == same == digest()
     assert len({same, digest(cls=b"3"), digest(__key__="c"), digest(jpg=jpeg(30, 20)), digest(txt=b"")}) == 5
-
-
-def test_it_says_which_images_are_seekable_jpegs(tmp_path: Path) -> None:
-    seekable = encoded(picture(32, 64), "JPEG", restart_marker_blocks=2)
-    images = {
-        "plain": {"jpg": JPEG},
-        "seekable": {"jpg": seekable},
-        "across rows": {"jpeg": encoded(picture(32, 64), "JPEG", restart_marker_blocks=3)},
-        "another name": {"png": seekable},
-        "PNG": {"png": encoded(picture(32, 64), "PNG")},
-    }
-    shard = write_shard(tmp_path / "a.tar", [{"__key__": key, **image} for key, image in images.items()])
-    shards = ShardSet.open([shard, shard])
-    assert shards.column("seekable").tolist() == 2 * [0, 1, 0, 1, 0]
-    assert [(each.counts["jpegs"], each.counts["seekable"]) for each in (scan(shard), shards.index)] == [(4, 2), (8, 4)]

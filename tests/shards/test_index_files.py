@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -159,14 +158,6 @@ def test_an_index_that_cannot_be_beside_its_folder_is_an_error(folder: Path) -> 
         keep_beside(Folder(folder))
 
 
-def test_index_files_of_dali_are_left_alone(shard: Path) -> None:
-    for name in ("train-0000.idx", "train-0000.tar.idx"):
-        (shard.parent / name).write_text("v1.2 5\n")
-    open_index(shard)
-    for name in ("train-0000.idx", "train-0000.tar.idx"):
-        assert (shard.parent / name).read_text() == "v1.2 5\n"
-
-
 def test_many_indexes_come_in_the_order_of_their_shards(tmp_path: Path) -> None:
     for number in range(30):
         write_shard(tmp_path / f"{number}.tar", [{"__key__": f"{number}-{i}", "jpg": b""} for i in range(number)])
@@ -186,15 +177,6 @@ def test_a_shard_that_is_no_tar_is_an_error_that_names_it(tmp_path: Path) -> Non
         open_indexes(shards)
     assert not index_file(shards[7]).exists()
     assert not [name for name in names_in(tmp_path) if name.startswith(".")]
-
-
-def test_making_indexes_leaves_the_random_state_alone(tmp_path: Path) -> None:
-    shards = write_samples(tmp_path, 8, shards=8)
-    random.seed(0)
-    expected = random.random()
-    random.seed(0)
-    open_indexes(shards)
-    assert random.random() == expected
 
 
 def test_processes_that_start_at_once_all_end_with_right_indexes(tmp_path: Path) -> None:

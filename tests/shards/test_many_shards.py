@@ -1,9 +1,9 @@
 """More shards than files may be open."""
 
-import tarfile
 from pathlib import Path
 
 from making import jpeg
+from tar_bytes import END, member
 from warm import warm
 
 SHARDS = 2_500
@@ -18,16 +18,10 @@ print(len(seen), len(set(seen)))
 """
 
 
-def member(name: str, data: bytes) -> bytes:
-    entry = tarfile.TarInfo(name)
-    entry.size = len(data)
-    return entry.tobuf(tarfile.USTAR_FORMAT) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
-
-
 def test_more_shards_are_read_than_descriptors_are_allowed(tmp_path: Path) -> None:
     image = jpeg(32, 32)
     first = tmp_path / "train-00000.tar"
-    first.write_bytes(member("a.jpg", image) + member("a.cls", b"3") + bytes(2 * tarfile.BLOCKSIZE))
+    first.write_bytes(member("a.jpg", image) + member("a.cls", b"3") + END)
     for number in range(1, SHARDS):
         (tmp_path / f"train-{number:05d}.tar").hardlink_to(first)
     result = warm().run(EPOCH, tmp_path)

@@ -14,13 +14,11 @@ from command_line import run
 from forging import parts_of, sealed
 from hostile import mutated_bytes
 from making import write_samples
-from synthetic import synthetic_index
 
 from gpuloader import GPULoader
 from gpuloader.cli.index import index
 from gpuloader.errors import ConfigError, DataError, IndexFileError, ShardChangedError
 from gpuloader.shards import Arena, ShardSet, merge_indexes, resolve_local, resolve_shards
-from gpuloader.shards.index import Index
 from gpuloader.shards.merged import MergedShards
 
 
@@ -79,21 +77,6 @@ def test_nothing_of_a_shard_is_looked_at_before_it_is_read(merged: Path, monkeyp
     assert (len(opened), looked) == (12, [])
     opened.read_images(np.array([7]), Arena())
     assert set(looked) == {str(merged / "train-0002.tar")}
-
-
-def test_thousands_of_shards_are_names(tmp_path: Path) -> None:
-    """Of 2,000 empty files, which are no tars: nobody reads them."""
-    names = [f"{number:04d}.tar" for number in range(2000)]
-    for name in names:
-        (tmp_path / name).touch()
-
-    keys = [b"%07d" % number for number in range(4000)]
-    (tmp_path / "all.gpuset").write_bytes(synthetic_index(keys, 2000, names))
-    opened = ShardSet.open(resolve_shards(tmp_path))
-    assert (len(opened), opened.locate(3999).shard) == (4000, str(tmp_path / "1999.tar"))
-    (tmp_path / "1500.tar").unlink()
-    with pytest.raises(IndexFileError, match=r"its folder lacks 1500\.tar\. Run"):
-        resolve_shards(tmp_path)
 
 
 # Names.
@@ -214,20 +197,6 @@ def test_forged_names_do_not_leave_the_folder(merged: Path) -> None:
     (merged / "all.gpuset").write_bytes(index)
     with pytest.raises(IndexFileError, match="it names a shard twice, or none"):
         resolve_shards(merged)
-
-
-def test_a_copy_in_the_cache_that_is_damaged_is_made_again(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("index_files", "merged"):
-        monkeypatch.setattr(f"gpuloader.shards.{module}.MOST_COPIED_BYTES", 0)
-    merge_indexes(resolve_local(write_samples(tmp_path / "a", 12, shards=4)), tmp_path / "a/all.gpuset")
-    assert len(resolve_shards(tmp_path / "a")) == 4
-    [copy] = cache.glob("set-*.gpuidx")
-    assert copy.read_bytes() == (tmp_path / "a/all.gpuset").read_bytes()
-    copy.write_bytes(b"x" + copy.read_bytes()[1:])
-    assert len(resolve_shards(tmp_path / "a")) == 4
-    assert Index.map(copy).names[3] == "train-0003.tar"
 
 
 # The command.

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 from naming import named
 from oracle import torchvision
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from gpuloader.errors import ConfigError, DataError, ShardNotFoundError
 from gpuloader.shards import Folder, Tar, resolve_local, resolve_shards
-from gpuloader.shards.remote import RemoteShard, urls
+from gpuloader.shards.remote import RemoteShard
 
 ImageFolder = torchvision.datasets.ImageFolder
 FILES = (
@@ -117,31 +115,6 @@ def test_a_url_may_have_a_query() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("tar", "expected"),
-    [
-        ("memory://bucket/data/", ["data/train-0000.tar", "data/train-0001.tar"]),
-        ("memory://bucket/{data,more}/", ["data/train-0000.tar", "data/train-0001.tar", "more/a.tar"]),
-        ("memory://bucket/data/train-000[1-9].tar", ["data/train-0001.tar"]),
-        ("memory://bucket/data/train-0001*", ["data/train-0001.tar"]),  # but not our own index
-        ("memory://bucket/**/*.tar", ["data/deep/x.tar", "data/train-0000.tar", "data/train-0001.tar", "more/a.tar"]),
-    ],
-    ids=named,
-)
-def test_a_store_that_can_list_is_asked_for_folders_and_globs(
-    monkeypatch: pytest.MonkeyPatch, tar: str, expected: list[str]
-) -> None:
-    monkeypatch.setattr(urls, "PROTOCOLS", (*urls.PROTOCOLS, "memory"))
-    files = fsspec.filesystem("memory")
-    names = ["data/train-0001.tar", "data/train-0000.tar", "data/deep/x.tar", "more/a.tar", "data/notes.txt"]
-    for name in (*names, "data/train-0001.tar.gpuidx"):
-        files.pipe(f"/bucket/{name}", b"")
-    try:
-        assert resolve_shards(tar) == [RemoteShard(f"memory://bucket/{name}") for name in expected]
-    finally:
-        files.store.clear()
-
-
 def test_an_absolute_path_and_a_file_url_are_the_same(folder: Path) -> None:
     assert resolve_shards(str(folder / "val-a.tar")) == resolve_shards(f"file://{folder}/val-a.tar")
     assert resolve_shards(folder) == [folder / path for path in resolve_shards(".")]
@@ -183,13 +156,11 @@ def test_what_is_not_there_is_said_with_what_to_do(tar: Tar, says: list[str]) ->
         (["val-a.tar", "val-b.tar", "val-a.tar"], ["the shard val-a.tar is named twice", "name it once"]),
         (["val-a.tar", "./val-a.tar"], ["val-a.tar is named twice"]),
         (["deep", "deep/y.tar"], ["deep/y.tar is named twice"]),
-        ("val-{a,a}.tar", ["val-a.tar is named twice"]),
         ("ftp://example.org/train.tar", ["ftp:// is not supported", "allowed are local paths and s3://, gs://"]),
         (
             "https://example.org/shards/",
             ["https://example.org/shards/: https:// cannot list objects", "name the shards"],
         ),
-        ("http://example.org/train-*.tar", ["http:// cannot list objects: name the shards, in braces or a list"]),
         ("s3://bucket/train-{0000..0001.tar", ["the brace pattern 's3://bucket/train-{0000..0001.tar' cannot be read"]),
         (["s3://bucket/a.tar", "s3://bucket/{a,b}.tar"], ["the shard s3://bucket/a.tar is named twice"]),
         *((tar, ["tar='': allowed is a path, a URL, a folder"]) for tar in ("", [""], ["val-a.tar", ""], "file://")),
@@ -202,10 +173,7 @@ def test_what_is_not_there_is_said_with_what_to_do(tar: Tar, says: list[str]) ->
             "pics/both",
             ["pics/both has tars, such as x.tar, and folders of pictures, such as cat: give pics/both/*.tar"],
         ),
-        (["pics/flat", "./pics/flat"], ["the shard pics/flat is named twice"]),
-        (["pics/flat", "pics/flat/"], ["the shard pics/flat is named twice"]),
         (["pics/flat", "pics/../pics/flat"], ["the shard pics/../pics/flat is named twice"]),
-        (["val-a.tar", "deep/../val-a.tar"], ["the shard deep/../val-a.tar is named twice"]),
         (["val-a.tar", "~/val-a.tar"], ["val-a.tar is named twice"]),
     ],
     ids=named,
@@ -244,11 +212,6 @@ def test_a_folder_of_links_to_itself_is_an_error_at_once() -> None:
         resolve_shards("loops")
 
 
-class Endless(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return itertools.count()
-
-
 @pytest.mark.parametrize(
     ("dataset", "says"),
     [
@@ -258,7 +221,6 @@ class Endless(IterableDataset[int]):
         ),
         (TensorDataset, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),
         (lambda: [TensorDataset()], "gpuloader.compat.UniversalDataModule"),
-        (Endless, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),
         (lambda: 3, "tar=3: allowed is a path, a URL, a folder, a pattern, or a list of these"),
     ],
 )
@@ -288,10 +250,3 @@ def test_a_shard_that_is_a_broken_link_is_not_passed_over_in_silence() -> None:
     Path("val-c.tar").symlink_to("nowhere.tar")
     assert Path("val-c.tar") in resolve_shards("val-*.tar")
     assert Path("val-c.tar") in resolve_shards(".")
-
-
-def test_a_pattern_means_the_same_after_the_indexes_were_made() -> None:
-    before = resolve_shards("val-*")
-    for shard in before:
-        Path(f"{shard}.gpuidx").touch()
-    assert resolve_shards("val-*") == before == [Path("val-a.tar"), Path("val-b.tar")]

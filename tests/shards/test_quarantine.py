@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
-from making import unpack, write_samples
+from making import write_samples
 
 from gpuloader.errors import ConfigError, DataError
-from gpuloader.shards import Folder, ShardSet, read_quarantine, write_quarantine
+from gpuloader.shards import ShardSet, read_quarantine, write_quarantine
 
 BAD = {19: "cut", 3: "empty"}
 
@@ -85,11 +85,3 @@ def test_a_file_that_cannot_be_read_is_an_error(shards: ShardSet, tmp_path: Path
         (tmp_path / "bad.jsonl").write_bytes(content)
     with pytest.raises(DataError, match=r"bad\.jsonl cannot be read"):
         read_quarantine(tmp_path / "bad.jsonl", shards)
-
-
-def test_samples_of_a_folder_are_named_too(shards: ShardSet, tmp_path: Path) -> None:
-    folder = ShardSet.open([Folder(unpack([tmp_path / "shards/train-0000.tar"], tmp_path / "photos"))])
-    write_quarantine(tmp_path / "bad.jsonl", folder, {3: "empty"})
-    assert read_quarantine(tmp_path / "bad.jsonl", folder) == {3: "empty"}
-    [line] = (tmp_path / "bad.jsonl").read_text().splitlines()
-    assert (json.loads(line)["shard"], json.loads(line)["key"]) == ("photos/000003.jpg", "./000003")

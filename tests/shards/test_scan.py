@@ -11,7 +11,7 @@ import pytest
 from making import jpeg, write_samples
 from tar_bytes import END, extended, forged, member, record
 
-from gpuloader.shards import Index, open_index, scan_to_damage
+from gpuloader.shards import Index, scan_to_damage
 from gpuloader.shards.scan import scan_bytes
 
 IMAGE = jpeg(8, 8)
@@ -19,13 +19,6 @@ IMAGE = jpeg(8, 8)
 
 def scanned(tar: bytes) -> Index:
     return scan_bytes(lambda count, offset: tar[offset : offset + count], len(tar), 0, "a.tar")
-
-
-def test_a_whole_tar_has_no_damage(tmp_path: Path) -> None:
-    [tar] = write_samples(tmp_path, 5, shards=1)
-    index, damage = scan_to_damage(tar)
-    assert damage is None
-    assert index.digest() == open_index(tar).digest()
 
 
 def test_the_members_before_the_damage_are_indexed_and_the_damage_is_named(tmp_path: Path) -> None:
@@ -95,26 +88,3 @@ def test_what_is_left_out_is_said_with_the_end_of_a_long_name() -> None:
     assert item.name.endswith("nnn.tiff.txt")
     assert f" ... ({len(name)} characters) ... " in item.name
     assert len(item.name) == 500
-
-
-def test_the_first_of_two_components_with_one_name_counts() -> None:
-    tar = b"".join(
-        [
-            *(member("a.cls", b"1"), member("b.jpg", IMAGE), member("a.jpg", IMAGE), member("a.cls", b"2")),
-            *(member("a.CLS", b"3"), member("b.cls", b"4"), member("c.txt"), member("a.jpg"), END),
-        ]
-    )
-    index = scanned(tar)
-    assert [
-        (index.key(row), index.column("label")[row], index.column("image_size")[row]) for row in range(len(index))
-    ] == [
-        ("a", 1, len(IMAGE)),
-        ("b", 4, len(IMAGE)),
-    ]
-    assert [(item.name, item.why) for item in index.left_out] == [
-        ("a.cls", "the key has a .cls already"),
-        ("a.CLS", "the key has a .cls already"),
-        ("a.jpg", "the key has a .jpg already"),
-        ("c.txt", "its key has no image"),
-    ]
-    assert [tar[item.offset : item.offset + 1] for item in index.left_out[:2]] == [b"2", b"3"]

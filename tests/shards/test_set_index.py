@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from forging import BLOCK_BYTES
-from making import jpeg, write_samples, write_shard
+from making import jpeg, write_shard
 from synthetic import synthetic_index
-from warm import Program, warm
+from warm import warm
 
-from gpuloader import GPULoader
 from gpuloader.errors import IndexFileError
 from gpuloader.shards import ShardSet, open_index, open_indexes, open_set
 from gpuloader.shards.index import Index, write_index
@@ -104,29 +102,6 @@ def test_a_mapped_index_is_that_in_memory(mixed: list[Path]) -> None:
 
 
 @pytest.mark.usefixtures("mapped")
-def test_a_loader_delivers_the_same_with_a_mapped_index(shards: list[Path]) -> None:
-    def batches() -> list[list[int]]:
-        with GPULoader(shards, 8, None, preset="imagenet_eval", output="dict", shuffle="full") as loader:
-            return [[*batch["index"].tolist(), *batch["label"].tolist()] for batch in loader]
-
-    mapped = batches()
-    set_files()[-1].unlink()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gpuloader.shards.index_files.MOST_COPIED_BYTES", 1 << 30)
-        assert batches() == mapped
-        assert set_files() == []
-
-
-@pytest.mark.usefixtures("mapped")
-def test_other_shards_have_another_file(tmp_path: Path) -> None:
-    [shard] = write_samples(tmp_path, 3, shards=1)
-    assert len(ShardSet.open([shard])) == 3
-    write_samples(tmp_path, 4, shards=1)  # in its place
-    assert len(ShardSet.open([shard])) == 4
-    assert len(set_files()) == 2
-
-
-@pytest.mark.usefixtures("mapped")
 def test_without_a_cache_folder_the_index_is_in_memory(
     shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -134,25 +109,6 @@ def test_without_a_cache_folder_the_index_is_in_memory(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert len(ShardSet.open(shards)) == 40
     assert "each process has the index of all shards in its own memory" in caplog.text
-
-
-@pytest.mark.usefixtures("mapped")
-def test_processes_that_start_at_once_map_the_same_file(tmp_path: Path) -> None:
-    shards = write_samples(tmp_path / "shards", 60, shards=20)
-    work = (
-        "import os, sys; from pathlib import Path; from gpuloader.shards import index_files, open_indexes, open_set\n"
-        "index_files.MOST_COPIED_BYTES = 0\n"
-        "print('ready', flush=True); sys.stdin.readline()\n"
-        "index = open_set(open_indexes([Path(name) for name in sys.argv[1:]]))\n"
-        "print(os.fstat(index._file).st_ino, len(index))"
-    )
-    processes = [Program(work, *shards, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    outputs = {process.communicate("go\n", timeout=300)[0] for process in processes}
-    (file,) = set_files()
-    assert outputs == {f"{file.stat().st_ino} 60\n"}
 
 
 # Files that change while they are mapped.

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from making import jpeg, write_samples, write_shard
 from numpy.typing import NDArray
-from warm import warm
 
 from gpuloader.errors import NoSamplesError, ShardChangedError
 from gpuloader.pipelines import read_cached
@@ -103,19 +102,6 @@ def test_a_component_that_a_sample_lacks_is_none(tmp_path: Path) -> None:
     assert shard_set.index.rows_without("jpg").tolist() == []
 
 
-def test_keys_labels_and_places_follow_the_shards(shards: list[Path]) -> None:
-    shard_set = ShardSet.open(shards[::-1])
-    order = [*range(20, 40), *range(20)]
-    assert len(shard_set) == 40
-    assert [shard_set.index.key(i) for i in range(40)] == [f"{i:06d}" for i in order]
-    assert shard_set.column("label").tolist() == [i % 10 for i in order]
-    assert list(shard_set.shards) == shards[::-1]
-    for i in range(40):
-        shard, key, offset = shard_set.locate(i)
-        assert (shard, key) == (str(shards[i < 20]), f"{order[i]:06d}")
-        assert Path(shard).read_bytes()[offset:].startswith(contents(shards)[order[i]])
-
-
 def test_shards_without_samples_may_stand_anywhere(tmp_path: Path) -> None:
     full = write_samples(tmp_path / "full", 4, shards=2)
     empty = [write_shard(tmp_path / f"{name}.tar", []) for name in "abcd"]
@@ -177,28 +163,6 @@ def test_files_are_closed_and_opened_again(shards: list[Path]) -> None:
     assert not open_files() & names
 
 
-def test_more_shards_than_files_may_be_open_are_read(tmp_path: Path) -> None:
-    for number in range(300):
-        write_shard(tmp_path / f"{number:03d}.tar", [{"__key__": f"{number:03d}", "jpg": b"%03d" % number}])
-    work = (
-        "import os, resource, sys; import numpy as np; from pathlib import Path\n"
-        "from gpuloader.pipelines import read_cached\n"
-        "from gpuloader.shards import Arena, ShardSet\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
-        "paths = sorted(Path(sys.argv[1]).glob('*.tar'))\n"
-        "others = len(os.listdir('/proc/self/fd'))\n"
-        "for how in ({}, {'read_cached': read_cached}):\n"
-        "    shards = ShardSet.open(paths, **how)\n"
-        "    for ids in (np.arange(300), np.random.default_rng(0).permutation(300), np.arange(299, -1, -1)):\n"
-        "        assert [view.tobytes() for view in shards.read_images(ids, Arena())] == [b'%03d' % i for i in ids]\n"
-        "        assert len(os.listdir('/proc/self/fd')) - others <= 16\n"
-        "    shards.close()\n"
-        "print('read')"
-    )
-    result = warm().run(work, tmp_path)
-    assert result.stdout == "read\n", result.stderr
-
-
 # Shards that change.
 
 
@@ -223,18 +187,7 @@ def empty(shard: Path) -> None:
     shard.write_bytes(b"")
 
 
-def delete(shard: Path) -> None:
-    shard.unlink()
-
-
-def replace_by_another(shard: Path) -> None:
-    other = shard.with_name("other")
-    other.write_bytes(shard.read_bytes()[::-1])
-    other.replace(shard)
-
-
 CHANGES_IN_PLACE = [truncate, grow, overwrite, touch, empty]
-CHANGES_OF_NAME = [delete, replace_by_another]
 
 
 @pytest.mark.parametrize("begin", [ask_for, read_cached], ids=["asked for", "in one call"])
@@ -282,26 +235,6 @@ def test_reading_ends_when_it_is_no_longer_wanted(own: list[Path], times: int) -
         shard_set.read_images(np.arange(12), Arena(), lambda: next(answers))
     assert next(answers, None) is None  # it was not asked again
     assert read(shard_set, range(12)) == contents(own)
-
-
-@pytest.mark.parametrize("change", CHANGES_OF_NAME)
-def test_a_shard_that_loses_its_name_while_it_is_open_is_read_on(
-    own: list[Path], change: Callable[[Path], None]
-) -> None:
-    shard_set = ShardSet.open(own)
-    before = read(shard_set, range(12))
-    change(own[1])
-    assert read(shard_set, range(12)) == before
-
-
-@pytest.mark.parametrize("change", [*CHANGES_IN_PLACE, *CHANGES_OF_NAME])
-def test_a_shard_that_changed_before_it_is_opened_is_an_error(own: list[Path], change: Callable[[Path], None]) -> None:
-    shard_set = ShardSet.open(own)
-    change(own[1])
-    with pytest.raises(ShardChangedError, match=r"train-0001\.tar"):
-        read(shard_set, [5])
-    with pytest.raises(ShardChangedError, match=r"train-0001\.tar"):
-        shard_set.read_component(5, "cls")
 
 
 # The fingerprint.

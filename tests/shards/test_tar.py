@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
-import lzma
 import os
-import stat
 import subprocess
 import sys
 import tarfile
@@ -174,14 +170,6 @@ def test_a_link_has_no_data_whatever_its_size_says(tmp_path: Path) -> None:
     path.write_bytes(forged(b"link", size=999_999, kind=b"1") + forged(b"next.jpg", size=3) + padded(b"abc") + END)
     assert_equals_tarfile(path)
     assert [member.size for member in scanned(path)] == [0, 3]
-
-
-@pytest.mark.parametrize("tar_format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT], ids=["gnu", "pax"])
-def test_a_long_link_does_not_name_its_neighbours(tmp_path: Path, tar_format: int) -> None:
-    infos = [info_of("a" * 200, kind=tarfile.SYMTYPE, linkname="t" * 300), info_of("b.jpg", 5)]
-    path = written(tmp_path / "a.tar", tar_format, infos)
-    assert [member.name for member in scanned(path)] == ["a" * 200, "b.jpg"]
-    assert_equals_tarfile(path)
 
 
 @pytest.mark.parametrize("holes", [1, 6, 60])  # its map is in the header for 4 pieces, then in blocks of 21
@@ -352,16 +340,11 @@ def test_an_extended_header_without_its_member_is_an_error(tmp_path: Path, kind:
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("gzip", gzip.compress(np.random.default_rng(0).bytes(2000))),
-        ("bzip2", bz2.compress(np.random.default_rng(0).bytes(2000))),
-        ("xz", lzma.compress(np.random.default_rng(0).bytes(2000))),
-        ("zstandard", b"\x28\xb5\x2f\xfd" + np.random.default_rng(0).bytes(2000)),
-    ],
+    ("magic", "name"),
+    [(b"\x1f\x8b\x08", "gzip"), (b"BZh9", "bzip2"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstandard")],
 )
-def test_a_compressed_file_is_named_as_such(tmp_path: Path, name: str, content: bytes) -> None:
-    assert f"compressed with {name}: unpack it" in str(error_of(tmp_path, content))
+def test_a_compressed_file_is_named_as_such(tmp_path: Path, magic: bytes, name: str) -> None:
+    assert f"compressed with {name}: unpack it" in str(error_of(tmp_path, magic.ljust(5000, b"\1")))
 
 
 @pytest.mark.parametrize("size", [64, 5000])  # less than a block, and more
@@ -451,13 +434,3 @@ def test_any_bytes_changed_give_an_error_or_members_within_the_file(tmp_path: Pa
         assert all(0 <= member.offset <= member.offset + member.size <= len(content) for member in found)
         errors.append(error)
     assert 0 < errors.count(None) < 1000
-
-
-def test_the_shard_is_left_as_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar"
-    path.write_bytes(three_members() + END)
-    path.chmod(stat.S_IRUSR)
-    before = path.stat()
-    scanned(path)
-    after = path.stat()
-    assert (before.st_size, before.st_mtime_ns, before.st_mode) == (after.st_size, after.st_mtime_ns, after.st_mode)

@@ -67,7 +67,7 @@ _LEVELS = {"jpeg-cmyk": 2, "tiff-cmyk": 2, "tiff-ycbcr": 2}  # one level more fo
 _UNLIKE_PILLOW = {
     "rows that the crop does not need are not decoded, nor what comes behind them": "jpeg-cut-before-another",
     "libjpeg fills in standard tables, as Motion JPEG means; other decoders do not": (
-        "jpeg-no-huffman jpeg-no-huffman-but-one jpeg-no-huffman-extended"
+        "jpeg-no-huffman jpeg-no-huffman-but-one"
     ),
     "each scan takes as long as the whole picture": "jpeg-scan-bomb jpeg-large-of-many-scans",
     "a decoder unpacks all that follows, however much that is": "png-data-behind-its-rows",
@@ -248,10 +248,8 @@ def _good_jpegs() -> dict[str, bytes]:
         "jpeg-fill-bytes": GOOD[:2] + b"\xff\xff\xff" + GOOD[2:],
         "jpeg-long-header": inserted(GOOD, 0xE2, bytes(60_000)),
         "jpeg-tail-garbage": GOOD + np.random.default_rng(1).bytes(500),
-        "jpeg-tail-zeros": GOOD + bytes(1000),
         "jpeg-two-images": GOOD + jpeg(HEIGHT, WIDTH, seed=1),
         "jpeg-1x1": jpeg(1, 1),
-        "jpeg-1x17": jpeg(1, 17),
         "jpeg-2x20000": jpeg(2, 20_000),
         "jpeg-20000x2": jpeg(20_000, 2),
         **{f"jpeg-orientation-{n}": encoded(PICTURE, "JPEG", exif=turned(n)) for n in range(1, 10)},
@@ -280,22 +278,12 @@ def _bad_jpegs() -> dict[str, bytes]:
     cuts = {
         f"jpeg-cut-{name}": GOOD[:end]
         for name, end in {
-            "1": 1,
             "2": 2,
-            "3": 3,
-            "20": 20,
-            "100": 100,
-            "before-frame": _FRAME,
             "in-frame": _FRAME + 6,
-            "before-scan": _SCAN,
             "in-scan-header": _SCAN + 8,
             "at-scan": _SCAN + 14,
-            "quarter": len(GOOD) // 4,
             "half": len(GOOD) // 2,
-            "most": len(GOOD) - 30,
-            "3-bytes": len(GOOD) - 3,
             "end-marker": len(GOOD) - 2,
-            "last-byte": len(GOOD) - 1,
         }.items()
     }
     return {
@@ -306,7 +294,6 @@ def _bad_jpegs() -> dict[str, bytes]:
         "jpeg-0x0": claiming(GOOD, 0, 0),
         "jpeg-no-height": claiming(GOOD, 0, WIDTH),
         "jpeg-no-width": claiming(GOOD, HEIGHT, 0),
-        "jpeg-bomb-32000": claiming(GOOD, 32_000, 32_000),
         "jpeg-bomb-65500": claiming(GOOD, 65_500, 65_500),
         "jpeg-bomb-65500-progressive": claiming(PROGRESSIVE, 65_500, 65_500, frame=0xC2),
         "jpeg-scan-bomb": scan_bomb(2000),
@@ -314,7 +301,6 @@ def _bad_jpegs() -> dict[str, bytes]:
         "jpeg-huffman-table-9": patched(GOOD, _HUFFMAN + 4, b"\x09"),
         "jpeg-no-huffman": without(GOOD, 0xC4),
         "jpeg-no-huffman-but-one": without_last(without_last(without_last(GOOD, 0xC4), 0xC4), 0xC4),
-        "jpeg-no-huffman-extended": frame_as(without(GOOD, 0xC4), 0xC1),
         "jpeg-no-huffman-progressive": without(PROGRESSIVE, 0xC4),
         "jpeg-no-quantisation": without(GOOD, 0xDB),
         "jpeg-no-quantisation-of-colour": without_last(GOOD, 0xDB),
@@ -563,9 +549,7 @@ def _bad_others() -> dict[str, bytes]:
         "random": np.random.default_rng(0).bytes(1000),
         "text": b"not an image\n" * 20,
         "html": b"<!DOCTYPE html><html><body>404 Not Found</body></html>",
-        "json": b'{"error": "rate limit"}',
         "svg": b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>',
-        "pdf": b"%PDF-1.4\n1 0 obj<<>>endobj\ntrailer<<>>\n%%EOF\n",
         "gzip-of-jpeg": gzip.compress(GOOD, mtime=0),
         "gif": encoded(PICTURE.convert("P"), "GIF"),
         "ico": encoded(PICTURE, "ICO"),
@@ -574,9 +558,7 @@ def _bad_others() -> dict[str, bytes]:
         "bmp": BMP,
         "ppm": encoded(PICTURE, "PPM"),
         "jp2": JP2,
-        "png-signature": PNG[:8],
         "png-cut-header": PNG[:30],
-        "png-cut-data": PNG[: _IDAT + 100],
         "png-cut-half": half(PNG),
         "png-cut-end": PNG[:-12],
         "png-no-data": PNG[: _IDAT - 4] + PNG[-12:],
@@ -584,7 +566,6 @@ def _bad_others() -> dict[str, bytes]:
         "png-bad-data-checksum": patched(PNG, len(PNG) - 16, bytes(4)),
         "png-flipped-data": patched(PNG, _IDAT + 100, bytes([PNG[_IDAT + 100] ^ 0x10])),
         "png-0x0": png_claiming(PNG, 0, 0),
-        "png-bomb": png_claiming(PNG, 60_000, 50_000),
         "png-bomb-2g": png_claiming(PNG, 2**31 - 1, 2**31 - 1),
         "png-taller-than-its-data": png_claiming(PNG, 2 * HEIGHT, WIDTH),
         "png-no-palette": without_chunk(encoded(PICTURE.convert("P"), "PNG"), b"PLTE"),
@@ -598,10 +579,8 @@ def _bad_others() -> dict[str, bytes]:
         "webp-bomb": webp_claiming(16_383, 16_383),
         "webp-0x0": webp_claiming(0, 0),
         "pfm": b"PF\n2 2\n-1.0\n" + bytes(48),
-        "webp-cut-12": WEBP[:12],
         "webp-cut-header": WEBP[:25],
         "webp-cut-half": half(WEBP),
-        "webp-cut-most": WEBP[:-20],
         "webp-riff-length": patched(WEBP, 4, (10).to_bytes(4, "little")),
         "webp-lossless-cut": half(encoded(PICTURE, "WEBP", lossless=True)),
     }

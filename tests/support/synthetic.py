@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from gpuloader.shards import LocalShard, index_file
 from gpuloader.shards.index import Index, write_index
 
-KEY_BYTES = 7
-
 
 def saved_index(shard: LocalShard) -> Index:
     """The index that is kept for a shard; an error if it is not that of the shard as it is now."""

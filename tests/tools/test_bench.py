@@ -65,18 +65,6 @@ def test_decoded_images_are_not_decoded(shards: list[Path], tmp_path: Path) -> N
     assert stages(result) == ["read", "gate", "resize", "loader"]
 
 
-def unlabelled(folder: Path) -> Path:
-    """Samples with captions and without labels."""
-    samples = [{"__key__": f"{number}", "jpg": jpeg(64, 64), "txt": b"text"} for number in range(8)]
-    return write_shard(folder / "pairs.tar", samples)
-
-
-@pytest.mark.parametrize("arguments", [{}, {"fields": ["txt"]}])
-def test_data_without_labels_needs_no_option(tmp_path: Path, arguments: dict[str, object]) -> None:
-    result = bench(unlabelled(tmp_path), 4, None, seconds=SECONDS, preset={"imagenet_eval": SMALL}, **arguments)
-    assert stages(result)[-1] == "loader"
-
-
 @pytest.mark.parametrize(
     "arguments",
     [{"output": "dict", "fields": ["json"]}, {"output": {"label": "y", "image": "x"}}, {"label_from": None}],

@@ -16,7 +16,6 @@ from making import damaged_jpeg, encoded, jpeg, picture, saved, unpack, write_sa
 from serving import Server
 from warm import warm
 
-from gpuloader import BadImages, GPULoader
 from gpuloader.errors import ConfigError, NoSamplesError, ShardNotFoundError, TarError
 from gpuloader.shards import Folder, ShardSet, read_quarantine
 from gpuloader.tools.check import CheckResult, Fault, check_shards
@@ -151,15 +150,6 @@ def test_components_that_some_lack_are_counted(
     assert result.all_well == (not expected)
 
 
-def test_stray_members_are_named(tmp_path: Path) -> None:
-    tar = write_shard(tmp_path / "a.tar", [*samples(2), {"__key__": "README", "txt": b"no image"}])
-    result = check_shards(tar)
-    assert [(fault.shard, fault.key, fault.cause) for fault in result.faults] == [
-        (str(tar), "README.txt", "its key has no image")
-    ]
-    assert (result.left_out_count, result.all_well) == (1, False)
-
-
 @pytest.mark.parametrize(
     ("content", "offset", "says"),
     [
@@ -227,18 +217,6 @@ def test_a_broken_shard_on_a_store_is_an_error(tmp_path: Path) -> None:
 # --- the quarantine
 
 
-def test_a_loader_that_gets_the_quarantine_meets_no_bad_image(tmp_path: Path) -> None:
-    tar = write_shard(tmp_path / "a.tar", samples(12, bad=[0, 5, 6]))
-    check_shards(tar, quarantine=tmp_path / "bad.jsonl")
-    known = BadImages(known=tmp_path / "bad.jsonl")
-    with GPULoader(tar, 4, None, preset="imagenet_eval", on_error=known, output="dict") as loader:
-        assert [batch["valid"].tolist() for batch in loader] == [
-            [False, True, True, True],
-            [True, False, False, True],
-            [True, True, True, True],
-        ]
-
-
 def test_the_quarantine_leaves_out_broken_shards_which_no_loader_takes(tmp_path: Path) -> None:
     whole = write_shard(tmp_path / "a.tar", samples(4, bad=[1]))
     broken = write_shard(tmp_path / "b.tar", samples(4, bad=[2]))
@@ -276,18 +254,6 @@ def test_a_sample_that_is_cut_between_its_members_is_bad_and_says_what_it_lacks(
     ]
     assert "no end marker" in result.of("left out")[0].cause
     assert '"002"' in (tmp_path / "bad.jsonl").read_text()  # a loader takes shards without an end
-
-
-def test_damage_within_a_shard_is_named_with_what_is_before_it(tmp_path: Path) -> None:
-    tar = write_shard(tmp_path / "a.tar", samples(5, bad=[1]))
-    content = bytearray(tar.read_bytes())
-    with tarfile.open(tar) as file:
-        header = file.getmembers()[6].offset
-    content[header + 148 : header + 156] = b"damaged!"
-    tar.write_bytes(content)
-    [broken] = check_shards(tar).of("broken")
-    assert broken.offset == header
-    assert broken.cause == f"the header's checksum is wrong at byte {header}; before it, 3 samples"
 
 
 # --- invalid arguments, said before the work

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from bad_images import zoo
-from making import encoded, jpeg, picture
+from making import jpeg
 from running import as_arrays
 
 from gpuloader.errors import LoaderError
@@ -37,18 +35,6 @@ def killing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 64])
-def test_every_bad_image_of_the_zoo_is_named_and_no_good_one(batch_size: int) -> None:
-    kinds = zoo()
-    bad = []
-    with DecoderProcess(batch_size, 2, None) as decoding:
-        for run in runs([1] * len(kinds), batch_size, 1000):
-            causes = decoding.bad(as_arrays([kinds[place].data for place in run]))
-            assert all(causes.values())
-            bad += [run[row] for row in sorted(causes)]
-    assert bad == [place for place, kind in enumerate(kinds) if kind.verdict == "bad"]
-
-
 @pytest.mark.slow(kept=2)
 @pytest.mark.usefixtures("killing")
 @pytest.mark.parametrize("killers", [[0], [7], [19], [3, 4]])
@@ -75,19 +61,6 @@ def test_a_machine_that_decodes_nothing_is_said_before_any_image(
         pytest.raises(LoaderError, match="fails on a good JPEG"),
     ):
         decoding.bad(as_arrays(GOOD))
-
-
-def test_damaged_jpeg_2000_takes_no_good_image_with_it() -> None:
-    # DALI 2.4's decoder may end the process on one, or damage its memory so that a later image does.
-    whole = encoded(picture(64, 96), "JPEG2000")
-    rng = np.random.default_rng(7)
-    images = []
-    for good in GOOD:
-        damaged = np.frombuffer(whole, np.uint8).copy()
-        damaged[rng.integers(85, 300, 2)] = rng.integers(0, 256, 2)
-        images += [damaged, np.frombuffer(good, np.uint8)]
-    with DecoderProcess(40, 2, None) as decoding:
-        assert all(row % 2 == 0 for row in decoding.bad(images))
 
 
 def test_where_all_images_end_the_process_they_are_not_to_blame(killing: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,8 @@ import pytest
 from bad_images import turned
 from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
 
-from gpuloader import BadImages, Buckets, Compose, Decoder, GPULoader
+from gpuloader import BadImages, Buckets, Compose, GPULoader
 from gpuloader.errors import LabelError
-from gpuloader.loading import reader
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.memory import estimate_memory, excess_of_a_batch
 from gpuloader.recipe import load_preset
@@ -97,13 +96,6 @@ def test_labels_are_counted_and_those_that_lack_are_too(tmp_path: Path) -> None:
     assert info.without_label == 2
 
 
-@pytest.mark.parametrize("content", ['["cat", "dog"]', '{"dog": 1, "cat": 0}'])
-def test_names_come_from_the_file_beside_the_shards(tmp_path: Path, content: str) -> None:
-    (tmp_path / "classes.json").write_text(content)
-    info = describe_shards(labelled(tmp_path, b"1", b"0", b"1", b"2"))
-    assert info.classes == (ClassCount(0, "cat", 1), ClassCount(1, "dog", 2), ClassCount(2, None, 1))
-
-
 @pytest.mark.parametrize(
     ("contents", "names"),
     [
@@ -169,20 +161,6 @@ def test_the_memory_is_that_of_the_largest_epoch(tmp_path: Path) -> None:
     padded = Compose([Resize({0: 30, 2: 60})], batch={"pad": 32})
     estimate = describe_shards(tars, preset=padded, batch_size=4, decoder={"prefetch": 3}).memory
     assert estimate.output_bytes == 5 * 4 * 64 * 96 * (3 * 4 + 1)  # a byte for `pixel_mask`
-
-
-def test_as_many_arenas_are_made_as_the_estimate_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-
-    class Counted(reader.Arena):
-        def __init__(self) -> None:
-            super().__init__()
-            made.append(self)
-
-    monkeypatch.setattr(reader, "Arena", Counted)
-    with GPULoader(write_samples(tmp_path, 40), 2, None, preset="raw_uint8", decoder=Decoder(prefetch=3)) as loader:
-        assert len(list(loader)) == 20
-    assert len(made) == 2 * 3 + 2
 
 
 def test_images_that_the_gate_refuses_take_no_memory(tmp_path: Path) -> None:

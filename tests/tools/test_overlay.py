@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageOps
 
 from gpuloader import Boxes, Compose, GPULoader, Keypoints, Mask
 from gpuloader import transforms as T  # noqa: N812
-from gpuloader.errors import BadImageError, LabelError
+from gpuloader.errors import BadImageError
 from gpuloader.recipe import load_preset
 from gpuloader.recipe.mix import Mix
 from gpuloader.tools.overlay import Overlay, draw_targets, find_targets
@@ -215,13 +215,6 @@ def test_what_pack_writes_is_drawn_as_the_fields_that_name_it(tar: Path) -> None
         assert sorted(place for *place, _ in ours.points) == sorted(place for *place, _ in theirs.points)
         assert found.sample(number).label is None
     assert found.has_targets
-
-
-def test_without_targets_labels_are_needed_as_before(tmp_path: Path) -> None:
-    sample = {"png": encoded(picture(9, 9), "PNG"), "json": b"{}"}
-    path = write_shard(tmp_path / "a.tar", [{"__key__": "a", **sample}, {"__key__": "b", **sample, "cls": b"1"}])
-    with pytest.raises(LabelError):
-        Gallery(path, device_id=None)
 
 
 def test_targets_that_cannot_follow_the_recipe_are_left_out_and_named(tar: Path, tmp_path: Path) -> None:

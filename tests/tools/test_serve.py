@@ -5,8 +5,8 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import shutil
 import socket
-import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +17,9 @@ from urllib.parse import urlencode
 import numpy as np
 import pytest
 from bad_images import turned
-from browsing import open_browser
 from making import damaged_jpeg, encoded, jpeg, picture, write_shard
 from PIL import Image, ImageDraw
+from selenium import webdriver
 from selenium.common import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -46,14 +46,11 @@ PRESET = load_preset("imagenet_randaugment", {"RandomResizedCrop": {"size": 64}}
 def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
     """60 samples of 3 classes with names; two are bad, and the third has a key that is HTML."""
     folder = tmp_path_factory.mktemp("shards")
-    with tarfile.open(folder / "a.tar", "w") as tar:
-        for number in range(60):
-            image = {BAD: b"no image", DAMAGED: damaged_jpeg()}.get(number) or jpeg(60, 80 + number, number)
-            key = MARKUP if number == 2 else f"{number:04d}"
-            for extension, data in (("jpg", image), ("cls", b"%d" % (number % 3))):
-                member = tarfile.TarInfo(f"{key}.{extension}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
+    images = [jpeg(60, 80 + number, number) for number in range(60)]
+    images[BAD], images[DAMAGED] = b"no image", damaged_jpeg()
+    keys = [MARKUP if number == 2 else f"{number:04d}" for number in range(60)]
+    rows = [{"__key__": keys[n], "jpg": image, "cls": b"%d" % (n % 3)} for n, image in enumerate(images)]
+    write_shard(folder / "a.tar", rows)
     (folder / "classes.json").write_text(json.dumps(["cat", "<b>dog</b>", "eel"]))
     return Gallery(folder, device_id=None)
 
@@ -150,11 +147,6 @@ def test_a_version_and_what_is_drawn_for_it_are_the_librarys(port: int, gallery:
     assert told["mix_left_out"] == (preset == "deit")
     for number, version in enumerate(gallery.versions(compose, 5, 2**63 + 5, 3)):
         assert (np.asarray(ask_picture(port, "version", **query, view=number)) == np.asarray(version)).all()
-
-
-def test_the_seed_is_the_servers_where_none_is_asked_for(port: int, gallery: Gallery) -> None:
-    [version] = gallery.versions(Compose.load(PRESET), 5, SEED, 0)
-    assert (np.asarray(ask_picture(port, "version", id=5)) == np.asarray(version)).all()
 
 
 @pytest.mark.parametrize(("side", "size"), [(40, (40, 28)), (1024, (85, 60))])
@@ -279,6 +271,31 @@ def test_one_that_leaves_in_the_middle_leaves_no_traceback(port: int, capfd: pyt
 
 
 # --- in a browser
+
+
+@contextmanager
+def open_browser(profile: Path) -> Iterator[WebDriver]:
+    """Chromium without a screen, which keeps its profile in that folder."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(shutil.which("chromium"))
+    for option in (
+        "headless",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-quic",
+        "disable-dev-shm-usage",
+        "no-first-run",
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        "window-size=1360,900",
+        f"user-data-dir={profile}",
+    ):
+        options.add_argument(f"--{option}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    with webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver"))) as found:
+        yield found
+
 
 needs_browser = pytest.mark.needs_program("chromium", "chromedriver")
 

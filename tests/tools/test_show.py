@@ -318,11 +318,9 @@ def tags(html: str) -> list[tuple[str, dict[str, Any]]]:
     [
         ({"picture": "/no/such/a.png"}, "/no/such/a.png: there is no folder /no/such"),
         ({"samples": 0}, "samples=0: allowed is a number above 0"),
-        ({"samples": "000001"}, "samples='000001': allowed is"),
         ({"samples": [40]}, "sample 40: allowed is an id from 0 to 39"),
         ({"samples": ["nobody"]}, "no sample of these shards has the key 'nobody'"),
         ({"versions": 1000}, "pixels: allowed are 50,000,000 in all and 65,000 on a side; show fewer"),
-        ({"versions": 500, "samples": 1, "columns": 501}, "the picture would be .* show fewer samples or versions"),
     ],
 )
 def test_a_mistake_is_named(shards: list[Path], tmp_path: Path, arguments: dict[str, Any], message: str) -> None:

@@ -6,20 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from gpu_graph import GPU, gpu_graph
 from nvidia.dali import fn
 
 from gpuloader.errors import ConfigError, DeviceError
-from gpuloader.loading import reader
-from gpuloader.pipelines import cut_to_region, graph, steps
+from gpuloader.pipelines import graph
 from gpuloader.pipelines.operators import view_on_cpu, view_on_gpu
-from gpuloader.recipe import Drawn, Recipe
+from gpuloader.recipe import Recipe
 from gpuloader.recipe.program import Op
-from gpuloader.tools.verify import CHECKS, Looks, Outcome, Row, Subject, checks, forms, operations, verify, verifying
-from gpuloader.tools.verify.operations import OPERATIONS, PIXEL_OPERATIONS
+from gpuloader.tools.verify import CHECKS, Looks, Outcome, Row, Subject, checks, verify, verifying
+from gpuloader.tools.verify.operations import OPERATIONS
 
 pytestmark = pytest.mark.slow(kept=22, of="verify")
 
@@ -76,36 +73,11 @@ def test_all_is_well_with_a_folder(folder: Path, check: str) -> None:
     assert [row for row in rows_of([folder], check).values() if not row.ok] == []
 
 
-@pytest.mark.parametrize(
-    ("device_id", "names"),
-    [(None, ["cut"]), (GPU, ["cut, by engines", "cut, without engines", "taken by engines"])],
-    indirect=["device_id"],
-)
-def test_cuts_have_the_pixels_of_what_is_not_cut(
-    shards: list[Path], device_id: int | None, names: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checks, "taken_by_engines", lambda images, _: [b"\xff\xdd" not in image for image in images])
-    regions: list[int] = []
-
-    def cut(images: list[np.ndarray], drawn: Drawn) -> Any:  # noqa: ANN401
-        regions.extend((drawn.region[:, 2:] - drawn.region[:, :2]).prod(1).tolist())
-        return cut_to_region(images, drawn)
-
-    monkeypatch.setattr(reader, "cut_to_region", cut)
-    rows = rows_of(shards, "cuts", device_id)
-    assert [row for row in rows.values() if not row.ok] == []
-    assert list(rows) == names
-    assert all(row.found.startswith("mean 0,") for name, row in rows.items() if name.startswith("cut"))
-    assert max(regions) > 1_000_000
-    assert device_id is None or rows["taken by engines"].found == "plain JPEGs: yes, with restart intervals: no"
-
-
-def test_on_the_cpu_pixels_must_be_equal_and_on_a_gpu_within_bounds(shards: list[Path]) -> None:
-    allowed = rows_of(shards, "recipes")["cifar10"].allowed
-    with gpu_graph():
-        on_gpu = rows_of(shards, "recipes", GPU)["cifar10"]
-    assert (allowed, on_gpu.allowed) == ("0", "mean 1.5, an image 10")
-    assert not on_gpu.found.startswith("mean 0,")
+def test_cuts_have_the_pixels_of_what_is_not_cut(shards: list[Path]) -> None:
+    rows = rows_of(shards, "cuts")
+    assert list(rows) == ["cut"]
+    assert rows["cut"].ok
+    assert rows["cut"].found.startswith("mean 0,")
 
 
 def test_each_operation_alone_is_that_of_the_cpu(shards: list[Path]) -> None:
@@ -116,33 +88,6 @@ def test_each_operation_alone_is_that_of_the_cpu(shards: list[Path]) -> None:
     assert {row.allowed for row in rows.values()} == {"mean 0.6, an image 4"}
     tried = set().union(*(choices for each in OPERATIONS.values() for choices in Recipe(each).each_view[0].choices))
     assert tried >= set(Op)
-
-
-def test_an_operation_that_does_nothing_is_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind a policy it would hardly be noticed: one of RandAugment's fourteen moves the mean by few levels."""
-    monkeypatch.setattr(steps, "_CHANGES", [])
-    monkeypatch.setattr(operations, "OPERATIONS", {name: OPERATIONS[name] for name in PIXEL_OPERATIONS})
-    with gpu_graph():
-        assert [row for row in rows_of(shards, "operations", GPU).values() if row.ok] == []
-    few = {name: OPERATIONS[name] for name in ("hue", "erasing, noise")}
-    monkeypatch.setattr(operations, "OPERATIONS", few)
-    assert [(row.ok, row.allowed) for row in rows_of(shards, "operations").values()] == [(True, "0")] * 2  # on the CPU
-
-
-@pytest.mark.parametrize(("shift", "ok"), [(0, True), (1, False)])
-def test_targets_that_differ_are_told(
-    shards: list[Path], monkeypatch: pytest.MonkeyPatch, shift: int, ok: bool
-) -> None:
-    moved = {None: 0, GPU: shift}
-    load_targets = forms._load_targets
-
-    def shifted(tar: Path, device_id: int | None) -> dict[str, list[torch.Tensor]]:
-        return {name: [each + moved[device_id] for each in all_of] for name, all_of in load_targets(tar, None).items()}
-
-    monkeypatch.setattr(forms, "_load_targets", shifted)
-    with gpu_graph():
-        row = rows_of(shards, "forms", GPU)["boxes, masks, key points"]
-    assert (row.ok, row.found) == (ok, "all are equal" if ok else "boxes, points, masks differ")
 
 
 # --- what is off
@@ -179,12 +124,6 @@ def test_pixels_that_depend_on_the_batch_are_told(shards: list[Path], monkeypatc
     assert rows["in batches of 5"].found.endswith(" of 32 images differ")
 
 
-def test_a_bad_image_that_is_not_noticed_is_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_with_broken_table", lambda jpeg: jpeg)
-    row = rows_of(shards, "bad-images")["replaced"]
-    assert (row.ok, row.found, row.allowed) == (False, "2, 11", "2, 5, 11")
-
-
 def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: object) -> Any:  # noqa: ANN401
         raise RuntimeError("CUDA is gone\nand more of that")
@@ -206,11 +145,7 @@ def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypat
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        (
-            {"checks": ["recipes", "colours"]},
-            ConfigError,
-            "no check is called 'colours': allowed are recipes, operations, ",
-        ),
+        ({"checks": ["recipes", "colours"]}, ConfigError, "no check is called 'colours': allowed are recipes"),
         ({"device_id": 7}, DeviceError, "device_id=7 but "),
     ],
 )

@@ -14,7 +14,7 @@ from making import jpeg, write_samples, write_shard
 from serving import ENDLESS_BYTES, Server
 from synthetic import with_columns
 
-from gpuloader.errors import IndexFileError, RemoteError, ShardChangedError, ShardNotFoundError, TarError
+from gpuloader.errors import IndexFileError, ShardChangedError
 from gpuloader.shards import Index, ShardSet, open_index, resolve_shards
 from gpuloader.shards.remote import RemoteShard, ShardCache, open_remote
 from gpuloader.shards.scan import scan
@@ -181,18 +181,6 @@ def test_what_lies_beside_a_shard_is_not_read_without_end(server: Server, folder
     assert server.sent_bytes[name] < ENDLESS_BYTES / 2
 
 
-def test_shards_that_are_not_there_or_no_tars_are_errors(server: Server, folder: Path) -> None:
-    (server.folder / "text.tar").write_bytes(b"x" * 5000)
-    with pytest.raises(TarError, match=r"http://.*/text\.tar: not a tar file"):
-        opened(server, folder, "train-0000.tar", "text.tar")
-    with pytest.raises(ShardNotFoundError, match=r"no such object: http://.*/nothing\.tar"):
-        opened(server, folder, "train-0000.tar", "nothing.tar")
-    server.fault("train-0001.tar", "500", method="HEAD")
-    server.fault("train-0001.tar", "500")
-    with pytest.raises(RemoteError, match=r"train-0001\.tar: HTTP 500"):
-        opened(server, folder, "train-0000.tar", "train-0001.tar")
-
-
 def test_a_shard_that_changes_while_it_is_scanned_is_an_error(
     server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,17 +194,3 @@ def test_a_shard_that_changes_while_it_is_scanned_is_an_error(
     with pytest.raises(ShardChangedError):
         opened(server, folder, "large.tar")
     assert not list(folder.glob("*.gpuidx"))
-
-
-def test_many_come_in_the_order_of_their_shards(server: Server, folder: Path) -> None:
-    for number in range(20):
-        samples = [{"__key__": f"{number}-{i}", "jpg": b""} for i in range(number)]
-        write_shard(server.folder / f"{number}.tar", samples)
-    names = [f"{number}.tar" for number in (*range(19, -1, -2), *range(0, 19, 2))]
-    for _ in ("none is there", "all are there"):
-        assert [len(index) for index in opened(server, folder, *names)] == [int(name[:-4]) for name in names]
-        for file in sorted(folder.glob("*.gpuidx"))[::3]:  # and then some are
-            file.unlink()
-    assert [len(index) for index in opened(server, folder, *names)] == [int(name[:-4]) for name in names]
-    for name in names:  # each was downloaded once
-        assert server.sent_bytes[name] == (server.folder / name).stat().st_size

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
 import tarfile
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,10 +22,8 @@ from gpuloader import Cache
 from gpuloader.cli.index import index
 from gpuloader.errors import ConfigError, IndexFileError, ShardChangedError, ShardNotFoundError
 from gpuloader.loading.loader import run_of
-from gpuloader.plan import Plan, all_samples
 from gpuloader.shards import Arena, ShardSet, merge_indexes, merged, resolve_local, resolve_shards
-from gpuloader.shards.merged import MergedShards
-from gpuloader.shards.remote.store import DiskError, Entry, RemoteShard
+from gpuloader.shards.remote.store import RemoteShard
 
 FILE = "all.gpuset"
 
@@ -84,23 +80,6 @@ def test_no_shard_is_asked_for_before_it_is_read(server: Server, tmp_path: Path,
     assert server.asked == {("HEAD", name): 2, ("GET", name): 1, ("GET", f"{name}.sha256"): 1}
 
 
-def test_what_is_known_of_each_shard_is_made_when_it_is_needed(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: Counter[str] = Counter()
-
-    def counted(shard: Any, *values: Any) -> Any:  # noqa: ANN401
-        made[shard.name] += 1
-        return Entry(shard, *values)
-
-    monkeypatch.setattr("gpuloader.shards.merged.Entry", counted)
-    shards = opened(server, tmp_path / "cache")
-    assert made.total() - made[FILE] == 1  # the largest, which must fit into the cache
-    made.clear()
-    ahead = shards.ahead(Plan(all_samples(24, "none"), 6, 0, 4))
-    assert (ahead is not None, made.total()) == (True, 0)
-
-
 def test_batches_states_and_digests_are_those_of_the_shards_one_by_one(server: Server, tmp_path: Path) -> None:
     for shuffle in ("full", "shards"):
         with (
@@ -119,13 +98,6 @@ def test_batches_states_and_digests_are_those_of_the_shards_one_by_one(server: S
                 assert [records(batch) for batch in resumed] == [records(batch) for batch in batches]
 
 
-def test_its_shards_are_those_that_the_urls_name(server: Server) -> None:
-    shards = resolve_shards(f"{server.url}/{FILE}")
-    assert isinstance(shards, MergedShards)
-    assert list(shards) == shards[:] == list(resolve_shards(urls(server)))
-    assert list(resolve_shards([f"{server.url}/{FILE}"])) == list(shards)
-
-
 # What does not fit.
 
 
@@ -140,11 +112,7 @@ def cut(shard: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        (
-            touch,
-            ShardChangedError,
-            r"b/train-0002\.tar has .*all\.gpuset was made\. Run `gpuloader index --merge` again",
-        ),
+        (touch, ShardChangedError, r"b/train-0002\.tar has .*all\.gpuset was made\. Run `gpuloader index"),
         (cut, ShardChangedError, r"b/train-0002\.tar has \(size, tag\) \(4096.*all\.gpuset was made\. Run"),
         (Path.unlink, ShardNotFoundError, r"no such object: .*b/train-0002\.tar"),
     ],
@@ -173,12 +141,6 @@ def test_other_content_of_the_same_version_is_an_error(server: Server, tmp_path:
         IndexFileError, match=r"train-0002\.tar does not match .*all\.gpuset: run `gpuloader index --merge"
     ):
         shards.read_images(np.array([12]), Arena())
-
-
-def test_a_cache_with_no_room_for_the_largest_shard_is_refused_at_the_start(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"max_bytes=1\): .*train-000\d\.tar has \d+ bytes"):
-        opened(server, tmp_path / "cache", 1)
-    assert server.asked.keys() == {("HEAD", FILE), ("GET", FILE)}
 
 
 def test_forged_names_do_not_leave_the_folder(server: Server) -> None:
@@ -285,18 +247,11 @@ def test_the_file_of_a_disk_is_none_of_a_store(server: Server, tmp_path: Path) -
         resolve_shards(f"{server.url}/none.gpuset")
 
 
-def test_a_file_that_cannot_be_kept_is_an_error(
-    server: Server, tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_kept_is_an_error(server: Server, tmp_path: Path, kept: Path) -> None:
     """It may be larger than the memory."""
-
-    def write(*_: object) -> None:
-        raise DiskError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("gpuloader.shards.remote.store._write", write)
-    with pytest.raises(ConfigError, match=rf"{FILE} cannot be kept in {kept} \(No space left on device\): make room"):
+    kept.parent.touch()
+    with pytest.raises(ConfigError, match=rf"{FILE} cannot be kept in {kept} \(.*\): make room"):
         opened(server, tmp_path / "cache")
-    assert list(kept.glob("*set-*")) == []
 
 
 # The command.

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import gc
-import logging
-import multiprocessing
 import os
 import signal
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,13 +15,13 @@ from typing import Any
 
 import pytest
 import torch
-from lifecycles import NewProcess, delivered, left_behind, loaded, loader, records, threads_and_files
-from making import damaged_jpeg, jpeg, write_samples, write_shard
+from lifecycles import delivered, loader, records
+from making import jpeg, write_samples, write_shard
 from naming import named
 from serving import SOON, Server, wait_for
 
-from gpuloader import BadImages, Cache, Decoder, World
-from gpuloader.errors import LoaderError, RemoteError, ShardChangedError, ShardNotFoundError, TarError
+from gpuloader import BadImages, Cache, Decoder
+from gpuloader.errors import RemoteError, TarError
 from gpuloader.loading.loader import GPULoader
 
 pytestmark = pytest.mark.slow(kept=18, of="remote loading")
@@ -134,24 +131,6 @@ def test_disk_and_store_can_be_mixed(shards: list[Path], server: Server, cache: 
         assert_same(list(far), list(local))
 
 
-def test_bad_images_are_the_same(server: Server, tmp_path: Path, cache: Path) -> None:
-    images = [damaged_jpeg() if i == 5 else jpeg(40, 50, seed=i) for i in range(8)]
-    samples = [{"__key__": f"{i}", "jpg": image, "cls": b"1"} for i, image in enumerate(images)]
-    local = [write_shard(tmp_path / f"{part}.tar", samples[4 * part : 4 * part + 4]) for part in range(2)]
-    for path in local:
-        (server.folder / path.name).write_bytes(path.read_bytes())
-    far = f"{server.url}/{{0,1}}.tar"
-    with (
-        loader(local, 2, on_error="replace") as here,
-        loader(far, 2, on_error="replace", cache=Cache(cache, max_bytes=shard_bytes(local))) as there,
-    ):
-        assert_same(list(there), list(here))
-        assert set(there.stats().bad) == {5}
-        here.write_quarantine(tmp_path / "bad.jsonl")
-    with loader(far, 2, on_error=BadImages(known=tmp_path / "bad.jsonl"), cache=Cache(cache)) as there:
-        assert len(delivered(there)) == 7
-
-
 @pytest.mark.parametrize("saved_on", ["disk", "store"])
 def test_a_state_goes_from_disk_to_store_and_back(
     shards: list[Path], server: Server, cache: Path, saved_on: str
@@ -207,85 +186,6 @@ def test_an_order_that_the_cache_is_too_small_for_is_said_once(
         assert 'shuffle="shards"' in message
 
 
-# --- several processes
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[list[NewProcess]]:
-    with NewProcess() as first, NewProcess() as second:
-        yield [first, second]
-
-
-@pytest.mark.slow(kept=1)
-@pytest.mark.parametrize("room", [None, 1])
-def test_ranks_share_a_cache(
-    shards: list[Path], server: Server, cache: Path, processes: list[NewProcess], room: int | None
-) -> None:
-    cache_bytes = None if room is None else room * shard_bytes(shards)
-    server.bytes_per_second = 300_000
-    for rank, process in enumerate(processes):
-        process.begin(
-            loaded,
-            tar=urls(server),
-            cache={"folder": str(cache), "max_bytes": cache_bytes},
-            world={"rank": rank, "world_size": len(processes)},
-        )
-    found = [process.answer() for process in processes]
-    for rank, part in enumerate(found):
-        with loader(shards, world=World(rank, 2)) as local:
-            assert part["records"] == delivered(local)
-        if cache_bytes is not None:
-            assert part["cache"]["held_bytes"] <= cache_bytes
-    if cache_bytes is None:  # each shard was downloaded once
-        total = sum(shard.stat().st_size for shard in shards)
-        assert sum(part["cache"]["downloaded_bytes"] for part in found) == total
-        assert sum(server.sent_bytes.values()) == total
-
-
-def test_a_process_that_is_killed_while_it_downloads_leaves_what_can_go_on(
-    shards: list[Path], server: Server, cache: Path
-) -> None:
-    indexed(server, cache)
-    server.bytes_per_second = 30_000
-    process = NewProcess()
-    process.begin(loaded, tar=urls(server), cache={"folder": str(cache)})
-    wait_for(lambda: list(cache.glob("*.part")))
-    process.process.kill()
-    process.process.communicate()
-    server.bytes_per_second = 0
-    with loader(shards) as local, loader(urls(server), cache=Cache(cache)) as far:
-        assert_same(list(far), list(local))
-    assert not list(cache.glob("*.part"))
-
-
-def test_a_forked_child_makes_its_own_while_the_parents_goes_on(
-    shards: list[Path], server: Server, cache: Path
-) -> None:
-    indexed(server, cache)
-    server.bytes_per_second = 200_000
-    with loader(shards) as local:
-        expected = delivered(local)
-
-    def child(batches: GPULoader, connection: Any) -> None:  # noqa: ANN401
-        try:
-            iter(batches)
-        except LoaderError as error:
-            connection.send(str(error))
-
-    with loader(urls(server), cache=Cache(cache)) as batches:
-        epoch = iter(batches)
-        received = records(next(epoch))
-        here, there = multiprocessing.Pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of forking where there are threads
-            process = multiprocessing.get_context("fork").Process(target=child, args=(batches, there))
-            process.start()
-        assert here.recv() == "this loader belongs to the parent of this forked process: make a new one"
-        process.join(20)
-        assert process.exitcode == 0
-        assert received + delivered(epoch) == expected
-
-
 # --- when the store fails
 
 
@@ -312,25 +212,6 @@ def test_a_store_that_dies_is_an_error_and_the_loop_goes_on_when_it_is_back(
     with loader(urls(server), 4, shuffle="none", cache=Cache(cache)) as resumed:
         resumed.load_state_dict(state)
         assert received + [records(batch) for batch in resumed] == expected
-
-
-@pytest.mark.parametrize(
-    ("happens", "error"),
-    [
-        (lambda shard: os.utime(shard, ns=(1, 1)), ShardChangedError),
-        (lambda shard: shard.write_bytes(b"x" * 1000), ShardChangedError),
-        (Path.unlink, ShardNotFoundError),
-    ],
-    ids=["touched", "another", "deleted"],
-)
-def test_a_shard_that_changes_on_the_store_is_an_error(
-    server: Server, cache: Path, happens: Callable[[Path], object], error: type[Exception]
-) -> None:
-    indexed(server, cache)
-    with loader(urls(server), cache=Cache(cache)) as batches:
-        happens(server.folder / "train-0003.tar")
-        with pytest.raises(error, match=r"train-0003\.tar"):
-            list(batches)
 
 
 @pytest.mark.parametrize(
@@ -497,24 +378,3 @@ def shard_files(cache: Path) -> int:
         with suppress(FileNotFoundError):  # other threads close theirs, and so does the listing
             count += str(cache) in str(entry.readlink())
     return count
-
-
-def test_many_epochs_leave_no_threads_and_files_behind(shards: list[Path], server: Server, cache: Path) -> None:
-    size = shard_bytes(shards)
-    with loader(urls(server), cache=Cache(cache, max_bytes=2 * size)) as batches:
-        list(batches)
-        gc.collect()
-        before = threads_and_files()
-        for _ in range(10):
-            list(batches)
-        gc.collect()
-        before["file socket"] += 4  # connections that are about to close
-        assert left_behind(before) == {}
-
-
-def test_logs_are_quiet_when_all_is_well(
-    shards: list[Path], server: Server, cache: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, "gpuloader"), loader(urls(server), cache=Cache(cache)) as batches:
-        list(batches)
-    assert [record.getMessage() for record in caplog.records] == []

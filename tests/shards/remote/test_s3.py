@@ -73,17 +73,3 @@ def test_batches_are_those_of_the_same_shards_on_a_disk(bucket: Any, tmp_path: P
 def test_what_is_not_there_is_said(bucket: Any, tmp_path: Path, tar: str, says: str) -> None:  # noqa: ANN401
     with pytest.raises(ShardNotFoundError, match=says):
         loader(tar, cache=Cache(tmp_path / "cache"))
-
-
-@pytest.mark.parametrize("size", [0, 1 << 20], ids=["empty", "too large"])
-def test_files_beside_a_shard_that_cannot_be_right_are_passed_over(
-    bucket: Any,  # noqa: ANN401
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    size: int,
-) -> None:
-    monkeypatch.setattr("gpuloader.shards.remote.indexes.MOST_GIVEN_BYTES", 1 << 19)
-    for suffix in (".gpuidx", ".sha256"):
-        bucket.pipe(f"bucket/data/train-0000.tar{suffix}", b"a" * size)
-    with loader("s3://bucket/data/train-0000.tar", cache=Cache(tmp_path / "cache")) as batches:
-        assert sum(len(batch["label"]) for batch in batches) == 10

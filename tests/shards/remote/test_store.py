@@ -126,14 +126,10 @@ ODD = '"\xff\xfe\x80"'  # no UTF-8, but bytes that HTTP allows in an entity tag
     "headers",
     [
         {"ETag": ODD},
-        {"ETag": "W/" + ODD},
         {"ETag": '"' + "x" * 7000 + '"'},
-        {"ETag": "\xe9"},
         {"ETag": None, "Last-Modified": ODD},
         {"ETag": None, "Last-Modified": None},
-        {"Accept-Ranges": ODD},
-        {"Content-Type": ODD},
-        {"Server": ODD, "X-Amz-Meta": ODD},
+        {"Accept-Ranges": ODD, "Content-Type": ODD, "Server": ODD},
     ],
     ids=ascii,
 )
@@ -283,15 +279,12 @@ def test_blocks_of_other_stores_are_as_large_as_what_comes(
     assert asked[:4] == [4000, 8000, 16_000, 4000]
 
 
-@pytest.mark.parametrize("method", ["HEAD", "GET"])
 def test_a_server_that_asks_for_a_pause_gets_it(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, caplog: pytest.LogCaptureFixture
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     paused: list[float] = []
     monkeypatch.setattr(store, "pause", lambda seconds, _: paused.append(seconds))
-    server.fault("a.tar", "503 33", times=2, method=method)
-    if method == "HEAD":
-        server.fault("a.tar", "503 33", times=1)  # fsspec tries that before it gives up
+    server.fault("a.tar", "503 33", times=2)
     with caplog.at_level(logging.INFO, "gpuloader"):
         assert downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out") == CONTENT
     assert set(paused) == {33}
@@ -327,13 +320,6 @@ def test_an_object_that_does_not_come_is_an_error_that_says_why(
     assert says in caught.value.problem
     assert str(shard) in str(caught.value)
     assert "root:" not in str(caught.value)
-
-
-def test_a_whole_download_that_is_short_is_an_error(server: Server, tmp_path: Path) -> None:
-    server.ranges = "ignored"
-    server.fault("a.tar", "less")
-    with pytest.raises(RemoteError, match="50000 bytes came in place of the 100000 that were asked for"):
-        downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out")
 
 
 def test_a_store_that_is_not_there_is_an_error(server: Server) -> None:
@@ -462,13 +448,6 @@ def test_what_s3_was_not_asked_for_is_not_read(s3: Server, tmp_path: Path, how: 
     assert s3.sent_bytes["bucket/a.tar"] < 5 * ENDLESS_BYTES / 2  # what fits into sockets, in each try
 
 
-def test_a_small_object_of_s3_that_is_not_small_is_none_and_not_read(s3: Server) -> None:
-    assert S3_SHARD.read_small(SIZE, always) == CONTENT
-    s3.fault("bucket/a.tar", "endless")
-    assert S3_SHARD.read_small(SIZE, always) is None
-    assert s3.sent_bytes["bucket/a.tar"] < SIZE + ENDLESS_BYTES / 2
-
-
 def test_another_version_in_an_answer_of_s3_is_an_error(s3: Server, tmp_path: Path) -> None:
     s3.fault("bucket/a.tar", "etag")
     with pytest.raises(ShardChangedError, match=r's3://bucket/a\.tar now has the ETag "another", but it had'):
@@ -480,13 +459,6 @@ def test_an_s3_server_without_ranges_gives_no_parts(s3: Server, tmp_path: Path) 
     (tmp_path / "out").write_bytes(b"?" * 70_000)
     assert S3_SHARD.read(S3_SHARD.version(always), 10, 20, always) is None
     assert downloaded(S3_SHARD, tmp_path / "out") == CONTENT
-
-
-def test_what_came_from_s3_is_kept(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "PROGRESS_BYTES", 10_000)
-    s3.fault("bucket/a.tar", "drop 10000")
-    assert downloaded(S3_SHARD, tmp_path / "out") == CONTENT
-    assert s3.asked["GET", "bucket/a.tar"] >= 10
 
 
 # --- giving up
