@@ -10,7 +10,6 @@ from threading import Event
 import pytest
 import torch
 from loaders import SAMPLES, indices, loader
-from making import write_samples
 
 from gpuloader.errors import LoaderError
 from gpuloader.plan import Cursor, Plan, all_samples
@@ -48,15 +47,6 @@ def test_the_epoch_can_be_set_as_with_the_sampler_of_a_dataloader(shards: list[P
             batches.sampler.set_epoch(epoch)
             seen.append(indices(batches))
         assert seen == [whole[1], whole[0], whole[1]]
-
-
-def test_leaving_early_begins_the_next_epoch_next_time(shards: list[Path]) -> None:
-    with loader(shards, output="dict") as batches:
-        whole = [indices(batches) for _ in range(2)]
-        batches.set_epoch(0)
-        for _ in batches:
-            break
-        assert indices(batches) == whole[1]
 
 
 def test_an_older_iterator_is_refused_after_a_newer_one_began(shards: list[Path]) -> None:
@@ -172,11 +162,3 @@ def test_a_state_in_the_middle_of_an_epoch_goes_on_in_its_size(shards: list[Path
         got = [*resumed, *resumed]
     assert [batch["image"].shape[-1] for batch in got] == [32] * 4 + [40] * 5
     assert all(torch.equal(one["image"], other["image"]) for one, other in zip(got, expected, strict=True))
-
-
-def test_empty_batches_have_the_size_of_their_epoch(tmp_path: Path) -> None:
-    five = write_samples(tmp_path, 5, shards=1)
-    kwargs = {"preset": {"imagenet_train": GROWING}, "last_batch": "partial", "world": {"rank": 0, "world_size": 8}}
-    with loader(five, 1, **kwargs) as batches:
-        shapes = [tuple(images.shape) for _ in range(4) for images, _ in batches]
-    assert shapes == [(0, 3, size, size) for size in (24, 32, 32, 40)]

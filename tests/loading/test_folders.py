@@ -19,7 +19,6 @@ from PIL import Image
 
 from gpuloader import BadImages, Field, GPULoader, Sampling, World
 from gpuloader.errors import BadImageError, ShardChangedError
-from gpuloader.images.gate import admit
 from gpuloader.loading.loader import run_of
 from gpuloader.shards.shard_set import Arena
 
@@ -178,21 +177,6 @@ def test_four_ranks_share_the_folder_as_they_share_the_tar(folder: Path, tar: Pa
     assert len(seen) == len(set(seen)) == COUNT
 
 
-def test_lists_and_mixtures_take_folders_beside_tars(folder: Path, tar: Path, tmp_path: Path) -> None:
-    other = write_tree(tmp_path / "other", files_of(first=100))
-    other_tar = tar_of(other, tmp_path / "other.tar")
-    sources: list[Callable[[Path, Path], Any]] = [
-        lambda one, two: [one, two],
-        lambda one, two: [other_tar, one],
-        lambda one, two: [{"tar": one, "weight": 2.0}, {"tar": two, "weight": 1.0}],
-        lambda one, two: [{"tar": one, "weight": 1.0}, {"tar": other_tar, "weight": 1.0}],
-    ]
-    for make in sources:
-        with opened(make(folder, other)) as ours, opened(make(tar, other_tar)) as theirs:
-            assert_equal_batches(ours, theirs)
-            assert ours.state_dict() == theirs.state_dict()
-
-
 # --- bad images
 
 
@@ -316,47 +300,17 @@ def test_what_changes_no_file_is_no_error(photos: Path, change: Callable[[Path],
             assert_equal_batches(ours, expected)
 
 
-def test_a_file_that_is_overwritten_in_place_with_its_old_time_goes_through_the_gate_again(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[bytes] = []
-
-    def noting(image: np.ndarray[Any, Any], *recipe: Any) -> Any:  # noqa: ANN401
-        seen.append(image.tobytes())
-        return admit(image, *recipe)
-
-    monkeypatch.setattr("gpuloader.loading.reader.admit", noting)
+def test_a_file_that_is_overwritten_in_place_with_its_old_time_goes_through_the_gate_again(photos: Path) -> None:
     file = named(photos, 7)
     before, good = file.stat(), file.read_bytes()
-    cut = good[: len(good) // 2].ljust(len(good), b"\0")
     with evaluation(photos, 4, label_from="auto", shuffle=False) as ours:
         three_epochs(ours)
-        assert len(seen) == COUNT  # in the first epoch alone
         with run_of(ours).shards._lock:  # nothing is read ahead before it has its old time back
-            with file.open("r+b") as in_place:
-                in_place.write(cut)
+            with file.open("r+b") as in_place:  # a cut image, which the decoder takes for a gray one
+                in_place.write(good[: len(good) // 2].ljust(len(good), b"\0"))
             os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-        with pytest.raises(BadImageError) as caught:
+        with pytest.raises(BadImageError, match=str(file)):
             three_epochs(ours)
-        assert cut in seen
-        assert str(file) in str(caught.value)
-
-
-def test_what_was_overwritten_is_forgotten_also_if_another_file_is_an_error(photos: Path) -> None:
-    with opened(photos) as ours:
-        shards = run_of(ours).shards
-        first, second = (named(photos, number) for number in (5, 22))
-        keys = [shards.index.key(row) for row in range(COUNT)]
-        ids = np.array([keys.index(f"./{file.relative_to(photos).with_suffix('')}") for file in (first, second)])
-        shards.accepted.note(int(ids[0]), (10, 20))
-        before = first.stat()
-        first.write_bytes(first.read_bytes())
-        os.utime(first, ns=(before.st_atime_ns, before.st_mtime_ns))
-        os.utime(second, ns=(1, 1))
-        with pytest.raises(ShardChangedError):
-            shards.read_images(ids, Arena())
-        shards.read_images(ids[:1], Arena())
-        assert shards.accepted.of(ids[:1]).tolist() == [[0, 0]]
 
 
 def test_few_descriptors_are_enough(folder: Path, tar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,10 +330,3 @@ def test_descriptors_are_closed_after_an_error(photos: Path) -> None:
             with pytest.raises(ShardChangedError):
                 shards.read_images(np.arange(COUNT), Arena())
         assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-
-
-def test_an_image_is_its_file_with_all_its_bytes(folder: Path) -> None:
-    with opened(folder) as ours:
-        shards, order = run_of(ours).shards, np.random.default_rng(0).permutation(COUNT)
-        for sample, image in zip(order.tolist(), shards.read_images(order, Arena()), strict=True):
-            assert image.tobytes() == (folder / f"{shards.index.key(sample)}.jpg").read_bytes()

@@ -90,16 +90,6 @@ def test_threads_that_take_turns_are_welcome(shards: list[Path], make: Callable[
         assert sorted(threads.map(one, range(len(whole)))) == whole
 
 
-def test_an_interrupt_between_entering_and_leaving_leaves_nothing_locked(shards: list[Path]) -> None:
-    with single(shards) as loader, ThreadPoolExecutor(1) as other:
-        epoch = iter(loader)
-        loader._progress.enter()  # and never left
-        with pytest.raises(LoaderError, match=SAID):
-            other.submit(next, epoch).result()
-        assert keys(next(epoch)) == ("000000", "000001")  # the thread that was interrupted goes on
-        assert keys(other.submit(next, epoch).result()) == ("000002", "000003")
-
-
 # --- what a user's code raises in the reading thread
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from loaders import CUT, SAMPLES, evaluation, indices, loader, spoilt
-from making import SIZES, damaged_jpeg, jpeg, write_decoded, write_shard
+from loaders import CUT, SAMPLES, evaluation, indices, spoilt
+from making import damaged_jpeg, jpeg, write_shard
 from scenes import EVAL as SCENES_EVAL
 from scenes import loader as loader_of_scenes
 from scenes import shard as shard_of_scenes
 
-from gpuloader import BadImages, Compose, GPULoader, MixedLoader, World
-from gpuloader.errors import ConfigError, TooManyBadImagesError
+from gpuloader import BadImages, Compose, GPULoader, World
+from gpuloader.errors import ConfigError
 from gpuloader.transforms import CenterCrop, Resize, View
 
 SKIP = BadImages(skip=True, max_share=1)
@@ -29,16 +29,6 @@ GOOD = [sample for sample in range(SAMPLES) if sample not in BAD]
 @pytest.fixture(scope="module")
 def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return spoilt(tmp_path_factory.mktemp("spoilt"), BAD)
-
-
-def test_an_accuracy_counts_each_good_sample_once_and_no_other(tmp_path: Path) -> None:
-    tar = spoilt(tmp_path, dict.fromkeys((1, 4, 6, 9, 12), CUT), count=14)
-    with evaluation(tar, 4, on_error=SKIP) as batches:
-        labels = [label for _, labels in batches for label in labels.tolist()]
-        assert labels == [0, 2, 3, 5, 7, 8, 0, 1, 3]  # 9 of 14; with "replace", 14 would be counted
-        assert len(batches) == 4
-        assert batches.stats().samples == 9
-        assert sorted(batches.stats().bad) == [1, 4, 6, 9, 12]
 
 
 def test_steps_stay_and_a_batch_may_be_short_or_empty(tar: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -187,24 +177,6 @@ def test_data_of_bad_images_alone_gives_empty_batches(tmp_path: Path) -> None:
         assert len(batches.stats().bad) == SAMPLES
 
 
-def test_more_than_the_allowed_share_ends_the_run_as_with_replacements(tar: Path) -> None:
-    with (
-        evaluation(tar, 8, on_error=BadImages(skip=True, max_share=0.1)) as batches,
-        pytest.raises(TooManyBadImagesError, match=r"more than BadImages\(max_share=0.1\) allows"),
-    ):
-        list(batches)
-
-
-def test_arrays_are_left_out_in_the_same_way(tmp_path: Path) -> None:
-    tar = spoilt(tmp_path, {})
-    (tmp_path / "arrays").mkdir()
-    [arrays] = write_decoded(tmp_path / "arrays", [tar])
-    pixels = [height * width for height, width in SIZES]
-    recipe = Compose([Resize(36), CenterCrop(32)], max_pixels=max(pixels) - 1)  # the largest arrays are bad
-    with GPULoader(arrays, 8, "cpu", preset=recipe, on_error=SKIP, output="dict") as batches:
-        assert flat(batches) == [i for i in range(SAMPLES) if pixels[i % len(SIZES)] < max(pixels)]
-
-
 def test_known_bad_images_are_left_out_without_being_read(tar: Path, tmp_path: Path) -> None:
     with evaluation(tar, 8, on_error=SKIP) as first:
         expected = [labels.tolist() for _, labels in first]
@@ -232,21 +204,6 @@ def test_a_state_counts_places_and_does_not_depend_on_what_is_left_out(tar: Path
             resumed.load_state_dict(states[1])
             rest += flat(resumed)
     assert sorted(rest) == list(chain(*expected[2:]))
-
-
-def test_training_may_leave_them_out_too(tar: Path) -> None:
-    with loader(tar, 8, on_error=SKIP, output="dict") as batches:
-        assert sorted(flat(batches)) == GOOD
-
-
-def test_a_mixed_loader_has_its_turns_and_the_short_batches(tar: Path, tmp_path: Path) -> None:
-    other = spoilt(tmp_path, {0: CUT}, count=8)
-    with MixedLoader(
-        {"a": evaluation(tar, 8, on_error=SKIP), "b": evaluation(other, 4, on_error=SKIP)}, "sequential"
-    ) as m:
-        counted = [(name, len(labels)) for name, (_, labels) in m]
-        assert counted == [("a", 6), ("a", 8), ("a", 0), ("a", 8), ("a", 7), ("b", 3), ("b", 4)]
-        assert len(m) == 7
 
 
 REFUSED = (

@@ -269,23 +269,6 @@ def test_disagreement_within_a_data_rank_and_across_is_named_on_all_ranks(tmp_pa
         )
 
 
-def test_loaders_that_differ_within_a_data_rank_all_fail(shards: list[Path], tmp_path: Path) -> None:
-    work = (
-        "from loaders import loader\n"
-        "world = World.from_mesh(init_device_mesh('cpu', (1, 2), mesh_dim_names=('dp', 'tp')), 'dp')\n"
-        "try: loader(arguments, 4 + rank, world=world)\n"
-        "except ConfigError as error: print(error)\n"
-        "from gpuloader import MixedLoader\n"
-        "try: MixedLoader({'photos': loader(arguments, world=world)}, 'weighted', weights={'photos': 1 + rank})\n"
-        "except ConfigError as error: print(error)\n"
-    )
-    said = (
-        "the loaders of the ranks differ: batch_size=4 on ranks [0]; batch_size=5 on ranks [1]\n"
-        'the loaders of the ranks differ: weights={"photos": 1.0} on ranks [0]; weights={"photos": 2.0} on ranks [1]\n'
-    )
-    assert outputs_of_ranks(work, tmp_path, 2, *shards) == [said] * 2
-
-
 def test_a_mixed_loader_waits_only_for_the_ranks_that_make_its_loaders(shards: list[Path], tmp_path: Path) -> None:
     work = (
         "from loaders import loader; from gpuloader import MixedLoader\n"

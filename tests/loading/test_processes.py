@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -88,32 +87,6 @@ def test_a_forked_child_can_exit_and_is_told_to_make_its_own_loader(shards: list
     assert result.returncode == 0, result.stderr
     message = "this loader belongs to the parent of this forked process: make a new one"
     assert result.stdout == f"{message}\n4\n"
-
-
-def test_a_process_ends_while_the_reader_waits_for_a_slow_disk(shards: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "slow_disk.py").write_text(
-        "import os, time\n"
-        "from gpuloader.pipelines.kernels import reading\n"
-        "reading._function = lambda: lambda *_: None\n"  # as if nothing were in the page cache
-        "preadv, slow = os.preadv, [False]\n"
-        "def slowly(*arguments):\n"
-        "    if slow[0]:\n"
-        "        time.sleep(0.05)\n"
-        "    return preadv(*arguments)\n"
-        "os.preadv = slowly\n"
-    )
-    script = (
-        "import slow_disk, sys\n"
-        "from gpuloader import GPULoader\n"
-        "loader = GPULoader(sys.argv[1], 8, None, preset={'imagenet_train': {'RandomResizedCrop': {'size': 32}}})\n"
-        "epoch = iter(loader); next(epoch)\n"
-        "slow_disk.slow[0] = True\n"
-        "next(epoch)"
-    )
-    command = [sys.executable, "-W", "error", "-c", script, str(shards[0].parent)]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=environment)
-    assert result.stderr == ""
 
 
 def test_a_loader_that_is_left_open_does_not_hold_up_the_end_of_the_process(shards: list[Path]) -> None:

@@ -18,7 +18,7 @@ from oracle import transforms
 from PIL import Image
 from torch.nn.functional import pad
 
-from gpuloader import BadImages, Boxes, Compose, GPULoader, Keypoints, Mask, MixedLoader, Sampling, World
+from gpuloader import BadImages, Boxes, Compose, GPULoader, Keypoints, Mask, Sampling, World
 from gpuloader.errors import BadImageError, ConfigError, DataError, PresetError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.memory import estimate_memory
@@ -344,18 +344,6 @@ def test_an_image_that_would_become_too_large_is_bad(
 def test_a_compose_refuses_an_image_that_would_become_too_large() -> None:
     with pytest.raises(DataError, match="image 1: the recipe makes 10000x40 pixels of it: allowed are sides of up to"):
         Compose([Resize(SMALL)], batch="list")([np.zeros((9, 9, 3), np.uint8), np.zeros((4, 1000, 3), np.uint8)])
-
-
-def test_loaders_of_both_kinds_can_be_mixed(tar: Path) -> None:
-    loaders = {"list": load(tar, "list"), "pad": load(tar, {"pad": 8})}
-    batches = list(MixedLoader(loaders, stop="longest"))
-    assert [name for name, _ in batches] == ["list", "pad"] * 3
-    assert sum(len(batch["image"]) for _, batch in batches) == 2 * COUNT
-
-
-def test_entries_are_renamed(tar: Path) -> None:
-    output = {"image": "pixel_values", "pixel_mask": "pixel_mask"}
-    assert list(next(iter(load(tar, {"pad": 8}, output=output)))) == ["pixel_values", "pixel_mask"]
 
 
 # --- recipes

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
-from gpuloader import GPULoader, MixedLoader
+from gpuloader import MixedLoader
 from gpuloader.errors import ConfigError, StateError
 
 NUMBERS = [torch.tensor(number) for number in range(8)]
@@ -100,11 +99,6 @@ def test_a_sampler_is_told_the_epoch() -> None:
     list(batches)
     list(batches)
     assert sampler.epoch == 1
-
-
-def test_shards_and_torchs_in_one_loop(shards: list[Path]) -> None:
-    loaders = {"shards": GPULoader(shards, 20, "cpu", preset="cifar10_eval"), "numbers": DataLoader(NUMBERS, 4)}
-    assert [name for name, _ in MixedLoader(loaders)] == ["shards", "numbers"] * 2
 
 
 def test_what_has_no_state_goes_on_from_an_epochs_end_alone() -> None:

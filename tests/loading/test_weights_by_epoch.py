@@ -106,18 +106,12 @@ def test_with_steps_per_epoch_a_fraction_counts_its_steps_and_no_sample_is_lost(
         ([{1: 1}, 1, 1], r"tar: weight of .*={1: 1}: allowed is {epoch: number}, such as .* 0 among them, and numbers"),
         ([{0: 1, -1: 1}, 1, 1], "allowed is {epoch: number}"),
         ([{0: 1, "2": 1}, 1, 1], "allowed is {epoch: number}"),
-        ([{0: 1, True: 1}, 1, 1], "allowed is {epoch: number}"),
-        ([{0: 1, 2**32: 1}, 1, 1], "allowed is {epoch: number}"),
         ([{0: 1, 2: -1}, 1, 1], "numbers of at least 0"),
-        ([{0: 1, 2: None}, 1, 1], "numbers of at least 0"),
         ([{0: 1, 2: float("nan")}, 1, 1], "numbers of at least 0"),
         ([{0: 1, 2: 10**400}, 1, 1], "numbers of at least 0"),  # more than a float can be
-        ([{}, 1, 1], "allowed is {epoch: number}"),
         ([dict.fromkeys(range(1001), 1), 1, 1], "with at most 1000 epochs"),
         ([{0: 0, 3: 0}, 1, 1], r"weight={0: 0, 3: 0} of .*: some of its weights must be above 0; or leave it out"),
         ([{0: 1, 3: 0}, {0: 0, 4: 1}, {0: 1, 2: 0}], "from epoch 3 on all sources have weight 0: give one"),
-        ([{0: 0, 3: 1}, {0: 0, 2.5: 1}, {0: 0, 4: 1}], "from epoch 0 on all sources have weight 0: give one"),
-        ([0, 1, 1], "weight=0 of .*: allowed is a number above 0, or {epoch: number}, such as {0: 1, 10: 3}"),
     ],
 )
 def test_schedules_that_cannot_be_meant_are_refused(three: list[Path], weights: Any, message: str) -> None:  # noqa: ANN401
