@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from loaders import SAMPLES, SMALL, evaluation, loader
+from loaders import SAMPLES, evaluation, loader
 from making import jpeg, tar_by_command
 from packing import samples_of
 from running import draw, run_graph
@@ -66,19 +66,6 @@ def test_the_pixels_are_those_of_the_sample_its_epoch_and_its_draws(shards: list
             assert torch.equal(batch["image"], expected[batch["index"]])
 
 
-@pytest.mark.parametrize("layout", ["nchw", "channels_last"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8"])
-def test_dtype_and_memory_format_are_the_recipes(shards: list[Path], dtype: str, layout: str) -> None:
-    overrides = {**SMALL, "dtype": dtype, "layout": layout, "Normalize": None}
-    with loader(shards, preset={"imagenet_train": overrides}) as batches:
-        images, _ = next(iter(batches))
-    assert images.shape == (8, 3, 32, 32)
-    assert images.dtype == getattr(torch, dtype)
-    assert images.is_contiguous(
-        memory_format=torch.channels_last if layout == "channels_last" else torch.contiguous_format
-    )
-
-
 def test_a_batch_stays_as_it_is_while_it_is_held(shards: list[Path]) -> None:
     with evaluation(shards, 4) as batches:
         held = [(images, images.clone()) for _ in range(3) for images, _ in batches]
@@ -111,11 +98,3 @@ def test_settings_of_the_decoder_reach_it_and_change_no_pixel(shards: list[Path]
         torch.testing.assert_close(torch.cat([images for images, _ in batches]), expected, rtol=0, atol=0)
     with loader(shards, decoder=Decoder(region=False)) as batches:
         assert torch.equal(torch.cat([images for images, _ in batches]), expected)
-    with loader(shards, decoder=Misspelt()) as batches, pytest.raises(KeyError, match="hw_decoder_lode"):
-        next(iter(batches))  # DALI knows the others
-
-
-class Misspelt(Decoder):
-    """With an option that DALI does not know."""
-
-    dali_options = {"hw_decoder_lode": 0.375}  # type: ignore[assignment]  # noqa: RUF012

@@ -13,7 +13,6 @@ import pytest
 import torch
 from loaders import CUT
 from making import jpeg, saved, write_shard
-from scipy.stats import chisquare
 
 from gpuloader import BadImages, Field, GPULoader, LabelFrom, OneOf, Sampling, World
 from gpuloader.errors import BadImageError, ConfigError, DataError, LabelError
@@ -246,14 +245,6 @@ def test_on_another_number_of_ranks_a_resumed_run_has_the_same_captions(tmp_path
         for pair in each
     ]
     assert merged == whole[4:24]
-
-
-def test_each_of_the_values_is_drawn_equally_often(tmp_path: Path) -> None:
-    values = {"json": json.dumps({"captions": list("abcde")}).encode()}
-    chosen = captions(shard(tmp_path, dict.fromkeys(range(COUNT), values)), epochs=40)
-    counts = [sum(caption == letter for _, caption in chosen) for letter in "abcde"]
-    assert sum(counts) == 40 * COUNT
-    assert chisquare(counts).pvalue > 0.001
 
 
 def test_fields_draw_the_same_place_of_lists_of_one_length(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from loaders import CUT, evaluation, loader
 from making import SIZES, encoded, jpeg, picture, tar_of, write_tree
 from PIL import Image
 
-from gpuloader import BadImages, Field, GPULoader, Sampling, World
+from gpuloader import BadImages, Field, GPULoader, Sampling
 from gpuloader.errors import BadImageError, ShardChangedError
 from gpuloader.loading.loader import run_of
 from gpuloader.shards.shard_set import Arena
@@ -166,17 +166,6 @@ def test_a_run_goes_on_from_the_folder_to_the_tar_and_back(folder: Path, tar: Pa
             assert_equal_batches(after, expected[step:])
 
 
-def test_four_ranks_share_the_folder_as_they_share_the_tar(folder: Path, tar: Path) -> None:
-    seen = []
-    for rank in range(4):
-        world = World(rank, 4)
-        with opened(folder, 3, world=world) as ours, opened(tar, 3, world=world) as theirs:
-            batches = list(ours)
-            assert_equal_batches(batches, theirs)
-            seen += [key for batch in batches for key in batch["key"]]
-    assert len(seen) == len(set(seen)) == COUNT
-
-
 # --- bad images
 
 
@@ -311,14 +300,6 @@ def test_a_file_that_is_overwritten_in_place_with_its_old_time_goes_through_the_
             os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
         with pytest.raises(BadImageError, match=str(file)):
             three_epochs(ours)
-
-
-def test_few_descriptors_are_enough(folder: Path, tar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuloader.shards.readers._MOST_OPEN_FILES", 3)
-    with opened(folder) as ours, opened(tar) as theirs:
-        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-        assert_equal_batches(ours, theirs)
-        assert len(os.listdir("/proc/self/fd")) <= before + 8  # noqa: PTH208
 
 
 def test_descriptors_are_closed_after_an_error(photos: Path) -> None:

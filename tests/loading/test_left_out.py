@@ -170,13 +170,6 @@ def test_a_label_of_a_sample_that_is_left_out_is_not_read(tmp_path: Path) -> Non
         assert [labels.tolist() for _, labels in batches] == [[0, 2, 3], [4, 5]]
 
 
-def test_data_of_bad_images_alone_gives_empty_batches(tmp_path: Path) -> None:
-    tar = spoilt(tmp_path, dict.fromkeys(range(SAMPLES), CUT))
-    with evaluation(tar, 16, on_error=SKIP) as batches:
-        assert [(images.shape, labels.tolist()) for images, labels in batches] == [((0, 3, 32, 32), [])] * 3
-        assert len(batches.stats().bad) == SAMPLES
-
-
 def test_known_bad_images_are_left_out_without_being_read(tar: Path, tmp_path: Path) -> None:
     with evaluation(tar, 8, on_error=SKIP) as first:
         expected = [labels.tolist() for _, labels in first]
@@ -217,13 +210,11 @@ REFUSED = (
     ("options", "refused"),
     [
         ({"on_error": "replace"}, r'on_error="replace": '),
-        ({"on_error": {"replace": True}}, r'on_error="replace": '),
         ({"on_error": "replace", "output": {"image": "pixel_values", "label": "labels"}}, r'on_error="replace": '),
         ({"on_error": {"known": "bad.jsonl"}}, r"BadImages\(known=\.\.\.\): "),  # these would be replaced, too
         ({"on_error": {"known": "bad.jsonl", "skip": True}}, None),
         ({"on_error": "replace", "output": "dict"}, None),
         ({"on_error": "replace", "output": {"image": "x", "valid": "real"}}, None),
-        ({"on_error": "skip"}, None),
         ({"on_error": "raise"}, None),
         ({"on_error": "replace", "preset": "cifar10"}, None),  # for training
     ],

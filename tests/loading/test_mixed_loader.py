@@ -278,18 +278,6 @@ def test_another_world_goes_on_with_the_rest(shards: list[Path], mode: dict[str,
     assert [(step[0][0], [i for _, ids in step for i in ids]) for step in zip(*ranks, strict=True)] == rest
 
 
-def test_a_restored_epoch_that_is_not_wanted_is_begun_again(shards: list[Path]) -> None:
-    with mixed(shards) as batches:
-        whole = records(batches)
-        batches.set_epoch(0)
-        next(iter(batches))
-        state = batches.state_dict()
-        batches.load_state_dict(state)
-        batches.set_epoch(1)
-        batches.set_epoch(0)
-        assert records(batches) == whole
-
-
 @pytest.mark.parametrize(
     ("other", "message"),
     [

@@ -17,7 +17,6 @@ from oracle import transforms
 from PIL import Image, ImageOps
 
 from gpuloader import BadImages, Compose, GPULoader, World
-from gpuloader.errors import StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.reader import Reader
 from gpuloader.plan import Cursor
@@ -150,13 +149,6 @@ def test_seekable_pictures_are_cut_to_the_part_that_the_upright_window_shows(
         expected = by_sample(loader)
     for sample, views in expected.items():
         assert largest_difference(found[sample], views) <= 1
-
-
-def test_a_state_goes_on_only_with_the_orientation_that_it_was_saved_with(turned: Path) -> None:
-    with loading(turned, preset=Compose(EVAL, **TURNED)) as loader:
-        state = loader.state_dict()
-    with loading(turned, preset=Compose(EVAL, dtype="uint8")) as loader, pytest.raises(StateError, match="orientation"):
-        loader.load_state_dict(state)
 
 
 @pytest.mark.parametrize("bad", [b"no image", damaged_jpeg()], ids=["refused", "undecodable"])

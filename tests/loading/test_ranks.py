@@ -56,14 +56,10 @@ SECOND_HINT = ", or batch_size=2 or more"
     [
         (1, World(0, 39), None, SECOND_HINT),
         (1, World(0, 41), None, ""),  # fewer samples than ranks: a larger batch does not help
-        (9, World(0, 41), None, ""),
         (1, World(1, 39), None, None),  # another rank
         (1, World(0, 40), None, None),
         (1, World(0, 39), "equal", None),
-        (1, World(0, 39), "pad", None),
         (2, World(0, 39), None, None),
-        (13, World(0, 3), None, None),
-        (16, World(0, 1), None, None),
     ],
 )
 def test_rank_0_says_so_when_the_loader_is_made(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from making import encoded, jpeg, picture, write_samples, write_shard
 
-from gpuloader.errors import ShardChangedError
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Admitted
 from gpuloader.images.png import trimmed
@@ -81,13 +80,6 @@ def test_how_the_epoch_is_split_does_not_say_which_images_are_bad(tmp_path: Path
         assert np.array_equal(np.concatenate([part.valid for part in parts]), whole.valid)
 
 
-def test_a_known_bad_image_is_replaced_whatever_it_is_and_not_reported_again(tmp_path: Path) -> None:
-    [batch] = read(tmp_path, 0, known_bad={7: "listed"})
-    assert batch.bad == {}
-    assert np.flatnonzero(~batch.valid).tolist() == [7]
-    assert batch.ids[7] != 7
-
-
 IMAGES = {
     "good": jpeg(64, 64),
     "cut": jpeg(64, 64, seed=1)[:-30],
@@ -136,14 +128,3 @@ def test_an_image_that_the_gate_accepted_from_a_disk_does_not_go_through_it_agai
     assert seen[0] == set(IMAGES)
     assert seen[1] == set(again)
     assert seen[2] == seen[1] | {"good"}
-
-
-def test_what_the_gate_accepted_is_not_accepted_once_its_shard_has_changed(tmp_path: Path) -> None:
-    [path] = write_samples(tmp_path, 4, shards=1)
-    shards = ShardSet.open([path])
-    reader = Reader(Run(Plan(all_samples(4, "none"), 4), shards, PRESET, make_labels(shards, "cls")))
-    reader.read(Cursor(), Arena())
-    content = path.read_bytes()
-    path.write_bytes(content.replace(b"\xff\xd8", b"\0\0"))
-    with pytest.raises(ShardChangedError, match=path.name):
-        reader.read(Cursor(), Arena())
