@@ -204,7 +204,6 @@ def test_a_loader_tells_what_it_runs(shards: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "world_size", "samples"),
     [
-        ({}, 1, 40),
         ({"last_batch": "partial"}, 3, 14),  # 13 of some ranks: those of torch's DistributedSampler are 14, too
         ({"last_batch": "drop"}, 2, 16),
         ({"sampling": {"subset": slice(30)}}, 2, 15),

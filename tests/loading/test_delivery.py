@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
-import numpy as np
-import pytest
 import torch
 from loaders import SAMPLES, evaluation, loader
 from making import jpeg, tar_by_command
@@ -14,7 +12,6 @@ from packing import samples_of
 from running import draw, run_graph
 
 from gpuloader import Decoder
-from gpuloader.loading.delivery import _deliver_field
 
 
 def test_a_batch_is_images_and_labels(shards: list[Path]) -> None:
@@ -71,24 +68,6 @@ def test_a_batch_stays_as_it_is_while_it_is_held(shards: list[Path]) -> None:
         held = [(images, images.clone()) for _ in range(3) for images, _ in batches]
     gc.collect()
     assert all(torch.equal(images, copy) for images, copy in held)
-
-
-@pytest.mark.parametrize(
-    ("device", "size_bytes", "pinned"),
-    [("cuda", 65_537, True), ("cuda", 65_536, False), ("cuda", 0, False), ("cpu", 1_000_000, False)],
-)
-@pytest.mark.parametrize("kind", ["array", "tensor", "in a mapping", "sparse"])
-def test_what_is_large_goes_to_a_gpu_by_pinned_memory(
-    monkeypatch: pytest.MonkeyPatch, kind: str, device: str, size_bytes: int, pinned: bool
-) -> None:
-    """There is no GPU here: what is done with the tensor is noted."""
-    array, done = np.zeros(size_bytes, np.uint8), []
-    tensor = torch.from_numpy(array)
-    values = {"array": array, "tensor": tensor, "in a mapping": {"a": array}, "sparse": tensor.to_sparse()}
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: done.append("pinned") or tensor)
-    monkeypatch.setattr(torch.Tensor, "to", lambda _, to, non_blocking: done.append((to.type, non_blocking)))
-    _deliver_field(torch.device(device), "npy", values[kind])
-    assert done == ["pinned"] * (pinned and kind != "sparse") + [(device, True)]
 
 
 def test_settings_of_the_decoder_reach_it_and_change_no_pixel(shards: list[Path]) -> None:

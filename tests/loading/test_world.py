@@ -32,12 +32,10 @@ def world(arguments: tuple[Any, ...]) -> World:
     ("arguments", "environment", "expected"),
     [
         ((), {}, World(0, 1, 0, 1)),
-        ((), {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, World(5, 8, 1)),  # as torchrun sets them
         ((), {"RANK": "5", "WORLD_SIZE": "8"}, World(5, 8, 5)),  # one machine, where nothing says otherwise
         ((), {"LOCAL_RANK": "3"}, World(0, 1, 3)),
         ((), {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}, World(5, 8, 1, 4)),
         ((2, 4), {}, World(2, 4, 2)),
-        ((2, 4), {"LOCAL_RANK": "0"}, World(2, 4, 0)),
         ((2, 4), {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, World(2, 4, 1)),  # what is given comes first
         ((0, 1), {"RANK": "5", "WORLD_SIZE": "8"}, World(0, 1, 0)),  # 0 is given, not missing
     ],
@@ -50,26 +48,19 @@ def test_what_is_given_comes_before_the_environment(
     assert world(arguments) == expected
 
 
-@pytest.mark.parametrize(
-    ("arguments", "environment", "warned"),
-    [
-        ((), {"SLURM_STEP_NUM_TASKS": "8"}, True),
-        ((), {"SLURM_STEP_NUM_TASKS": "8", "RANK": "3", "WORLD_SIZE": "8"}, False),
-        ((0, 1), {"SLURM_STEP_NUM_TASKS": "8"}, False),  # runs of their own, which say so
-        ((), {}, False),
-    ],
-)
 def test_tasks_of_srun_that_each_take_all_of_the_data_are_warned_of(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    arguments: tuple[int, ...],
-    environment: dict[str, str],
-    warned: bool,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    world(arguments)
-    assert ["srun runs 8 tasks" in message for message in caplog.messages] == [True] * warned
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    World(0, 1)  # runs of their own, which say so
+    assert caplog.messages == []
+    World.detect()
+    assert "srun runs 8 tasks" in caplog.text
+    caplog.clear()
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    World.detect()
+    assert caplog.messages == []
 
 
 def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
@@ -95,9 +86,7 @@ def test_torch_distributed_comes_before_the_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "says"),
     [
-        ((1, None), {}, "rank=1, world_size=None, local_rank=1, local_world_size=1: allowed are integers"),
         ((4, 4), {}, "rank=4, world_size=4, local_rank=4, local_world_size=1: allowed are integers, 0 <= rank"),
-        ((), {"RANK": "8", "WORLD_SIZE": "8"}, "rank=8, world_size=8"),
         ((), {"RANK": "0"}, "RANK and WORLD_SIZE is set: set both (torchrun does), or pass world="),
         ((), {"RANK": "a", "WORLD_SIZE": "8"}, "the environment variable RANK='a' is not an integer"),
     ],
