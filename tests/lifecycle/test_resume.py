@@ -218,16 +218,6 @@ def test_a_state_of_data_that_changed_is_refused_naming_the_shard(tmp_path: Path
     assert f"new or changed here are {after}" in str(caught.value)
 
 
-def test_a_state_of_labels_that_changed_is_refused(tmp_path: Path) -> None:
-    with loader(changed(tmp_path / "before"), 2) as batches:
-        state = batches.state_dict()
-    with (
-        loader(changed(tmp_path / "after", cls=b"7"), 2) as other,
-        pytest.raises(StateError, match=r"the state was saved with other labels .*or start without the state"),
-    ):
-        other.load_state_dict(state)
-
-
 @pytest.mark.parametrize(
     "change", [{"jpg": jpeg(40, 50, seed=9)}, {"txt": b"abc"}, {"json": b"{}"}], ids=["pixels", "txt", "json"]
 )
@@ -237,13 +227,6 @@ def test_a_state_does_not_notice_other_bytes_behind_the_same_keys_and_sizes(
     with loader(changed(tmp_path / "before"), 2) as batches:
         state = batches.state_dict()
     with loader(changed(tmp_path / "after", **change), 2) as other:
-        other.load_state_dict(state)
-
-
-def test_shards_in_another_order_are_other_data(tar: list[str]) -> None:
-    with loader(tar) as batches:
-        state = batches.state_dict()
-    with loader(tar[::-1]) as other, pytest.raises(StateError, match="the same shards in another order"):
         other.load_state_dict(state)
 
 

@@ -65,17 +65,9 @@ def test_an_epoch_begins_with_its_first_batch_not_where_an_iterator_is_made(shar
         iter(batches)  # as trainers do that look at a loader first
         unused, used = iter(batches), iter(batches)
         assert batches.state_dict()["epoch"] == 0
-        first = [batch["index"].tolist() for batch in used]
-        assert [batch["index"].tolist() for batch in unused] == indices_of(shards, epoch=1)
-    assert first == indices_of(shards, epoch=0)
-
-
-def indices_of(shards: list[Path], epoch: int) -> list[list[int]]:
-    plan, cursor, steps = Plan(all_samples(SAMPLES), 8), Cursor(epoch), []
-    while cursor.epoch == epoch and plan.steps_left(cursor):
-        steps.append(plan.batch(cursor).ids.tolist())
-        cursor = plan.after(cursor)
-    return steps
+        found = [indices(used), indices(unused)]
+        batches.set_epoch(0)
+        assert found == [indices(batches), indices(batches)]
 
 
 def test_a_finished_iterator_stays_finished(shards: list[Path]) -> None:

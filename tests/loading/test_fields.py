@@ -284,7 +284,6 @@ KINDS: dict[str, list[dict[str, Any]]] = {
     [
         ("nothing", {}, None),
         ("labels", {}, [1, 0]),
-        ("labels", {"label_from": None}, None),
         ("folders", {"label_from": "folder"}, [0, 1]),
         ("nothing", {"output": {"label": "y", "txt": "text"}}, None),
         # What may be a mistake is an error, as without fields.

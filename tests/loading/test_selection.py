@@ -360,7 +360,6 @@ def test_every_field_that_is_lacking_is_named_at_once(tmp_path: Path) -> None:
             {"fields": ["text"]},
             "fields: no sample has a .text component \\(did you mean txt\\?\\): the data has .cls, .jpg",
         ),
-        ({"sampling": {"require": ["txt", "jso"]}}, "require: no sample has a .jso component: the data has .cls, .jpg"),
         ({"sampling": {"require": ["txt"], "subset": [3, 20]}}, "require: no sample of the subset has all of .txt"),
         ({"sampling": {"require": ["txt"]}, "shuffle": rolled}, "require and a function as shuffle cannot be"),
         ({"shuffle": rolled, "fields": ["txt"]}, r"^fields: 4 of 40 samples lack .txt \('000003', '000021',"),

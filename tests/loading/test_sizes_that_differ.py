@@ -19,7 +19,7 @@ from PIL import Image
 from torch.nn.functional import pad
 
 from gpuloader import BadImages, Boxes, Compose, GPULoader, Keypoints, Mask, Sampling, World
-from gpuloader.errors import BadImageError, ConfigError, DataError, PresetError
+from gpuloader.errors import BadImageError, ConfigError, PresetError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.memory import estimate_memory
 from gpuloader.recipe import load_preset
@@ -339,11 +339,6 @@ def test_an_image_that_would_become_too_large_is_bad(
         pytest.raises(BadImageError, match="10000x40 pixels"),
     ):
         list(loader)
-
-
-def test_a_compose_refuses_an_image_that_would_become_too_large() -> None:
-    with pytest.raises(DataError, match="image 1: the recipe makes 10000x40 pixels of it: allowed are sides of up to"):
-        Compose([Resize(SMALL)], batch="list")([np.zeros((9, 9, 3), np.uint8), np.zeros((4, 1000, 3), np.uint8)])
 
 
 # --- recipes

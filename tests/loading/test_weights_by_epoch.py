@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from counting import Counted, at
 from making import write_samples
 
 from gpuloader import GPULoader, MixedLoader
-from gpuloader.errors import ConfigError, StateError
+from gpuloader.errors import ConfigError
 from gpuloader.loading.loader import run_of
 
 EVALUATION = {"imagenet_eval": {"CenterCrop": {"size": 16}, "Resize": {"size": 16}}}
@@ -122,22 +122,6 @@ def test_schedules_that_cannot_be_meant_are_refused(three: list[Path], weights: 
 def test_ranks_compare_their_schedules(three: list[Path]) -> None:
     with mixed(three, {0: 1, 2: 3}, 1, 1) as one, mixed(three, {0: 1, 3: 3}, 1, 1) as other:
         assert run_of(one).plan.facts != run_of(other).plan.facts
-
-
-def test_later_weights_may_change_at_a_resume_and_each_source_goes_on_in_its_pass(three: list[Path]) -> None:
-    with mixed(three, {0: 1, 2: 3}, 1, 1, shuffle="none") as batches:
-        before = [*ids(batches), *(int(batch["index"]) for batch in islice(batches, 5))]
-        state = saved(batches)
-    with mixed(three, {0: 1, 2: 0}, 1, 1, shuffle="none", batch_size=5) as batches:
-        batches.load_state_dict(state)
-        rest = [sample for _ in range(2) for sample in ids(batches)]
-    assert before + rest == counted([{0: 1, 2: 0}, {0: 1}, {0: 1}], 3)
-    for weights in ({0: 2, 2: 3}, {0: 1, 1: 3}):
-        with (
-            mixed(three, weights, 1, 1, shuffle="none") as batches,
-            pytest.raises(StateError, match=r"the weights of the sources were 1:1:1, and .* from a later epoch on"),
-        ):
-            batches.load_state_dict(state)
 
 
 def in_buckets(shards: list[Path], batch_size: int, quantum: int | None = None) -> GPULoader:
