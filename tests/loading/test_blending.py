@@ -101,14 +101,6 @@ def test_the_drawn_share_of_cutmix_is_the_share_of_the_pixels() -> None:
     torch.testing.assert_close(own, torch.from_numpy(how.weight), atol=1e-5, rtol=0)
 
 
-def test_images_are_mixed_in_place() -> None:
-    images, how = pictures(4, 9, 9), mixing(4, 9, 9)
-    expected, address = mixed(images, how), images.data_ptr()
-    assert mix_images(images, how) is None
-    assert images.data_ptr() == address
-    assert torch.equal(images, expected)
-
-
 def test_an_empty_batch_stays_one() -> None:
     assert mixed(pictures(0, 8, 8), mixing(0, 8, 8)).shape == (0, 3, 8, 8)
     assert soft_labels(torch.zeros(0, dtype=torch.int64), torch.zeros(0), 5, 0.1).shape == (0, 5)

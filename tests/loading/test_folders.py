@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from loaders import CUT, evaluation, loader
+from loaders import CUT, assert_equal, evaluation, loader
 from making import SIZES, encoded, jpeg, picture, tar_of, write_tree
 from PIL import Image
 
@@ -77,22 +76,6 @@ def three_epochs(loader: GPULoader) -> None:
     """More than what was read ahead."""
     for _ in range(3):
         list(loader)
-
-
-def assert_equal(ours: Any, theirs: Any) -> None:  # noqa: ANN401
-    assert type(ours) is type(theirs)
-    if isinstance(ours, dict):
-        assert list(ours) == list(theirs)
-        for name in ours:
-            assert_equal(ours[name], theirs[name])
-    elif isinstance(ours, (list, tuple)):
-        assert len(ours) == len(theirs)
-        for each, other in zip(ours, theirs, strict=True):
-            assert_equal(each, other)
-    elif isinstance(ours, torch.Tensor):
-        assert torch.equal(ours, theirs)
-    else:
-        assert np.all(ours == theirs)
 
 
 def assert_equal_batches(ours: Iterable[Any], theirs: Iterable[Any]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from loaders import CUT, SAMPLES, evaluation, indices, spoilt
+from loaders import CUT, SAMPLES, assert_equal, evaluation, indices, spoilt
 from making import damaged_jpeg, jpeg, write_shard
 from scenes import EVAL as SCENES_EVAL
 from scenes import loader as loader_of_scenes
@@ -61,19 +60,6 @@ def flat(batches: GPULoader[Any]) -> list[int]:
     return list(chain(*indices(batches)))
 
 
-def same(one: Any, other: Any) -> None:  # noqa: ANN401
-    """Checks that two entries of batches are equal."""
-    assert type(one) is type(other)
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, Sequence) and not isinstance(one, str):
-        assert len(one) == len(other)
-        for each in zip(one, other, strict=True):
-            same(*each)
-    else:
-        assert one == other
-
-
 def rows_of(entry: Any, rows: list[int], views: int) -> Any:  # noqa: ANN401
     if views > 1 and isinstance(entry, list) and len(entry) == views:
         return [rows_of(view, rows, 1) for view in entry]
@@ -118,9 +104,9 @@ def test_all_entries_are_those_of_the_other_rows(tar: Path, options: dict[str, A
                 assert one[name] == []
             elif "pixel_mask" in one and name in ("image", "pixel_mask"):  # padded to the largest of its own batch
                 height, width = one["size"].max(0).values.tolist() if rows else (0, 0)
-                same(one[name][..., :height, :width], other[name][rows][..., :height, :width])
+                assert_equal(one[name][..., :height, :width], other[name][rows][..., :height, :width])
             else:
-                same(one[name], rows_of(other[name], rows, views))
+                assert_equal(one[name], rows_of(other[name], rows, views))
 
 
 def test_targets_and_fields_are_those_of_the_other_rows(tmp_path: Path) -> None:
@@ -135,7 +121,7 @@ def test_targets_and_fields_are_those_of_the_other_rows(tmp_path: Path) -> None:
             for one, other in zip(short, whole, strict=True):
                 rows = [row for row, valid in enumerate(other["valid"].tolist()) if valid]
                 for name in one:
-                    same(one[name], rows_of(other[name], rows, 1))
+                    assert_equal(one[name], rows_of(other[name], rows, 1))
             assert sorted(short.stats().bad) == [2, 5, 8, 9, 10, 11]
 
 

@@ -151,8 +151,11 @@ def test_set_epoch_of_a_restored_epoch_does_not_begin_it_again(shards: list[Path
 def test_a_state_of_another_run_is_refused(shards: list[Path], kwargs: dict[str, Any], message: str) -> None:
     with loader(shards) as batches:
         state = batches.state_dict()
-    with loader(shards, **kwargs) as other, pytest.raises(StateError, match=message):
-        other.load_state_dict(state)
+    with loader(shards, **kwargs) as other:
+        before = other.state_dict()
+        with pytest.raises(StateError, match=message):
+            other.load_state_dict(state)
+        assert other.state_dict() == before  # nothing of it was taken over
 
 
 def test_the_end_of_the_last_epoch_is_a_place_where_no_batch_comes(shards: list[Path]) -> None:
