@@ -41,7 +41,6 @@ def test_a_value_refuses_what_is_invalid(kind: type[Any], given: dict[str, Any],
 @pytest.mark.parametrize(
     ("given", "says"),
     [  # what only the data can tell
-        ({"sampling": {"steps_per_epoch": 0}}, "steps_per_epoch=0: allowed is an integer of at least 1"),
         ({"sampling": {"repeats": 0}}, "repeats=0: allowed is an integer of at least 1"),
         ({"label_from": {"place": "txt"}}, "label_from='txt': allowed are"),
         ({"on_error": {"known": "nowhere.jsonl"}}, r"the quarantine file nowhere\.jsonl cannot be read"),

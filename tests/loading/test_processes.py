@@ -14,9 +14,9 @@ from loaders import CUT, evaluation, loader, spoilt
 from making import damaged_jpeg
 from warm import warm
 
-from gpuloader.errors import BadImageError, LoaderError
+from gpuloader.errors import BadImageError
 
-pytestmark = pytest.mark.slow(kept=5, of="processes")
+pytestmark = pytest.mark.slow(kept=4, of="processes")
 
 
 @pytest.fixture
@@ -26,21 +26,6 @@ def at_start(shards: list[Path]) -> Counter[str]:
         next(iter(batches))
     gc.collect()
     return threads_and_files()
-
-
-def test_closing_ends_threads_and_files(shards: list[Path], at_start: Counter[str]) -> None:
-    for close in ("close", "garbage"):
-        batches = loader(shards)
-        next(iter(batches))
-        assert threads_and_files() - at_start
-        if close == "close":
-            batches.close()
-            batches.close()
-            with pytest.raises(LoaderError, match="closed"):
-                iter(batches)
-        del batches
-        gc.collect()
-        assert left_behind(at_start) == {}
 
 
 def test_a_dropped_loader_ends_without_the_garbage_collector(shards: list[Path], at_start: Counter[str]) -> None:

@@ -32,14 +32,6 @@ def test_every_sample_exactly_once_in_an_epoch_over_all_ranks(
     assert steps == {(-(-SAMPLES // (3 * world_size)),) * 2}
 
 
-def test_two_steps_share_what_is_too_little_for_the_last_one(shards: list[Path]) -> None:
-    with evaluation(shards, 13, world=World(0, 3)) as batches:  # 40 = 39 + 1
-        for _ in range(2):
-            assert [len(images) for images, _ in batches] == [7, 6]
-    with evaluation(shards, 13, world=World(2, 3)) as batches:
-        assert [images.shape for images, _ in batches] == [(7, 3, 32, 32), (7, 3, 32, 32)]
-
-
 def test_a_rank_without_a_sample_left_gets_an_empty_batch(shards: list[Path]) -> None:
     with evaluation(shards, 1, world=World(0, 39)) as batches:  # 40 = 39 + 1
         for _ in range(2):

@@ -27,7 +27,6 @@ from gpuloader.errors import (
     ("kwargs", "error", "message"),
     [
         ({"batch_size": 41}, ConfigError, "40 samples are fewer than one step of .* batch_size 41"),
-        ({"batch_size": 0}, ConfigError, "batch_size=0: allowed is an integer of at least 1"),
         ({"preset": "imagenet_trian"}, PresetError, r"no preset is called 'imagenet_trian' \(did you mean"),
         ({"output": "list"}, ConfigError, 'output=\'list\': allowed are "tuple", "dict" and a mapping'),
         ({"output": {"image": "x", "label": "x"}}, ConfigError, "gives two entries the same name"),
