@@ -342,9 +342,8 @@ def test_an_image_that_would_become_too_large_is_bad(
 # --- recipes
 
 
-def test_a_dense_recipe_is_as_it_was_before_there_was_a_choice() -> None:
+def test_a_recipe_is_dense_unless_it_says_otherwise() -> None:
     dense = Compose([Resize((4, 4))])
-    assert "batch" not in dense.pixels
     assert len({Compose([Resize((4, 4))], batch=batch).fingerprint for batch in ("dense", "list", {"pad": 4})}) == 3
     assert dense.fingerprint == Compose([Resize((4, 4))], batch="dense").fingerprint
 
