@@ -390,7 +390,7 @@ def test_a_recipe_and_a_decoder_may_be_dictionaries(preset: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"decoder": {"threads": 3}}, "decoder: Decoder has no 'threads'"),
+        ({"decoder": {"threads": 3}}, "`decoder.threads` is an unknown key"),
         ({"preset": Compose([RandomResizedCrop(32)], mix=Mix(num_classes=3, mixup_alpha=0.2))}, "mix=None"),
         ({"preset": Compose([RandomIoUCrop(), Resize((8, 8))])}, "RandomIoUCrop draws by boxes"),
         ({"on_error": "replace"}, '"raise" and "skip"'),

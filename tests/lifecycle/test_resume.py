@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from gpuloader.errors import StateError
 pytestmark = pytest.mark.slow(kept=50, of="resume")
 
 EPOCH = 2
-CROPPED = {"RandomResizedCrop": {"size": 32}}
 LARGEST = {"seed": 2**64 - 1, "epoch": 2**32 - 1}
 
 
@@ -173,14 +170,11 @@ def test_the_tensor_of_a_sample_is_the_same_however_it_is_delivered(
 # --- the state itself
 
 
-@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 8), (2, 4), (3, 3), (7, 1), (8, 40)])
+@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 8), (3, 3), (7, 1)])
 @pytest.mark.parametrize("last_batch", ["drop", "pad", "partial"])
 def test_the_state_is_small_and_the_same_on_every_rank_at_every_step(
     tar: list[str], world_size: int, batch_size: int, last_batch: str
 ) -> None:
-    if last_batch == "drop":
-        batch_size = min(batch_size, 40 // world_size)
-
     def of_rank(rank: int) -> Iterator[dict[str, Any]]:
         with loader(tar, batch_size, world=World(rank, world_size), last_batch=last_batch) as batches:
             for _ in range(2):
@@ -218,16 +212,6 @@ def test_a_state_of_data_that_changed_is_refused_naming_the_shard(tmp_path: Path
     assert f"here that is {after}" in str(caught.value)
 
 
-def test_a_state_of_labels_that_changed_is_refused(tmp_path: Path) -> None:
-    with loader(changed(tmp_path / "before"), 2) as batches:
-        state = batches.state_dict()
-    with (
-        loader(changed(tmp_path / "after", cls=b"7"), 2) as other,
-        pytest.raises(StateError, match=r"the state was saved with other labels .*or start without the state"),
-    ):
-        other.load_state_dict(state)
-
-
 @pytest.mark.parametrize(
     "change", [{"jpg": jpeg(40, 50, seed=9)}, {"txt": b"abc"}, {"json": b"{}"}], ids=["pixels", "txt", "json"]
 )
@@ -240,13 +224,6 @@ def test_a_state_does_not_notice_other_bytes_behind_the_same_keys_and_sizes(
         other.load_state_dict(state)
 
 
-def test_shards_in_another_order_are_other_data(tar: list[str]) -> None:
-    with loader(tar) as batches:
-        state = batches.state_dict()
-    with loader(tar[::-1]) as other, pytest.raises(StateError, match="the same shards in another order"):
-        other.load_state_dict(state)
-
-
 def test_shards_that_were_copied_elsewhere_are_the_same_data(
     shards: list[Path], states: list[dict[str, Any]], whole: list[list[str]], tmp_path: Path
 ) -> None:
@@ -254,44 +231,6 @@ def test_shards_that_were_copied_elsewhere_are_the_same_data(
     with loader(copies) as batches:
         batches.load_state_dict(states[3])
         assert delivered(batches) == [record for batch in whole[3:] for record in batch]
-
-
-def known_bad(tar: list[str], folder: Path) -> dict[str, Any]:
-    """The argument for a loader that knows one image to be bad."""
-    with tarfile.open(tar[0]) as shard:
-        member = next(member for member in shard if member.name.endswith(".jpg"))
-    entry = {"shard": Path(tar[0]).name, "key": member.name[:-4], "offset": member.offset_data, "cause": "ugly"}
-    (folder / "quarantine.jsonl").write_text(json.dumps(entry) + "\n")
-    return {"on_error": {"known": folder / "quarantine.jsonl"}}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"seed": 1}, "the state has seed={0[seed]!r}, this loader has seed={1[seed]!r}"),
-        ({"shuffle": "none"}, "the state has shuffle='full', this loader has shuffle='none'"),
-        # ColorJitter stands there, and Normalize behind it
-        ({"preset": {"imagenet_train_jitter": CROPPED}}, "transforms[2]"),
-        (
-            {"preset": {"imagenet_train": {**CROPPED, "RandomHorizontalFlip": {"p": 0.25}}}},
-            "another recipe: transforms[1].RandomHorizontalFlip.p was 0.5, is 0.25.",
-        ),
-        (known_bad, "the state has known_bad={0[known_bad]!r}, this loader has known_bad={1[known_bad]!r}"),
-    ],
-)
-def test_a_state_of_another_run_is_refused_naming_what_differs(
-    tar: list[str],
-    states: list[dict[str, Any]],
-    tmp_path: Path,
-    change: Any,  # noqa: ANN401
-    message: str,
-) -> None:
-    kwargs = change(tar, tmp_path) if callable(change) else change
-    with loader(tar, **kwargs) as other:
-        mine = other.state_dict()
-        with pytest.raises(StateError, match=re.escape(message.format(states[2], mine))):
-            other.load_state_dict(states[2])
-        assert other.state_dict() == mine  # and nothing of it was taken over
 
 
 @pytest.mark.parametrize(

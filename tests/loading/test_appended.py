@@ -89,28 +89,6 @@ def test_an_epoch_of_a_mixed_loader_begins_with_all(tars: list[Path]) -> None:
         assert [(name, ids([batch])) for name, batch in new] == [(name, ids([batch])) for name, batch in fresh]
 
 
-@pytest.mark.parametrize(
-    ("now", "says"),
-    [
-        ([0, 1, 3, 2], "differs is shard 2, .* here that is .*3.tar"),
-        ([1, 2, 3], "differs is shard 0, .* here that is .*1.tar"),
-    ],
-)
-def test_shards_elsewhere_are_other_data(tars: list[Path], now: list[int], says: str) -> None:
-    with loader(tars[:BEFORE]) as old, loader([tars[number] for number in now]) as new:
-        state = old.state_dict()
-        with pytest.raises(StateError, match=says):
-            new.load_state_dict(state)
-
-
-@pytest.mark.parametrize("other", [{"seed": 1}, {"preset": "cifar10_eval"}, {"shuffle": "none"}])
-def test_the_other_arguments_must_be_the_same(tars: list[Path], other: dict[str, Any]) -> None:
-    with loader(tars[:BEFORE]) as old, loader(tars, **other) as new:
-        state = old.state_dict()
-        with pytest.raises(StateError, match=r"seed|recipe|sampling"):
-            new.load_state_dict(state)
-
-
 def test_a_new_class_must_not_change_the_numbers_of_others(tars: list[Path], tmp_path: Path) -> None:
     ant = write_shard(tmp_path / "ant.tar", [{"__key__": "ant/1", "jpg": jpeg(12, 12)}])
     now = [*tars[:BEFORE], ant]

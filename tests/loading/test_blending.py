@@ -66,17 +66,6 @@ def test_each_image_is_mixed_with_its_neighbour(
     np.testing.assert_allclose(result.double().numpy(), by_numpy(images, how), atol=TOLERANCE[dtype], rtol=0)
 
 
-def test_a_neighbours_box_and_share_may_be_others() -> None:
-    images = pictures(4, 8, 9)
-    how = Mixing(np.float32([0.75, 0.25, 1, 0.5]), np.int32([[0] * 4, [2, 3, 5, 9], [0] * 4, [0, 0, 8, 9]]))
-    result = mixed(images, how)
-    torch.testing.assert_close(result[0], 0.75 * images[0] + 0.25 * images[1])
-    torch.testing.assert_close(result[1, :, 2:5, 3:9], images[0, :, 2:5, 3:9])
-    torch.testing.assert_close(result[1, :, :2], images[1, :, :2])
-    torch.testing.assert_close(result[2], images[2])
-    torch.testing.assert_close(result[3], images[2])
-
-
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 def test_mixup_is_torchvisions(weight: float) -> None:
     images, labels = pictures(2, 20, 30), torch.tensor([3, 7])
@@ -110,19 +99,6 @@ def test_the_drawn_share_of_cutmix_is_the_share_of_the_pixels() -> None:
         torch.arange(200) % 2 == 0, mixed(marked, how).mean((1, 2, 3)), 1 - mixed(marked, how).mean((1, 2, 3))
     )
     torch.testing.assert_close(own, torch.from_numpy(how.weight), atol=1e-5, rtol=0)
-
-
-def test_nothing_is_mixed_where_the_share_is_whole() -> None:
-    images = pictures(6, 9, 9)
-    assert torch.equal(mixed(images, Mixing(np.ones(6, np.float32), np.zeros((6, 4), np.int32))), images)
-
-
-def test_images_are_mixed_in_place() -> None:
-    images, how = pictures(4, 9, 9), mixing(4, 9, 9)
-    expected, address = mixed(images, how), images.data_ptr()
-    assert mix_images(images, how) is None
-    assert images.data_ptr() == address
-    assert torch.equal(images, expected)
 
 
 def test_an_empty_batch_stays_one() -> None:

@@ -11,7 +11,6 @@ import torch
 from gpu_graph import GPU, gpu_graph, load_on
 from making import jpeg, write_shard
 from nvidia.dali import fn
-from running import built_pipelines
 
 from gpuloader import Compose, Decoder, GPULoader
 from gpuloader.pipelines import Source, decoder_buffers, recipe_pipeline
@@ -19,38 +18,18 @@ from gpuloader.recipe import Drawn
 from gpuloader.shards import EncodedImage
 
 
-@pytest.fixture
-def decoders(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The options of each decoder in a graph."""
-    asked, decode = [], fn.decoders.image_slice
-
-    def noted(*args: Any, **options: Any) -> Any:  # noqa: ANN401
-        asked.append(options)
-        return decode(*args, **options)
-
-    monkeypatch.setattr(fn.decoders, "image_slice", noted)
-    return asked
-
-
-@pytest.mark.parametrize(("most", "expected"), [(16_000_000, (60, 30)), (1799, (20, 80)), (1000, (0, 0))])
-def test_the_decoder_is_told_the_largest_image_within_a_bound(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    decoders: list[dict[str, Any]],
-    most: int,
-    expected: tuple[int, int],
-) -> None:
+def test_the_decoder_is_told_the_largest_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never the height of one and the width of another, which no image has."""
-    monkeypatch.setattr("gpuloader.loading.run_batches.MOST_HINTED_PIXELS", most)
+    asked, cut = [], fn.decoders.image_slice
+    monkeypatch.setattr(fn.decoders, "image_slice", lambda *args, **given: asked.append(given) or cut(*args, **given))
     samples = [{"__key__": str(n), "jpg": jpeg(*size)} for n, size in enumerate([(20, 80), (60, 30)])]
     shard = write_shard(tmp_path / "a.tar", samples)
     with GPULoader(shard, 2, None, preset="imagenet_eval", label_from=None) as loader:
         next(iter(loader))
-    [options] = decoders
-    assert (options["preallocate_height_hint"], options["preallocate_width_hint"]) == expected
-    pixels, mib = expected[0] * expected[1], 1 << 20  # 16-bit coefficients, and on the device the levels; or DALI's
-    assert options["device_memory_padding"] == (9 * pixels or 16 * mib)
-    assert options["host_memory_padding"] == (6 * pixels or 8 * mib)
+    [options] = asked
+    assert (options["preallocate_height_hint"], options["preallocate_width_hint"]) == (60, 30)
+    # 16-bit coefficients, and on the device the levels.
+    assert (options["device_memory_padding"], options["host_memory_padding"]) == (9 * 1800, 6 * 1800)
 
 
 @pytest.mark.parametrize(
@@ -58,21 +37,6 @@ def test_the_decoder_is_told_the_largest_image_within_a_bound(
 )
 def test_a_gpus_decoder_reserves_at_most_what_dali_does(size: tuple[int, int], device_mib: int, host_mib: int) -> None:
     assert list(decoder_buffers(*size).values()) == [device_mib << 20, host_mib << 20]
-
-
-def test_closing_gives_dalis_memory_back_once_the_pipeline_is_gone(
-    shards: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its pools keep what pipelines freed, and torch would not get it."""
-    pipelines = built_pipelines(monkeypatch)
-    alive: list[bool] = []
-    loader = GPULoader(shards, 8, None, preset="cifar10_eval")
-    next(iter(loader))
-    monkeypatch.setattr(
-        "gpuloader.pipelines.running.ReleaseUnusedMemory", lambda: alive.append(pipelines[0]() is not None)
-    )
-    loader.close()
-    assert alive == [False]
 
 
 @pytest.fixture
@@ -108,24 +72,6 @@ def test_the_first_batch_of_a_pipeline_is_a_whole_one_where_engines_decode(
     assert given[:3] == [first, 12, 12]
     assert [len(images) for images in rest] == [4, 12, 12, 12, 4]
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(rest, whole[3:], strict=True))
-
-
-@pytest.mark.parametrize(("hw_load", "least"), [(None, 1), (0.0, 1), (1.0, 2), (0.65, 2)])
-@pytest.mark.parametrize("batch_size", [1, 13, 39])  # of 40 samples
-def test_a_batch_of_one_is_filled_where_engines_decode_and_delivered_as_one(
-    shards: list[Path], given: list[int], hw_load: float | None, least: int, batch_size: int
-) -> None:
-    """On a GPU with several engines, nvImageCodec 0.9 decodes a lone JPEG in another way than those of a batch."""
-    arguments: dict[str, Any] = {"preset": "cifar10", "last_batch": "partial", "decoder": {"hw_load": hw_load}}
-    with GPULoader(shards, batch_size, None, **arguments) as loader:
-        batches = [images for images, _ in loader]
-    sizes = [min(batch_size, 40 - first) for first in range(0, 40, batch_size)]
-    assert sizes[-1] == 1
-    assert given[: len(sizes)] == [max(size, least) for size in sizes]
-    assert [len(images) for images in batches] == sizes
-    with GPULoader(shards, 40, None, preset="cifar10") as loader:
-        [(whole, _)] = loader
-    assert torch.equal(torch.cat(batches), whole)
 
 
 @pytest.mark.parametrize(("device_id", "rows"), [(None, [1, 1, 3, 3, 4]), (GPU, [2, 2, 4, 3, 4])])

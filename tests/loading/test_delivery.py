@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import gc
-import json
 from pathlib import Path
-from threading import current_thread
 
-import numpy as np
-import pytest
 import torch
-from loaders import SAMPLES, SMALL, evaluation, loader
-from making import encoded, jpeg, picture, tar_by_command, write_shard
+from loaders import SAMPLES, evaluation, loader
+from making import jpeg, tar_by_command
 from packing import samples_of
 from running import draw, run_graph
 
-from gpuloader import Boxes, Decoder, Field, Mask
-from gpuloader.helpers.read_ahead import ReadAhead
-from gpuloader.loading.delivery import _deliver_field
-from gpuloader.loading.loader import run_of
-from gpuloader.loading.reader import Reader
-from gpuloader.loading.run import Run
-from gpuloader.plan import Cursor
+from gpuloader import Decoder
 
 
 def test_a_batch_is_images_and_labels(shards: list[Path]) -> None:
@@ -73,84 +63,11 @@ def test_the_pixels_are_those_of_the_sample_its_epoch_and_its_draws(shards: list
             assert torch.equal(batch["image"], expected[batch["index"]])
 
 
-@pytest.mark.parametrize("layout", ["nchw", "channels_last"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8"])
-def test_dtype_and_memory_format_are_the_recipes(shards: list[Path], dtype: str, layout: str) -> None:
-    overrides = {**SMALL, "dtype": dtype, "layout": layout, "Normalize": None}
-    with loader(shards, preset={"imagenet_train": overrides}) as batches:
-        images, _ = next(iter(batches))
-    assert images.shape == (8, 3, 32, 32)
-    assert images.dtype == getattr(torch, dtype)
-    assert images.is_contiguous(
-        memory_format=torch.channels_last if layout == "channels_last" else torch.contiguous_format
-    )
-
-
 def test_a_batch_stays_as_it_is_while_it_is_held(shards: list[Path]) -> None:
     with evaluation(shards, 4) as batches:
         held = [(images, images.clone()) for _ in range(3) for images, _ in batches]
     gc.collect()
     assert all(torch.equal(images, copy) for images, copy in held)
-
-
-def test_fields_come_beside_the_image(tmp_path: Path) -> None:
-    array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    file = tmp_path / "a.npy"
-    np.save(file, array)
-    sample = {
-        "jpg": jpeg(40, 40),
-        "json": b'{"a": [1]}',
-        "txt": "grüße".encode(),
-        "npy": file.read_bytes(),
-        "bin": b"\0\1",
-    }
-    tar = write_shard(tmp_path / "a.tar", [{"__key__": f"{i}", **sample} for i in range(2)])
-    with evaluation(tar, 2, label_from=None, output="dict", fields=("json", "txt", ".npy", "bin")) as batches:
-        batch = next(iter(batches))
-    assert batch["json"] == [{"a": [1]}] * 2
-    assert batch["txt"] == ["grüße"] * 2
-    assert batch["bin"] == [b"\0\1"] * 2
-    np.testing.assert_array_equal(batch["npy"][1], array)
-
-
-@pytest.mark.parametrize(
-    ("device", "size_bytes", "pinned"),
-    [("cuda", 65_537, True), ("cuda", 65_536, False), ("cuda", 0, False), ("cpu", 1_000_000, False)],
-)
-@pytest.mark.parametrize("kind", ["array", "tensor", "in a mapping", "sparse"])
-def test_what_is_large_goes_to_a_gpu_by_pinned_memory(
-    monkeypatch: pytest.MonkeyPatch, kind: str, device: str, size_bytes: int, pinned: bool
-) -> None:
-    """There is no GPU here: what is done with the tensor is noted."""
-    array, done = np.zeros(size_bytes, np.uint8), []
-    tensor = torch.from_numpy(array)
-    values = {"array": array, "tensor": tensor, "in a mapping": {"a": array}, "sparse": tensor.to_sparse()}
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: done.append("pinned") or tensor)
-    monkeypatch.setattr(torch.Tensor, "to", lambda _, to, non_blocking: done.append((to.type, non_blocking)))
-    _deliver_field(torch.device(device), "npy", values[kind])
-    assert done == ["pinned"] * (pinned and kind != "sparse") + [(device, True)]
-
-
-def test_large_targets_are_pinned_in_the_reading_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """There is no GPU here: what is pinned is noted."""
-    noted: list[tuple[str, int]] = []
-    thread_and_bytes = lambda tensor: (current_thread().name, tensor.nbytes)  # noqa: E731
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: noted.append(thread_and_bytes(tensor)) or tensor)
-    outline = {"segmentation": {"size": [8, 8], "counts": [0, 64]}, "bbox": [1, 1, 5, 5]}
-    document = json.dumps({"annotations": [outline] * 2}).encode()
-    tar = write_shard(tmp_path / "a.tar", [{"__key__": "0", "png": encoded(picture(8, 8), "PNG"), "json": document}])
-    fields = {"outlines": Mask("json:annotations"), "boxes": Boxes("json:annotations"), "text": Field("json")}
-    preset = {"transforms": [{"Resize": {"size": [200, 300]}}]}
-    with loader(tar, 1, preset=preset, label_from=None, output="dict", fields=fields) as batches:
-        run = run_of(batches)
-    for device, pinned in (("cpu", []), ("cuda", [("gpuloader-reader", 2 * 200 * 300)])):
-        monkeypatch.setattr(Run, "device", torch.device(device))
-        ahead = ReadAhead(Reader(run).calls(Cursor()), 0, "gpuloader-reader")
-        [outlines] = ahead.next().fields["outlines"][""]
-        ahead.close()
-        assert noted == pinned
-        assert isinstance(outlines.values, torch.Tensor if pinned else np.ndarray)
-        assert outlines.values.tolist() == [1] * 2 * 200 * 300
 
 
 def test_settings_of_the_decoder_reach_it_and_change_no_pixel(shards: list[Path]) -> None:
@@ -160,11 +77,3 @@ def test_settings_of_the_decoder_reach_it_and_change_no_pixel(shards: list[Path]
         torch.testing.assert_close(torch.cat([images for images, _ in batches]), expected, rtol=0, atol=0)
     with loader(shards, decoder=Decoder(region=False)) as batches:
         assert torch.equal(torch.cat([images for images, _ in batches]), expected)
-    with loader(shards, decoder=Misspelt()) as batches, pytest.raises(KeyError, match="hw_decoder_lode"):
-        next(iter(batches))  # DALI knows the others
-
-
-class Misspelt(Decoder):
-    """With an option that DALI does not know."""
-
-    dali_options = {"hw_decoder_lode": 0.375}  # type: ignore[assignment]  # noqa: RUF012

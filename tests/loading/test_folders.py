@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from loaders import CUT, evaluation, loader
+from loaders import CUT, assert_equal, evaluation, loader
 from making import SIZES, encoded, jpeg, picture, tar_of, write_tree
 from PIL import Image
 
-from gpuloader import BadImages, Field, GPULoader, Sampling, World
+from gpuloader import BadImages, Field, GPULoader, Sampling
 from gpuloader.errors import BadImageError, ShardChangedError
-from gpuloader.images.gate import admit
 from gpuloader.loading.loader import run_of
 from gpuloader.shards.shard_set import Arena
 
@@ -80,22 +78,6 @@ def three_epochs(loader: GPULoader) -> None:
         list(loader)
 
 
-def assert_equal(ours: Any, theirs: Any) -> None:  # noqa: ANN401
-    assert type(ours) is type(theirs)
-    if isinstance(ours, dict):
-        assert list(ours) == list(theirs)
-        for name in ours:
-            assert_equal(ours[name], theirs[name])
-    elif isinstance(ours, (list, tuple)):
-        assert len(ours) == len(theirs)
-        for each, other in zip(ours, theirs, strict=True):
-            assert_equal(each, other)
-    elif isinstance(ours, torch.Tensor):
-        assert torch.equal(ours, theirs)
-    else:
-        assert np.all(ours == theirs)
-
-
 def assert_equal_batches(ours: Iterable[Any], theirs: Iterable[Any]) -> None:
     ours, theirs = list(ours), list(theirs)
     assert len(ours) > 0
@@ -109,10 +91,8 @@ def assert_equal_batches(ours: Iterable[Any], theirs: Iterable[Any]) -> None:
     "kwargs",
     [
         {},
-        {"seed": 7, "shuffle": "full"},
         {"seed": 1, "shuffle": "block"},
         {"shuffle": False},
-        {"preset": {"imagenet_eval": {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}}},
         {"preset": {"imagenet_eval": {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}}, "label_from": "folder"},
         {"label_from": None, "last_batch": "partial", "batch_size": 5},
         {"label_from": "json:number", "batch_size": 5},
@@ -141,17 +121,6 @@ def test_fields_are_those_of_the_files_beside_the_image(tmp_path: Path) -> None:
         assert_equal(batch["mask"], [np_image(encoded(mask(int(Path(key).name)), "PNG")) for key in batch["key"]])
 
 
-def test_a_component_is_the_file(folder: Path) -> None:
-    with opened(folder) as ours:
-        shards = run_of(ours).shards
-        for sample in range(COUNT):
-            key = shards.index.key(sample)
-            for extension in ("jpg", "json"):
-                assert shards.read_component(sample, extension) == (folder / f"{key}.{extension}").read_bytes()
-            assert shards.read_component(sample, "txt") is None
-            assert shards.locate(sample) == (str(folder / f"{key}.jpg"), key, 0)
-
-
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_run_goes_on_from_the_folder_to_the_tar_and_back(folder: Path, tar: Path, step: int) -> None:
     with opened(folder, 5) as ours:
@@ -165,32 +134,6 @@ def test_a_run_goes_on_from_the_folder_to_the_tar_and_back(folder: Path, tar: Pa
         with opened(second, 5) as after:
             after.load_state_dict(json.loads(json.dumps(state)))
             assert_equal_batches(after, expected[step:])
-
-
-def test_four_ranks_share_the_folder_as_they_share_the_tar(folder: Path, tar: Path) -> None:
-    seen = []
-    for rank in range(4):
-        world = World(rank, 4)
-        with opened(folder, 3, world=world) as ours, opened(tar, 3, world=world) as theirs:
-            batches = list(ours)
-            assert_equal_batches(batches, theirs)
-            seen += [key for batch in batches for key in batch["key"]]
-    assert len(seen) == len(set(seen)) == COUNT
-
-
-def test_lists_and_mixtures_take_folders_beside_tars(folder: Path, tar: Path, tmp_path: Path) -> None:
-    other = write_tree(tmp_path / "other", files_of(first=100))
-    other_tar = tar_of(other, tmp_path / "other.tar")
-    sources: list[Callable[[Path, Path], Any]] = [
-        lambda one, two: [one, two],
-        lambda one, two: [other_tar, one],
-        lambda one, two: [{"tar": one, "weight": 2.0}, {"tar": two, "weight": 1.0}],
-        lambda one, two: [{"tar": one, "weight": 1.0}, {"tar": other_tar, "weight": 1.0}],
-    ]
-    for make in sources:
-        with opened(make(folder, other)) as ours, opened(make(tar, other_tar)) as theirs:
-            assert_equal_batches(ours, theirs)
-            assert ours.state_dict() == theirs.state_dict()
 
 
 # --- bad images
@@ -252,18 +195,14 @@ def replace_its_folder(file: Path) -> None:
 CHANGES: dict[str, Callable[[Path], object]] = {
     "written": lambda file: file.write_bytes(jpeg(30, 30, seed=99)),
     "cut": lambda file: os.truncate(file, file.stat().st_size // 2),
-    "empty": lambda file: file.write_bytes(b""),
-    "longer": lambda file: file.write_bytes(file.read_bytes() + b"\0"),
     "touched": lambda file: os.utime(file, ns=(1, 1)),
     "replaced": replace_by_another,
     "a link": become_another,
     "removed": Path.unlink,
     "renamed": lambda file: file.rename(file.with_suffix(".old")),
     "its folder a link to another": replace_its_folder,
-    "its folder renamed": lambda file: file.parent.rename(file.parent.with_name("other")),
     "a pipe": lambda file: (file.unlink(), os.mkfifo(file)),
     "a folder": lambda file: (file.unlink(), file.mkdir()),
-    "a broken link": lambda file: (file.unlink(), file.symlink_to("nowhere")),
     "a device": lambda file: (file.unlink(), file.symlink_to("/dev/zero")),
 }
 
@@ -316,55 +255,17 @@ def test_what_changes_no_file_is_no_error(photos: Path, change: Callable[[Path],
             assert_equal_batches(ours, expected)
 
 
-def test_a_file_that_is_overwritten_in_place_with_its_old_time_goes_through_the_gate_again(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[bytes] = []
-
-    def noting(image: np.ndarray[Any, Any], *recipe: Any) -> Any:  # noqa: ANN401
-        seen.append(image.tobytes())
-        return admit(image, *recipe)
-
-    monkeypatch.setattr("gpuloader.loading.reader.admit", noting)
+def test_a_file_that_is_overwritten_in_place_with_its_old_time_goes_through_the_gate_again(photos: Path) -> None:
     file = named(photos, 7)
     before, good = file.stat(), file.read_bytes()
-    cut = good[: len(good) // 2].ljust(len(good), b"\0")
     with evaluation(photos, 4, label_from="auto", shuffle=False) as ours:
         three_epochs(ours)
-        assert len(seen) == COUNT  # in the first epoch alone
         with run_of(ours).shards._lock:  # nothing is read ahead before it has its old time back
-            with file.open("r+b") as in_place:
-                in_place.write(cut)
+            with file.open("r+b") as in_place:  # a cut image, which the decoder takes for a gray one
+                in_place.write(good[: len(good) // 2].ljust(len(good), b"\0"))
             os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-        with pytest.raises(BadImageError) as caught:
+        with pytest.raises(BadImageError, match=str(file)):
             three_epochs(ours)
-        assert cut in seen
-        assert str(file) in str(caught.value)
-
-
-def test_what_was_overwritten_is_forgotten_also_if_another_file_is_an_error(photos: Path) -> None:
-    with opened(photos) as ours:
-        shards = run_of(ours).shards
-        first, second = (named(photos, number) for number in (5, 22))
-        keys = [shards.index.key(row) for row in range(COUNT)]
-        ids = np.array([keys.index(f"./{file.relative_to(photos).with_suffix('')}") for file in (first, second)])
-        shards.accepted.note(int(ids[0]), (10, 20))
-        before = first.stat()
-        first.write_bytes(first.read_bytes())
-        os.utime(first, ns=(before.st_atime_ns, before.st_mtime_ns))
-        os.utime(second, ns=(1, 1))
-        with pytest.raises(ShardChangedError):
-            shards.read_images(ids, Arena())
-        shards.read_images(ids[:1], Arena())
-        assert shards.accepted.of(ids[:1]).tolist() == [[0, 0]]
-
-
-def test_few_descriptors_are_enough(folder: Path, tar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuloader.shards.readers._MOST_OPEN_FILES", 3)
-    with opened(folder) as ours, opened(tar) as theirs:
-        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-        assert_equal_batches(ours, theirs)
-        assert len(os.listdir("/proc/self/fd")) <= before + 8  # noqa: PTH208
 
 
 def test_descriptors_are_closed_after_an_error(photos: Path) -> None:
@@ -376,10 +277,3 @@ def test_descriptors_are_closed_after_an_error(photos: Path) -> None:
             with pytest.raises(ShardChangedError):
                 shards.read_images(np.arange(COUNT), Arena())
         assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
-
-
-def test_an_image_is_its_file_with_all_its_bytes(folder: Path) -> None:
-    with opened(folder) as ours:
-        shards, order = run_of(ours).shards, np.random.default_rng(0).permutation(COUNT)
-        for sample, image in zip(order.tolist(), shards.read_images(order, Arena()), strict=True):
-            assert image.tobytes() == (folder / f"{shards.index.key(sample)}.jpg").read_bytes()

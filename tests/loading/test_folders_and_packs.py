@@ -127,34 +127,6 @@ def test_pictures_of_which_none_is_a_sample_are_named(tmp_path: Path) -> None:
         opened(root)
 
 
-def test_a_tree_of_odd_names_gives_the_batches_of_its_tar(tmp_path: Path) -> None:
-    names = [
-        "a-b/x",
-        "a/x",
-        "\ue000/x",
-        "a.b/x",
-        "A/\U0001f431",
-        f"{RAW}/{RAW}",
-        ".hidden/é",
-        "a/b/x",
-        "a/b-/x",
-        "a/line\nend",
-    ]
-    images = {f"{name}.{'JPG' if len(name) > 3 else 'jpg'}": jpeg(20, 30, seed=len(name)) for name in names}
-    root = write_tree(tmp_path / "photos", {**images, "a/x.json": b"{}", "a/x.CLS": b"1"})
-    tar = tar_of(root, tmp_path / "photos.tar")
-    for label_from in (None, "folder:top"):
-        with opened(root, label_from, seed=3) as ours, opened(tar, label_from, seed=3) as theirs:
-            for _ in range(2):
-                batches = list(ours)
-                for one, other in zip(batches, list(theirs), strict=True):
-                    assert one["key"] == other["key"]
-                    assert torch.equal(one["image"], other["image"])
-                    assert one.keys() == other.keys()
-                    assert one["label"] is other["label"] is None or torch.equal(one["label"], other["label"])
-            assert len(batches) == 4
-
-
 # --- packed shards
 
 

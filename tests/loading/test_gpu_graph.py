@@ -19,19 +19,14 @@ from nvidia.dali import ops
 from packing import samples_of
 from PIL import Image
 
-from gpuloader import BadImages, Compose, Decoder
+from gpuloader import BadImages, Compose
 from gpuloader.errors import BadImageError, DataError
-from gpuloader.loading.loader import run_of
-from gpuloader.loading.reader import Reader
 from gpuloader.pipelines import recipe_pipeline
-from gpuloader.plan import Cursor
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.program import Op
-from gpuloader.shards import Arena
 from gpuloader.transforms import (
     AugMix,
-    CenterCrop,
     ColorJitter,
     Pad,
     RandomCrop,
@@ -142,21 +137,6 @@ def test_pixels_depend_on_no_batch_and_not_on_how_a_region_is_decoded(
     assert same(epochs(shards, GPU, **options), epochs(shards, GPU))
 
 
-def test_every_state_gives_the_rest(shards: list[Path]) -> None:
-    states = []
-    with load_on(GPU, shards, batch_size=7, preset=SMALL) as loader:
-        batches = []
-        for batch in loader:
-            batches.append(batch)
-            states.append(loader.state_dict())
-        batches += list(loader)
-    for step, state in enumerate(states, start=1):
-        with load_on(GPU, shards, batch_size=7, preset=SMALL) as loader:
-            loader.load_state_dict(state)
-            rest = [batch for _ in range(2) for batch in loader]
-        assert same(rest, batches[step:])
-
-
 @pytest.mark.parametrize(("samples", "rows"), [(7, [[1, 1], [1, 1], [1, 2]]), (1, [[0], [0], [1]])])
 def test_ranks_may_have_fewer_samples_or_none(shards: list[Path], samples: int, rows: list[list[int]]) -> None:
     of_ranks = []
@@ -182,36 +162,6 @@ def test_bad_images_are_replaced_as_on_the_cpu_and_named(tmp_path: Path) -> None
     assert our_bad.keys() == their_bad.keys() == {2, 5, 11}
     with pytest.raises(BadImageError, match="000005"):
         epochs(tar, GPU, sampling={"subset": range(3, SAMPLES)}, shuffle="none")
-
-
-def test_a_bad_image_costs_few_pipelines(tmp_path: Path, built: list[object]) -> None:
-    """Of 20 in a batch: each image that is tried alone has a pipeline of its own, so all of them were many."""
-    tar = spoilt(tmp_path, {13: damaged_jpeg()}, count=160)
-    options: dict[str, Any] = {"preset": SMALL, "shuffle": "none", "on_error": BadImages(replace=True, max_share=0.1)}
-    with load_on(GPU, tar, 20, **options) as loader:
-        assert (~next(iter(loader))["valid"]).nonzero().tolist() == [[13]]
-    # That which failed; the image alone; a good one and the rest; the image as it is read again; a good one; the last.
-    assert len(built) == 6
-
-
-@pytest.mark.parametrize(
-    ("transform", "region", "tries"),
-    [
-        (RandomResizedCrop(32), False, 1),  # the decoder gets the same in each epoch
-        (CenterCrop(32), True, 1),
-        (RandomResizedCrop(32), True, 3),  # another window in each epoch, which may be without the damage
-    ],
-)
-def test_a_bad_image_is_tried_again_only_where_the_decoder_gets_something_else(
-    tmp_path: Path, built: list[object], transform: Transform, region: bool, tries: int
-) -> None:
-    tar = spoilt(tmp_path, {13: damaged_jpeg()}, count=20)
-    on_error = BadImages(replace=True, max_share=0.1)
-    with load_on(GPU, tar, 20, preset=Recipe([transform]), decoder=Decoder(region=region), on_error=on_error) as loader:
-        reader = Reader(run_of(loader), suspects=[13])
-        bad = [reader.read(Cursor(epoch), Arena()).bad for epoch in range(3)]
-    assert bad == 3 * [{13: "DALI's decoder fails on it"}]
-    assert len(built) == 2 * tries  # of the image, and of a good one before it is blamed
 
 
 def test_a_recipe_run_by_itself_gives_the_loaders_pixels_and_names_bad_images(shards: list[Path]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from itertools import chain, count, repeat
+from itertools import chain, count
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
 import pytest
 
-from gpuloader import Field, GPULoader, MixedLoader, World
+from gpuloader import Field, GPULoader, MixedLoader
 from gpuloader.errors import DataError, LoaderError
 
 SAID = "two threads are in this loader at once: give each thread its own loader, or use a lock"
@@ -90,16 +90,6 @@ def test_threads_that_take_turns_are_welcome(shards: list[Path], make: Callable[
         assert sorted(threads.map(one, range(len(whole)))) == whole
 
 
-def test_an_interrupt_between_entering_and_leaving_leaves_nothing_locked(shards: list[Path]) -> None:
-    with single(shards) as loader, ThreadPoolExecutor(1) as other:
-        epoch = iter(loader)
-        loader._progress.enter()  # and never left
-        with pytest.raises(LoaderError, match=SAID):
-            other.submit(next, epoch).result()
-        assert keys(next(epoch)) == ("000000", "000001")  # the thread that was interrupted goes on
-        assert keys(other.submit(next, epoch).result()) == ("000002", "000003")
-
-
 # --- what a user's code raises in the reading thread
 
 
@@ -162,14 +152,3 @@ def test_a_stop_iteration_of_a_users_code_does_not_end_the_epoch(
 ) -> None:
     with single(shards, **settings(StopIteration())) as loader, pytest.raises(kind, match=says):
         list(loader)
-
-
-def test_nor_does_one_in_the_thread_of_the_loop(shards: list[Path]) -> None:
-    world = World(rank=2, world_size=3)  # it has no sample in the last of these steps
-    order = raising(StopIteration(), at=3)
-    settings: Any = {**SETTINGS, "shuffle": lambda epoch: order(range(1))}
-    with (
-        GPULoader(shards, 1, None, last_batch="partial", world=world, **settings) as loader,
-        pytest.raises(RuntimeError, match="StopIteration, raised in function"),
-    ):
-        list(chain(*repeat(loader, 9)))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from loaders import CUT, SAMPLES, evaluation, indices, loader, spoilt
-from making import SIZES, damaged_jpeg, jpeg, write_decoded, write_shard
+from loaders import CUT, SAMPLES, assert_equal, evaluation, indices, spoilt
+from making import damaged_jpeg, jpeg, write_shard
 from scenes import EVAL as SCENES_EVAL
 from scenes import loader as loader_of_scenes
 from scenes import shard as shard_of_scenes
 
-from gpuloader import BadImages, Compose, GPULoader, MixedLoader, World
-from gpuloader.errors import ConfigError, TooManyBadImagesError
+from gpuloader import BadImages, Compose, GPULoader, World
+from gpuloader.errors import ConfigError
 from gpuloader.transforms import CenterCrop, Resize, View
 
 SKIP = BadImages(skip=True, max_share=1)
@@ -29,16 +28,6 @@ GOOD = [sample for sample in range(SAMPLES) if sample not in BAD]
 @pytest.fixture(scope="module")
 def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return spoilt(tmp_path_factory.mktemp("spoilt"), BAD)
-
-
-def test_an_accuracy_counts_each_good_sample_once_and_no_other(tmp_path: Path) -> None:
-    tar = spoilt(tmp_path, dict.fromkeys((1, 4, 6, 9, 12), CUT), count=14)
-    with evaluation(tar, 4, on_error=SKIP) as batches:
-        labels = [label for _, labels in batches for label in labels.tolist()]
-        assert labels == [0, 2, 3, 5, 7, 8, 0, 1, 3]  # 9 of 14; with "replace", 14 would be counted
-        assert len(batches) == 4
-        assert batches.stats().samples == 9
-        assert sorted(batches.stats().bad) == [1, 4, 6, 9, 12]
 
 
 def test_steps_stay_and_a_batch_may_be_short_or_empty(tar: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -69,19 +58,6 @@ def test_padding_is_left_out_so_each_good_sample_comes_once_over_all_ranks(
 
 def flat(batches: GPULoader[Any]) -> list[int]:
     return list(chain(*indices(batches)))
-
-
-def same(one: Any, other: Any) -> None:  # noqa: ANN401
-    """Checks that two entries of batches are equal."""
-    assert type(one) is type(other)
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, Sequence) and not isinstance(one, str):
-        assert len(one) == len(other)
-        for each in zip(one, other, strict=True):
-            same(*each)
-    else:
-        assert one == other
 
 
 def rows_of(entry: Any, rows: list[int], views: int) -> Any:  # noqa: ANN401
@@ -128,9 +104,9 @@ def test_all_entries_are_those_of_the_other_rows(tar: Path, options: dict[str, A
                 assert one[name] == []
             elif "pixel_mask" in one and name in ("image", "pixel_mask"):  # padded to the largest of its own batch
                 height, width = one["size"].max(0).values.tolist() if rows else (0, 0)
-                same(one[name][..., :height, :width], other[name][rows][..., :height, :width])
+                assert_equal(one[name][..., :height, :width], other[name][rows][..., :height, :width])
             else:
-                same(one[name], rows_of(other[name], rows, views))
+                assert_equal(one[name], rows_of(other[name], rows, views))
 
 
 def test_targets_and_fields_are_those_of_the_other_rows(tmp_path: Path) -> None:
@@ -145,7 +121,7 @@ def test_targets_and_fields_are_those_of_the_other_rows(tmp_path: Path) -> None:
             for one, other in zip(short, whole, strict=True):
                 rows = [row for row, valid in enumerate(other["valid"].tolist()) if valid]
                 for name in one:
-                    same(one[name], rows_of(other[name], rows, 1))
+                    assert_equal(one[name], rows_of(other[name], rows, 1))
             assert sorted(short.stats().bad) == [2, 5, 8, 9, 10, 11]
 
 
@@ -180,31 +156,6 @@ def test_a_label_of_a_sample_that_is_left_out_is_not_read(tmp_path: Path) -> Non
         assert [labels.tolist() for _, labels in batches] == [[0, 2, 3], [4, 5]]
 
 
-def test_data_of_bad_images_alone_gives_empty_batches(tmp_path: Path) -> None:
-    tar = spoilt(tmp_path, dict.fromkeys(range(SAMPLES), CUT))
-    with evaluation(tar, 16, on_error=SKIP) as batches:
-        assert [(images.shape, labels.tolist()) for images, labels in batches] == [((0, 3, 32, 32), [])] * 3
-        assert len(batches.stats().bad) == SAMPLES
-
-
-def test_more_than_the_allowed_share_ends_the_run_as_with_replacements(tar: Path) -> None:
-    with (
-        evaluation(tar, 8, on_error=BadImages(skip=True, max_share=0.1)) as batches,
-        pytest.raises(TooManyBadImagesError, match=r"more than BadImages\(max_share=0.1\) allows"),
-    ):
-        list(batches)
-
-
-def test_arrays_are_left_out_in_the_same_way(tmp_path: Path) -> None:
-    tar = spoilt(tmp_path, {})
-    (tmp_path / "arrays").mkdir()
-    [arrays] = write_decoded(tmp_path / "arrays", [tar])
-    pixels = [height * width for height, width in SIZES]
-    recipe = Compose([Resize(36), CenterCrop(32)], max_pixels=max(pixels) - 1)  # the largest arrays are bad
-    with GPULoader(arrays, 8, "cpu", preset=recipe, on_error=SKIP, output="dict") as batches:
-        assert flat(batches) == [i for i in range(SAMPLES) if pixels[i % len(SIZES)] < max(pixels)]
-
-
 def test_known_bad_images_are_left_out_without_being_read(tar: Path, tmp_path: Path) -> None:
     with evaluation(tar, 8, on_error=SKIP) as first:
         expected = [labels.tolist() for _, labels in first]
@@ -234,39 +185,18 @@ def test_a_state_counts_places_and_does_not_depend_on_what_is_left_out(tar: Path
     assert sorted(rest) == list(chain(*expected[2:]))
 
 
-def test_training_may_leave_them_out_too(tar: Path) -> None:
-    with loader(tar, 8, on_error=SKIP, output="dict") as batches:
-        assert sorted(flat(batches)) == GOOD
-
-
-def test_a_mixed_loader_has_its_turns_and_the_short_batches(tar: Path, tmp_path: Path) -> None:
-    other = spoilt(tmp_path, {0: CUT}, count=8)
-    with MixedLoader(
-        {"a": evaluation(tar, 8, on_error=SKIP), "b": evaluation(other, 4, on_error=SKIP)}, "sequential"
-    ) as m:
-        counted = [(name, len(labels)) for name, (_, labels) in m]
-        assert counted == [("a", 6), ("a", 8), ("a", 0), ("a", 8), ("a", 7), ("b", 3), ("b", 4)]
-        assert len(m) == 7
-
-
-REFUSED = (
-    r"this recipe draws no random numbers, so it is for evaluation, where replacements of bad images would count as "
-    r'samples: use on_error="skip" or BadImages\(skip=True\), which leave bad images and padding out of the batches; '
-    r'or output="dict", and count only where batch\["valid"\]'
-)
+REFUSED = "this recipe draws no random numbers, so it is for evaluation, where replacements of bad images would count"
 
 
 @pytest.mark.parametrize(
     ("options", "refused"),
     [
         ({"on_error": "replace"}, r'on_error="replace": '),
-        ({"on_error": {"replace": True}}, r'on_error="replace": '),
         ({"on_error": "replace", "output": {"image": "pixel_values", "label": "labels"}}, r'on_error="replace": '),
         ({"on_error": {"known": "bad.jsonl"}}, r"BadImages\(known=\.\.\.\): "),  # these would be replaced, too
         ({"on_error": {"known": "bad.jsonl", "skip": True}}, None),
         ({"on_error": "replace", "output": "dict"}, None),
         ({"on_error": "replace", "output": {"image": "x", "valid": "real"}}, None),
-        ({"on_error": "skip"}, None),
         ({"on_error": "raise"}, None),
         ({"on_error": "replace", "preset": "cifar10"}, None),  # for training
     ],
@@ -281,7 +211,7 @@ def test_an_evaluation_that_would_count_replacements_is_refused(
     if refused is None:
         GPULoader(shards, 8, "cpu", **given).close()
     else:
-        with pytest.raises(ConfigError, match=f"^{refused}{REFUSED}$"):
+        with pytest.raises(ConfigError, match=f"^{refused}{REFUSED}"):
             GPULoader(shards, 8, "cpu", **given)
 
 

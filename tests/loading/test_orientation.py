@@ -17,14 +17,10 @@ from oracle import transforms
 from PIL import Image, ImageOps
 
 from gpuloader import BadImages, Compose, GPULoader, World
-from gpuloader.errors import StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.reader import Reader
-from gpuloader.loading.run import Run
-from gpuloader.plan import Cursor, Plan, all_samples
-from gpuloader.recipe import Drawn
-from gpuloader.shards import Arena, ShardSet
-from gpuloader.shards.index import Index
+from gpuloader.plan import Cursor
+from gpuloader.shards import Arena
 from gpuloader.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, View
 
 v2 = transforms.v2
@@ -155,13 +151,6 @@ def test_seekable_pictures_are_cut_to_the_part_that_the_upright_window_shows(
         assert largest_difference(found[sample], views) <= 1
 
 
-def test_a_state_goes_on_only_with_the_orientation_that_it_was_saved_with(turned: Path) -> None:
-    with loading(turned, preset=Compose(EVAL, **TURNED)) as loader:
-        state = loader.state_dict()
-    with loading(turned, preset=Compose(EVAL, dtype="uint8")) as loader, pytest.raises(StateError, match="orientation"):
-        loader.load_state_dict(state)
-
-
 @pytest.mark.parametrize("bad", [b"no image", damaged_jpeg()], ids=["refused", "undecodable"])
 def test_a_replacement_is_turned_as_its_own_orientation_says(
     turned: Path, plain: Path, tmp_path: Path, bad: bytes
@@ -180,22 +169,6 @@ def test_a_replacement_is_turned_as_its_own_orientation_says(
     assert largest_difference([delivered[0]], [delivered[1]]) <= 1
 
 
-def test_a_suspect_is_tried_in_the_window_that_would_be_delivered(
-    turned: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[np.ndarray] = []
-
-    def note(_recipe: Any, _decoder: Any, _device: Any, _files: Any, drawn: Drawn) -> dict[int, str]:  # noqa: ANN401
-        tried.append(drawn.region)
-        return {}
-
-    monkeypatch.setattr("gpuloader.loading.reader.find_bad_rows", note)
-    plan = Plan(all_samples(len(FILES), "none"), len(FILES))
-    run = Run(plan, ShardSet.open([turned]), Compose(TRAIN, **TURNED), None)
-    batch = Reader(run, suspects=range(len(FILES))).read(Cursor(0, 0), Arena())
-    np.testing.assert_array_equal(np.concatenate(tried), batch.drawn.region)
-
-
 def test_compose_turns_files_and_pillows_images_and_leaves_arrays(turned: Path) -> None:
     recipe = Compose(EVAL, **TURNED)
     files = [data for _, data in FILES]
@@ -212,14 +185,3 @@ def test_arrays_in_shards_have_no_orientation(tmp_path: Path) -> None:
         found = by_sample(loader)
     for sample, (_, data) in enumerate(FILES[:9]):
         assert largest_difference(found[sample], [BY_TORCHVISION(upright(data))]) <= 1
-
-
-@pytest.mark.parametrize(("orientation", "asked"), [("off", False), ("apply", True)])
-def test_orientations_are_only_read_for_recipes_that_apply_them(
-    turned: Path, monkeypatch: pytest.MonkeyPatch, orientation: str, asked: bool
-) -> None:
-    names, at = set(), Index.at
-    monkeypatch.setattr(Index, "at", lambda index, name, rows: names.add(name) or at(index, name, rows))
-    with loading(turned, preset=Compose(EVAL, dtype="uint8", orientation=orientation)) as loader:
-        next(iter(loader))
-    assert ("orientation" in names) == asked

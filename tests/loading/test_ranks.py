@@ -6,9 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import torch
-from loaders import SAMPLES, evaluation, indices, loader
-from making import write_samples
+from loaders import SAMPLES, evaluation, loader
 from warm import Program
 
 from gpuloader import Decoder, World
@@ -34,35 +32,6 @@ def test_every_sample_exactly_once_in_an_epoch_over_all_ranks(
     assert steps == {(-(-SAMPLES // (3 * world_size)),) * 2}
 
 
-def test_two_steps_share_what_is_too_little_for_the_last_one(shards: list[Path]) -> None:
-    with evaluation(shards, 13, world=World(0, 3)) as batches:  # 40 = 39 + 1
-        for _ in range(2):
-            assert [len(images) for images, _ in batches] == [7, 6]
-    with evaluation(shards, 13, world=World(2, 3)) as batches:
-        assert [images.shape for images, _ in batches] == [(7, 3, 32, 32), (7, 3, 32, 32)]
-
-
-@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 4), (2, 7), (3, 13), (4, 5), (20, 1)])
-def test_a_state_between_these_two_steps_is_resumed_on_any_world(
-    shards: list[Path], ranks: int, batch_size: int
-) -> None:
-    delivered = []
-    for rank in range(3):
-        with evaluation(shards, 13, world=World(rank, 3), output="dict") as batches:
-            delivered += next(iter(batches))["index"].tolist()
-            state = batches.state_dict()
-    assert (delivered, state["delivered"]) == (list(range(21)), 21)
-    for rank in range(ranks):
-        with evaluation(shards, batch_size, world=World(rank, ranks), output="dict") as batches:
-            batches.load_state_dict(state)
-            rest = list(batches)
-            assert len(rest) == -(-19 // (ranks * batch_size))
-            delivered += [sample for batch in rest for sample in batch["index"].tolist()]
-            # The epoch after it begins as always: only a place in an epoch was resumed.
-            assert len(next(iter(batches))["index"]) > 0
-    assert sorted(delivered) == list(range(SAMPLES))
-
-
 def test_a_rank_without_a_sample_left_gets_an_empty_batch(shards: list[Path]) -> None:
     with evaluation(shards, 1, world=World(0, 39)) as batches:  # 40 = 39 + 1
         for _ in range(2):
@@ -79,14 +48,10 @@ SECOND_HINT = ", or batch_size=2 or more"
     [
         (1, World(0, 39), None, SECOND_HINT),
         (1, World(0, 41), None, ""),  # fewer samples than ranks: a larger batch does not help
-        (9, World(0, 41), None, ""),
         (1, World(1, 39), None, None),  # another rank
         (1, World(0, 40), None, None),
         (1, World(0, 39), "equal", None),
-        (1, World(0, 39), "pad", None),
         (2, World(0, 39), None, None),
-        (13, World(0, 3), None, None),
-        (16, World(0, 1), None, None),
     ],
 )
 def test_rank_0_says_so_when_the_loader_is_made(
@@ -105,37 +70,12 @@ def test_rank_0_says_so_when_the_loader_is_made(
     assert [record.getMessage() for record in caplog.records] == ([] if hint is None else [expected])
 
 
-def test_equal_fills_the_last_step_only_until_all_ranks_have_as_many(shards: list[Path]) -> None:
-    for rank, (ids, valid) in enumerate([([39], [True]), ([0], [False]), ([1], [False])]):
-        with evaluation(shards, 13, world=World(rank, 3), last_batch="equal", output="dict") as batches:
-            first, last = batches
-            assert len(first["index"]) == 13
-            assert (last["index"].tolist(), last["valid"].tolist()) == (ids, valid)
-            assert torch.equal(last["label"], last["index"] % 10)
-
-
 @pytest.mark.parametrize("last_batch", ["partial", "equal"])
 def test_what_needs_whole_batches_takes_no_other(shards: list[Path], last_batch: str) -> None:
     with pytest.raises(ConfigError, match=f'last_batch="{last_batch}" would separate neighbours'):
         loader(shards, 8, preset="resnet50_v2", last_batch=last_batch)
     with pytest.raises(ConfigError, match=f'last_batch="{last_batch}" and buckets cannot be combined'):
         loader(shards, 8, sampling={"buckets": [(32, 32)]}, last_batch=last_batch)
-
-
-def test_a_rank_that_never_gets_a_sample_gets_its_empty_batches(shards: list[Path], tmp_path: Path) -> None:
-    five = write_samples(tmp_path, 5, shards=1)
-    with evaluation(five, 1, world=World(0, 8)) as batches:
-        for _ in range(3):
-            assert [images.shape for images, _ in batches] == [(0, 3, 32, 32)]
-
-
-def test_the_ranks_come_from_torchruns_environment(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    with evaluation(shards, output="dict") as batches:
-        assert (batches.world.rank, batches.world.world_size, batches.world.local_rank) == (1, 2, 1)
-        assert indices(batches)[0] == list(range(8, 16))
 
 
 @pytest.mark.parametrize("processes", [1, 2, 1000])

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from making import encoded, jpeg, picture, write_samples, write_shard
 
-from gpuloader.errors import BadImageError, ShardChangedError
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Admitted
 from gpuloader.images.png import trimmed
 from gpuloader.loading.options import BadImages
 from gpuloader.loading.reader import EncodedBatch, Reader
 from gpuloader.loading.run import Run
-from gpuloader.plan import Cursor, Draws, Plan, Stream, all_samples
-from gpuloader.recipe import Drawn, Recipe, load_preset
+from gpuloader.plan import Cursor, Draws, Plan, all_samples
+from gpuloader.recipe import Drawn, load_preset
 from gpuloader.shards import Arena, EncodedImage, ShardSet, make_labels
 
 SAMPLES = 24
@@ -73,59 +72,12 @@ def test_an_image_is_bad_in_the_epochs_whose_window_shows_the_damage(tmp_path: P
 
 
 @pytest.mark.usefixtures("damaged")
-def test_a_replacement_that_shows_damage_in_that_place_is_passed_over(tmp_path: Path) -> None:
-    epoch = next(epoch for epoch in range(100) if shows_in(epoch, sample=5))
-    everyone = range(SAMPLES)
-    uniform = Draws(0, epoch, np.array([5])).uniform(Stream.REPLACEMENT, 100)[0]
-    first = int(uniform[0] * SAMPLES)
-    [one] = read(tmp_path, epoch, bad_images=REPLACED, suspects=[5])
-    assert one.ids[5] == first
-    # All images have one size here, so what shows in one's place shows in every replacement's too.
-    with pytest.raises(Exception, match="and so are the 100 samples drawn to replace it"):
-        read(tmp_path, epoch, bad_images=REPLACED, suspects=everyone)
-
-
-@pytest.mark.usefixtures("damaged")
 def test_how_the_epoch_is_split_does_not_say_which_images_are_bad(tmp_path: Path) -> None:
     for epoch in range(3):
         parts = read(tmp_path, epoch, batch_size=5, bad_images=REPLACED, suspects=[2, 5, 11])
         [whole] = read(tmp_path, epoch, bad_images=REPLACED, suspects=[2, 5, 11])
         assert np.array_equal(np.concatenate([part.ids for part in parts]), whole.ids)
         assert np.array_equal(np.concatenate([part.valid for part in parts]), whole.valid)
-
-
-def test_a_known_bad_image_is_replaced_whatever_it_is_and_not_reported_again(tmp_path: Path) -> None:
-    [batch] = read(tmp_path, 0, known_bad={7: "listed"})
-    assert batch.bad == {}
-    assert np.flatnonzero(~batch.valid).tolist() == [7]
-    assert batch.ids[7] != 7
-
-
-@pytest.mark.usefixtures("damaged")
-def test_where_bad_images_are_errors_the_damaged_one_is_named(tmp_path: Path) -> None:
-    epoch = next(epoch for epoch in range(100) if shows_in(epoch, sample=5))
-    with pytest.raises(BadImageError, match="damaged") as caught:
-        read(tmp_path, epoch, suspects=[5])
-    assert caught.value.key == "000005"
-
-
-@pytest.mark.parametrize("suspects", [[], [5]])
-@pytest.mark.parametrize("batch", ["dense", "list", {"pad": 8}], ids=str)
-def test_each_sample_is_drawn_once(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    batch: Any,  # noqa: ANN401
-    suspects: list[int],
-) -> None:
-    rows, draw = [], Recipe.draw
-    monkeypatch.setattr(Recipe, "draw", lambda *given: rows.append(len(given[2])) or draw(*given))
-    shards = ShardSet.open(write_samples(tmp_path, SAMPLES, sizes=[(64, 64)]))
-    run = Run(Plan(all_samples(SAMPLES, "none"), 8), shards, load_preset(PRESET, {"batch": batch}))
-    reader = Reader(run, suspects)
-    rows.clear()
-    for place in range(0, SAMPLES, 8):
-        reader.read(Cursor(0, place), Arena())
-    assert [count for count in rows if count > 1] == [8, 8, 8]  # apart from the good JPEG that is tried
 
 
 IMAGES = {
@@ -176,14 +128,3 @@ def test_an_image_that_the_gate_accepted_from_a_disk_does_not_go_through_it_agai
     assert seen[0] == set(IMAGES)
     assert seen[1] == set(again)
     assert seen[2] == seen[1] | {"good"}
-
-
-def test_what_the_gate_accepted_is_not_accepted_once_its_shard_has_changed(tmp_path: Path) -> None:
-    [path] = write_samples(tmp_path, 4, shards=1)
-    shards = ShardSet.open([path])
-    reader = Reader(Run(Plan(all_samples(4, "none"), 4), shards, PRESET, make_labels(shards, "cls")))
-    reader.read(Cursor(), Arena())
-    content = path.read_bytes()
-    path.write_bytes(content.replace(b"\xff\xd8", b"\0\0"))
-    with pytest.raises(ShardChangedError, match=path.name):
-        reader.read(Cursor(), Arena())

@@ -17,42 +17,27 @@ from making import jpeg, write_shard
 from gpuloader import Decoder, GPULoader, World
 from gpuloader.errors import (
     ConfigError,
-    DeviceError,
     LabelError,
-    NoSamplesError,
     PresetError,
     ShardChangedError,
-    ShardNotFoundError,
-    TarError,
 )
 
 
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
-        ({"device_id": 0}, DeviceError, "device_id=0 but there is no CUDA device; use device_id=None for the CPU"),
         ({"batch_size": 41}, ConfigError, "40 samples are fewer than one step of .* batch_size 41"),
-        ({"batch_size": 0}, ConfigError, "batch_size=0: allowed is an integer of at least 1"),
         ({"preset": "imagenet_trian"}, PresetError, r"no preset is called 'imagenet_trian' \(did you mean"),
         ({"output": "list"}, ConfigError, 'output=\'list\': allowed are "tuple", "dict" and a mapping'),
         ({"output": {"image": "x", "label": "x"}}, ConfigError, "gives two entries the same name"),
-        (
-            {"sampling": {"steps_per_epoch": "3"}},
-            ConfigError,
-            "steps_per_epoch`: found '3': input should be a valid int",
-        ),
-        ({"tar": None}, ConfigError, "tar=None: allowed is a path"),
         ({"tar": ["a.tar", 3]}, ConfigError, "allowed is a path, a URL, a folder, a pattern, or a list of these"),
         ({"fields": 3, "output": "dict"}, ConfigError, "fields=3: give a list of extensions"),
         ({"fields": ["json"], "output": "tuple"}, ConfigError, 'with output="dict" only: leave output out'),
-        ({"fields": ["key"], "output": "dict"}, ConfigError, "key is already the name of another entry"),
     ],
 )
 def test_an_argument_that_cannot_be_meant_is_refused(
     shards: list[Path], kwargs: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    if torch.cuda.is_available() and error is DeviceError:
-        pytest.skip("there is a GPU")
     with pytest.raises(error, match=message):
         GPULoader(**{"tar": shards, "batch_size": 8, "device_id": None, **kwargs})
 
@@ -61,23 +46,6 @@ def test_numpys_integers_are_integers(shards: list[Path]) -> None:
     with loader(shards, np.int64(8), seed=np.uint64(2**63), world=World(np.int32(0), np.int32(2))) as batches:
         next(iter(batches))
         assert json.loads(json.dumps(batches.state_dict()))["seed"] == 2**63
-
-
-def test_missing_empty_and_broken_shards_say_what_to_do(tmp_path: Path, shards: list[Path]) -> None:
-    with pytest.raises(ShardNotFoundError, match=r"no such file.*similar names are train-0000.tar"):
-        loader(shards[0].with_name("train-000.tar"))
-    with pytest.raises(ShardNotFoundError, match="no file matches"):
-        loader(str(tmp_path / "*.tar"))
-    no_image = write_shard(tmp_path / "text.tar", [{"__key__": "a", "txt": b"hello"}])
-    with pytest.raises(NoSamplesError, match=r"no images in .*text.tar: a sample needs a member named KEY.EXT"):
-        loader(no_image)
-    no_label = write_shard(tmp_path / "unlabelled.tar", [{"__key__": "a", "jpg": jpeg(40, 40)}])
-    with pytest.raises(LabelError, match=r"1 of 1 samples lack a label.*'a' in .*unlabelled.tar.*None \(images only\)"):
-        loader(no_label)
-    broken = tmp_path / "broken.tar"
-    broken.write_bytes(shards[0].read_bytes()[:6000])
-    with pytest.raises(TarError, match=r"broken.tar: truncated.* at byte"):
-        loader(broken)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import pickle
 import tarfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +85,7 @@ def test_sources_are_their_shards_in_order_with_their_weights(shards: list[Path]
         ([{"tar": "a.tar"}, "b.tar"], "found 'b.tar' among several sources"),
         *(
             ([{"tar": "a.tar", "weight": weight}], r"tar: weight=.* of a.tar: allowed is a number above 0")
-            for weight in (0, -1, "2", True, None, float("nan"), float("inf"))
+            for weight in (0, "2", True, None, float("nan"))
         ),
     ],
 )
@@ -122,16 +120,13 @@ def test_a_source_without_samples_is_named(shards: list[Path], tmp_path: Path) -
         (range(5, 8), [5, 6, 7]),
         (np.array([2, 1], np.uint8), [2, 1]),
         (torch.tensor([7, 9]), [7, 9]),
-        (slice(35, None), list(range(35, 40))),
         (slice(None, None, -13), [39, 26, 13, 0]),
         (slice(None, 1000), list(range(40))),
         (odd_labels, list(range(1, 40, 2))),
         (lambda columns: (columns["shard"] == 1) & (columns["height"] > 70), [21, 26, 31, 36]),
         (lambda columns: torch.tensor(columns["width"]) == 97, list(range(3, 40, 5))),
         (["000003", "000001", "000039"], [3, 1, 39]),
-        (np.array(["000007", "000005"], object), [7, 5]),
         ("00001*", list(range(10, 20))),
-        ("0000?0", [0, 10, 20, 30]),
         ("000038", [38]),  # a pattern may be a key
         ("*", list(range(40))),
     ],
@@ -146,18 +141,12 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
     ("subset", "message"),
     [
         ([], "subset: it selects none of 40 samples"),
-        (lambda columns: columns["label"] > 9, "subset: it selects none of 40 samples"),
         ([40], "subset: ids from 40 to 40: allowed is 0 to 39"),
-        ([-1, 3], "subset: ids from -1 to 3: allowed is 0 to 39"),
         ([3, 4, 3], "subset: some samples occur twice: name each once, and use Sampling"),
         ([True] * 40, r"found bool of shape \(40,\).*np.flatnonzero turns bools into ids"),
-        ([1, "000002"], r"found <U21 of shape \(2,\): allowed are sample ids \(n,\), keys, a file or a pattern of"),
         ("cat/*", "subset: no key matches 'cat/\\*'; a string is a pattern .* first here are '000000', '000001',"),
         (["000001", "a", "b", "c", "d"], r"subset: the data lacks 4 of 5 keys: 'a', 'b', 'c' \.\.\.\. A key is the"),
-        (["000001.jpg"], "the data lacks 1 of 1 key: '000001.jpg'. .* the first here are '000000', '000001'"),
-        (["000001", "000001"], "subset: some samples occur twice"),
         (Path("nowhere/keys"), r"subset: nowhere/keys cannot be read \(No such file or directory\): it should be a"),
-        ("nowhere.txt", r"subset: nowhere\.txt cannot be read .* a string that does not end in \.txt is a pattern"),
         (lambda columns: columns["lable"] == 3, r"no column 'lable' \(did you mean label\?\): allowed are label,"),
         ([[1], [2, 3]], "subset: numpy cannot make an array of it"),
         (lambda columns: [1, 2], r"subset: the function gave int64 of shape \(2,\): allowed is bool \(40,\)"),
@@ -166,19 +155,6 @@ def test_a_subset_is_the_samples_that_it_names(shards: list[Path], subset: Any, 
 def test_a_subset_that_cannot_be_meant_is_refused(shards: list[Path], subset: Any, message: str) -> None:  # noqa: ANN401
     with pytest.raises(ConfigError, match=message):
         loader(shards, 1, sampling=Sampling(subset=subset))
-
-
-def test_choosing_for_long_says_so(
-    shards: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("gpuloader.helpers.progress._SILENT_SECONDS", 0.05)
-
-    def choose(columns: dict[str, np.ndarray]) -> np.ndarray:
-        time.sleep(0.2)
-        return odd_labels(columns)
-
-    assert sampling(shards, sampling=Sampling(subset=choose)).size == SAMPLES // 2
-    assert "the samples, their labels and their order are prepared" in caplog.messages
 
 
 def test_an_error_of_a_function_of_yours_is_yours(shards: list[Path]) -> None:
@@ -256,7 +232,6 @@ def test_a_function_of_the_columns_sees_what_the_index_knows(shards: list[Path])
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"sampling": {"weights": np.arange(SAMPLES)}}, list(range(40))),
         ({"sampling": {"weights": list(range(SAMPLES)), "subset": [5, 2]}}, [5, 2]),
         ({"sampling": {"weights": {label: label / 2 for label in range(10)}}}, [i % 10 / 2 for i in range(40)]),
         (
@@ -292,9 +267,7 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
     ("given", "message"),
     [
         ({"sampling": {"weights": [1, 2]}}, r"weights of shape \(2,\): allowed is one for each sample of the data,"),
-        ({"sampling": {"weights": [0] * 40}}, "weights from 0.0 to 0.0: allowed are finite numbers of at least 0,"),
         ({"sampling": {"weights": [*[1] * 39, -1]}}, "from -1.0 to 1.0: allowed are finite numbers"),
-        ({"sampling": {"weights": [*[1] * 39, float("inf")]}}, "from 1.0 to inf: allowed are finite numbers"),
         ({"sampling": {"weights": ["many"] * 40}}, "weights: numpy cannot make an array of it: could not convert"),
         ({"sampling": {"weights": dict.fromkeys(range(9), 1)}}, r"no weight for the labels 9: give one for each"),
         ({"sampling": {"weights": dict.fromkeys("0123456789", 1)}}, "the names of the classes are not known: give"),
@@ -303,14 +276,6 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
         (
             {"sampling": {"weights": HALVES}, "shuffle": rolled},
             "Sampling\\(weights=...\\) and shuffle=<function rolled",
-        ),
-        (
-            {"sampling": {"weights": HALVES}, "shuffle": "none"},
-            "and shuffle='none' cannot be combined: the weights draw",
-        ),
-        (
-            {"sampling": {"weights": HALVES}, "shuffle": "full"},
-            "and shuffle='full' cannot be combined: the weights draw",
         ),
         ({"sampling": {"weights": HALVES}, "shuffle": False}, "and shuffle=False cannot be combined: the weights draw"),
         ({"sampling": {"subset": [1]}, "shuffle": rolled}, "a function as shuffle and subset cannot be combined"),
@@ -330,14 +295,6 @@ CLASSES = ["cat", "dog", *"01234567"]
 NAMED = {name: number / 2 for number, name in enumerate(CLASSES)}
 
 
-@pytest.mark.parametrize(
-    "weights", [NAMED, {0: 0.0, **{name: NAMED[name] for name in CLASSES[1:]}}], ids=["names", "both"]
-)
-def test_weights_take_the_names_of_classes(shards: list[Path], weights: dict[int | str, float]) -> None:
-    given = {"label_from": LabelFrom("cls", classes=CLASSES), "sampling": {"weights": weights}}
-    assert sampling(shards, **given).weights.tolist() == [i % 10 / 2 for i in range(40)]
-
-
 def test_weights_take_the_names_beside_the_shards_and_of_folders(tmp_path: Path) -> None:
     samples = [
         {"__key__": f"{kind}/{i}", "jpg": jpeg(40, 40), "cls": b"%d" % i} for i, kind in enumerate(("dog", "cat"))
@@ -350,31 +307,19 @@ def test_weights_take_the_names_beside_the_shards_and_of_folders(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("classes", "weights", "says"),
+    ("weights", "says"),
     [
-        (CLASSES, {**NAMED, "dok": 1}, "weights: 'dok' is none of 10 classes: did you mean 'dog'?"),
-        (CLASSES, {**NAMED, 0: 1}, "weights: a class occurs twice, by its name and by its label: give each once"),
-        (CLASSES, {"cat": 9}, "weights: no weight for the labels 'dog', '0', '1', '2', '3', '4', '5', '6', '7': give"),
-        (None, {"cat": 9}, "weights: two classes have the same name: give {label: weight}"),
+        ({**NAMED, "dok": 1}, "weights: 'dok' is none of 10 classes: did you mean 'dog'?"),
+        ({**NAMED, 0: 1}, "weights: a class occurs twice, by its name and by its label: give each once"),
+        ({"cat": 9}, "weights: no weight for the labels 'dog', '0', '1', '2', '3', '4', '5', '6', '7': give"),
     ],
 )
 def test_weights_of_names_that_are_no_classes_are_refused(
-    shards: list[Path], tmp_path: Path, classes: list[str] | None, weights: dict[int | str, float], says: str
+    shards: list[Path], weights: dict[int | str, float], says: str
 ) -> None:
-    copies = [tmp_path / shard.name for shard in shards]
-    for shard, copy in zip(shards, copies):
-        copy.symlink_to(shard)
-    (tmp_path / "classes.json").write_text(json.dumps(["cat", "cat", *"01234567"]))
     with pytest.raises(ConfigError) as caught:
-        loader(copies, label_from=LabelFrom("cls", classes=classes), sampling={"weights": weights})
+        loader(shards, label_from=LabelFrom("cls", classes=CLASSES), sampling={"weights": weights})
     assert says in str(caught.value)
-
-
-def test_a_sample_without_the_label_that_balancing_needs_is_named(tmp_path: Path) -> None:
-    samples = [{"__key__": f"{i}", "jpg": jpeg(40, 40), "json": b'{"label": 1}' if i else b"{}"} for i in range(4)]
-    tar = write_shard(tmp_path / "a.tar", samples)
-    with pytest.raises(LabelError, match=r"component of '0' in .*a.tar has no 64-bit integer under 'label'"):
-        loader(tar, 1, label_from="json:label", sampling=Sampling(weights="balanced"))
 
 
 # --- components that some samples lack
@@ -401,10 +346,7 @@ def test_every_field_that_is_lacking_is_named_at_once(tmp_path: Path) -> None:
     tar = write_shard(tmp_path / "a.tar", [{"__key__": f"{i}", **sample} for i, sample in enumerate(samples)])
     with pytest.raises(DataError) as caught:
         loader(tar, label_from=None, fields={"txt": None, ".JSON": None})
-    assert str(caught.value) == (
-        "fields: 1 of 2 samples lack .txt ('1'); 1 of 2 samples lack .json ('0'). "
-        "Leave these samples out by Sampling(require=['txt', 'json']), or repair the shards"
-    )
+    assert "1 of 2 samples lack .txt ('1'); 1 of 2 samples lack .json ('0'). Leave" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -414,7 +356,6 @@ def test_every_field_that_is_lacking_is_named_at_once(tmp_path: Path) -> None:
             {"fields": ["text"]},
             "fields: no sample has a .text component \\(did you mean txt\\?\\): the data has .cls, .jpg",
         ),
-        ({"sampling": {"require": ["txt", "jso"]}}, "require: no sample has a .jso component: the data has .cls, .jpg"),
         ({"sampling": {"require": ["txt"], "subset": [3, 20]}}, "require: no sample of the subset has all of .txt"),
         ({"sampling": {"require": ["txt"]}, "shuffle": rolled}, "require and a function as shuffle cannot be"),
         ({"shuffle": rolled, "fields": ["txt"]}, r"^fields: 4 of 40 samples lack .txt \('000003', '000021',"),
@@ -425,24 +366,16 @@ def test_components_that_nothing_has_are_refused(captioned: list[Path], given: d
         loader(captioned, **given)
 
 
-def test_an_error_lists_so_many_extensions_and_no_more(tmp_path: Path) -> None:
-    tar = write_shard(tmp_path / "a.tar", [{"__key__": "0", "jpg": b"", **{f"e{n:03d}": b"" for n in range(100)}}])
-    with pytest.raises(ConfigError, match=r"the data has \.e000, (.*, ){18}\.e019 \.\.\.$"):
-        loader(tar, 1, label_from=None, fields=["txt"])
-
-
 @pytest.mark.parametrize(
     "given",
     [
         {"sampling": {"require": ["txt"]}},
         {"sampling": {"require": [".TXT", "cls"]}, "shuffle": "full"},
-        {"sampling": {"subset": CAPTIONED}},
-        {"sampling": {"subset": slice(4, 20)}},
         {"sampling": {"weights": [float(i not in LACKING) for i in range(SAMPLES)]}},
         {"shuffle": lambda epoch: np.roll(CAPTIONED, epoch)},
         {"on_error": BadImages(known="known.jsonl")},  # of all that lack it
     ],
-    ids=["require", "written otherwise", "subset", "slice", "weights", "function", "known to be bad"],
+    ids=["require", "written otherwise", "weights", "function", "known to be bad"],
 )
 def test_what_the_plan_never_delivers_may_lack_a_field(
     captioned: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
@@ -506,14 +439,8 @@ def test_samples_without_a_label_can_be_left_out(tmp_path: Path) -> None:
     assert labels("folder", require=["cls"]) == labels("folder", subset=[0, 2, 3]) == [1, 0, 1]
     named = LabelFrom("folder", ["x", "b"])
     assert labels(named, require=["cls", "json"]) == labels(named, subset=[0, 3]) == [1, 1]
-    for label_from, says in (
-        ("cls", r"1 of 4 .*: '1' in .*\. Sampling\(require=\['cls'\]\) leaves such samples out; label_from: allowed"),
-        ("json:a", r"1 of 4 .*: 'a/2' in .*\. Sampling\(require=\['json'\]\) leaves such samples out"),
-        ("folder", "1 of 4 samples are not in a folder: '1'"),
-        (named, "1 of 4 samples are not in a folder: '1'"),
-    ):
-        with pytest.raises(LabelError, match=says):
-            labels(label_from)
+    with pytest.raises(LabelError, match=r"1 of 4 .*: '1' in .*\. Sampling\(require=\['cls'\]\) leaves such"):
+        labels("cls")
     with pytest.raises(LabelError, match="1 of 4 samples are in folders of unknown classes: 'a/2'"):
         labels(named, require=["cls"])
 
@@ -550,7 +477,6 @@ def steps_of(
     tar: Any,  # noqa: ANN401
     batch_size: int,
     world_size: int,
-    state: dict[str, Any] | None = None,
     epochs: int = 1,
     **kwargs: Any,  # noqa: ANN401
 ) -> list[list[int]]:
@@ -558,8 +484,6 @@ def steps_of(
     ranks = []
     for rank in range(world_size):
         with loader(tar, batch_size, world=World(rank, world_size), **kwargs) as batches:
-            if state is not None:
-                batches.load_state_dict(json.loads(json.dumps(state)))
             ranks.append([delivered(batch) for _ in range(epochs) for batch in batches])
     return [list(itertools.chain(*step)) for step in zip(*ranks, strict=True)]
 
@@ -578,32 +502,13 @@ def test_every_id_comes_where_the_sampling_has_it(
     assert steps == [order[start : start + 8] for order in orders for start in range(0, len(order), 8)]
 
 
-@each_kind
-def test_another_world_goes_on_with_what_is_left(shards: list[Path], captioned: list[Path], kind: str) -> None:
-    tar, options = tar_of(kind, shards, captioned), {"seed": 4, "last_batch": "partial", **KINDS[kind]}
-    expected = sampling(tar, **options)
-    with loader(tar, 3, **options) as batches:
-        batches.set_epoch(5)
-        epoch = iter(batches)
-        done = [sample for _ in range(2) for sample in delivered(next(epoch))]
-        state = batches.state_dict()
-    order = order_of(expected, 4, 5)
-    assert done == order[:6]
-    for world_size, batch_size in ((1, 5), (2, 4)):
-        rest = steps_of(tar, batch_size, world_size, state, **options)
-        assert list(itertools.chain(*rest)) == order[6:]
-
-
 def test_a_state_of_another_sampling_is_refused(shards: list[Path]) -> None:
     others = [
         (shards, {"shuffle": "full"}),
-        (shards, {"shuffle": "full", "sampling": {"subset": slice(None)}}),
         (shards, {"shuffle": "full", "sampling": {"subset": slice(39)}}),
-        (shards, {"sampling": {"weights": [1] * 40}}),
         (shards, {"sampling": {"weights": HALVES}}),
         (shards, {"sampling": {"weights": HALVES, "replacement": False}}),
         (sources(shards), {"shuffle": "full"}),
-        ([{"tar": shards[0]}, {"tar": shards[1]}], {"shuffle": "full"}),
         (shards, {"shuffle": rolled}),
         (shards, {"shuffle": lambda epoch: rolled(epoch)[::-1]}),
     ]
@@ -654,11 +559,10 @@ def test_a_sample_that_comes_again_is_augmented_otherwise(shards: list[Path]) ->
     "options",
     [
         {"sampling": {"subset": [30, 33, 36, 39]}},
-        {"sampling": {"weights": [*[0] * 30, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1]}},
         {"sampling": {"weights": [*[0] * 30, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1], "replacement": False}},
         {"shuffle": lambda epoch: np.roll([30, 33, 36, 39], epoch)},
     ],
-    ids=["subset", "weighted", "weighted without replacement", "function"],
+    ids=["subset", "weighted without replacement", "function"],
 )
 def test_replacements_are_of_the_sampling_too(tmp_path: Path, options: dict[str, Any]) -> None:
     tar, file = spoilt(tmp_path, {33: b"<html>", 36: damaged_jpeg()}), tmp_path / "bad.jsonl"
@@ -682,17 +586,9 @@ def test_replacements_are_of_the_sampling_too(tmp_path: Path, options: dict[str,
 # --- pickling
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        *KINDS.values(),
-        {"sampling": {"subset": [3, 4, 9]}},
-        {"sampling": {"weights": np.arange(SAMPLES)}},
-    ],
-)
-def test_a_loader_with_them_can_be_pickled(captioned: list[Path], options: dict[str, Any]) -> None:
-    tar = sources(captioned) if options == KINDS["sources"] else captioned
-    with loader(tar, 2, **options) as batches:
+@each_kind
+def test_a_loader_with_them_can_be_pickled(shards: list[Path], captioned: list[Path], kind: str) -> None:
+    with loader(tar_of(kind, shards, captioned), 2, **KINDS[kind]) as batches:
         batches.set_epoch(2)
         with pickle.loads(pickle.dumps(batches)) as other:
             assert other.state_dict() == batches.state_dict()

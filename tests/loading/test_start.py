@@ -1,4 +1,4 @@
-"""What is imported and read from the start of a process to its first batch."""
+"""What is imported and read up to the first batch, and what is said if DALI is not there, or twice."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from gpuloader.errors import InstallationError
+from gpuloader.loading.installation import check_dali
+
+EITHER = "pip install 'gpuloader[cuda12]', or 'gpuloader[cuda13]' if torch is for CUDA 13"
 
 START = """
 import json, sys
@@ -46,28 +51,19 @@ def imported(start: dict[str, list[str]], step: str, before: str = "") -> set[st
     return {name.partition(".")[0] for name in names} | names
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["torch", "nvidia", "numpy", "rich", "typer", "fsspec", "pydantic", "yaml", "lightning", "pytorch_lightning"],
-)
-def test_the_package_alone_imports_nothing_large(start: dict[str, list[str]], name: str) -> None:
-    assert name not in imported(start, "gpuloader")
+def test_the_package_alone_imports_nothing_large(start: dict[str, list[str]]) -> None:
+    large = {"torch", "nvidia", "numpy", "rich", "typer", "fsspec", "pydantic", "yaml", "lightning"}
+    assert imported(start, "gpuloader") & large == set()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_a_first_batch_of_local_tars_imports_only_what_it_needs(start: dict[str, list[str]]) -> None:
+    unneeded = {
         *("rich", "typer", "click"),  # the command line, and work that takes long
         *("fsspec", "aiohttp", "s3fs"),  # shards on stores
         *("PIL", "webdataset", "pandas", "scipy", "numba", "matplotlib"),
         *("torch._dynamo", "torch._inductor", "torch.distributed.checkpoint", "sympy"),  # what torch itself leaves out
-    ],
-)
-@pytest.mark.parametrize("step", ["GPULoader", "a batch"])
-def test_a_first_batch_of_local_tars_imports_only_what_it_needs(
-    start: dict[str, list[str]], step: str, name: str
-) -> None:
-    assert name not in imported(start, step, before="torch")
+    }
+    assert imported(start, "a batch", before="torch") & unneeded == set()
 
 
 def test_making_the_loader_imports_all_of_the_library_that_a_batch_needs(start: dict[str, list[str]]) -> None:
@@ -80,3 +76,34 @@ def test_a_start_reads_its_own_preset_and_each_shard_twice(start: dict[str, list
     names = [Path(path).name for path in start["opened"]]
     assert [name for name in names if name.endswith(".yaml")] == ["imagenet_train.yaml"]
     assert sorted(name for name in names if name.endswith(".tar")) == sorted(2 * [shard.name for shard in shards])
+
+
+# --- installation
+
+
+def test_dali_is_there_once() -> None:
+    check_dali(lambda _: ["nvidia-dali-cuda130"])
+    check_dali(lambda _: [])  # it can be imported, whatever its name
+    with pytest.raises(
+        InstallationError, match="overwrite each other's files\npip uninstall nvidia-dali-cuda120"
+    ) as caught:
+        check_dali(lambda _: ["nvidia-dali-cuda120", "nvidia-dali-cuda130"])
+    assert str(caught.value).endswith(EITHER)
+
+
+def test_without_dali_the_first_use_says_what_to_type() -> None:
+    """In a process whose imports find no `nvidia`; the package itself can be imported, for `gpuloader doctor`."""
+    script = (
+        "import importlib.machinery, importlib.metadata, sys\n"
+        "class Nothing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] == 'nvidia': raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Nothing())\n"
+        "def version(name): raise importlib.metadata.PackageNotFoundError(name)\n"
+        "importlib.metadata.version = version\n"
+        "import gpuloader\n"
+        "try: gpuloader.GPULoader\n"
+        "except gpuloader.errors.InstallationError as error: print(error)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout == f"DALI is not installed\n{EITHER}\n"

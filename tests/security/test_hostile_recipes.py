@@ -174,7 +174,7 @@ def test_overrides_with_hostile_values(value: Any) -> None:  # noqa: ANN401
         (lambda: Recipe([CROP, *[INVERT] * 60_000]), "more than 1000 transforms"),
         (lambda: Recipe([FiveCrop(8)] * 999), "a view may have one FiveCrop or TenCrop"),
         (lambda: Recipe(views=[View([CROP], 64)] * 64), "a recipe may have 64 views"),
-        (lambda: RandomApply([RandomApply([INVERT] * 100)] * 100), "more than 1000 transforms"),
+        (lambda: Recipe([CROP, RandomApply([RandomApply([INVERT] * 100)] * 100)]), "more than 1000 transforms"),
         (lambda: Recipe([CROP, RandAugment(20)], views=60), "1200 steps that change pixels, in all views"),
         (lambda: Recipe([Resize((8000, 8000)), Pad(100)]), "makes images of 8200 x 8200 pixels: .* up to 8192"),
         (lambda: RandAugment(num_ops=2**31), "found 2147483648: .* equal to 200"),
@@ -199,7 +199,6 @@ def test_what_no_recipe_has_is_refused_at_once(make: Callable[[], Any], says: st
         ("a: " + "1:59" * 50_000, "a value of 200000 characters"),  # sexagesimal numbers take quadratic time
         ("a: 1" + ":59" * 300 + ".5", "int too large to convert to float"),
         ("x" * 5000 + ": 1", "a value of 5000 characters"),
-        ("transforms: [" + "RandomInvert, " * 12_000 + "]", "more than 10000 values"),
         ("a: " + "[" * 65 + "]" * 65, "nested more than 64 deep"),
         ("a: 1\n" + "\n" * MAX_YAML_CHARACTERS, "more than 262144 characters"),
     ],

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from making import SIZES, jpeg, write_shard
 
@@ -40,6 +41,23 @@ def seen(batches: Iterable[Any]) -> list[list[list[int]]]:
         ]
         for batch in batches
     ]
+
+
+def assert_equal(ours: Any, theirs: Any) -> None:  # noqa: ANN401
+    """Checks values of batches, of any kind and nested."""
+    assert type(ours) is type(theirs)
+    if isinstance(ours, dict):
+        assert list(ours) == list(theirs)
+        for name in ours:
+            assert_equal(ours[name], theirs[name])
+    elif isinstance(ours, (list, tuple)):
+        assert len(ours) == len(theirs)
+        for each, other in zip(ours, theirs, strict=True):
+            assert_equal(each, other)
+    elif isinstance(ours, torch.Tensor):
+        assert torch.equal(ours, theirs)
+    else:
+        assert np.all(ours == theirs)
 
 
 def small_net() -> torch.nn.Module:
