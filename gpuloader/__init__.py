@@ -102,6 +102,5 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401
     from gpuloader.loading.installation import check_dali
 
     check_dali()
-    import gpuloader.targets  # noqa: F401 - it registers the fields that YAML names
-
+    import_late("gpuloader.targets")  # it registers the fields that YAML names
     return getattr(import_late(_LATE[name]), name)

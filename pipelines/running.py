@@ -84,7 +84,10 @@ class Running:
         if failure is None:
             return outputs
         failure.__context__ = None
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # with this frame, it would be a reference cycle
 
     def drop(self) -> None:
         self._iterator = self._pipeline = None

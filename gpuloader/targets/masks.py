@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from pydantic import AfterValidator, Field
 from typing_extensions import Self
 
@@ -142,6 +141,8 @@ class Mask(Target):
 
 
 def _read_png(component: bytes, size: Shape) -> NDArray[Any]:
+    from PIL import Image  # late: most loaders have no masks
+
     encoded = np.frombuffer(component, np.uint8)
     if image_format(encoded) != "png":
         raise ValueError("it is no PNG")
