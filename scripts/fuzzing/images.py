@@ -90,7 +90,7 @@ class Decoder:
 
 def _is_admitted(image: bytes) -> bool:
     with suppress(Refused):
-        admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS, IMAGES)
+        admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS)
         return True
     return False
 

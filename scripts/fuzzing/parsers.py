@@ -35,10 +35,10 @@ def _takes_tar(data: bytes) -> bool:
 
 def _takes_index(data: bytes) -> bool:
     try:
-        index = Index.parse(sealed(parts_of(data)), "a.gpuidx")
-    except DataError:
+        index = Index.parse_one(sealed(parts_of(data)), "a.gpuidx")
+        _use(index, index.shard_bytes.item(0))
+    except DataError:  # a column is checked when it is used
         return False
-    _use(index, index.shard_bytes.item(0))
     return True
 
 
@@ -51,7 +51,7 @@ def _use(index: Index, size_bytes: int) -> None:
     assert all(place is None or 0 <= place[0] <= sum(place) <= size_bytes for place in places), "outside the shard"
     assert len(index.image_extensions()) == len(keys), "other lengths"
     index.digest()
-    Index.parse(index.to_bytes(), "a.gpuidx")
+    Index.parse_one(index.to_bytes(), "a.gpuidx")
 
 
 _TAKES: Mapping[str, Callable[[bytes], bool]] = {
