@@ -87,7 +87,7 @@ def delivered(folder: Path, *jpegs: bytes) -> tuple[list[NDArray[np.uint8]], lis
 def is_bad_uncut(jpeg: bytes) -> bool:
     [(name, changes)] = CENTRE.items()
     preset = load_preset(name, changes)
-    files, sizes, _ = admit_each([jpeg], preset.max_pixels, preset.formats)
+    files, sizes, _ = admit_each([jpeg], preset.max_pixels)
     return bool(find_undecodable(preset, files, preset.draw(Draws(0, 0, np.zeros(1, np.int64)), sizes), None))
 
 
