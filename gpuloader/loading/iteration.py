@@ -104,10 +104,6 @@ class Progress(Generic[CursorT]):
         self.running = None
         self.cursor = self.start = cursor
 
-    def is_beginning(self, cursor: CursorT) -> bool:
-        """Returns whether it is the beginning of an epoch."""
-        return cursor == self._begin_of(cursor.epoch)
-
     def begin(self, iteration: Iteration[CursorT, Any]) -> None:
         """Makes an iteration the running one when its first item is asked for. After an interrupt, it may be repeated.
 

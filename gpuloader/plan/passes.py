@@ -172,7 +172,7 @@ class Shuffled(Passes):
     shard_sizes: Ints | None = None
 
     def __post_init__(self) -> None:
-        self.order(0, 0)  # raises for an order that there is not
+        self.order(0, 0)  # raises for an unknown `shuffle`
 
     @property
     def size(self) -> int:
