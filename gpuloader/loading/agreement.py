@@ -35,7 +35,7 @@ def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING
 
     Returns:
         The world, where `local_world_size` is at least the number of members on this machine: `mp.spawn` does not set
-        LOCAL_WORLD_SIZE.
+        LOCAL_WORLD_SIZE. Its `node` has the data ranks of this machine.
 
     Raises:
         ConfigError: facts differ, or members did not come in time; every member raises the same message, which names
@@ -54,7 +54,7 @@ def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING
     meeting = hashlib.blake2b(json.dumps(ranks).encode(), digest_size=16).hexdigest()
     store = PrefixStore(f"gpuloader/{meeting}/{next(_meetings[meeting])}", default_store())
     host = socket.gethostname()
-    store.add(f"ranks of {host}", 1)
+    store.set(f"{host}/{store.add(f'ranks of {host}', 1)}", str(world.rank))
     store.set(f"facts/{here}", json.dumps({"data_ranks": len(members), "data_rank": world.rank, **facts}))
     began = time.monotonic()
     if here == ranks[0]:
@@ -66,8 +66,10 @@ def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING
         raise ConfigError(f"rank {ranks[0]} did not make this loader within {_since(began)}: {_ALIKE}") from None
     if verdict := store.get("verdict").decode():
         raise ConfigError(verdict)
-    together = max(world.local_world_size, store.add(f"ranks of {host}", 0))
-    return World(world.rank, world.world_size, world.local_rank, together, members=world.members)
+    on_host = store.add(f"ranks of {host}", 0)
+    together = max(world.local_world_size, on_host)
+    node = tuple(sorted({int(store.get(f"{host}/{number}")) for number in range(1, on_host + 1)}))
+    return World(world.rank, world.world_size, world.local_rank, together, node=node, members=world.members)
 
 
 def _verdict(store: Any, members: Sequence[Sequence[int]], wait: timedelta) -> str:  # noqa: ANN401 - a torch Store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 
 from gpuloader.errors import ConfigError
 
@@ -55,8 +56,9 @@ def local_rank(otherwise: int) -> int:
 
 
 def local_world_size() -> int:
-    """Returns torchrun's number of processes on this machine; 1 without it."""
-    return _integer("LOCAL_WORLD_SIZE", 1)
+    """Returns torchrun's or Slurm's number of processes on this machine; 1 without them."""
+    of_slurm = re.match(r"\d+", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))  # such as "8(x4)"
+    return _integer("LOCAL_WORLD_SIZE", int(of_slurm[0]) if of_slurm else 1)
 
 
 def _integer(variable: str, default: int) -> int:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, PlainValidator
 
 from gpuloader.errors import describe
 from gpuloader.loading.buckets import Buckets
+from gpuloader.plan.grouped import MOST_GROUPS
 from gpuloader.recipe.model import UNCHECKED, Flag, Integer, Positive, Share, kept_as
 from gpuloader.recipe.part import argument, as_value
 from gpuloader.shards import ClassOrder, user_path
@@ -55,6 +56,9 @@ class Sampling:
             as are chosen.
         repeats: how often each sample comes, one copy after the other, each augmented differently; an epoch has as many
             samples as without.
+        groups: with `shuffle="shards"`: into how many groups of shards the samples are dealt. A number that the nodes
+            divide, and that divides the samples of a step of all ranks, lets each node read shards of its own. None
+            takes the largest such number up to 256.
         require: extensions of components, such as ["txt"]: samples that lack one of them are left out.
         buckets: a `Buckets`, or a list of (height, width): each batch has images of one aspect ratio, in that size.
             None gives all batches the recipe's size.
@@ -70,6 +74,7 @@ class Sampling:
     replacement: Flag = True
     steps_per_epoch: Integer | None = None
     repeats: Integer = 1
+    groups: Annotated[Integer, Field(ge=1, le=MOST_GROUPS)] | None = None
     require: Annotated[Collection[str], kept_as(tuple[_Extension, ...])] = ()
     buckets: Annotated[_AnyBuckets, PlainValidator(_as_buckets)] = None
 

@@ -328,7 +328,7 @@ class Reader:
             image = np.zeros((*GOOD_SIZE, 3), np.uint8) if run.decoded else good_jpeg().copy()
             return Row(row.sample, image, GOOD_SIZE, valid=False)
         uniform = planned.draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
-        for candidate in run.plan.replacements(planned.cursor, uniform).tolist():
+        for candidate in run.plan.replacements(planned.cursor, row.sample, uniform).tolist():
             instead = replace(planned, ids=np.array([candidate]), valid=np.array([False]))
             [found], _ = self._admit(instead, self._read_images(instead.ids, Arena(), wanted), wanted)
             if found.cause is None:

@@ -158,6 +158,7 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
             values.sampling,
             upright=values.recipe.orientation == "apply",
             last_batch=values.last_batch,
+            nodes=values.world.nodes,
             global_batch=values.world.world_size * batch_size if is_integer(batch_size, 1) else 1,  # the plan refuses
             known_bad=known_bad,
         )

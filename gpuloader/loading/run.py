@@ -70,6 +70,8 @@ class Run:
         plan = self.plan
         orders: dict[type, str] = {Custom: "a function", Weighted: "by weights"}
         order = orders.get(type(plan.source), plan.source.shuffle)
+        if plan.grouped is not None:
+            order = f"{order} in {counted(plan.grouped.groups or 0, 'group')}"
         source = None if self.labels is None else self.labels.place
         labels = {None: ", no labels", "cls": ""}.get(source, f", labels from {source}")
         return (

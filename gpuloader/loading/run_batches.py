@@ -145,7 +145,7 @@ class _Reading:
 
     def __init__(self, run: Run, start: Cursor, suspects: set[int]) -> None:
         self._suspects = suspects
-        self._downloads = run.shards.ahead(run.plan)
+        self._downloads = run.shards.ahead(run.plan, run.world.node)
         self._again: EncodedBatch | None = None  # the batch that was last read again
         self.reader = Reader(run, suspects, self._downloads)
         self.batches = ReadAhead(self.reader.calls(start), run.decoder.prefetch + 1, "gpuloader-reader")

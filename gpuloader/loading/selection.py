@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeAlias, TypeGuard
@@ -23,6 +24,7 @@ from gpuloader.plan import (
     Bucketed,
     Chosen,
     Custom,
+    Grouped,
     LastBatch,
     Mix,
     Passes,
@@ -30,6 +32,7 @@ from gpuloader.plan import (
     Shuffle,
     Shuffled,
     Weighted,
+    choose_groups,
     parts_of,
 )
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, shared
@@ -106,11 +109,13 @@ def make_source(
     upright: bool,
     last_batch: LastBatch,
     global_batch: int,
+    nodes: int,
     known_bad: Collection[int],
 ) -> Passes | Mix:
     """Makes the row of samples that epochs go through. Weights draw the order, and only keep the name of `shuffle`.
 
     Args:
+        nodes: the number of machines, for groups of shards.
         upright: whether pictures are turned as their EXIF orientation says. It counts only for buckets, as do
             `last_batch`, `global_batch` and `known_bad`.
 
@@ -122,20 +127,24 @@ def make_source(
     if isinstance(buckets := sampling.buckets, Buckets):
         deal = partial(_deal, shards, chosen, buckets, upright, last_batch, global_batch, known_bad)
         makers["buckets"] = lambda: deal(order)
+    groups = sampling.groups or choose_groups(global_batch, nodes)
     if sources:
-        makers["several sources"] = lambda: _mix(shards, chosen, sources, order)
+        grouping = (groups, sampling.groups is not None) if shuffle == "shards" else None
+        makers["several sources"] = lambda: _mix(shards, chosen, sources, order, grouping)
     if (weights := sampling.weights) is not None:
         makers["weights"] = lambda: _weigh(weights, chosen, labels, len(shards), sampling.replacement, order)
     if callable(shuffle):
         makers["a function as shuffle"] = lambda: Custom(shuffle, len(shards))  # type: ignore[arg-type]
-    if shuffle == "shards" or (shuffle == "block" and "buckets" in makers):
-        sizes = np.diff(_numbers_of_ends(shards, chosen), prepend=0)
-        makers[f'shuffle="{shuffle}"'] = lambda: Shuffled(chosen, "shards", sizes)
-    if len(makers) > 1 or (sampling.subset is not None and makers.keys() - {"weights", "buckets"}):
+    by_shards = f'shuffle="{shuffle}"'
+    if (shuffle == "shards" and not sources) or (shuffle == "block" and "buckets" in makers):
+        makers[by_shards] = lambda: _group(shards, chosen, groups, sampling.groups is not None)
+    if sampling.groups is not None and shuffle != "shards":
+        raise ConfigError(f'groups={sampling.groups}: only shuffle="shards" has groups; use it, or leave groups out')
+    if len(makers) > 1 or (sampling.subset is not None and makers.keys() - {"weights", "buckets", by_shards}):
         named = [*makers, *(["subset"] if sampling.subset is not None else [])]
         raise ConfigError(
-            f"{' and '.join(named)} cannot be combined: give one of them; only subset can be combined with weights "
-            f"or buckets"
+            f"{' and '.join(named)} cannot be combined: give one of them; only subset can be combined with weights, "
+            f'buckets or shuffle="shards"'
         )
     if callable(shuffle) and sampling.require:
         raise ConfigError(
@@ -149,7 +158,16 @@ def make_source(
 def _numbers_of_ends(shards: ShardSet, chosen: Chosen) -> NDArray[np.int64]:
     """Returns how many of the samples that are not left out the shards up to each have, (s,)."""
     ends = shards.index.sample_end
+    if chosen.ids is not None:
+        return np.searchsorted(chosen.ids, ends)
     return np.asarray(ends - np.searchsorted(chosen.left_out, ends))
+
+
+def _group(shards: ShardSet, chosen: Chosen, groups: int, fixed: bool) -> Grouped:
+    """Deals the chosen samples out to groups of shards."""
+    if chosen.ids is not None:
+        chosen = replace(chosen, ids=np.sort(chosen.ids))
+    return Grouped(chosen, np.diff(_numbers_of_ends(shards, chosen), prepend=0), groups, fixed)
 
 
 def _weigh(
@@ -261,8 +279,14 @@ def check_options(
         shards.close()
 
 
-def _mix(shards: ShardSet, chosen: Chosen, sources: Sequence[tuple[int, Weight]], shuffle: Shuffle) -> Mix:
-    """Makes the mix of sources, each the next shards."""
+def _mix(
+    shards: ShardSet,
+    chosen: Chosen,
+    sources: Sequence[tuple[int, Weight]],
+    shuffle: Shuffle,
+    grouping: tuple[int, bool] | None,
+) -> Mix:
+    """Makes the mix of sources, each the next shards; `grouping` has the groups, and whether they are fixed."""
     numbers = np.append(0, _numbers_of_ends(shards, chosen))
     ends = np.cumsum([0, *(count for count, _ in sources)])
     sizes = tuple(np.diff(numbers[ends]).tolist())
@@ -278,7 +302,10 @@ def _mix(shards: ShardSet, chosen: Chosen, sources: Sequence[tuple[int, Weight]]
         parts = parts_of(weights)
         if not ratios or parts != ratios[-1].parts:
             ratios.append(Ratio(epoch, parts))
-    return Mix(chosen, sizes, tuple(ratios), shuffle)
+    if grouping is None:
+        return Mix(chosen, sizes, tuple(ratios), shuffle)
+    shard_sizes = np.split(np.diff(numbers), ends[1:-1])
+    return Mix(chosen, sizes, tuple(ratios), shuffle, tuple(shard_sizes), *grouping)
 
 
 def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Labels | None) -> NDArray[np.float64]:
@@ -341,5 +368,5 @@ def describe_source(source: Passes | Mix) -> str:
         Custom: f"{samples} by a function",
         Weighted: f"{samples} by weight",
     }
-    is_part = isinstance(source, Shuffled) and (source.chosen.ids is not None or len(source.chosen.left_out))
+    is_part = isinstance(source, (Shuffled, Grouped)) and (source.chosen.ids is not None or len(source.chosen.left_out))
     return kinds.get(type(source), f"{samples} of the data" if is_part else f"all {samples}")

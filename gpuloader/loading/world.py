@@ -31,6 +31,8 @@ class World:
             machine. If not given, it is torchrun's or Slurm's value if they set one, otherwise the rank.
         local_world_size: the number of processes on its machine. If not given, it is torchrun's value, otherwise 1;
             `agree` then counts the processes.
+        node: the data ranks on its machine. If torch.distributed is initialised, they are counted; otherwise each
+            `local_world_size` neighbours are on one.
         members: for each data rank, the processes that have it, by their ranks in torch.distributed. Only `from_mesh`
             and `from_group` give it; otherwise it is empty.
 
@@ -44,6 +46,7 @@ class World:
     world_size: int
     local_rank: int
     local_world_size: int
+    node: tuple[int, ...] = field(init=False, repr=False)
     members: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
 
     def __init__(
@@ -53,6 +56,7 @@ class World:
         local_rank: int | None = None,
         local_world_size: int | None = None,
         *,
+        node: tuple[int, ...] = (),
         members: tuple[tuple[int, ...], ...] = (),
     ) -> None:
         given = {
@@ -67,7 +71,15 @@ class World:
                 f"{', '.join(f'{name}={number!r}' for name, number in given.items())}: allowed are integers, "
                 f"0 <= rank < world_size, local_rank >= 0 and local_world_size >= 1"
             )
-        vars(self).update(numbers, members=members)
+        first = numbers["rank"] // numbers["local_world_size"] * numbers["local_world_size"]
+        neighbours = range(first, min(first + numbers["local_world_size"], numbers["world_size"]))
+        node = node or ((numbers["rank"],) if members else tuple(neighbours))
+        vars(self).update(numbers, node=node, members=members)
+
+    @property
+    def nodes(self) -> int:
+        """The number of machines, if each has as many data ranks as this one."""
+        return -(-self.world_size // len(self.node))
 
     @classmethod
     def detect(cls) -> World:

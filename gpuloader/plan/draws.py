@@ -61,6 +61,7 @@ class Stream(IntEnum):
     SCALE = 27
     ZOOM_OUT = 28
     FILTER = 29
+    GROUPS = 30
     NONE = 63
 
 

@@ -23,9 +23,9 @@ With buckets, each global batch is of one bucket, and each bucket ends with "dro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import gcd
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -37,6 +37,7 @@ from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
 from gpuloader.plan.buckets import Bucketed
 from gpuloader.plan.draws import EPOCHS, Draws, check_seed
+from gpuloader.plan.grouped import MOST_GROUPS, Grouped
 from gpuloader.plan.mix import Mix, Ratio
 from gpuloader.plan.passes import Ints, Passes
 
@@ -163,6 +164,11 @@ class Plan:
         """The source, if it has buckets."""
         return self.source if isinstance(self.source, Bucketed) else None
 
+    @cached_property
+    def grouped(self) -> Grouped | Mix | None:
+        """The row, if it has groups of shards."""
+        return self._row if isinstance(self._row, (Grouped, Mix)) and self._row.groups else None
+
     @property
     def num_samples(self) -> int:
         """The samples of a pass; without the padding of buckets."""
@@ -211,6 +217,7 @@ class Plan:
             **{name: getattr(self, name) for name in names},
             "samples": source.size,
             "quantum": source.quantum if isinstance(source, Bucketed) and source.fixed else None,
+            "groups": None if self.grouped is None else self.grouped.groups,
             "weights": [list(ratio) for ratio in source.schedule] if isinstance(source, Mix) else None,
         }
 
@@ -234,11 +241,14 @@ class Plan:
 
     def share(self, cursor: Cursor) -> tuple[int, int]:
         """Returns this rank's part of the global batch at the cursor: its first sample, and the one after its last."""
-        taken, rank, ranks = self.after(cursor).delivered - cursor.delivered, self.rank, self.world_size
+        return self._begin_of(self.rank, cursor), self._begin_of(self.rank + 1, cursor)
+
+    def _begin_of(self, rank: int, cursor: Cursor) -> int:
+        """Returns where a rank's part of the global batch at the cursor begins; of `world_size`, where the batch ends."""
+        taken, ranks = self.after(cursor).delivered - cursor.delivered, self.world_size
         if self.last_batch == "partial":
-            return taken * rank // ranks, taken * (rank + 1) // ranks
-        size = -(-taken // ranks) if self.last_batch == "equal" else self.batch_size
-        return rank * size, (rank + 1) * size
+            return taken * rank // ranks
+        return rank * (-(-taken // ranks) if self.last_batch == "equal" else self.batch_size)
 
     @property
     def has_empty_shares(self) -> bool:
@@ -248,9 +258,7 @@ class Plan:
 
     def batch(self, cursor: Cursor) -> PlannedBatch:
         """Returns what this rank gets in the step at the cursor; the cursor's epoch must have steps left."""
-        first, end = self.share(cursor)
-        places = np.arange(cursor.delivered + first, cursor.delivered + end, dtype=np.int64)
-        # Only padding is beyond the epoch: places begin at 0 again there, and are not valid.
+        places = self._places(cursor, self.rank)
         length = self.length_of(cursor.epoch)
         valid, places = places < length, places % length
         offsets, copies = self._split(cursor.epoch, places)
@@ -267,11 +275,13 @@ class Plan:
         places = np.arange(cursor.delivered, self.after(cursor, steps).delivered, self.global_batch)
         return [self.bucketed.shapes[bucket] for bucket in self._buckets(cursor.epoch, places)]
 
-    def replacements(self, cursor: Cursor, uniform: NDArray[np.float64]) -> Ints:
+    def replacements(self, cursor: Cursor, sample: int, uniform: NDArray[np.float64]) -> Ints:
         """Returns samples in place of a bad one of the step at the cursor, (k,), by numbers in [0, 1), (k,).
 
-        They are of the step's bucket; without buckets, of a pass from the beginning of the epoch.
+        They are of the step's bucket, or of the sample's group; otherwise of a pass from the beginning of the epoch.
         """
+        if self.grouped is not None:
+            return self.grouped.near(self.seed, sample, uniform)
         if self.bucketed is None:
             return self.ids(cursor.epoch, np.floor(uniform * self.source.size).astype(np.int64))
         [bucket] = self._buckets(cursor.epoch, np.array([cursor.delivered]))
@@ -288,10 +298,47 @@ class Plan:
         ids = self._row.take(self.seed, *offsets).ids
         return np.maximum(ids, ~ids)  # those of padding are negative
 
-    def coming(self, cursor: Cursor, steps: int) -> NDArray[np.int64]:
-        """Returns the samples of all ranks in the next `steps` steps of the cursor's epoch, in order, (k,) int64."""
-        end = self.after(cursor, steps).delivered
-        return self.ids(cursor.epoch, np.arange(cursor.delivered, end))
+    def coming(self, cursor: Cursor, steps: int, ranks: Sequence[int]) -> Ints:
+        """Returns the samples of some ranks in the next steps of the cursor's epoch, (k,) int64, by step."""
+        full = max(0, min(steps, self._left(cursor) // self.global_batch - 1))  # the last one may be split in two
+        begins = cursor.delivered + self.global_batch * np.arange(full)[:, None]
+        of_ranks = np.concatenate([rank * self.batch_size + np.arange(self.batch_size) for rank in ranks])
+        places = [self._by_group(cursor.epoch, begins + np.arange(self.global_batch))[:, of_ranks].ravel()]
+        for step in range(full, min(steps, full + self.steps_left(self.after(cursor, full)))):
+            places += [self._places(self.after(cursor, step), rank) for rank in ranks]
+        of_all = np.concatenate(places)
+        return self.ids(cursor.epoch, of_all[of_all < self.length_of(cursor.epoch)])
+
+    def _places(self, cursor: Cursor, rank: int) -> Ints:
+        """Returns the places of a rank in the step at the cursor, (k,); those of padding are beyond the epoch."""
+        begin, end, size = (self._begin_of(each, cursor) for each in (rank, rank + 1, self.world_size))
+        if self.grouped is None:
+            return cursor.delivered + np.arange(begin, end)
+        if isinstance(self.grouped, Grouped) and cursor.delivered + size <= self.length_of(cursor.epoch):
+            first, copies = divmod(self.first(cursor.epoch) + cursor.delivered, self.repeats)
+            within = first % self.grouped.size
+            if within + -(-(copies + size) // self.repeats) <= self.grouped.size:  # most steps are of one pass
+                return cursor.delivered + self._sorted_step(within % self.grouped.groups, copies, size)[begin:end]
+        return self._by_group(cursor.epoch, cursor.delivered + np.arange(size)[None])[0, begin:end]
+
+    @cached_property
+    def _sorted_step(self) -> Callable[[int, int, int], Ints]:
+        """Sorts the places of a step by group: from its first one's place among the groups, and its copy."""
+
+        def sort(turn: int, copies: int, size: int) -> Ints:
+            assert isinstance(self.grouped, Grouped)
+            groups = self.grouped.groups_at(turn, (copies + np.arange(size)) // self.repeats)
+            return np.argsort(groups, kind="stable")
+
+        return lru_cache(maxsize=4)(sort)
+
+    def _by_group(self, epoch: int, places: Ints) -> Ints:
+        """Sorts the places of steps, (steps, k), by group: neighbouring ranks take neighbouring groups."""
+        if self.grouped is None:
+            return places
+        (first, offsets), _ = self._split(epoch, places.ravel() % self.length_of(epoch))
+        groups = self.grouped.groups_at(first, offsets).reshape(places.shape)
+        return np.take_along_axis(places, np.argsort(groups.astype(np.uint16), axis=1, kind="stable"), 1)
 
     def at_step(self, cursor: Cursor) -> Cursor:
         """Returns the cursor itself if its epoch has steps left, otherwise the start of the next epoch."""
@@ -307,7 +354,13 @@ class Plan:
 
     def state(self, cursor: Cursor) -> dict[str, Any]:
         """Returns the cursor as states keep it, in plain JSON types, for any number of ranks and length of epochs."""
-        place = {"epoch": cursor.epoch, "begin": self.first(cursor.epoch), "delivered": cursor.delivered}
+        place: dict[str, Any] = {
+            "epoch": cursor.epoch,
+            "begin": self.first(cursor.epoch),
+            "delivered": cursor.delivered,
+        }
+        if self.grouped is not None:
+            place["groups"] = self.grouped.groups
         if isinstance(self._row, Mix):
             now = (place["begin"] + cursor.delivered) / self.repeats
             begun = [[int(start), list(parts)] for start, parts in self._row.ratios if start < now]
@@ -323,7 +376,7 @@ class Plan:
         """
         cursor = Cursor(_integer(state, "epoch", EPOCHS), _integer(state, "delivered"))
         start = Start(cursor.epoch, _integer(state, "begin"), cursor.delivered, self._ratios_in(state, cursor))
-        plan = replace(self._with_quantum(state.get("quantum")), start=start)
+        plan = replace(self._with_quantum(state.get("quantum"))._with_groups(state.get("groups")), start=start)
         plan.check_place(cursor)
         return plan, cursor
 
@@ -337,6 +390,17 @@ class Plan:
                 f"Buckets(quantum={buckets.quantum}): leave quantum out, or give {quantum}"
             )
         return replace(self, source=replace(buckets, quantum=quantum))
+
+    def _with_groups(self, groups: object) -> Plan:
+        grouped = self.grouped
+        if grouped is None or not is_integer(groups, 1, MOST_GROUPS) or groups == grouped.groups:
+            return self
+        if grouped.fixed:
+            raise ConfigError(
+                f"the state has {groups} groups of shards, this loader has Sampling(groups={grouped.groups}): leave "
+                f"groups out, or give {groups}"
+            )
+        return replace(self, source=replace(self.source, groups=groups))
 
     def check_place(self, cursor: Cursor) -> None:
         """Checks that steps from the cursor end where the quantum of a bucket does."""

@@ -7,7 +7,7 @@ the row, and each ratio begins a new round: what a source has given at a place i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
+from gpuloader.plan.grouped import Grouped
 from gpuloader.plan.order import Shuffle, seed_of_part
 from gpuloader.plan.passes import Chosen, Ints, Shuffled, Taken, digest_of
 
@@ -64,6 +65,8 @@ class Mix:
         sizes: how many of them each source has.
         schedule: the ratios by epoch, the first from epoch 0 on.
         shuffle: the order of each pass.
+        shard_sizes: for "shards": (s,) int64 for each source, how many of its samples each of its shards has.
+        groups: for "shards": the groups of each source; `fixed` as in `Grouped`.
         ratios: the ratios by place of the row, the first from 0 on. The plan knows where epochs begin.
     """
 
@@ -71,6 +74,9 @@ class Mix:
     sizes: tuple[int, ...]
     schedule: tuple[Ratio, ...]
     shuffle: Shuffle
+    shard_sizes: tuple[Ints, ...] = ()
+    groups: int | None = None
+    fixed: bool = False
     ratios: tuple[Ratio, ...] = ()
 
     @property
@@ -85,7 +91,7 @@ class Mix:
     @property
     def fingerprint(self) -> str:
         """See `Passes`; without the ratios, which may change in a run."""
-        return digest_of(f"mix {self.chosen.fingerprint} {self.sizes} {self.shuffle}")
+        return digest_of(f"mix {self.chosen.fingerprint} {self.sizes} {self.shuffle}", *self.shard_sizes)
 
     def includes(self, ids: Ints) -> NDArray[np.bool_]:
         return self.chosen.includes(ids)
@@ -96,6 +102,30 @@ class Mix:
     def take(self, seed: int, first: int, offsets: Ints) -> Taken:
         """See `Passes`; each source has a seed and passes of its own."""
         taken = Taken(*(np.empty_like(offsets) for _ in range(3)))
+        for number, here, at, own in self._split(first, offsets):
+            part = self._sources[number].take(seed_of_part(seed, number), at, own)
+            for all_of_them, of_source in zip(taken, part):
+                all_of_them[here] = of_source
+        return taken
+
+    def groups_at(self, first: int, offsets: Ints) -> Ints:
+        """See `Grouped`; each source has groups of its own."""
+        groups = np.empty_like(offsets)
+        for number, here, at, own in self._split(first, offsets):
+            source = self._sources[number]
+            assert isinstance(source, Grouped)
+            groups[here] = source.groups_at(at, own)
+        return groups
+
+    def near(self, seed: int, sample: int, uniform: NDArray[np.float64]) -> Ints:
+        """See `Grouped`; the samples are of the same source."""
+        number = int(np.searchsorted(np.cumsum(self.sizes), self.chosen.number_of(sample), side="right"))
+        source = self._sources[number]
+        assert isinstance(source, Grouped)
+        return source.near(seed_of_part(seed, number), sample, uniform)
+
+    def _split(self, first: int, offsets: Ints) -> Iterator[tuple[int, Ints, int, Ints]]:
+        """Yields each source's number, which of the offsets are its, and these in the source's row, as `take` asks."""
         ends = [*(ratio.start for ratio in self.ratios[1:]), float("inf")]
         for (start, parts), end, given in zip(self.ratios, ends, self._given):
             owners, before = _round_of(parts)
@@ -105,16 +135,15 @@ class Mix:
             for number in np.unique(owners[slots]).tolist():
                 mine = np.flatnonzero(owners[slots] == number)
                 own = rounds[mine] * parts[number] + before[slots[mine]]
-                at = given[number] + done * parts[number]
-                part = self._sources[number].take(seed_of_part(seed, number), at, own)
-                for all_of_them, of_source in zip(taken, part):
-                    all_of_them[here[mine]] = of_source
-        return taken
+                yield number, here[mine], given[number] + done * parts[number], own
 
     @cached_property
-    def _sources(self) -> list[Shuffled]:
+    def _sources(self) -> list[Shuffled | Grouped]:
         firsts = np.cumsum([0, *self.sizes]).tolist()
-        return [Shuffled(self.chosen.part(first, size), self.shuffle) for first, size in zip(firsts, self.sizes)]
+        chosen = [self.chosen.part(first, size) for first, size in zip(firsts, self.sizes)]
+        if self.groups is None:
+            return [Shuffled(each, self.shuffle) for each in chosen]
+        return [Grouped(each, sizes, self.groups) for each, sizes in zip(chosen, self.shard_sizes)]
 
     @cached_property
     def _given(self) -> list[list[int]]:

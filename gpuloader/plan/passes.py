@@ -4,6 +4,7 @@ Place q of the row holds the sample at place q % size of pass q // size. It is a
 any rank can take any place, and a run can resume at any. A pass is one of these:
 
     Shuffled    every chosen sample once, in an order of `gpuloader.plan.order`
+    Grouped     the same, such that neighbouring ranks read neighbouring shards: `gpuloader.plan.grouped`
     Weighted    samples drawn by weight: with replacement, each place draws; without, heavier samples tend to be first
     Custom      what a function of the pass's number returns
     Bucketed    every sample once, such that each global batch is of one bucket: `gpuloader.plan.buckets`
@@ -137,6 +138,12 @@ class Chosen:
             before, end = np.where(comes_after, middle + 1, before), np.where(open_ & ~comes_after, middle, end)
         return numbers + before
 
+    def number_of(self, sample: int) -> int:
+        """Returns the number of a chosen sample; if their ids ascend."""
+        if self.ids is not None:
+            return int(np.searchsorted(self.ids, sample))
+        return sample - int(np.searchsorted(self.left_out, sample)) - self.first
+
     def includes(self, samples: Ints) -> NDArray[np.bool_]:
         """Says for each of some samples of the data, (k,), whether it is chosen; of a part, whether one of all is."""
         if self.ids is None:
@@ -164,12 +171,10 @@ class Shuffled(Passes):
 
     Attributes:
         shuffle: with "none", they come in their order.
-        shard_sizes: for "shards": (s,) int64, how many of the samples each shard has.
     """
 
     chosen: Chosen
     shuffle: Shuffle = "full"
-    shard_sizes: Ints | None = None
 
     def __post_init__(self) -> None:
         self.order(0, 0)  # raises for an unknown `shuffle`
@@ -180,11 +185,10 @@ class Shuffled(Passes):
 
     @cached_property
     def fingerprint(self) -> str:
-        sizes = [] if self.shard_sizes is None else [self.shard_sizes]
-        return digest_of(f"shuffled {self.chosen.fingerprint} {self.shuffle}", *sizes)
+        return digest_of(f"shuffled {self.chosen.fingerprint} {self.shuffle}")
 
     def order(self, seed: int, number: int) -> Order:
-        order = make_order(self.shuffle, self.size if self.shard_sizes is None else self.shard_sizes, seed, number)
+        order = make_order(self.shuffle, self.size, seed, number)
         return lambda places: self.chosen.at(order(places))
 
     def includes(self, ids: Ints) -> NDArray[np.bool_]:

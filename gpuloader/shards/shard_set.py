@@ -334,11 +334,11 @@ class ShardSet:
             self._cache is not None and shard in self._entries and self._cache.discard_if_damaged(self._entries[shard])
         )
 
-    def ahead(self, plan: Plan) -> Ahead | None:
-        """Makes the `Ahead` that downloads the shards on stores before the plan needs them; None if all are local."""
+    def ahead(self, plan: Plan, ranks: Sequence[int]) -> Ahead | None:
+        """Makes the `Ahead` that downloads the shards on stores before these ranks need them; None if all are local."""
         if self._cache is None:
             return None
-        need = Need(plan, self._shards_of, self._entries)
+        need = Need(plan, ranks, self._shards_of, self._entries)
         if not self._warned:
             self._warned = True
             sizes = np.zeros_like(self.index.shard_bytes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -39,17 +39,19 @@ class Need:
 
     Attributes:
         plan: gives the order of the samples.
+        ranks: those of this machine, which share a cache.
         shards_of: returns the shards of samples.
         entries: the shards on stores, by number.
     """
 
     plan: Plan
+    ranks: Sequence[int]
     shards_of: ShardsOf
     entries: Mapping[int, Entry]
 
     def shards(self, cursor: Cursor, steps: int) -> list[int]:
         """Returns the shards that the next steps of the cursor's epoch need, in the order of their first use."""
-        found, first = np.unique(self.shards_of(self.plan.coming(cursor, steps)), return_index=True)
+        found, first = np.unique(self.shards_of(self.plan.coming(cursor, steps, self.ranks)), return_index=True)
         return [shard for shard in found[np.argsort(first)].tolist() if shard in self.entries]
 
     def times_downloaded(self, limit_bytes: int, sizes: NDArray[np.int64]) -> float:
@@ -62,7 +64,7 @@ class Need:
         held: OrderedDict[int, int] = OrderedDict()
         held_bytes = downloaded_bytes = step = full_at = 0
         end = min(self.plan.steps, max(1, _MOST_COUNTED // self.plan.global_batch))
-        if (total := int(sizes.sum())) <= limit_bytes:
+        if (total := self.bytes_of_node(sizes)) <= limit_bytes:
             return 1.0
         while step < end:
             for shard in self.shards(self.plan.at(0, step), self.chunk_steps):
@@ -78,6 +80,11 @@ class Need:
                     end = min(end, full_at + max(full_at, _COUNTED * self.chunk_steps))
             step += self.chunk_steps
         return max(1.0, downloaded_bytes / total * self.plan.steps / max(step - full_at, 1))
+
+    def bytes_of_node(self, sizes: NDArray[np.int64]) -> int:
+        """Returns about how many bytes of the shards this machine needs."""
+        share = 1.0 if self.plan.grouped is None else len(self.ranks) / self.plan.world_size
+        return round(int(sizes.sum()) * share)
 
     @property
     def chunk_steps(self) -> int:
@@ -139,10 +146,10 @@ def warn_of_repeats(need: Need, limit_bytes: int, sizes: NDArray[np.int64]) -> N
         )
         _log.warning(
             "the order uses more shards at a time than the cache holds: each is downloaded about %.0f times in "
-            "an epoch. Give the cache more than its %d bytes, ideally all %d of the shards (Cache(max_bytes=...))%s",
+            "an epoch. Give the cache more than its %d bytes, ideally all %d that this machine needs (Cache(max_bytes=...))%s",
             times,
             limit_bytes,
-            sizes.sum(),
+            need.bytes_of_node(sizes),
             by_shard,
         )
 

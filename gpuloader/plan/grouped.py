@@ -1,0 +1,147 @@
+"""`Grouped`: passes in which neighbouring ranks read neighbouring shards, for `shuffle="shards"`.
+
+    part     the shards, in an order that the seed fixes, are cut into C equal parts of all samples; a part is a group's
+    place    place p of a pass belongs to group (p % C) * stride % C, and takes this group's next sample
+    order    a pass permutes a group's shards, then the samples within each window of WINDOW_SHARDS of them
+    step     the plan sorts a step's places by group, so neighbouring ranks, and so a node, take neighbouring groups
+
+Groups do not change with the pass: a node needs the same shards in all epochs. Which samples a step has depends neither
+on the number of ranks nor of nodes. The stride spreads any few places in a row over all groups: so a step that is no
+multiple of C, or one source of several, has as many places in each part of the groups, but for one or two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import gcd
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.plan.draws import Stream, words
+from gpuloader.plan.order import ROUNDS, Order, Permutation, Shuffle
+from gpuloader.plan.passes import Chosen, Ints, Passes, digest_of
+
+WINDOW_SHARDS = 16
+MOST_GROUPS = 1 << 16
+_MOST_CHOSEN = 256
+
+
+def choose_groups(global_batch: int, nodes: int) -> int:
+    """Returns the largest divisor of the global batch up to 256 that the nodes divide; if there is none, the nodes."""
+    fitting = (each for each in range(nodes, min(global_batch, _MOST_CHOSEN) + 1, nodes) if global_batch % each == 0)
+    return max(fitting, default=nodes)
+
+
+class _Parts(NamedTuple):
+    """The parts of shards that groups have, by group: where each begins among the chosen samples, and its size.
+
+    Attributes:
+        firsts: (k,) int64.
+        sizes: (k,) int64, above 0.
+        groups: (k,) int64, ascending.
+        shards: (k,) int64.
+    """
+
+    firsts: Ints
+    sizes: Ints
+    groups: Ints
+    shards: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Grouped(Passes):
+    """Every chosen sample once, by groups of shards.
+
+    Attributes:
+        chosen: in the order of the shards.
+        shard_sizes: (s,) int64, how many of these samples each shard has.
+        groups: their number, C.
+        fixed: whether a state of another number of groups is refused.
+    """
+
+    shuffle: ClassVar[Shuffle] = "shards"
+
+    chosen: Chosen
+    shard_sizes: Ints
+    groups: int = 1
+    fixed: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.chosen.size
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `Passes`; without the number of groups, which a state keeps by itself."""
+        return digest_of(f"grouped {self.chosen.fingerprint}", self.shard_sizes)
+
+    def includes(self, ids: Ints) -> NDArray[np.bool_]:
+        return self.chosen.includes(ids)
+
+    def groups_at(self, first: int, offsets: Ints) -> Ints:
+        return self._group_of_turn[self.find(first, offsets)[1] % self.groups]
+
+    def order(self, seed: int, number: int) -> Order:
+        parts, keys = self.parts(seed), words(seed, number, Stream.ORDER, 2 * ROUNDS)
+        counts = np.bincount(parts.groups, minlength=self.groups)
+        begins = np.cumsum(counts) - counts
+        within = np.arange(len(parts.groups)) - begins[parts.groups]
+        permuted = begins[parts.groups] + Permutation(counts, keys[:ROUNDS])(within, parts.groups)
+        ends = np.cumsum(parts.sizes[permuted])
+        # A slot and its sample's number differ by the same in all of a part.
+        shifts = parts.firsts[permuted] - (ends - parts.sizes[permuted])
+        window_ends = ends[np.append((np.diff(parts.groups) > 0) | (within[1:] % WINDOW_SHARDS == 0), True)]
+        window_begins = np.append(0, window_ends[:-1])
+        in_window = Permutation(window_ends - window_begins, keys[ROUNDS:])
+
+        def ordered(places: Ints) -> Ints:
+            turns, residues = np.divmod(places, self.groups)
+            slots = self._begins[self._group_of_turn[residues]] + turns
+            windows = np.searchsorted(window_ends, slots, side="right")
+            slots = window_begins[windows] + in_window(slots - window_begins[windows], windows)
+            return self.chosen.at(slots + shifts[np.searchsorted(ends, slots, side="right")])
+
+        return ordered
+
+    def near(self, seed: int, sample: int, uniform: NDArray[np.float64]) -> Ints:
+        parts = self.parts(seed)
+        number = self.chosen.number_of(sample)
+        part = np.argmax((parts.firsts <= number) & (number < parts.firsts + parts.sizes))
+        mine = np.flatnonzero(parts.groups == parts.groups[part])
+        ends = np.cumsum(parts.sizes[mine])
+        slots = np.floor(uniform * ends[-1]).astype(np.int64)
+        found = np.searchsorted(ends, slots, side="right")
+        return self.chosen.at(parts.firsts[mine][found] + slots - (ends - parts.sizes[mine])[found])
+
+    @cached_property
+    def parts(self) -> Any:  # noqa: ANN401
+        return lru_cache(maxsize=2)(self._cut)
+
+    def _cut(self, seed: int) -> _Parts:
+        """Cuts the shards into the groups' parts of the samples."""
+        permuted = Permutation(len(self.shard_sizes), words(seed, 0, Stream.GROUPS, ROUNDS))
+        shards = permuted(np.arange(len(self.shard_sizes)))
+        sizes = self.shard_sizes[shards]
+        shard_ends, group_ends = np.cumsum(sizes), np.append(self._begins[1:], self.size)
+        ends = np.unique(np.concatenate([shard_ends, group_ends]))
+        ends = ends[ends > 0]
+        begins = np.append(0, ends[:-1])
+        of = np.searchsorted(shard_ends, begins, side="right")
+        firsts = (np.cumsum(self.shard_sizes) - self.shard_sizes)[shards[of]] + begins - (shard_ends - sizes)[of]
+        return _Parts(firsts, ends - begins, np.searchsorted(group_ends, begins, side="right"), shards[of])
+
+    @cached_property
+    def _group_of_turn(self) -> Ints:
+        """(C,) the group of each of C places in a row: multiples of about 0.618 * C are far from one another."""
+        stride = next(each for each in range(round(self.groups * 0.618) or 1, 0, -1) if gcd(each, self.groups) == 1)
+        return np.arange(self.groups) * stride % self.groups
+
+    @cached_property
+    def _begins(self) -> Ints:
+        """(C,) where each group begins among all samples, in the order of the groups."""
+        turn_of_group = np.argsort(self._group_of_turn)
+        sizes = self.size // self.groups + (turn_of_group < self.size % self.groups)
+        return np.cumsum(sizes) - sizes
