@@ -58,7 +58,7 @@ class Sampling:
             samples as without.
         groups: with `shuffle="shards"`: into how many groups of shards the samples are dealt. A number that the nodes
             divide, and that divides the samples of a step of all ranks, lets each node read shards of its own. None
-            takes the largest such number up to 256.
+            takes the largest such number up to 256 and to 16 for each node.
         require: extensions of components, such as ["txt"]: samples that lack one of them are left out.
         buckets: a `Buckets`, or a list of (height, width): each batch has images of one aspect ratio, in that size.
             None gives all batches the recipe's size.

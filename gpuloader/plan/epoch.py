@@ -244,7 +244,7 @@ class Plan:
         return self._begin_of(self.rank, cursor), self._begin_of(self.rank + 1, cursor)
 
     def _begin_of(self, rank: int, cursor: Cursor) -> int:
-        """Returns where a rank's part of the global batch at the cursor begins; of `world_size`, where the batch ends."""
+        """Returns where a rank's part of the step at the cursor begins; of `world_size`, where the step ends."""
         taken, ranks = self.after(cursor).delivered - cursor.delivered, self.world_size
         if self.last_batch == "partial":
             return taken * rank // ranks
@@ -376,31 +376,32 @@ class Plan:
         """
         cursor = Cursor(_integer(state, "epoch", EPOCHS), _integer(state, "delivered"))
         start = Start(cursor.epoch, _integer(state, "begin"), cursor.delivered, self._ratios_in(state, cursor))
-        plan = replace(self._with_quantum(state.get("quantum"))._with_groups(state.get("groups")), start=start)
+        source = self._with_groups(state.get("groups")) if self.grouped else self._with_quantum(state.get("quantum"))
+        plan = replace(self, source=source, start=start)
         plan.check_place(cursor)
         return plan, cursor
 
-    def _with_quantum(self, quantum: object) -> Plan:
+    def _with_quantum(self, quantum: object) -> Passes | Mix:
         buckets = self.bucketed
         if buckets is None or not is_integer(quantum, 1, 2**31) or quantum == buckets.quantum:
-            return self
+            return self.source
         if buckets.fixed:
             raise ConfigError(
                 f"the state has buckets with a quantum of {quantum}, this loader has "
                 f"Buckets(quantum={buckets.quantum}): leave quantum out, or give {quantum}"
             )
-        return replace(self, source=replace(buckets, quantum=quantum))
+        return replace(buckets, quantum=quantum)
 
-    def _with_groups(self, groups: object) -> Plan:
+    def _with_groups(self, groups: object) -> Passes | Mix:
         grouped = self.grouped
-        if grouped is None or not is_integer(groups, 1, MOST_GROUPS) or groups == grouped.groups:
-            return self
+        if grouped is None or not is_integer(groups, 1, MOST_GROUPS + 1) or groups == grouped.groups:
+            return self.source
         if grouped.fixed:
             raise ConfigError(
                 f"the state has {groups} groups of shards, this loader has Sampling(groups={grouped.groups}): leave "
                 f"groups out, or give {groups}"
             )
-        return replace(self, source=replace(self.source, groups=groups))
+        return replace(grouped, groups=groups)
 
     def check_place(self, cursor: Cursor) -> None:
         """Checks that steps from the cursor end where the quantum of a bucket does."""

@@ -2,7 +2,7 @@
 
     part     the shards, in an order that the seed fixes, are cut into C equal parts of all samples; a part is a group's
     place    place p of a pass belongs to group (p % C) * stride % C, and takes this group's next sample
-    order    a pass permutes a group's shards, then the samples within each window of WINDOW_SHARDS of them
+    order    a pass permutes a group's shards, then the samples within each window of WINDOW_SHARDS // C of them
     step     the plan sorts a step's places by group, so neighbouring ranks, and so a node, take neighbouring groups
 
 Groups do not change with the pass: a node needs the same shards in all epochs. Which samples a step has depends neither
@@ -15,24 +15,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import gcd
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.plan.draws import Stream, words
-from gpuloader.plan.order import ROUNDS, Order, Permutation, Shuffle
+from gpuloader.plan.order import ROUNDS, Order, Permutation
 from gpuloader.plan.passes import Chosen, Ints, Passes, digest_of
 
-WINDOW_SHARDS = 16
+WINDOW_SHARDS = 16  # that a node reads at a time, with as many groups as `choose_groups` says
 MOST_GROUPS = 1 << 16
 _MOST_CHOSEN = 256
 
 
 def choose_groups(global_batch: int, nodes: int) -> int:
-    """Returns the largest divisor of the global batch up to 256 that the nodes divide; if there is none, the nodes."""
-    fitting = (each for each in range(nodes, min(global_batch, _MOST_CHOSEN) + 1, nodes) if global_batch % each == 0)
-    return max(fitting, default=nodes)
+    """Returns the largest divisor of the global batch that the nodes divide, up to 16 for each node and 256.
+
+    If there is none, it is the number of nodes.
+    """
+    most = min(global_batch, nodes * WINDOW_SHARDS, _MOST_CHOSEN)
+    return max((each for each in range(nodes, most + 1, nodes) if global_batch % each == 0), default=nodes)
 
 
 class _Parts(NamedTuple):
@@ -62,7 +65,7 @@ class Grouped(Passes):
         fixed: whether a state of another number of groups is refused.
     """
 
-    shuffle: ClassVar[Shuffle] = "shards"
+    shuffle = "shards"
 
     chosen: Chosen
     shard_sizes: Ints
@@ -93,7 +96,8 @@ class Grouped(Passes):
         ends = np.cumsum(parts.sizes[permuted])
         # A slot and its sample's number differ by the same in all of a part.
         shifts = parts.firsts[permuted] - (ends - parts.sizes[permuted])
-        window_ends = ends[np.append((np.diff(parts.groups) > 0) | (within[1:] % WINDOW_SHARDS == 0), True)]
+        window_shards = max(1, WINDOW_SHARDS // self.groups)
+        window_ends = ends[np.append((np.diff(parts.groups) > 0) | (within[1:] % window_shards == 0), True)]
         window_begins = np.append(0, window_ends[:-1])
         in_window = Permutation(window_ends - window_begins, keys[ROUNDS:])
 

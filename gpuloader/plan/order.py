@@ -73,11 +73,11 @@ class Permutation:
         else:
             bits = np.int64(max(2, (sizes - 1).bit_length()))
         low = bits // 2
-        masks = ((np.uint64(1) << each.astype(np.uint64)) - np.uint64(1) for each in (low, bits - low))
-        self._network = _Network(np.uint64(sizes), low.astype(np.uint64), *masks, of_each << _32)
+        low_mask, high_mask = ((np.uint64(1) << each.astype(np.uint64)) - np.uint64(1) for each in (low, bits - low))
+        self._network = _Network(np.uint64(sizes), low.astype(np.uint64), low_mask, high_mask, of_each << _32)
 
     def __call__(self, positions: NDArray[np.int64], which: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Returns ids (k,) int64 at positions (k,) int64 in [0, size); `which` (k,) chooses among several bijections."""
+        """Returns ids (k,) int64 at positions (k,) int64 in [0, size); `which` (k,) chooses the bijection of each."""
         network = self._network if which is None else self._network.at(which)
         # The network is a bijection of the domain, so following it from one id outside of `size` to the next ends at an
         # id inside, a different one for each position.

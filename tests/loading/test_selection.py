@@ -279,8 +279,7 @@ def test_replacement_says_whether_a_sample_can_come_again(shards: list[Path], re
         ),
         ({"sampling": {"weights": HALVES}, "shuffle": False}, "and shuffle=False cannot be combined: the weights draw"),
         ({"sampling": {"subset": [1]}, "shuffle": rolled}, "a function as shuffle and subset cannot be combined"),
-        ({"sampling": {"subset": [1]}, "shuffle": "shards"}, 'shuffle="shards" and subset cannot be combined'),
-        ({"shuffle": "shards", "several": True}, 'several sources and shuffle="shards" cannot be combined'),
+        ({"sampling": {"groups": 4}}, 'groups=4: only shuffle="shards" has groups; use it, or leave groups out'),
         ({"sampling": {"subset": [1]}, "several": True}, "several sources and subset cannot be combined"),
         ({"sampling": {"weights": HALVES, "replacement": False}, "batch_size": 21}, "20 samples are fewer than one"),
     ],
@@ -454,7 +453,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "sources": {"shuffle": "block"},
     "function": {"shuffle": rolled},
     "require": {"sampling": {"require": ["txt"]}, "shuffle": "full"},
-    "require of shards": {"sampling": {"require": ["txt"]}, "shuffle": "shards"},
+    "require of shards": {"sampling": {"require": ["txt"], "groups": 4}, "shuffle": "shards"},
+    "subset of shards": {"sampling": {"subset": [30, 2, *range(9, 25)], "groups": 4}, "shuffle": "shards"},
+    "shards of sources": {"sampling": {"groups": 2}, "shuffle": "shards"},
     "require of sources": {"sampling": {"require": ["txt"]}, "shuffle": "block"},
 }
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -499,7 +500,10 @@ def test_every_id_comes_where_the_sampling_has_it(
     expected = sampling(tar, **options)
     steps = steps_of(tar, batch_size, world_size, epochs=2, last_batch=last_batch, **options)
     orders = [order_of(expected, 3, epoch) for epoch in range(2)]
-    assert steps == [order[start : start + 8] for order in orders for start in range(0, len(order), 8)]
+    wanted = [order[start : start + 8] for order in orders for start in range(0, len(order), 8)]
+    if options.get("shuffle") == "shards":  # a step is sorted by group
+        steps, wanted = ([sorted(step) for step in each] for each in (steps, wanted))
+    assert steps == wanted
 
 
 def test_a_state_of_another_sampling_is_refused(shards: list[Path]) -> None:

@@ -171,7 +171,7 @@ def test_replacements_are_of_the_same_bucket_and_do_not_depend_on_the_ranks(drop
     positions, uniform = bucketed([30, 9, 50], 8, drop), np.random.default_rng(0).random(50)
     for place in range(0, positions.size, 2):
         found = {
-            tuple(Plan(positions, size, last_batch="pad").replacements(Cursor(0, place), uniform).tolist())
+            tuple(Plan(positions, size, last_batch="pad").replacements(Cursor(0, place), 0, uniform).tolist())
             for size in (1, 2)
         }
         [shape] = Plan(positions, 1, last_batch="pad").shapes(Cursor(0, place), 1) or []

@@ -9,7 +9,7 @@ from scipy import stats
 
 from gpuloader.errors import ConfigError
 from gpuloader.plan import Shuffle, make_order
-from gpuloader.plan.order import BLOCK_SAMPLES, WINDOW_BLOCKS, WINDOW_SHARDS
+from gpuloader.plan.order import BLOCK_SAMPLES, WINDOW_BLOCKS
 
 SHUFFLES: tuple[Shuffle, ...] = ("none", "full", "block")
 WINDOW = BLOCK_SAMPLES * WINDOW_BLOCKS
@@ -111,38 +111,6 @@ def test_block_mixes_within_a_window_and_moves_its_blocks_between_epochs() -> No
     assert len(np.unique(first[:128] // BLOCK_SAMPLES)) > WINDOW_BLOCKS / 2
     assert len(np.intersect1d(first, second)) < WINDOW / 4
     assert len(np.unique([int(ids.min()) % BLOCK_SAMPLES for ids in (first, second)])) == 2
-
-
-SIZES = np.array([100, 0, 250, 1, 77] * 12)  # of 60 shards
-
-
-@pytest.mark.parametrize("sizes", [[1], [0, 3], [5, 0], [7] * 16, [7] * 17, SIZES], ids=len)
-def test_every_sample_of_every_shard_comes_exactly_once(sizes: list[int]) -> None:
-    for seed, epoch in ((0, 0), (5, 9)):
-        ids = make_order("shards", np.array(sizes), seed, epoch)(np.arange(sum(sizes)))
-        np.testing.assert_array_equal(np.sort(ids), np.arange(sum(sizes)))
-
-
-def test_the_order_by_shard_is_golden_and_each_position_stands_alone() -> None:
-    order = make_order("shards", SIZES, seed=0, epoch=1)
-    positions = np.array([0, 1, 2, 3, SIZES.sum() - 1])
-    expected = [2629, 4122, 98, 2187, 3711]
-    assert order(positions).tolist() == expected
-    assert [int(order(positions[place : place + 1])[0]) for place in range(5)] == expected
-
-
-def test_each_shard_is_needed_in_one_window_alone_and_windows_mix_their_shards() -> None:
-    ids = make_order("shards", SIZES, seed=2, epoch=3)(np.arange(SIZES.sum()))
-    shards = np.searchsorted(np.cumsum(SIZES), ids, side="right")
-    order_of_shards = list(dict.fromkeys(shards.tolist()))
-    first, last = ([int(np.flatnonzero(shards == shard)[place]) for shard in order_of_shards] for place in (0, -1))
-    for place in range(SIZES.sum()):
-        open_ones = sum(begin <= place <= end for begin, end in zip(first, last))
-        assert open_ones <= WINDOW_SHARDS
-    in_first_window = shards[: max(last[:5])]
-    assert len(set(in_first_window[:50].tolist())) > 5
-    again = make_order("shards", SIZES, seed=2, epoch=4)(np.arange(SIZES.sum()))
-    assert (again == ids).mean() < 0.01
 
 
 def test_shards_must_be_known() -> None:

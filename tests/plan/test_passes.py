@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import Chosen, Custom, Draws, Mix, Passes, Plan, Ratio, Shuffled, Weighted, all_samples
+from gpuloader.plan import Chosen, Custom, Draws, Grouped, Mix, Passes, Plan, Ratio, Shuffled, Weighted, all_samples
 
 SAMPLES = 60
 IDS = np.arange(3, SAMPLES, 2)
@@ -38,11 +38,11 @@ def mix(chosen: Chosen, sizes: tuple[int, ...], parts: tuple[int, ...], shuffle:
 
 MAKERS: dict[str, Callable[[], Passes | Mix]] = {
     "all": lambda: all_samples(SAMPLES),
-    "by shard": lambda: Shuffled(Chosen(SAMPLES), "shards", np.array([20, 0, SAMPLES - 20])),
+    "by shard": lambda: Grouped(Chosen(SAMPLES), np.array([20, 0, SAMPLES - 20]), 4),
     "subset": lambda: Shuffled(chosen(IDS)),
     "subset in blocks": lambda: Shuffled(chosen(IDS), "block"),
     "all but some": lambda: Shuffled(but()),
-    "all but some by shard": lambda: Shuffled(but(), "shards", np.array([12, LEFT - 12])),
+    "all but some by shard": lambda: Grouped(but(), np.array([12, LEFT - 12]), 3),
     "a mix of all but some": lambda: mix(but(), (20, LEFT - 20), (3, 1)),
     "weighted": lambda: Weighted(chosen(IDS), WEIGHTS, replacement=True),
     "weighted without replacement": lambda: Weighted(chosen(IDS), WEIGHTS, replacement=False),
@@ -78,7 +78,7 @@ def test_a_sample_is_a_function_of_seed_and_place(make: Callable[[], Passes | Mi
         ("subset", [43, 47, 29, 11, 53, 49, 21, 23, 3, 37, 59, 7]),
         ("subset in blocks", [27, 29, 21, 49, 9, 13, 41, 3, 35, 11, 43, 57]),
         ("all but some", [38, 42, 24, 56, 48, 44, 16, 18, 0, 32, 54, 2]),
-        ("all but some by shard", [28, 30, 22, 50, 10, 14, 42, 4, 58, 12, 44, 56]),
+        ("all but some by shard", [28, 18, 52, 30, 2, 56, 26, 4, 58, 40, 16, 46]),
         ("a mix of all but some", [10, 56, 2, 28, 22, 48, 20, 36, 14, 52, 34, 30]),
         ("weighted", [43, 23, 31, 13, 55, 25, 41, 35, 19, 55, 43, 41]),
         ("weighted without replacement", [59, 25, 29, 31, 17, 53, 55, 19, 13, 41, 37, 43]),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from gpuloader.plan import (
     Chosen,
     Cursor,
     Custom,
+    Grouped,
     LastBatch,
     Mix,
     Passes,
@@ -48,7 +49,7 @@ class Part(NamedTuple):
 parts = st.builds(Part, st.integers(1, 4), st.integers(1, 5), st.none() | st.integers(1, 9), st.integers(0, 9))
 KINDS: dict[str, Passes] = {
     "all": all_samples(23),
-    "by shard": Shuffled(Chosen(23), "shards", np.array([5, 9, 9])),
+    "by shard": Grouped(Chosen(23), np.array([5, 9, 9]), 5),
     "some": Shuffled(Chosen(11, np.array([40, 3, 8, 11, 12, 13, 20, 21, 30, 1, 0])), "block"),
     "all but some": Shuffled(Chosen(19, left_out=np.array([0, 7, 18, 22])), "none"),
     "by weight": Weighted(Chosen(13), np.arange(13.0), True),
@@ -109,6 +110,7 @@ def test_a_run_goes_through_the_row_whatever_changes_at_its_resumes(
 ) -> None:
     source, state, epochs = KINDS[kind], None, Epochs()
     rows: list[int] = []
+    of_steps: list[int] = []
     addresses: list[tuple[int, int]] = []
     for part in run:
         lossless = ["pad", "partial", "equal", *["drop"] * bool(part.steps_per_epoch)]
@@ -119,16 +121,24 @@ def test_a_run_goes_through_the_row_whatever_changes_at_its_resumes(
         for _ in range(part.steps):
             taken, of_step, cursor = take(plan, cursor, 1)
             rows += valid_of(taken)
+            of_steps.append(len(valid_of(taken)))
             addresses += of_step
             end = epochs.step(part, source.size, last, end, len(valid_of(taken)))
         state = json.loads(json.dumps(plan.state(cursor)))
-        assert state == {"epoch": epochs.epoch, "begin": epochs.begin, "delivered": epochs.done}
+        groups = {"groups": source.groups} if isinstance(source, Grouped) else {}
+        assert state == {"epoch": epochs.epoch, "begin": epochs.begin, "delivered": epochs.done, **groups}
     passes = [
         source.order(SEED, number)(np.arange(source.size)).tolist()
         for number in range(len(rows) // source.size // repeats + 1)
     ]
     expected = [sample for sample in chain(*passes) for _ in range(repeats)]
-    assert rows == expected[: len(rows)]
+    if isinstance(source, Grouped):  # it sorts each step by group
+        ends = list(accumulate(of_steps))
+        expected = list(chain(*(sorted(expected[begin:end]) for begin, end in pairwise([0, *ends]))))
+        by_step = list(chain(*(sorted(rows[begin:end]) for begin, end in pairwise([0, *ends]))))
+        assert by_step == expected
+    else:
+        assert rows == expected[: len(rows)]
     assert len(set(addresses)) == len(addresses)  # no two copies have the same random numbers
     if not source.repeats:
         assert all(sorted(each) == sorted(set(each)) for each in passes)

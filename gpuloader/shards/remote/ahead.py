@@ -146,7 +146,8 @@ def warn_of_repeats(need: Need, limit_bytes: int, sizes: NDArray[np.int64]) -> N
         )
         _log.warning(
             "the order uses more shards at a time than the cache holds: each is downloaded about %.0f times in "
-            "an epoch. Give the cache more than its %d bytes, ideally all %d that this machine needs (Cache(max_bytes=...))%s",
+            "an epoch. Give the cache more than its %d bytes, ideally all %d that this machine needs "
+            "(Cache(max_bytes=...))%s",
             times,
             limit_bytes,
             need.bytes_of_node(sizes),

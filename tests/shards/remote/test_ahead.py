@@ -13,7 +13,7 @@ from making import write_samples
 from numpy.typing import NDArray
 from serving import SOON, Server, wait_for
 
-from gpuloader.plan import Chosen, Cursor, Plan, Shuffle, Shuffled, all_samples
+from gpuloader.plan import Chosen, Cursor, Grouped, Plan, Shuffle, Shuffled, all_samples
 from gpuloader.shards.remote import Ahead, Entry, Need, RemoteShard, ShardCache
 from gpuloader.shards.remote.store import Version
 
@@ -38,11 +38,11 @@ def need(shards: int, shuffle: Shuffle = "none", on_stores: Sequence[int] | None
         for number in (range(shards) if on_stores is None else on_stores)
     }
     positions = (
-        Shuffled(Chosen(shards * SHARD_SAMPLES), "shards", np.full(shards, SHARD_SAMPLES))
+        Grouped(Chosen(shards * SHARD_SAMPLES), np.full(shards, SHARD_SAMPLES), 1)
         if shuffle == "shards"
         else all_samples(shards * SHARD_SAMPLES, shuffle)
     )
-    return Need(Plan(positions, batch), shards_of, entries)
+    return Need(Plan(positions, batch), [0], shards_of, entries)
 
 
 def test_shards_come_in_the_order_of_their_first_sample() -> None:
@@ -56,7 +56,7 @@ def test_shards_come_in_the_order_of_their_first_sample() -> None:
 
 def test_a_part_of_the_data_needs_its_own_shards() -> None:
     plan = Plan(Shuffled(Chosen(3, np.array([301, 5, 302])), "none"), 1)
-    assert Need(plan, shards_of, need(4).entries).shards(Cursor(), steps=3) == [3, 0]
+    assert Need(plan, [0], shards_of, need(4).entries).shards(Cursor(), steps=3) == [3, 0]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_as_many_as_fit_are_downloaded_in_the_order_of_need_and_go_when_they_are
         entries = {number: Entry(shard, shard.version(always)) for number, shard in enumerate(shards)}
         size = max(entry.version.size_bytes for entry in entries.values())
         cache = ShardCache(tmp_path / "cache", 3 * size)
-        ahead = Ahead(Need(Plan(all_samples(24, "none"), 2), lambda samples: samples // 4, entries), cache)
+        ahead = Ahead(Need(Plan(all_samples(24, "none"), 2), [0], lambda samples: samples // 4, entries), cache)
         for delivered, there in [(0, {0, 1, 2}), (4, {1, 2, 3}), (10, {2, 3, 4}), (20, {5, 0, 1})]:
             ahead.reach(Cursor(0, delivered))
             assert cache.coming == {entries[number].key for number in there}
@@ -136,7 +136,7 @@ def test_closing_ends_what_is_under_way_and_collection_closes(served: list[Path]
         entries = {number: Entry(shard, shard.version(always)) for number, shard in enumerate(shards)}
         server.fault(served[0].name, "silent")
         cache = ShardCache(tmp_path / "cache", 10**9)
-        ahead = Ahead(Need(Plan(all_samples(24, "none"), 2), lambda samples: samples // 4, entries), cache)
+        ahead = Ahead(Need(Plan(all_samples(24, "none"), 2), [0], lambda samples: samples // 4, entries), cache)
         ahead.reach(Cursor(0, 0))
         wait_for_shards({1, 2, 3, 4, 5}, cache, entries)  # one that hangs does not hold up the others
         started = time.monotonic()
