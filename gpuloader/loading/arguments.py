@@ -23,7 +23,7 @@ from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.fields import FIELDS, Component, Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.world import World
-from gpuloader.plan import Bucketed, Plan, Shuffle
+from gpuloader.plan import Bucketed, Plan, Shuffle, choose_groups
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.part import as_value
 from gpuloader.shards import Labels
@@ -299,6 +299,21 @@ def warn_of_empty_shares(plan: Plan) -> None:
             plan.world_size,
             counted(plan.length, "sample"),
             "" if plan.length < plan.world_size else ", or batch_size=2 or more",
+        )
+
+
+def warn_of_groups(plan: Plan, nodes: int) -> None:
+    """Logs a warning if nodes share groups of shards, so that they read some of the data more than once."""
+    groups = 1 if plan.grouped is None else plan.grouped.groups or 1
+    if plan.grouped is not None and nodes > 1 and (groups % nodes or plan.global_batch % groups):
+        _log.warning(
+            'shuffle="shards" with %s of shards, %d nodes and %d samples in a step of all ranks: all nodes together '
+            "read about %.2f times the data in an epoch. For a new run, Sampling(groups=%d) brings less",
+            counted(groups, "group"),
+            nodes,
+            plan.global_batch,
+            plan.times_read(nodes),
+            choose_groups(plan.global_batch, nodes),
         )
 
 

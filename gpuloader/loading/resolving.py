@@ -24,6 +24,7 @@ from gpuloader.loading.arguments import (
     resolve_world,
     warn_of_classes,
     warn_of_empty_shares,
+    warn_of_groups,
     warn_of_places,
     warn_of_small_buckets,
     warn_of_turned,
@@ -189,6 +190,7 @@ def _plan_ranks(given: LoaderArguments, values: _Values, data: _Data) -> Plan:
     if values.world.rank == 0:
         warn_of_classes(values.recipe, data.labels)
         warn_of_empty_shares(plan)
+        warn_of_groups(plan, values.world.nodes)
     return plan
 
 

@@ -41,6 +41,7 @@ from gpuloader.plan.grouped import MOST_GROUPS, Grouped
 from gpuloader.plan.mix import Mix, Ratio
 from gpuloader.plan.passes import Ints, Passes
 
+_STEPS_LOOKED_AT = 64
 LastBatch: TypeAlias = Literal["drop", "pad", "partial", "equal"]
 
 
@@ -332,13 +333,26 @@ class Plan:
 
         return lru_cache(maxsize=4)(sort)
 
+    def times_read(self, nodes: int) -> float:
+        """Returns how often a group of shards is read in an epoch, by all nodes together; each has as many ranks."""
+        if self.grouped is None:
+            return float(nodes)
+        steps = np.arange(min(self.steps, _STEPS_LOOKED_AT))[:, None]
+        groups = self._groups(0, steps * self.global_batch + np.arange(self.global_batch))
+        of_nodes = np.array_split(np.sort(groups, axis=1), nodes, axis=1)
+        return sum(len(np.unique(each)) for each in of_nodes) / len(np.unique(groups))
+
     def _by_group(self, epoch: int, places: Ints) -> Ints:
         """Sorts the places of steps, (steps, k), by group: neighbouring ranks take neighbouring groups."""
         if self.grouped is None:
             return places
+        groups = self._groups(epoch, places).astype(np.uint16)  # which are sorted faster
+        return np.take_along_axis(places, np.argsort(groups, axis=1, kind="stable"), 1)
+
+    def _groups(self, epoch: int, places: Ints) -> Ints:
+        assert self.grouped is not None
         (first, offsets), _ = self._split(epoch, places.ravel() % self.length_of(epoch))
-        groups = self.grouped.groups_at(first, offsets).reshape(places.shape)
-        return np.take_along_axis(places, np.argsort(groups.astype(np.uint16), axis=1, kind="stable"), 1)
+        return self.grouped.groups_at(first, offsets).reshape(places.shape)
 
     def at_step(self, cursor: Cursor) -> Cursor:
         """Returns the cursor itself if its epoch has steps left, otherwise the start of the next epoch."""

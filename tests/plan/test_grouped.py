@@ -143,7 +143,10 @@ def test_a_node_reads_its_share_of_the_shards(nodes: int, groups: int | None, ti
         epochs = range(-(-3 * source.size // plan.length))
         touched = [
             set().union(
-                *(shards_of(sizes, plan.coming(Cursor(epoch), plan.steps, [2 * node, 2 * node + 1])) for epoch in epochs)
+                *(
+                    shards_of(sizes, plan.coming(Cursor(epoch), plan.steps, [2 * node, 2 * node + 1]))
+                    for epoch in epochs
+                )
             )
             for node in range(nodes)
         ]
@@ -216,3 +219,10 @@ def test_a_run_keeps_its_groups_and_refuses_others() -> None:
     with pytest.raises(ConfigError, match=says):
         Plan(fixed, 4, seed=SEED).resume(state)
     assert grouped(SIZES, 8).fingerprint == grouped(SIZES, 32).fingerprint
+
+
+def test_how_often_the_data_is_read_is_counted() -> None:
+    sizes = np.random.default_rng(1).integers(30, 70, 512)
+    for nodes, groups, times in ((8, 64, 1.0), (6, 8, 1.5), (16, 8, 2.0)):
+        plan = Plan(grouped(sizes, groups), 8, 0, 2 * nodes, seed=SEED)
+        assert plan.times_read(nodes) == pytest.approx(times, abs=0.13)

@@ -115,7 +115,8 @@ from gpuloader import Cache, World
 urls, batch_size, rank, ranks, caches, state, steps, told = sys.argv[1:]
 world = World(int(rank), int(ranks), int(rank) % 2, 2)
 cache = Cache(Path(caches) / str(int(rank) // 2))
-with loader(json.loads(urls), int(batch_size), world=world, cache=cache, shuffle="shards", last_batch="drop") as batches:
+options = {"world": world, "cache": cache, "shuffle": "shards", "last_batch": "drop"}
+with loader(json.loads(urls), int(batch_size), **options) as batches:
     if state:
         batches.load_state_dict(json.loads(state))
     given = []
