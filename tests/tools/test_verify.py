@@ -15,7 +15,8 @@ from gpuloader.pipelines import graph
 from gpuloader.pipelines.operators import view_on_cpu, view_on_gpu
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.program import Op
-from gpuloader.tools.verify import CHECKS, Looks, Outcome, Row, Subject, checks, verify, verifying
+from gpuloader.tools.verify import CHECKS, Row, checks, verify, verifying
+from gpuloader.tools.verify.comparing import Looks, Subject
 from gpuloader.tools.verify.operations import OPERATIONS
 
 pytestmark = pytest.mark.slow(kept=22, of="verify")
@@ -130,7 +131,7 @@ def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypat
 
     def looks(subject: Subject) -> Looks:
         yield "first", lambda: fails(subject)
-        yield "second", lambda: Outcome("good")
+        yield "second", lambda: ("good", "", True)
         fails(subject)
 
     monkeypatch.setattr(verifying, "CHECKS", {"some": looks, "bad-images": CHECKS["bad-images"]})
