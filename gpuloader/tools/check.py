@@ -149,14 +149,15 @@ def check_shards(
     storing = as_value(Cache, "cache", {} if cache is None else cache)
     is_remote = any(isinstance(shard, RemoteShard) for shard in paths)
     shard_cache = ShardCache(storing.path, storing.max_bytes) if is_remote else None
-    index, damages, entries = _open(paths, shard_cache, progress)
+    indexes, damages, entries = _open(paths, shard_cache, progress)
+    index = open_set(indexes)
     bad: list[Fault] = []
     others: list[Fault] = []
     if len(index) or not damages:
         with closing(ShardSet(paths, index, entries, shard_cache)) as shards:
             targets = TargetCheck(shards, parsed, recipe, read_names(paths)) if parsed else None
             found, wrong = _find(shards, targets, device, progress)
-            causes = dict(sorted((_cut(shards, damages) | found).items()))
+            causes = dict(sorted((_cut(shards, indexes, damages) | found).items()))
             bad = [Fault("bad", *shards.locate(sample), cause, sample=sample) for sample, cause in causes.items()]
             others += _lacking(shards)
             for sample, faults in wrong.items():
@@ -169,28 +170,28 @@ def check_shards(
     return CheckResult(
         shards=len(paths),
         samples=len(index),
-        faults=(*bad, *_broken(paths, index, damages), *_left_out(paths, index), *others),
+        faults=(*bad, *_broken(paths, indexes, damages), *_left_out(paths, indexes), *others),
         left_out_count=int(index.left_out_count.sum()),
     )
 
 
-def _broken(paths: Sequence[Shard], index: Index, damages: Mapping[int, TarError]) -> Iterator[Fault]:
-    samples = np.diff(index.sample_end, prepend=0).tolist()
+def _broken(paths: Sequence[Shard], indexes: Sequence[Index], damages: Mapping[int, TarError]) -> Iterator[Fault]:
     for number, damage in damages.items():
-        cause = f"{damage.problem} at byte {damage.offset}; before it, {counted(samples[number], 'sample')}"
+        before = counted(len(indexes[number]), "sample")
+        cause = f"{damage.problem} at byte {damage.offset}; before it, {before}"
         yield Fault("broken", str(paths[number]), "", damage.offset, cause)
 
 
-def _left_out(paths: Sequence[Shard], index: Index) -> Iterator[Fault]:
-    for item in index.left_out:
-        shard = paths[item.shard]
-        yield Fault("left out", str(shard), item.name, 0 if isinstance(shard, Folder) else item.offset, item.why)
+def _left_out(paths: Sequence[Shard], indexes: Sequence[Index]) -> Iterator[Fault]:
+    for shard, index in zip(paths, indexes, strict=True):
+        for item in index.left_out:
+            yield Fault("left out", str(shard), item.name, 0 if isinstance(shard, Folder) else item.offset, item.why)
 
 
 def _open(
     paths: Sequence[Shard], cache: ShardCache | None, progress: bool
-) -> tuple[Index, dict[int, TarError], dict[int, Entry]]:
-    """Returns one index of all members before damage, the damage, and what is in the cache; these by shard."""
+) -> tuple[list[Index], dict[int, TarError], dict[int, Entry]]:
+    """Returns the index of each shard's members before its damage; the damage; and what is in the cache."""
     remote = {number: shard for number, shard in enumerate(paths) if isinstance(shard, RemoteShard)}
     local = {number: shard for number, shard in enumerate(paths) if not isinstance(shard, RemoteShard)}
     stored = dict(zip(remote, open_remote(list(remote.values()), cache, progress))) if cache else {}
@@ -201,7 +202,7 @@ def _open(
     indexes |= {number: index for number, (index, _) in scanned.items()}
     damages = {number: damage for number, (_, damage) in scanned.items() if damage is not None}
     entries = {number: entry for number, (entry, _) in stored.items()}
-    return open_set([indexes[number] for number in range(len(paths))]), damages, entries
+    return [indexes[number] for number in range(len(paths))], damages, entries
 
 
 def _scan(shard: LocalShard) -> tuple[Index, TarError | None]:
@@ -253,15 +254,17 @@ def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, l
     yield from ReadAhead((partial(read, batch, next(arenas)) for batch in batches), 1, "gpuloader-check")
 
 
-def _cut(shards: ShardSet, damaged: Collection[int]) -> dict[int, str]:
+def _cut(shards: ShardSet, indexes: Sequence[Index], damaged: Collection[int]) -> dict[int, str]:
     """Says why the last samples of cut shards are cut, too: they lack components that those before them have."""
     causes = {}
-    unended = {item.shard for item in shards.index.left_out if not item.name}
-    for samples in map(shards.samples_of, sorted({*damaged, *unended})):
-        if len(samples) > 1:
-            before, last = ({name for name, *_ in shards.index.components(row)} for row in samples[-2:])
+    for number, index in enumerate(indexes):
+        cut = number in damaged or any(not item.name for item in index.left_out)
+        if cut and len(index) > 1:
+            before, last = ({name for name, *_ in index.components(row)} for row in (len(index) - 2, len(index) - 1))
             if missing := sorted(before - last):
-                causes[samples[-1]] = f"the shard is cut after it, and it lacks .{', .'.join(missing)}"
+                causes[shards.samples_of(number)[-1]] = (
+                    f"the shard is cut after it, and it lacks .{', .'.join(missing)}"
+                )
     return causes
 
 

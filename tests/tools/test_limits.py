@@ -62,8 +62,8 @@ def test_shares_are_of_cpu_time_and_add_up_to_one_though_figures_are_noisy() -> 
         (
             costs(0.02, 0.03, 1.0, 1.1, 1.2, 0.5),  # the loader is faster than its parts
             CPU,
-            "`the loader: + deliver batches` took 0.5 s for 1,000 images, but `+ change pixels, normalise`, a part of it, "
-            "took 1.2 s. Measure longer",
+            "`the loader: + deliver batches` took 0.5 s for 1,000 images, but `+ change pixels, normalise`, a part of "
+            "it, took 1.2 s. Measure longer",
         ),
         (costs(0.02, 0.03, 1.0, 0.7, 1.2, 1.3), GPU, "crop, flip` took 0.7 s for 1,000 images, but `+ dec"),
         (
