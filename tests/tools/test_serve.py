@@ -184,7 +184,7 @@ def test_targets_are_drawn_if_asked_for_on_small_pictures_enlarged(boxed: Galler
     for expected, drawn in (
         (made.resize((256, 192), Image.Resampling.NEAREST), api.version({"id": "0", "targets": "1"})),
         (
-            boxed.original(0, 1024).resize((256, 192), Image.Resampling.NEAREST),
+            boxed.versions(boxed.whole(0, 1024), 0, 0, 0)[0].resize((256, 192), Image.Resampling.NEAREST),
             api.original({"id": "0", "targets": "1"}),
         ),
     ):
@@ -417,7 +417,7 @@ def test_pixels_parameters_and_window_are_the_librarys(page: Page, gallery: Gall
         window = page.one("rect.chosen")
         found = [float(window.get_attribute(name)) for name in ("y", "x", "height", "width")]
         assert found == [top, left, bottom - top, right - left]
-    assert (page.picture("#before img") == np.asarray(gallery.original(4, 1024))).all()
+    assert (page.picture("#before img") == np.asarray(gallery.versions(gallery.whole(4, 1024), 4, 0, 0)[0])).all()
 
 
 @needs_browser
