@@ -15,7 +15,7 @@ from making import damaged_jpeg, encoded, jpeg, picture, unpack, write_samples, 
 from serving import Server
 from warm import warm
 
-from gpuloader.errors import NoSamplesError, ShardNotFoundError, TarError
+from gpuloader.errors import NoSamplesError, TarError
 from gpuloader.shards import Folder, ShardSet, read_quarantine
 from gpuloader.tools.check import CheckResult, Fault, check_shards
 
@@ -151,12 +151,6 @@ def test_shards_that_are_all_broken_are_a_result(tmp_path: Path) -> None:
 def test_shards_without_samples_are_an_error(tmp_path: Path) -> None:
     write_shard(tmp_path / "a.tar", [{"__key__": "a", "txt": b"no image"}])
     with pytest.raises(NoSamplesError, match="no images in"):
-        check_shards(tmp_path)
-
-
-def test_a_link_to_nowhere_is_an_error_of_the_caller(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").symlink_to(tmp_path / "gone.tar")
-    with pytest.raises(ShardNotFoundError, match=r"a\.tar cannot be read .No such file or directory"):
         check_shards(tmp_path)
 
 

@@ -64,7 +64,6 @@ def test_processes(
     ("distributions", "expected"),
     [
         ([], []),
-        (["torch", "nvidia-nvimgcodec-cu12", "nvidia-dali-cuda120"], ["12.0"]),
         (["nvidia_dali_cuda130", "nvidia-dali-cuda120"], ["12.0", "13.0"]),
         (["nvidia-dali-cuda120-extra", "my-nvidia-dali-cuda120"], []),
     ],

@@ -76,8 +76,7 @@ def _recipe(subject: Subject, name: str) -> Outcome:
     if not preset.by_boxes:
         return compare_loads(subject, subject.tar, factor, preset=preset, sampling=few_samples(subject))
     with tar_of(map(jpeg, range(BATCH_SIZE))) as tar:
-        fields = {"boxes": Boxes("json:boxes", format="xyxy")}
-        return compare_loads(subject, tar, factor, preset=preset, fields=fields)
+        return compare_loads(subject, tar, factor, preset=preset, fields={"boxes": _TARGETS["boxes"]})
 
 
 def forms(subject: Subject) -> Looks:
