@@ -144,12 +144,11 @@ def _measure_device(
                 costs[stage] = _measure(batches, seconds / len(stages))
             bar.advance(task)
     shares = cpu_shares(costs)
-    titles = TITLES if "pixels" in stages else {**TITLES, "resize": "+ resize, crop, flip, normalise"}
     return DeviceFigures(
         device=str(loader.device),
         num_threads=run.num_threads,
         stages=tuple(
-            StageFigures(stage, titles[stage], 1000 / cost.seconds, cost.cpu_seconds, shares[stage])
+            StageFigures(stage, TITLES[stage], 1000 / cost.seconds, cost.cpu_seconds, shares[stage])
             for stage, cost in costs.items()
         ),
         limit=what_limits(
