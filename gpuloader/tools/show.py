@@ -8,6 +8,7 @@ batch. MixUp and CutMix need two samples, and are left out.
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -177,10 +178,14 @@ class Gallery:
         wanted = text.encode("utf-8", "surrogateescape")
         if not wanted:
             return np.arange(0 if exact else len(self))
-        ends = self._shards.index.column("key_end").tolist()
-        keys = self._shards.index.column("key_bytes").tobytes()
-        each = (keys[start:end] for start, end in zip([0, *ends], ends))
-        return np.array([row for row, key in enumerate(each) if (key == wanted if exact else wanted in key)], np.int64)
+        ends, keys = self._shards.index.column("key_end"), self._shards.index.column("key_bytes").tobytes()
+        found = re.finditer(b"(?=%b)" % re.escape(wanted), keys)  # also where it overlaps itself
+        start = np.array([each.start() for each in found], np.int64)
+        rows = np.searchsorted(ends, start, side="right")
+        match = start + len(wanted) <= ends[rows]
+        if exact:
+            match &= (start == np.append(0, ends)[rows]) & (start + len(wanted) == ends[rows])
+        return np.unique(rows[match])
 
     def drawn(self, count: int, seed: int) -> list[int]:
         """Returns the ids of some samples of the data: the first ones of a training that shuffles with the seed."""

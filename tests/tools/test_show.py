@@ -170,6 +170,14 @@ def test_keys_are_found(shards: list[Path], text: str, exact: bool, expected: li
     assert Gallery(shards, device_id=None).find(text, exact).tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("keys", "text", "expected"), [(["ab", "abab", "b"], "ab", [0]), (["aab"], "ab", []), (["a", "aa"], "aa", [1])]
+)
+def test_a_whole_key_is_no_part_of_another(tmp_path: Path, keys: list[str], text: str, expected: list[int]) -> None:
+    path = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(40, 40), "cls": b"0"} for key in keys])
+    assert Gallery(path, device_id=None).find(text, exact=True).tolist() == expected
+
+
 # --- the picture
 
 
