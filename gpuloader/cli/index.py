@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,19 +70,13 @@ def index(
     for shard in shard_set.shards:
         if isinstance(shard, Folder):
             keep_beside(shard)
-    left_out: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    found: list[dict[str, Any]] = [
+        {"shard": str(shard), "samples": len(shard_set.samples_of(number)), "left_out": [], "left_out_count": count}
+        for number, (shard, count) in enumerate(zip(shard_set.shards, shard_set.index.left_out_count.tolist()))
+    ]
     for member in shard_set.index.left_out:
         offset = 0 if isinstance(shard_set.shards[member.shard], Folder) else member.offset
-        left_out[member.shard].append({"name": member.name, "offset": offset, "why": member.why})
-    found: list[dict[str, Any]] = [
-        {
-            "shard": str(shard),
-            "samples": len(shard_set.samples_of(number)),
-            "left_out": left_out[number],
-            "left_out_count": shard_set.index.left_out_count.item(number),
-        }
-        for number, shard in enumerate(shard_set.shards)
-    ]
+        found[member.shard]["left_out"].append({"name": member.name, "offset": offset, "why": member.why})
     if as_json:
         print_json({"samples": len(shard_set), "shards": found})
         return

@@ -34,16 +34,6 @@ def loader_of(context: typer.Context, *names: str) -> dict[str, Any]:
     return {**options, **read_loader(context.params["shards"]), **written}
 
 
-def part_of(text: str) -> tuple[int, int]:
-    """Returns (i, n) of the option --part i/n."""
-    index, slash, parts = text.partition("/")
-    if not (slash and index.isdecimal() and parts.isdecimal()):
-        raise typer.BadParameter(
-            f"--part {text!r}: allowed is i/n, such as 0/8 for the first of eight parts and 7/8 for the last"
-        )
-    return int(index), int(parts)
-
-
 def chosen_device(cpu: bool, device_id: int | None = None) -> int | Literal["auto"] | None:
     """Returns a loader's `device_id`, from the options --cpu and --device-id."""
     return None if cpu else "auto" if device_id is None else device_id

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuloader.cli.options import AsJson, part_of
+from gpuloader.cli.options import AsJson
 from gpuloader.cli.printing import finish, say
 from gpuloader.cli.signatures import from_tool
 from gpuloader.helpers.text import counted
@@ -34,7 +34,10 @@ def pack(
 
     Example: gpuloader pack imagenet/train shards/train/ --shard-bytes 256MiB
     """
-    result = run(part=part_of(part), progress=True)
+    index, _, parts = part.partition("/")
+    if not (index.isdecimal() and parts.isdecimal()):
+        raise typer.BadParameter(f"--part {part!r}: allowed is i/n, such as 7/8 for the last of eight parts")
+    result = run(part=(int(index), int(parts)), progress=True)
     finish(result, as_json, _print, wrong=bool(result.left_out))
 
 

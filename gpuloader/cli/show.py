@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuloader.cli.options import (
-    AsJson,
-    Cpu,
-    LabelFrom,
-    Preset,
-    ShardsOrLoader,
-    chosen_device,
-    loader_of,
-)
+from gpuloader.cli.options import AsJson, Cpu, LabelFrom, Preset, ShardsOrLoader, chosen_device, loader_of
 from gpuloader.cli.printing import finish, say
 from gpuloader.cli.signatures import from_tool
 from gpuloader.errors import kind_of
@@ -58,14 +50,8 @@ def show(
     Example: gpuloader show train.yaml
     """
     loader = loader_of(context, "preset", "seed", "label_from")
-    common: dict[str, Any] = {
-        "preset": loader["preset"],
-        "overrides": _overrides(changes or []),
-        "seed": loader["seed"],
-        "label_from": loader["label_from"],
-        "fields": loader.get("fields"),
-        "device_id": chosen_device(cpu, loader.get("device_id")),
-    }
+    common: dict[str, Any] = {name: loader.get(name) for name in ("preset", "seed", "label_from", "fields")}
+    common |= {"overrides": _overrides(changes or []), "device_id": chosen_device(cpu, loader.get("device_id"))}
     if serve:
         from gpuloader.tools.serve import serve as serve_page
 

@@ -30,69 +30,22 @@ Pattern = Callable[[Floats, Floats, np.random.Generator], Floats]
 
 SQUARES = 8  # the sides of the plane, in units
 
-# A shape maps coordinates u, v to roughly the distance to its outline, negative outside; it fits into the unit circle.
+
+def _radius(u: Floats, v: Floats) -> Floats:
+    return np.sqrt(u * u + v * v)
 
 
-def disk(u: Floats, v: Floats) -> Floats:
-    """Outlines a full circle."""
-    radius, _ = radius_and_angle(u, v)
-    return 0.9 - radius
+def _spiral(u: Floats, v: Floats) -> Floats:
+    radius = _radius(u, v)
+    return np.minimum(0.12 * np.cos(np.arctan2(v, u) - 10 * radius), 1 - radius)
 
 
-def ring(u: Floats, v: Floats) -> Floats:
-    """Outlines a circle with a hole."""
-    radius, _ = radius_and_angle(u, v)
-    return 0.22 - abs(0.75 - radius)
-
-
-def triangle(u: Floats, v: Floats) -> Floats:
-    """Outlines an equilateral triangle."""
-    return 0.5 - np.maximum(0.866 * abs(u) + 0.5 * v, -v)
-
-
-def cross(u: Floats, v: Floats) -> Floats:
-    """Outlines a plus sign."""
+def _cross(u: Floats, v: Floats) -> Floats:
     u, v = abs(u), abs(v)
     return np.minimum(0.95 - np.maximum(u, v), 0.28 - np.minimum(u, v))
 
 
-def flower(u: Floats, v: Floats) -> Floats:
-    """Outlines five petals."""
-    radius, angle = radius_and_angle(u, v)
-    return 0.65 + 0.35 * np.cos(5 * angle) - radius
-
-
-def spiral(u: Floats, v: Floats) -> Floats:
-    """Outlines an arm around the middle, about one and a half times."""
-    radius, angle = radius_and_angle(u, v)
-    return np.minimum(0.12 * np.cos(angle - 10 * radius), 1 - radius)
-
-
-def radius_and_angle(u: Floats, v: Floats) -> tuple[Floats, Floats]:
-    """Returns the polar coordinates of u, v."""
-    return np.sqrt(u * u + v * v), np.arctan2(v, u)
-
-
-# A pattern does the same for all of the plane; it gets a generator for its free choices.
-
-
-def stripes(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
-    """Outlines straight bars."""
-    return np.cos(9 * x) / 9
-
-
-def waves(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
-    """Outlines winding bars."""
-    bend = np.sin(6 * y) / 4.5
-    return np.cos(9 * (x + bend)) / 14
-
-
-def checks(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
-    """Outlines a chessboard."""
-    return np.cos(6 * x) * np.cos(6 * y) / 6
-
-
-def blobs(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
+def _blobs(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
     """Outlines islands and lakes: ripples from six sides."""
     total = np.zeros_like(x)
     for turn in np.linspace(0, math.pi, 6, endpoint=False).tolist():
@@ -101,7 +54,7 @@ def blobs(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
     return total / 14
 
 
-def scatter(shape: Shape) -> Pattern:
+def _scatter(shape: Shape) -> Pattern:
     """Makes the pattern with one copy of `shape` in each unit square, turned, sized and placed at random."""
 
     def pattern(x: Floats, y: Floats, rng: np.random.Generator) -> Floats:
@@ -117,17 +70,19 @@ def scatter(shape: Shape) -> Pattern:
     return pattern
 
 
+# A pattern maps the coordinates x, y of the plane to roughly the distance to its outline, negative outside; it gets a
+# generator for its free choices. A shape does so for u, v; it fits into the unit circle.
 PATTERNS: dict[str, Pattern] = {
-    "blobs": blobs,
-    "checks": checks,
-    "crosses": scatter(cross),
-    "disks": scatter(disk),
-    "flowers": scatter(flower),
-    "rings": scatter(ring),
-    "spirals": scatter(spiral),
-    "stripes": stripes,
-    "triangles": scatter(triangle),
-    "waves": waves,
+    "blobs": _blobs,
+    "checks": lambda x, y, rng: np.cos(6 * x) * np.cos(6 * y) / 6,
+    "crosses": _scatter(_cross),
+    "disks": _scatter(lambda u, v: 0.9 - _radius(u, v)),
+    "flowers": _scatter(lambda u, v: 0.65 + 0.35 * np.cos(5 * np.arctan2(v, u)) - _radius(u, v)),
+    "rings": _scatter(lambda u, v: 0.22 - abs(0.75 - _radius(u, v))),
+    "spirals": _scatter(_spiral),
+    "stripes": lambda x, y, rng: np.cos(9 * x) / 9,
+    "triangles": _scatter(lambda u, v: 0.5 - np.maximum(0.866 * abs(u) + 0.5 * v, -v)),
+    "waves": lambda x, y, rng: np.cos(9 * (x + np.sin(6 * y) / 4.5)) / 14,
 }
 CLASSES: tuple[str, ...] = tuple(PATTERNS)
 

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from gpuloader.demo.pictures import CLASSES, write_shards
-from gpuloader.demo.predictions import draw_predictions
 from gpuloader.errors import StateError
 from gpuloader.helpers.progress import progress_bar, say
 from gpuloader.loading.loader import GPULoader
 from gpuloader.tools.outputs import PICTURES, check_output
+from gpuloader.tools.sheet import Sheet, as_picture, fitting_tile
 
 PHOTOS, SHARDS = "photos", "shards"
 TRAIN_FOLDER, VAL_FOLDER = "train", "val"
@@ -26,6 +26,8 @@ PICTURES_PER_SHARD = 300
 BATCH_SIZE = 32
 EPOCHS = 5
 PEAK_LEARNING_RATE = 6e-3
+ROWS, COLUMNS = 4, 6
+RIGHT, WRONG = "#1a7f37", "#c62828"
 
 TRAIN: Mapping[str, Any] = {"imagenet_train": {"RandomResizedCrop": {"size": 96, "scale": [0.35, 1.0]}}}
 EVALUATE: Mapping[str, Any] = {"imagenet_eval": {"Resize": {"size": 110}, "CenterCrop": {"size": 96}}}
@@ -78,9 +80,7 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
     training: dict[str, Any] = {"preset": TRAIN, "seed": seed}
     with GPULoader(train, BATCH_SIZE, device_id, **training) as loader:
         threads = torch.get_num_threads()
-        torch.set_num_threads(
-            max(1, threads // 2)
-        )  # so that the loader has the rest: with more, they wait for each other
+        torch.set_num_threads(max(1, threads // 2))  # the loader has the rest: with more, they wait for each other
         net = _train(loader, seed)
         torch.set_num_threads(threads)
         stats = loader.stats()
@@ -88,7 +88,7 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
         predicted, truth, evaluated = _predict(net, loader)
     with GPULoader(val, BATCH_SIZE, device_id, preset=SHOW, output="dict") as loader:
         images = torch.cat([batch["image"].cpu() for batch in loader])
-    draw_predictions(images, predicted, truth, picture)
+    _draw_predictions(images, predicted, truth, picture)
     return DemoResult(
         device=str(loader.device),
         accuracy=float((predicted == truth).float().mean()),
@@ -170,3 +170,24 @@ def _predict(net: nn.Module, loader: GPULoader) -> tuple[torch.Tensor, torch.Ten
         truth.append(batch["label"].cpu())
         seen.update(batch["index"].tolist())
     return torch.cat(predicted), torch.cat(truth), len(seen)
+
+
+def _draw_predictions(images: torch.Tensor, predicted: torch.Tensor, truth: torch.Tensor, picture: Path) -> None:
+    """Draws a grid of some images; each has its prediction below, and a frame that shows whether it is right."""
+    right = predicted == truth
+    title = f"Predictions for pictures that the net had not seen: {int(right.sum())} of {len(right)} are right."
+    if not right.all():
+        title += " Wrong ones come first, in red."
+    sheet = Sheet(fitting_tile(images.shape[2:]), COLUMNS, ROWS, [title])
+    wrong = (~right).nonzero().flatten().tolist()
+    shown = [
+        *wrong[:COLUMNS],
+        *right.nonzero().flatten().tolist(),
+        *wrong[COLUMNS:],
+    ]
+    for place, number in enumerate(shown[: ROWS * COLUMNS]):
+        is_right = bool(right[number])
+        caption = [CLASSES[predicted[number]], *([] if is_right else [f"truth: {CLASSES[truth[number]]}"])]
+        row, column = divmod(place, COLUMNS)
+        sheet.put(row, column, as_picture(images[number]), caption, frame=RIGHT if is_right else WRONG)
+    sheet.image.save(picture)

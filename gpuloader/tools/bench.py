@@ -6,18 +6,21 @@ The stages are measured one after the other, each with all stages before it, thr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
+
+import torch
 
 import gpuloader.targets  # noqa: F401 - it registers the fields that YAML names
 from gpuloader.errors import BadImageError, ConfigError, LoaderError
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.read_ahead import ReadAhead
+from gpuloader.helpers.text import counted
 from gpuloader.loading.decoding import build_pipeline, find_bad_rows
 from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.reader import EncodedBatch, Reader
@@ -26,32 +29,22 @@ from gpuloader.loading.run_batches import largest_decoded
 from gpuloader.loading.selection import Sources
 from gpuloader.pipelines import Feed, LastStep, Running, UndecodableError
 from gpuloader.plan import Cursor
+from gpuloader.recipe import load_preset
 from gpuloader.shards import Arena
-from gpuloader.tools.bench_plot import check_plotting, draw_plot
-from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, StageFigures
-from gpuloader.tools.limits import Cost, Stage, cpu_shares, what_limits
+from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, StageFigures, check_plotting, draw_plot
+from gpuloader.tools.limits import TITLES, Cost, StageName, cpu_shares, what_limits
 from gpuloader.tools.machine import Machine, this_machine
-from gpuloader.tools.measuring import (
-    Batches,
-    count_samples,
-    fitting_batch_size,
-    load_epochs,
-    measure,
-    with_output,
-)
 
 __all__ = ["bench"]
 
 _PAGE_CACHE_SHARE = 0.8  # of the memory; the rest is for programs
 
-_TITLES: Mapping[Stage, str] = {
-    "read": "read, from the page cache",
-    "gate": "+ headers, draws, labels",
-    "decode": "+ decode the regions",
-    "resize": "+ resize, crop, flip",
-    "pixels": "+ change pixels, normalise",
-    "loader": "the loader: + deliver batches",
-}
+_LARGEST_BATCH = 128
+_WARM_UP_BATCHES = 3
+_WARM_UP_SHARE = 0.2
+
+Batches: TypeAlias = Generator[int, None, None]
+"""Does a part's work batch by batch, and yields the number of images in each."""
 
 
 def bench(
@@ -85,12 +78,16 @@ def bench(
         raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
     if plot is not None:
         check_plotting(Path(plot))
-    arguments = with_output({"preset": "imagenet_train", "last_batch": "pad", "label_from": "auto", **arguments})
+    arguments = _with_output({"preset": "imagenet_train", "last_batch": "pad", "label_from": "auto", **arguments})
     machine = this_machine()
     devices: list[int | Literal["auto"] | None] = [None]
     if device_id is not None and (machine.gpus or device_id != "auto"):
         devices.append(device_id)
-    batch_size = fitting_batch_size(batch_size, count_samples(tar, None, arguments))
+    samples = _count_samples(tar, arguments)
+    if batch_size is None:
+        batch_size = min(_LARGEST_BATCH, 1 << (samples.bit_length() - 1))
+    elif isinstance(batch_size, int) and batch_size > samples:
+        raise ConfigError(f"batch_size={batch_size}: the shards have {counted(samples, 'sample')}; give at most that")
     with ExitStack() as stack:
         # All of them first, so that an invalid argument is reported before anything is measured.
         loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in devices]
@@ -108,38 +105,50 @@ def bench(
     return result
 
 
+def _with_output(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arguments of `GPULoader`, with the `output` that images of different sizes, or replacements, may need."""
+    recipe = load_preset(arguments.get("preset", "imagenet_train"))
+    in_tuple = recipe.batch == "dense" and (recipe.random or "on_error" not in arguments)
+    return {**({} if in_tuple else {"output": "dict"}), **arguments}
+
+
+def _count_samples(tar: Sources, arguments: Mapping[str, Any]) -> int:
+    """Counts the samples of an epoch on one rank, for any arguments of `GPULoader`."""
+    with GPULoader(tar, 2, None, **{**arguments, "last_batch": "pad"}) as loader:  # 2: some recipes mix pairs
+        return max(1, loader.num_samples // loader.world.world_size)
+
+
 def _measure_device(
     loader: GPULoader, data: DataFacts, machine: Machine, seconds: float, progress: bool
 ) -> DeviceFigures:
     on_gpu = loader.device.type == "cuda"
     run = run_of(loader)
-    cursors = _first_steps(run, seconds / len(_TITLES))
-    stages: dict[Stage, Callable[[], Batches]] = {
+    cursors = _first_steps(run, seconds / len(TITLES))
+    stages: dict[StageName, Callable[[], Batches]] = {
         "read": lambda: _read(run, cycle(cursors)),
         "gate": lambda: _gate(run, cycle(cursors)),
-        "decode": lambda: run_graph(run, "decode"),
-        "resize": lambda: run_graph(run, "resize"),
-        "pixels": lambda: run_graph(run, "all"),
-        "loader": lambda: load_epochs(loader),
+        "decode": lambda: _run_graph(run, "decode"),
+        "resize": lambda: _run_graph(run, "resize"),
+        "pixels": lambda: _run_graph(run, "all"),
+        "loader": lambda: _load_epochs(loader),
     }
     if data.decoded:
         del stages["decode"]
     if not on_gpu and all(view.in_one_pass for view in loader.preset.each_view):
         del stages["pixels"]
-    costs: dict[Stage, Cost] = {}
+    costs: dict[StageName, Cost] = {}
     with progress_bar(progress) as bar:
         task = bar.add_task(f"measuring, {loader.device}", total=len(stages))
         for stage, work in stages.items():
             with closing(work()) as batches:
-                costs[stage] = measure(batches, seconds / len(stages))
+                costs[stage] = _measure(batches, seconds / len(stages))
             bar.advance(task)
     shares = cpu_shares(costs)
-    titles = _TITLES if "pixels" in stages else {**_TITLES, "resize": "+ resize, crop, flip, normalise"}
     return DeviceFigures(
         device=str(loader.device),
         num_threads=run.num_threads,
         stages=tuple(
-            StageFigures(stage, titles[stage], 1000 / cost.seconds, cost.cpu_seconds, shares[stage])
+            StageFigures(stage, TITLES[stage], 1000 / cost.seconds, cost.cpu_seconds, shares[stage])
             for stage, cost in costs.items()
         ),
         limit=what_limits(
@@ -152,6 +161,23 @@ def _measure_device(
             small_files=bool(run.shards.folders),
         ),
     )
+
+
+def _measure(batches: Batches, seconds: float) -> Cost:
+    """Measures the cost of a stage for at least this long and one batch, after warming up."""
+    started, done = time.perf_counter(), 0
+    while done < _WARM_UP_BATCHES or time.perf_counter() - started < _WARM_UP_SHARE * seconds:
+        next(batches)
+        if done == 0:  # the first batch may have built the graph
+            started = time.perf_counter()
+        done += 1
+    images, started, cpu_started = 0, time.perf_counter(), time.process_time()
+    for count in batches:
+        images += count
+        if time.perf_counter() - started >= seconds:
+            break
+    thousands = images / 1000
+    return Cost((time.perf_counter() - started) / thousands, (time.process_time() - cpu_started) / thousands)
 
 
 def _stronger(on_gpu: bool, threads: int, cores: int) -> str:
@@ -184,7 +210,7 @@ def _gate(run: Run, cursors: Iterable[Cursor]) -> Batches:
         yield len(reader.read(cursor, arena).ids)
 
 
-def run_graph(run: Run, last_step: LastStep) -> Batches:
+def _run_graph(run: Run, last_step: LastStep) -> Batches:
     """Runs the graph without the loader around it, up to its last step."""
     reader = Reader(run)
     batches = ReadAhead(reader.calls(Cursor()), run.decoder.prefetch + 1, "gpuloader-reader")
@@ -205,6 +231,18 @@ def run_graph(run: Run, last_step: LastStep) -> Batches:
             reader.arenas.append(batch.arena)
             yield len(batch.ids)
     raise feed.failure or LoaderError("there was nothing to decode")
+
+
+def _load_epochs(loader: GPULoader) -> Batches:
+    """Runs the loader itself, epoch after epoch, and waits for each batch."""
+    before = loader.stats().samples
+    while True:
+        for _ in loader:
+            if loader.device.type == "cuda":
+                torch.cuda.current_stream(loader.device).synchronize()
+            now = loader.stats().samples
+            yield now - before
+            before = now
 
 
 def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, cycle
+from itertools import cycle
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuloader.errors import TarError
 from gpuloader.helpers.cores import available_cores
@@ -45,10 +43,7 @@ from gpuloader.shards import (
     scan_to_damage,
     write_quarantine,
 )
-from gpuloader.shards.index import LEFT_OUT_KEPT
-from gpuloader.shards.pictures import ARRAY_EXTENSION, is_picture
 from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, open_remote
-from gpuloader.shards.shard_set import Location
 from gpuloader.tools.check_targets import TargetCheck
 from gpuloader.tools.decoder_process import DecoderProcess, runs
 from gpuloader.tools.outputs import check_output
@@ -71,7 +66,7 @@ class Fault:
     Attributes:
         kind: "bad": training would fail on the sample, as its image cannot be decoded, a field cannot be parsed, or it
             is cut off by the end of a cut shard. "broken": the shard is a damaged tar. "left out": a member is in no
-            sample; in a folder also a second picture of a sample. "lacks .EXTENSION": samples lack a component that
+            sample. "lacks .EXTENSION": samples lack a component that
             others have. "boxes outside", "unknown labels" or "another size": targets that cannot be right.
         shard: its path; for a bad sample of a folder, that of the picture.
         key: of the sample, the first one that lacks a component; a member's name; "" for a broken shard.
@@ -154,99 +149,63 @@ def check_shards(
     storing = as_value(Cache, "cache", {} if cache is None else cache)
     is_remote = any(isinstance(shard, RemoteShard) for shard in paths)
     shard_cache = ShardCache(storing.path, storing.max_bytes) if is_remote else None
-    shards = _scan(paths, shard_cache, progress)
-    if not any(shard.samples for shard in shards) and any(shard.damage for shard in shards):  # nothing can be read
-        if quarantine is not None:
-            Path(quarantine).write_text("")
-        return _report(shards, {}, {}, {})
-    entries = {place: shard.entry for place, shard in enumerate(shards) if shard.entry}
-    with closing(ShardSet(paths, open_set([shard.index for shard in shards]), entries, shard_cache)) as shard_set:
-        targets = TargetCheck(shard_set, parsed, recipe, read_names(paths)) if parsed else None
-        bad, wrong = _find(shard_set, targets, device, progress)
-        for shard in shards:
-            if cause := _cut(shard):
-                bad.setdefault(shard.samples[-1], cause)
-        if quarantine is not None:
-            undamaged = [sample for shard in shards if not shard.damage for sample in shard.samples]
-            write_quarantine(
-                Path(quarantine), shard_set, {sample: bad[sample] for sample in undamaged if sample in bad}
-            )
-        return _report(shards, bad, wrong, {sample: shard_set.locate(sample) for sample in sorted({*bad, *wrong})})
-
-
-def _report(
-    shards: Sequence[_Shard], bad: Mapping[int, str], wrong: Mapping[int, _Wrong], located: Mapping[int, Location]
-) -> CheckResult:
-    """Returns what was found, by sample and by shard."""
-    left_out = [
-        Fault("left out", str(shard.path), item.name, 0 if isinstance(shard.path, Folder) else item.offset, item.why)
-        for shard in shards
-        for item in shard.index.left_out
-    ]
-    second = [
-        Fault("left out", str(folder), f"./{folder.listing.name(number)}", 0, "its key has another picture, its image")
-        for shard in shards
-        if isinstance(folder := shard.path, Folder)
-        for number in folder.files_at(shard.index.column("component_offset")[_second_pictures(shard)]).tolist()
-    ]
+    indexes, damages, entries = _open(paths, shard_cache, progress)
+    index = open_set(indexes)
+    bad: list[Fault] = []
+    others: list[Fault] = []
+    if len(index) or not damages:
+        with closing(ShardSet(paths, index, entries, shard_cache)) as shards:
+            targets = TargetCheck(shards, parsed, recipe, read_names(paths)) if parsed else None
+            found, wrong = _find(shards, targets, device, progress)
+            causes = dict(sorted((_cut(shards, indexes, damages) | found).items()))
+            bad = [Fault("bad", *shards.locate(sample), cause, sample=sample) for sample, cause in causes.items()]
+            others += _lacking(shards)
+            for sample, faults in wrong.items():
+                others += [Fault(kind, *shards.locate(sample), cause, sample=sample) for kind, cause in faults]
+            if quarantine is not None:
+                undamaged = {sample: causes[sample] for sample in causes if shards.shard_of(sample) not in damages}
+                write_quarantine(Path(quarantine), shards, undamaged)
+    elif quarantine is not None:
+        Path(quarantine).write_text("")  # no shard can be read
     return CheckResult(
-        shards=len(shards),
-        samples=sum(len(shard.index) for shard in shards),
-        faults=(
-            *(Fault("bad", *located[sample], bad[sample], sample=sample) for sample in sorted(bad)),
-            *(_broken(shard, shard.damage) for shard in shards if shard.damage is not None),
-            *left_out,
-            *second[:LEFT_OUT_KEPT],
-            *_lacking(shards),
-            *(
-                Fault(kind, *located[sample], said, sample=sample)
-                for sample, found in wrong.items()
-                for kind, said in found
-            ),
-        ),
-        left_out_count=sum(shard.index.left_out_count.item(0) for shard in shards) + len(second),
+        shards=len(paths),
+        samples=len(index),
+        faults=(*bad, *_broken(paths, indexes, damages), *_left_out(paths, indexes), *others),
+        left_out_count=int(index.left_out_count.sum()),
     )
 
 
-def _broken(shard: _Shard, damage: TarError) -> Fault:
-    before = counted(len(shard.index), "sample")
-    cause = f"{damage.problem} at byte {damage.offset}; before it, {before}"
-    return Fault("broken", str(shard.path), "", damage.offset, cause)
+def _broken(paths: Sequence[Shard], indexes: Sequence[Index], damages: Mapping[int, TarError]) -> Iterator[Fault]:
+    for number, damage in damages.items():
+        before = counted(len(indexes[number]), "sample")
+        cause = f"{damage.problem} at byte {damage.offset}; before it, {before}"
+        yield Fault("broken", str(paths[number]), "", damage.offset, cause)
 
 
-@dataclass(frozen=True)
-class _Shard:
-    """A shard, the index of its members before the damage, the damage, and the ids of its samples.
-
-    The entry is that of a shard on a store in the cache.
-    """
-
-    path: Shard
-    index: Index
-    damage: TarError | None
-    samples: range
-    entry: Entry | None
+def _left_out(paths: Sequence[Shard], indexes: Sequence[Index]) -> Iterator[Fault]:
+    for shard, index in zip(paths, indexes, strict=True):
+        for item in index.left_out:
+            yield Fault("left out", str(shard), item.name, 0 if isinstance(shard, Folder) else item.offset, item.why)
 
 
-def _scan(paths: Sequence[Shard], cache: ShardCache | None, progress: bool) -> list[_Shard]:
-    remote = [shard for shard in paths if isinstance(shard, RemoteShard)]
-    on_stores = dict(zip(remote, open_remote(remote, cache, progress))) if cache else {}
-
-    def open_one(shard: Shard) -> tuple[Index, TarError | None, Entry | None]:
-        if isinstance(shard, RemoteShard):
-            return on_stores[shard][1], None, on_stores[shard][0]
-        return *_open(shard), None
-
+def _open(
+    paths: Sequence[Shard], cache: ShardCache | None, progress: bool
+) -> tuple[list[Index], dict[int, TarError], dict[int, Entry]]:
+    """Returns the index of each shard's members before its damage; the damage; and what is in the cache."""
+    remote = {number: shard for number, shard in enumerate(paths) if isinstance(shard, RemoteShard)}
+    local = {number: shard for number, shard in enumerate(paths) if not isinstance(shard, RemoteShard)}
+    stored = dict(zip(remote, open_remote(list(remote.values()), cache, progress))) if cache else {}
     with ThreadPoolExecutor(_SCANNING_THREADS) as threads, progress_bar(progress) as bar:
-        opened = list(bar.track(threads.map(open_one, paths), total=len(paths), description="opening shards"))
-    ends = accumulate(len(index) for index, *_ in opened)
-    return [
-        _Shard(path, index, damage, range(end - len(index), end), entry)
-        for path, (index, damage, entry), end in zip(paths, opened, ends)
-    ]
+        scans = bar.track(threads.map(_scan, local.values()), total=len(local), description="opening shards")
+        scanned = dict(zip(local, scans))
+    indexes = {number: index for number, (_, index) in stored.items()}
+    indexes |= {number: index for number, (index, _) in scanned.items()}
+    damages = {number: damage for number, (_, damage) in scanned.items() if damage is not None}
+    entries = {number: entry for number, (entry, _) in stored.items()}
+    return [indexes[number] for number in range(len(paths))], damages, entries
 
 
-def _open(shard: LocalShard) -> tuple[Index, TarError | None]:
+def _scan(shard: LocalShard) -> tuple[Index, TarError | None]:
     try:
         return open_index(shard), None
     except TarError:
@@ -295,55 +254,32 @@ def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, l
     yield from ReadAhead((partial(read, batch, next(arenas)) for batch in batches), 1, "gpuloader-check")
 
 
-def _cut(shard: _Shard) -> str | None:
-    """Says why the last sample of a cut shard is cut, too: it lacks components that the one before it has."""
-    index = shard.index
-    cut = shard.damage is not None or any(not item.name for item in index.left_out)
-    if not cut or len(index) < 2:
-        return None
-    before, last = ({name for name, *_ in index.components(row)} for row in (len(index) - 2, len(index) - 1))
-    missing = sorted(before - last)
-    return f"the shard is cut after it, and it lacks .{', .'.join(missing)}" if missing else None
+def _cut(shards: ShardSet, indexes: Sequence[Index], damaged: Collection[int]) -> dict[int, str]:
+    """Says why the last samples of cut shards are cut, too: they lack components that those before them have."""
+    causes = {}
+    for number, index in enumerate(indexes):
+        cut = number in damaged or any(not item.name for item in index.left_out)
+        if cut and len(index) > 1:
+            before, last = ({name for name, *_ in index.components(row)} for row in (len(index) - 2, len(index) - 1))
+            if missing := sorted(before - last):
+                causes[shards.samples_of(number)[-1]] = (
+                    f"the shard is cut after it, and it lacks .{', .'.join(missing)}"
+                )
+    return causes
 
 
-def _lacking(shards: Sequence[_Shard]) -> Iterator[Fault]:
+def _lacking(shards: ShardSet) -> Iterator[Fault]:
     """Finds the components that some samples lack. It counts all extensions at once: a tar may have very many."""
-    having: Counter[str] = Counter()
-    beside: set[str] = set()
-    for shard in shards:
-        index = shard.index
-        of_component = index.column("component_extension")
-        having.update(dict(zip(index.extensions, np.bincount(of_component).tolist())))
-        is_beside = _are_beside(index)
-        is_beside[_second_pictures(shard)] = False
-        beside.update(index.extensions[number] for number in np.unique(of_component[is_beside]))
-    samples = sum(len(shard.index) for shard in shards)
+    index, samples = shards.index, len(shards)
+    of_component = index.column("component_extension")
+    rows = np.repeat(np.arange(samples), np.diff(index.column("component_end"), prepend=0))
+    is_beside = index.column("component_offset") != index.column("image_offset")[rows]
+    beside = {index.extensions[number] for number in np.unique(of_component[is_beside])}
+    having = dict(zip(index.extensions, np.bincount(of_component).tolist()))
     lacking = sorted((samples - having[each], each) for each in beside if having[each] < samples)
     for count, extension in lacking[:_MOST_LACKING]:
-        found = ((shard, shard.index.rows_without(extension)) for shard in shards)
-        shard, rows = next((shard, rows) for shard, rows in found if len(rows))
+        first = int(index.rows_without(extension)[0])
         cause = f"{count:,} of {counted(samples, 'sample')} lack it, this one first"
-        yield Fault(f"lacks .{extension}", str(shard.path), shard.index.key(int(rows[0])), 0, cause, count)
-
-
-def _are_beside(index: Index) -> NDArray[np.bool_]:
-    """Returns for each component whether it is beside the image of its sample."""
-    rows = np.repeat(np.arange(len(index)), np.diff(index.column("component_end"), prepend=0))
-    return np.asarray(index.column("component_offset") != index.column("image_offset")[rows])
-
-
-def _second_pictures(shard: _Shard) -> NDArray[np.int64]:
-    """Returns the components of a folder that are pictures beside an image, and too few to be a field.
-
-    Several files called KEY.mask.png are a field, however few they are.
-    """
-    index, of_component = shard.index, shard.index.column("component_extension")
-    is_beside = _are_beside(index)
-    counts = np.bincount(of_component[is_beside], minlength=len(index.extensions)).tolist()
-    few = [
-        number
-        for number, extension in enumerate(index.extensions)
-        if isinstance(shard.path, Folder) and counts[number] <= (1 if "." in extension else len(index) // 2)
-        if is_picture(f"1.{extension}") and not extension.endswith(ARRAY_EXTENSION)
-    ]
-    return np.flatnonzero(is_beside & np.isin(of_component, few))
+        yield Fault(
+            f"lacks .{extension}", str(shards.shards[shards.shard_of(first)]), index.key(first), 0, cause, count
+        )

@@ -49,10 +49,9 @@ class TargetCheck:
         Raises:
             Refused: a component lacks or cannot be parsed, so training counts the sample as bad.
         """
-        read: dict[str, bytes | None] = {}
 
         def component(extension: str, required: bool) -> bytes | None:
-            content = read[extension] = self._shards.read_component(sample, extension)
+            content = self._shards.read_component(sample, extension)
             if content is None and required:
                 raise Refused(f"it has no .{extension} component, which the loader's fields need")
             return content
@@ -61,7 +60,8 @@ class TargetCheck:
         turned = (stored[1], stored[0]) if orientation >= FIRST_TRANSPOSED else stored
         size = turned if self._recipe.orientation == "apply" else stored
         values = parse_fields(self._fields, component, size, _NO_DRAWS)
-        content = read.get("json") if any(field.is_target for field in self._fields.values()) else None
+        with_json = any(field.is_target and field.extension == "json" for field in self._fields.values())
+        content = self._shards.read_component(sample, "json") if with_json else None
         return [*self._in_boxes(values, size), *_other_size(content, size, stored, turned)]
 
     def _in_boxes(self, values: Mapping[str, object], size: Shape) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,6 @@ import os
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuloader.helpers.regular_file import open_regular
@@ -17,22 +16,10 @@ _READ_BYTES = 128 << 10  # about as many as an image has
 _MOST_READS = 2000
 
 
-@dataclass(frozen=True)
-class DiskSpeed:
-    """How fast one thread reads.
+def measure_disk(shards: Sequence[LocalShard], seconds: float = _SECONDS) -> tuple[float, int]:
+    """Returns how many reads one thread does in a second, and the mean bytes of one: of whole files, or parts of tars.
 
-    Attributes:
-        reads_per_second: of parts of tars, or of whole files of a folder, which are opened for it.
-        read_bytes: the mean of a read.
-    """
-
-    reads_per_second: float
-    read_bytes: int
-
-
-def measure_disk(shards: Sequence[LocalShard], seconds: float = _SECONDS) -> DiskSpeed:
-    """Reads for about this long, first dropping files from the page cache; of folders and tars, it reads only folders.
-
+    It reads for about this long, first dropping files from the page cache; of folders and tars, only the folders.
     Pages in use by others stay in it, and a disk or server has its own caches, so the figures are upper bounds.
     """
     draw = random.Random(0)
@@ -49,7 +36,7 @@ def measure_disk(shards: Sequence[LocalShard], seconds: float = _SECONDS) -> Dis
         size, of_this = _read_once(path, draw, whole=bool(folders))
         sizes.append(size)
         taken += of_this
-    return DiskSpeed(len(sizes) / taken, sum(sizes) // len(sizes))
+    return len(sizes) / taken, sum(sizes) // len(sizes)
 
 
 def _read_once(path: Path, draw: random.Random, whole: bool) -> tuple[int, float]:

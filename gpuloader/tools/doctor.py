@@ -12,7 +12,7 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +22,7 @@ from gpuloader.errors import ConfigError, DataError, InstallationError
 from gpuloader.helpers.cores import cgroup_limits, usable_cores
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.versions import decoder_versions
+from gpuloader.loading.detection import environment_rank
 from gpuloader.loading.world import World
 from gpuloader.shards import Folder, LocalShard, Tar, resolve_shards
 from gpuloader.shards.remote import RemoteShard
@@ -72,7 +73,7 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     findings += [
         cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroup_limits().cores),
         _kernels(),
-        processes(os.environ),
+        processes(),
     ]
     if local:
         findings.append(_disk(local))
@@ -182,25 +183,20 @@ def _kernels() -> Finding:
 # --- the environment
 
 
-def processes(environ: Mapping[str, str]) -> Finding:
+def processes() -> Finding:
     """Checks that launchers' variables tell loaders the rank of this process and the number of processes."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    variables = {name: environ[name] for name in names if name in environ}
-    found = " ".join(f"{name}={value}" for name, value in variables.items())
-    if ("RANK" in variables) != ("WORLD_SIZE" in variables):
-        return Finding("processes", found, "failure", "set both RANK and WORLD_SIZE, as torchrun does, or neither")
     for launcher, rank, size in _LAUNCHERS:
-        count = environ.get(size, "")
-        if "RANK" not in variables and rank in environ and count.isdigit() and int(count) > 1:
+        count = os.environ.get(size, "")
+        if "RANK" not in os.environ and rank in os.environ and count.isdigit() and int(count) > 1:
             advice = (
                 f"each process assumes that it is rank 0 of 1, unless it calls torch.distributed.init_process_group "
                 f"first: launch with torchrun, or set RANK=${rank} and WORLD_SIZE=${size} in each"
             )
             return Finding("processes", f"{launcher} runs {count} processes, but RANK is not set", "warning", advice)
     try:
-        world = World(*(int(variables.get(name, default)) for name, default in zip(names, ("0", "1", "0", "1"))))
-    except (ConfigError, ValueError) as error:
-        return Finding("processes", found, "failure", f"correct how the processes are launched: {error}")
+        world = World(*environment_rank())
+    except ConfigError as error:
+        return Finding("processes", str(error), "failure", "launch them with torchrun, or set what it sets")
     return Finding("processes", f"rank {world.rank} of {world.world_size}")
 
 
@@ -208,12 +204,9 @@ def processes(environ: Mapping[str, str]) -> Finding:
 
 
 def _disk(shards: Sequence[LocalShard]) -> Finding:
-    speed = measure_disk(shards)
-    found = (
-        f"{speed.reads_per_second:,.0f} reads of {speed.read_bytes / 1e3:.0f} kB a second at random places, by one "
-        f"thread"
-    )
-    if speed.reads_per_second >= _SLOW_READS_PER_SECOND:
+    per_second, read_bytes = measure_disk(shards)
+    found = f"{per_second:,.0f} reads of {read_bytes / 1e3:.0f} kB a second at random places, by one thread"
+    if per_second >= _SLOW_READS_PER_SECOND:
         return Finding("disk", found)
     advice = 'pass shuffle="block", which reads runs of neighbours, or use a local disk'
     if any(isinstance(shard, Folder) for shard in shards):

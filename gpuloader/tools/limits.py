@@ -8,18 +8,18 @@ from typing import Any, Literal, TypeAlias
 
 from gpuloader.loading.monitor import Bottleneck, describe_bottleneck
 
-Stage: TypeAlias = Literal["read", "gate", "decode", "resize", "pixels", "loader"]
+StageName: TypeAlias = Literal["read", "gate", "decode", "resize", "pixels", "loader"]
 """The stages, each with all stages before it."""
 
 _READER_IS_BUSY = 0.8
 _MUCH_NOISE = 0.2
-_NAMES: Mapping[Stage, str] = {
-    "read": "reading",
-    "gate": "preparing",
-    "decode": "decoding",
-    "resize": "resizing",
-    "pixels": "changing pixels",
-    "loader": "the loader",
+TITLES: Mapping[StageName, str] = {
+    "read": "read, from the page cache",
+    "gate": "+ headers, draws, labels",
+    "decode": "+ decode the regions",
+    "resize": "+ resize, crop, flip",
+    "pixels": "+ change pixels, normalise",
+    "loader": "the loader: + deliver batches",
 }
 
 
@@ -36,14 +36,14 @@ class Cost:
     cpu_seconds: float
 
 
-def cpu_shares(costs: Mapping[Stage, Cost]) -> dict[Stage, float]:
+def cpu_shares(costs: Mapping[StageName, Cost]) -> dict[StageName, float]:
     """Returns the share of the CPU time that each stage adds to those before it; together 1."""
     before = [0.0, *(cost.cpu_seconds for cost in costs.values())]
     added = [max(0.0, cost.cpu_seconds - less) for cost, less in zip(costs.values(), before)]
     return {stage: share / (sum(added) or 1.0) for stage, share in zip(costs, added)}
 
 
-def limit_of(costs: Mapping[Stage, Cost], on_gpu: bool) -> tuple[Bottleneck, float]:
+def limit_of(costs: Mapping[StageName, Cost], on_gpu: bool) -> tuple[Bottleneck, float]:
     """Finds what limits the loader, and its share of the loader's time.
 
     A separate thread reads and gates in parallel with the decoding: it limits if it is busy nearly all of the time.
@@ -53,7 +53,7 @@ def limit_of(costs: Mapping[Stage, Cost], on_gpu: bool) -> tuple[Bottleneck, flo
     busy = max(reading, gated) / costs["loader"].seconds
     if busy > _READER_IS_BUSY:
         return "gate" if gated > 2 * reading else "read", min(1.0, busy)
-    behind: list[Stage] = [stage for stage in ("decode", "resize", "pixels", "loader") if stage in costs]
+    behind: list[StageName] = [stage for stage in ("decode", "resize", "pixels", "loader") if stage in costs]
     if on_gpu:
         before = [0.0, *(costs[stage].seconds for stage in behind)]
         added = {stage: costs[stage].seconds - less for stage, less in zip(behind, before)}
@@ -65,7 +65,7 @@ def limit_of(costs: Mapping[Stage, Cost], on_gpu: bool) -> tuple[Bottleneck, flo
     return ("delivery" if most == "loader" else most), min(1.0, added[most] / total)
 
 
-def contradiction(costs: Mapping[Stage, Cost], on_gpu: bool) -> str | None:
+def contradiction(costs: Mapping[StageName, Cost], on_gpu: bool) -> str | None:
     """Says which stage cost much less than one of the stages that it contains; None if no stage did.
 
     On a CPU this holds for CPU time, too; a GPU's stages may wait for it in different ways.
@@ -77,13 +77,13 @@ def contradiction(costs: Mapping[Stage, Cost], on_gpu: bool) -> str | None:
             part, most = max(chain[:number], key=lambda each: each[1])
             if taken < (1 - _MUCH_NOISE) * most:
                 return (
-                    f"{_NAMES[stage]} took {taken:.3g} {unit} for 1,000 images, but {_NAMES[part]}, a part of it, took "
-                    f"{most:.3g} {unit}"
+                    f"`{TITLES[stage]}` took {taken:.3g} {unit} for 1,000 images, but `{TITLES[part]}`, a part of it, "
+                    f"took {most:.3g} {unit}"
                 )
     return None
 
 
-def what_limits(costs: Mapping[Stage, Cost], on_gpu: bool, **hints: Any) -> str:  # noqa: ANN401
+def what_limits(costs: Mapping[StageName, Cost], on_gpu: bool, **hints: Any) -> str:  # noqa: ANN401
     """Says in one sentence what limits, and what to change; if the measurements contradict each other, it says that.
 
     Args:

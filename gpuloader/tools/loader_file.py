@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import ConfigError
@@ -25,7 +24,11 @@ def read_loader(shards: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(f"{file} and other shards: give a loader's file alone, and name its shards as `tar` there")
     from gpuloader.loading.argument_types import NAMES  # here, because it takes seconds
 
-    arguments = load_yaml(_text(user_path(file)), file)
+    try:
+        with user_path(file).open("rb") as opened:
+            arguments = load_yaml(opened.read(MAX_YAML_CHARACTERS + 1), file)
+    except OSError as error:
+        raise ConfigError(f"the loader's file {file} cannot be read: {error.strerror}") from None
     for name in arguments:
         if name not in NAMES:
             hint = did_you_mean(str(name), NAMES)
@@ -33,11 +36,3 @@ def read_loader(shards: Sequence[str]) -> dict[str, Any]:
     if "tar" not in arguments:
         raise ConfigError(f"{file}: `tar` is missing: it names the loader's shards, such as tar: shards/train/")
     return arguments
-
-
-def _text(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_YAML_CHARACTERS + 1)
-    except OSError as error:
-        raise ConfigError(f"the loader's file {path} cannot be read: {error.strerror}") from None

@@ -51,7 +51,6 @@ Query: TypeAlias = Mapping[str, str]
 Answer: TypeAlias = "dict[str, Any] | Picture"
 
 PER_PAGE = 24
-MOST_CLASSES = 10_000
 MOST_SIDE = 1024
 LEAST_SIDE = 256  # of pictures with targets: smaller ones are enlarged
 _HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?")  # any port: a tunnel may use another one
@@ -73,10 +72,8 @@ class Api:
         self._matching = lru_cache(maxsize=8)(self._find)
 
     def data(self, query: Query) -> dict[str, Any]:
-        """Returns the data, its classes with their numbers of samples (none if there are too many), and the recipes."""
+        """Returns the data, its classes with their numbers of samples, and the recipes."""
         labels, counts = np.unique([] if self._labels is None else self._labels, return_counts=True)
-        if len(labels) > MOST_CLASSES:
-            labels = labels[:0]
         names = self._gallery.class_names
         return {
             "samples": len(self._gallery),
@@ -106,18 +103,17 @@ class Api:
 
     def sample(self, query: Query) -> dict[str, Any]:
         """Returns a sample, and what is drawn for it; `bad` has the cause if its image or a target cannot be used."""
-        sample, compose, draws = self._id(query), self._compose(query), self._draws(query)
-        row = {**_row(self._gallery, sample), "mix_left_out": compose.mix is not None, "bad": None}
+        gallery, sample, compose, draws = self._gallery, self._id(query), self._compose(query), self._draws(query)
+        row = {**_row(gallery, sample), "mix_left_out": compose.mix is not None, "bad": None}
         try:
-            height, width = self._gallery.size(sample, compose.orientation)
-            self._gallery.tensors(compose, sample, **draws)
-            self._gallery.targets(compose, sample, **draws)
+            gallery.tensors(compose, sample, **draws)
+            gallery.targets(compose, sample, **draws)
         except BadImageError as error:
             return {**row, "bad": error.cause}
-        views = self._gallery.explain(compose, sample, **draws)
-        left_out = self._gallery.targets_left_out(compose, sample)
-        shown = {"height": height, "width": width, "views": [asdict(view) for view in views]}
-        return {**row, **shown, "targets_left_out": left_out}
+        height, width = gallery.size(sample, compose.orientation)
+        views = [asdict(view) for view in gallery.explain(compose, sample, **draws)]
+        left_out = gallery.targets_left_out(compose, sample)
+        return {**row, "height": height, "width": width, "views": views, "targets_left_out": left_out}
 
     def original(self, query: Query) -> Picture:
         """Returns a sample's image, upright if the recipe turns it."""

@@ -8,6 +8,7 @@ batch. MixUp and CutMix need two samples, and are left out.
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -58,7 +59,7 @@ _NO_DRAWS = np.zeros(0)  # no target draws
 
 
 @dataclass(frozen=True)
-class Sample:
+class ShownSample:
     """A sample and where it is.
 
     Attributes:
@@ -93,7 +94,7 @@ class Shown:
     picture: Path
     mix_left_out: bool
     targets_left_out: Mapping[str, str]
-    samples: tuple[Sample, ...]
+    samples: tuple[ShownSample, ...]
     bad: Mapping[int, str]
 
     def _repr_html_(self) -> str:
@@ -159,7 +160,7 @@ class Gallery:
         """Returns (N,) the labels of all samples; None without labels."""
         return None if self._labels is None else self._labels.of(np.arange(len(self)))
 
-    def sample(self, sample: int) -> Sample:
+    def sample(self, sample: int) -> ShownSample:
         """Returns a sample, by its number.
 
         Raises:
@@ -170,45 +171,31 @@ class Gallery:
         label = None if self._labels is None else int(self._labels.of(np.array([sample]))[0])
         name = None if label is None else self.class_names.get(label)
         where = self._shards.locate(sample)
-        return Sample(int(sample), where.key, label, name, where.shard, where.offset)
+        return ShownSample(int(sample), where.key, label, name, where.shard, where.offset)
 
     def find(self, text: str, exact: bool = False) -> NDArray[np.int64]:
         """Returns the ids of the samples whose key contains this text, or equals it if `exact`."""
         wanted = text.encode("utf-8", "surrogateescape")
         if not wanted:
             return np.arange(0 if exact else len(self))
-        ends = self._shards.index.column("key_end")
-        keys, offsets = self._shards.index.column("key_bytes").tobytes(), []
-        at = keys.find(wanted)
-        while at >= 0:
-            offsets.append(at)
-            at = keys.find(wanted, at + 1)
-        start = np.array(offsets, np.int64)
-        end = start + len(wanted)
+        ends, keys = self._shards.index.column("key_end"), self._shards.index.column("key_bytes").tobytes()
+        found = re.finditer(b"(?=%b)" % re.escape(wanted), keys)  # also where it overlaps itself
+        start = np.array([each.start() for each in found], np.int64)
         rows = np.searchsorted(ends, start, side="right")
-        match = end <= ends[rows]
+        match = start + len(wanted) <= ends[rows]
         if exact:
-            match = (start == np.append(0, ends)[rows]) & (end == ends[rows])
+            match &= (start == np.append(0, ends)[rows]) & (start + len(wanted) == ends[rows])
         return np.unique(rows[match])
 
     def drawn(self, count: int, seed: int) -> list[int]:
         """Returns the ids of some samples of the data: the first ones of a training that shuffles with the seed."""
         return make_order("full", len(self), check_seed(seed), 0)(np.arange(min(count, len(self)))).tolist()
 
-    def original(self, sample: int, side: int, orientation: Orientation = "off") -> Picture:
-        """Returns a sample's image as a loader decodes it, downsized if its longer side is more than `side` pixels.
+    def whole(self, sample: int, side: int, orientation: Orientation = "off") -> Compose:
+        """Returns a recipe of one sample's whole image, downsized if its longer side is more than `side` pixels.
 
         Args:
             orientation: a recipe's; with "apply" the picture is upright.
-
-        Raises:
-            BadImageError: it cannot be decoded.
-        """
-        [picture] = self.versions(self.whole(sample, side, orientation), sample, 0, 0)
-        return picture
-
-    def whole(self, sample: int, side: int, orientation: Orientation = "off") -> Compose:
-        """Returns the recipe of `original`: the whole image, downsized if its longer side is more than `side` pixels.
 
         Raises:
             BadImageError: the image's size cannot be read.
@@ -366,9 +353,8 @@ def show(
     sides = [side for epoch in range(versions) for shape in compose.at(epoch).shapes for side in shape or (MAX_SIDE,)]
     tile = fitting_tile(sides)
     rows = -(-versions * views // in_row)  # of each sample
-    name = str(preset) if isinstance(preset, (str, Path)) else "a recipe"
-    heading = _heading(name, overrides, compose, gallery, len(ids), versions, seed)
-    sheet = Sheet(tile, in_row + 1, len(ids) * rows, heading)
+    facts = f"{len(ids)} of {counted(len(gallery), 'sample')}, {gallery.device}, gpuloader {__version__}"
+    sheet = Sheet(tile, in_row + 1, len(ids) * rows, _heading(preset, overrides, compose, versions, seed, facts))
     chosen = [gallery.sample(sample) for sample in ids]
     bad: dict[int, str] = {}
     left_out: dict[str, str] = {}
@@ -389,13 +375,7 @@ def show(
             frame = COLOURS[place] if place < len(windows) else None
             sheet.put(number * rows + row, 1 + column, version, [caption], frame=frame, overlay=its_targets)
     sheet.image.save(picture, quality=90)  # of JPEG
-    return Shown(
-        picture=picture,
-        mix_left_out=compose.mix is not None,
-        targets_left_out=left_out,
-        samples=tuple(chosen),
-        bad=bad,
-    )
+    return Shown(picture, compose.mix is not None, left_out, tuple(chosen), bad)
 
 
 def _check(picture: Path, samples: int | Sequence[int | str], versions: int, columns: int | None) -> None:
@@ -413,9 +393,10 @@ def _choose(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> 
         return gallery.drawn(samples, seed)
     ids: list[int] = []
     for sample in samples:
-        if isinstance(sample, str) and not (same_key := gallery.find(sample, exact=True).tolist()):
+        found = gallery.find(sample, exact=True).tolist() if isinstance(sample, str) else [sample]
+        if not found:
             raise ConfigError(f"no sample of these shards has the key {sample!r}")
-        ids += same_key if isinstance(sample, str) else [sample]
+        ids += found
     return ids
 
 
@@ -444,23 +425,20 @@ def _windows(gallery: Gallery, compose: Compose, sample: int, seed: int, version
     return [(left / width, top / height, right / width, bottom / height) for top, left, bottom, right in windows]
 
 
-def _name_label(sample: Sample) -> str:
+def _name_label(sample: ShownSample) -> str:
     return "" if sample.label is None else f"class {sample.label} {printable(sample.class_name or '')}".rstrip()
 
 
 def _heading(
-    preset: str,
-    overrides: Mapping[str, Any] | None,
-    compose: Compose,
-    gallery: Gallery,
-    samples: int,
-    versions: int,
-    seed: int,
+    preset: AnyPreset, overrides: Mapping[str, Any] | None, compose: Compose, versions: int, seed: int, facts: str
 ) -> list[str]:
-    title = f"{preset} with {json.dumps(overrides, default=str)}" if overrides else preset
+    name = str(preset) if isinstance(preset, (str, Path)) else "a recipe"
+    title = f"{name} with {json.dumps(overrides, default=str)}" if overrides else name
     epochs = "epoch 0" if versions == 1 else f"epochs 0 to {versions - 1}"
-    shown = f"{samples} of {counted(len(gallery), 'sample')}"
-    facts = f"seed {seed}, {epochs}, {shown}, {gallery.device}, gpuloader {__version__}"
     levels = " (normalising undone)" if any(view.normalize for view in compose.each_view) else ""
-    lines = [title, facts, f"originals with the windows shown, then what training gets{levels}"]
+    lines = [
+        title,
+        f"seed {seed}, {epochs}, {facts}",
+        f"originals with the windows shown, then what training gets{levels}",
+    ]
     return [*lines, "not mixed: the recipe's MixUp and CutMix are left out"] if compose.mix is not None else lines

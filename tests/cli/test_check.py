@@ -31,14 +31,8 @@ def test_a_loaders_file_names_the_fields_to_check(tmp_path: Path) -> None:
     loader.write_text(f"{{tar: {shard}, fields: {{boxes: {{Boxes: {{source: 'json:annotations', format: xywh}}}}}}}}")
     result, as_json = run("check", loader, "--cpu"), json.loads(run("check", loader, "--cpu", "--json").stdout)
     assert result.returncode == 3
-    offsets = {each["key"]: each["offset"] for each in as_json["faults"]}
-    assert result.stdout.splitlines() == [
-        f"{shard}: bad: 'bad' at byte {offsets['bad']}: the .json component beside it: annotations[0]['bbox'] is "
-        "[1, 2]: allowed are 4 numbers",
-        f"{shard}: boxes outside: 'far' at byte {offsets['far']}: boxes[0], 0, 0, 99, 5, reaches 59 pixels beyond the "
-        "image of 40x32 pixels",
-        "3 samples in 1 shard: bad 1, boxes outside 1",
-    ]
+    assert [each["kind"] for each in as_json["faults"]] == ["bad", "boxes outside"]
+    assert result.stdout.splitlines()[-1] == "3 samples in 1 shard: bad 1, boxes outside 1"
 
 
 def test_it_says_what_is_wrong_and_where(tmp_path: Path) -> None:

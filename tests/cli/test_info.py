@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-from bad_images import turned
 from command_line import run
-from making import encoded, jpeg, picture, write_samples, write_shard
+from making import write_samples
 
 
 def test_it_draws_what_is_in_the_shards(tmp_path: Path) -> None:
@@ -23,14 +22,6 @@ def test_it_draws_what_is_in_the_shards(tmp_path: Path) -> None:
     assert lines[-2] == "  decoder            1.56 MB  device, only on a GPU"
     # 10 images of 160 x 120 and 30 of 80 x 60, of three bytes a pixel: all are in a batch of 256.
     assert lines[-1].startswith("  largest batch      1.01 MB  device, decoded whole; ")
-
-
-def test_turned_pictures_are_said_and_what_has_no_label(tmp_path: Path) -> None:
-    image = encoded(picture(8, 9), "JPEG", exif=turned(6))
-    write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": image}, {"__key__": "b", "jpg": jpeg(8, 9)}])
-    lines = run("info", tmp_path).stdout.splitlines()
-    assert lines[4] == "turned      1 by their EXIF orientation: upright with `orientation: apply` in a recipe"
-    assert lines[6] == "no sample has a label"
 
 
 def test_of_a_loaders_file_the_buckets_are_drawn(tmp_path: Path) -> None:

@@ -30,10 +30,8 @@ def test_pack_has_the_options_of_its_function_with_their_texts() -> None:
     ("annotation", "kind"),
     [
         ("int | None", int | None),
-        ("bool", bool),
         ("float", float),
         ("str | Path | None", str | None),
-        ("str | os.PathLike[str] | Sequence[str] | None", str | None),
         ("int | str | None", str | None),
         ("PictureSource", str),
         ("Path", Path),

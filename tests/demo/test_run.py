@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -63,16 +62,11 @@ def test_the_pictures_are_kept_where_asked_and_never_written_over(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert gpuloader(monkeypatch, "demo", "--cpu", "--keep", "kept") == 0
-    *_, photos, shards = capsys.readouterr().out.splitlines()
-    assert photos.split() == ["pictures", "kept/photos"]
-    assert shards.split() == ["shards", "of", "them", "kept/shards"]
     tars = ["train/train-0000.tar", "train/train-0001.tar", "val/val-0000.tar"]
     assert sorted(str(tar.relative_to("kept/shards")) for tar in Path().rglob("*.tar")) == tars
     for part, samples in (("train", 64), ("val", 20)):
-        for source in (f"kept/photos/{part}", f"kept/shards/{part}"):
-            with GPULoader(source, 4, None) as loader:
-                assert len(loader) == samples // 4
-                assert loader.classes == CLASSES
+        with GPULoader(f"kept/photos/{part}", 4, None) as loader:
+            assert (len(loader), loader.classes) == (samples // 4, CLASSES)
         in_shards = [
             (CLASSES[int(each["cls"])], each["__key__"], each["jpg"])
             for each in samples_of(Path(f"kept/shards/{part}"))
@@ -81,9 +75,7 @@ def test_the_pictures_are_kept_where_asked_and_never_written_over(
         assert [(photo.parent.name, photo.stem, photo.read_bytes()) for photo in photos] == in_shards
 
     before = [path.stat() for path in sorted(Path("kept").rglob("*.*"))]
+    capsys.readouterr()
     assert gpuloader(monkeypatch, "demo", "--cpu", "--keep", "kept") == 1
     assert capsys.readouterr().err.splitlines() == ["error: kept/photos exists already: give an empty folder"]
     assert [path.stat() for path in sorted(Path("kept").rglob("*.*"))] == before
-    shutil.rmtree("kept/photos")
-    assert gpuloader(monkeypatch, "demo", "--cpu", "--keep", "kept") == 1
-    assert capsys.readouterr().err.splitlines() == ["error: kept/shards exists already: give an empty folder"]

@@ -11,7 +11,7 @@ from making import damaged_jpeg, jpeg, write_decoded, write_shard
 from PIL import Image
 
 from gpuloader import BadImages, GPULoader
-from gpuloader.errors import BadImageError, ConfigError, DeviceError
+from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.tools.bench import bench
 from gpuloader.tools.bench_result import BenchResult
 from gpuloader.tools.machine import this_machine
@@ -65,10 +65,7 @@ def test_decoded_images_are_not_decoded(shards: list[Path], tmp_path: Path) -> N
     assert stages(result) == ["read", "gate", "resize", "loader"]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"output": "dict", "fields": ["json"]}, {"output": {"label": "y", "image": "x"}}, {"label_from": None}],
-)
+@pytest.mark.parametrize("arguments", [{"output": "dict", "fields": ["json"]}, {"label_from": None}])
 def test_the_loaders_arguments_are_taken(shards: list[Path], arguments: dict[str, object]) -> None:
     arguments = {"preset": {"imagenet_eval": SMALL}, **arguments}
     assert stages(bench(shards, 8, None, seconds=SECONDS, **arguments))[-1] == "loader"
@@ -91,19 +88,15 @@ def test_a_bad_image_is_named_and_can_be_left_out(image: bytes, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "message"),
     [
-        ({"batch_size": 41}, ConfigError, "batch_size=41: the shards have 40 samples; give at most that"),
-        ({"batch_size": 0}, ConfigError, "batch_size=0: allowed is an integer of at least 1"),
-        ({"seconds": 0}, ConfigError, "seconds=0: allowed is a number above 0"),
-        ({"plot": "/no/such/a.png"}, ConfigError, "/no/such/a.png: there is no folder /no/such"),
-        ({"plot": "a.txt"}, ConfigError, "a.txt: allowed is a file that ends in .png, .svg or .pdf"),
-        ({"preset": "imagenet_evl"}, ConfigError, "did you mean imagenet_eval"),
-        ({"device_id": 99}, DeviceError, "device_id=99"),
+        ({"batch_size": 41}, "batch_size=41: the shards have 40 samples; give at most that"),
+        ({"seconds": 0}, "seconds=0: allowed is a number above 0"),
+        ({"plot": "/no/such/a.png"}, "/no/such/a.png: there is no folder /no/such"),
     ],
 )
-def test_mistakes(shards: list[Path], arguments: dict[str, object], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_mistakes(shards: list[Path], arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         bench(shards, **{"batch_size": 8, "device_id": None, "seconds": SECONDS, **arguments})
 
 

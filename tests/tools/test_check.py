@@ -10,13 +10,12 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
-from making import damaged_jpeg, encoded, jpeg, picture, saved, unpack, write_samples, write_shard, write_tree
+from making import damaged_jpeg, encoded, jpeg, picture, unpack, write_samples, write_shard
 from serving import Server
 from warm import warm
 
-from gpuloader.errors import ConfigError, NoSamplesError, ShardNotFoundError, TarError
+from gpuloader.errors import NoSamplesError, TarError
 from gpuloader.shards import Folder, ShardSet, read_quarantine
 from gpuloader.tools.check import CheckResult, Fault, check_shards
 
@@ -55,7 +54,7 @@ def test_good_shards_are_well(tmp_path: Path) -> None:
     assert (result.faults, result.left_out_count) == ((), 0)
 
 
-@pytest.mark.parametrize("bad", [[0], [7], [19], [9, 10], list(range(20)), list(range(3, 18))])
+@pytest.mark.parametrize("bad", [[0], [9, 10], list(range(20))])
 def test_bad_images_are_named_in_their_order(tmp_path: Path, bad: list[int]) -> None:
     all_samples = samples(20, bad)
     tars = [write_shard(tmp_path / f"{n}.tar", all_samples[10 * n : 10 * n + 10]) for n in range(2)]
@@ -91,31 +90,6 @@ def test_the_bad_pictures_of_a_folder_are_named_by_their_paths(tmp_path: Path) -
     assert list(read_quarantine(tmp_path / "bad.jsonl", ShardSet.open([Folder(folder)]))) == [1, 4]
 
 
-@pytest.mark.parametrize(
-    ("rows", "stray", "lacking"),
-    [
-        (["jpg png", "jpg", "jpg", "png"], ["./0.png"], []),  # a second picture: nothing lacks one
-        (["jpg 2023.jpg", "jpg", "jpg"], ["./0.2023.jpg"], []),
-        (["jpg PNG", "jpg"], ["./0.PNG"], []),  # as it is written
-        (["jpg mask.png", "jpg mask.png", "jpg", "jpg", "jpg"], [], [("mask.png", 3, "./2")]),  # few masks
-        (["jpg png", "jpg png", "jpg"], [], [("png", 1, "./2")]),  # such as masks
-        (["jpg png", "jpg png"], [], []),
-        (["jpg npy", "jpg", "jpg"], [], [("npy", 2, "./1")]),  # arrays are no pictures beside images
-        (["jpg txt", "jpg", "jpg"], [], [("txt", 2, "./1")]),
-    ],
-)
-def test_second_pictures_of_a_folder_are_left_out_and_masks_are_lacking(
-    tmp_path: Path, rows: list[str], stray: list[str], lacking: list[tuple[str, int, str]]
-) -> None:
-    content = {"jpg": jpeg(8, 8), "png": encoded(picture(8, 8), "PNG"), "npy": saved(np.zeros(3))}
-    files = {f"{n}.{end}": content.get(end.lower(), b"1") for n, row in enumerate(rows) for end in row.split()}
-    result = check_shards(write_tree(tmp_path / "photos", files))
-    assert [fault.key for fault in result.of("left out")] == stray
-    assert result.left_out_count == len(stray)
-    assert lacks(result) == lacking
-    assert result.of("bad") == []
-
-
 def test_damage_that_few_crops_show_is_found(tmp_path: Path) -> None:
     good = encoded(picture(256, 64), "PNG")
     checksum = len(good) - 16  # of the last rows, before the chunk that ends the file
@@ -127,7 +101,6 @@ def test_damage_that_few_crops_show_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        (["jpg cls txt"] * 3, []),
         (["jpg cls", "jpg", "jpg cls"], [("cls", 1, "1")]),
         (["jpg cls txt", "jpg json", "jpg cls"], [("cls", 1, "1"), ("json", 2, "0"), ("txt", 2, "1")]),
         (["jpg cls", "png cls", "webp cls"], []),  # one image each
@@ -153,7 +126,6 @@ def test_components_that_some_lack_are_counted(
 @pytest.mark.parametrize(
     ("content", "offset", "says"),
     [
-        (b"", 0, "not a tar file"),
         (b"no tar\n" * 200, 0, "not a tar file"),
         (gzip.compress(bytes(10_240)) + bytes(1000), 0, "compressed with gzip"),
     ],
@@ -179,12 +151,6 @@ def test_shards_that_are_all_broken_are_a_result(tmp_path: Path) -> None:
 def test_shards_without_samples_are_an_error(tmp_path: Path) -> None:
     write_shard(tmp_path / "a.tar", [{"__key__": "a", "txt": b"no image"}])
     with pytest.raises(NoSamplesError, match="no images in"):
-        check_shards(tmp_path)
-
-
-def test_a_link_to_nowhere_is_an_error_of_the_caller(tmp_path: Path) -> None:
-    (tmp_path / "a.tar").symlink_to(tmp_path / "gone.tar")
-    with pytest.raises(ShardNotFoundError, match=r"a\.tar cannot be read .No such file or directory"):
         check_shards(tmp_path)
 
 
@@ -227,7 +193,7 @@ def test_the_quarantine_leaves_out_broken_shards_which_no_loader_takes(tmp_path:
     assert '"b.tar"' not in (tmp_path / "bad.jsonl").read_text()
 
 
-# --- the copies
+# --- cut shards
 
 
 def test_a_cut_shard_has_its_whole_samples_wherever_it_is_cut(tmp_path: Path) -> None:
@@ -254,12 +220,3 @@ def test_a_sample_that_is_cut_between_its_members_is_bad_and_says_what_it_lacks(
     ]
     assert "no end marker" in result.of("left out")[0].cause
     assert '"002"' in (tmp_path / "bad.jsonl").read_text()  # a loader takes shards without an end
-
-
-# --- invalid arguments, said before the work
-
-
-def test_the_quarantines_folder_must_be_there(tmp_path: Path) -> None:
-    tar = write_shard(tmp_path / "a.tar", samples(1))
-    with pytest.raises(ConfigError, match="there is no folder"):
-        check_shards(tar, quarantine=tmp_path / "nowhere" / "bad.jsonl")

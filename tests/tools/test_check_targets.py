@@ -37,12 +37,11 @@ def annotated(*annotations: Any, width: object = WIDTH, height: object = HEIGHT)
     return json.dumps({"width": width, "height": height, "annotations": annotations}).encode()
 
 
-def mask(height: int, width: int, mode: str = "L") -> bytes:
-    return encoded(Image.new(mode, (width, height)), "PNG")
+def mask(height: int, width: int) -> bytes:
+    return encoded(Image.new("L", (width, height)), "PNG")
 
 
 GOOD = annotation(1, 1, 5, 5)
-OTHER_SIZE = "its annotations are for "
 # what differs from a good sample -> the problem, or "bad", and what is said
 ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
     "good": ({}, "", ""),
@@ -51,16 +50,8 @@ ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
     "background": ({"json": annotated()}, "", ""),
     "empty at the edge": ({"json": annotated(annotation(WIDTH, 5, 0, 0))}, "", ""),
     "no size": ({"json": annotated(GOOD, width=None)}, "", ""),
-    "left": (
-        {"json": annotated(annotation(-1.1, 0, 9, 9))},
-        "boxes outside",
-        "boxes[0], -1.1, 0, 7.9, 9, reaches 1.1 ",
-    ),
-    "top": (
-        {"json": annotated(annotation(0, -2, 9, 9))},
-        "boxes outside",
-        "reaches 2 pixels beyond the image of 40x30",
-    ),
+    "left": ({"json": annotated(annotation(-1.1, 0, 9, 9))}, "boxes outside", "boxes[0], -1.1, 0, 7.9, 9, reaches"),
+    "top": ({"json": annotated(annotation(0, -2, 9, 9))}, "boxes outside", "reaches 2 pixels"),
     "right": ({"json": annotated(annotation(31, 0, 11, 9))}, "boxes outside", "reaches 2 pixels"),
     "bottom": ({"json": annotated(annotation(0, 20, 9, 13))}, "boxes outside", "reaches 3 pixels"),
     "corners for sizes": (
@@ -70,20 +61,13 @@ ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "apart": ({"json": annotated(annotation(WIDTH, 3, 0.5, 5))}, "boxes outside", "is wholly outside of the image"),
     "label": ({"json": annotated(GOOD, annotation(1, 1, 5, 5, label=2))}, "unknown labels", "boxes[1] has the label 2"),
-    "size": (
-        {"json": annotated(GOOD, width=80, height=60)},
-        "another size",
-        f"{OTHER_SIZE}80x60 pixels, but its image has 40x30",
-    ),
-    "swapped": ({"json": annotated(GOOD, width=30, height=40)}, "another size", "but its image has 40x30"),
+    "size": ({"json": annotated(GOOD, width=80, height=60)}, "another size", "80x60 pixels, but its image has 40x30"),
     "three numbers": ({"json": annotated(annotation(0, 0, 1))}, "bad", "annotations[0]['bbox'] is [0, 0, 1]"),
     "no JSON": ({"json": b"{"}, "bad", "the .json component beside it"),
     "no label": ({"json": annotated({"bbox": [0, 0, 1, 1]})}, "bad", "category_id"),
     "mask of another size": ({"mask.png": mask(WIDTH, HEIGHT)}, "bad", "(40, 30), but that of its image (30, 40)"),
-    "mask of colours": ({"mask.png": mask(HEIGHT, WIDTH, "RGB")}, "bad", "a PNG of the mode RGB"),
     "no mask": ({"mask.png": None}, "bad", "it has no .mask.png component, which the loader's fields need"),
     "bad image": ({"png": None, "jpg": damaged_jpeg()}, "bad", "DALI's decoder fails on it"),
-    "bad image and box": ({"png": None, "jpg": damaged_jpeg(), "json": b"{"}, "bad", "DALI's decoder fails on it"),
 }
 
 
@@ -145,14 +129,8 @@ def test_bad_ones_are_those_that_a_run_finds_bad_and_the_quarantine_has_them(res
 @pytest.mark.parametrize(
     ("orientation", "rows"),
     [
-        (
-            "off",
-            {
-                "upright": "which fits the upright picture: set `orientation: apply`",
-                "neither": "but its image has 40x30",
-            },
-        ),
-        ("apply", {"stored": "which fits the picture as it is stored: set `orientation: off`", "neither": "has 30x40"}),
+        ("off", {"upright": "fits the upright picture: set `orientation: apply`", "neither": "its image has 40x30"}),
+        ("apply", {"stored": "fits the picture as it is stored: set `orientation: off`", "neither": "has 30x40"}),
     ],
 )
 def test_sizes_that_fit_the_picture_turned_the_other_way(

@@ -32,8 +32,13 @@ def test_cores(affinity: int, built_in: int, quota: float | None, found: str, st
     [
         ({}, "rank 0 of 1", "ok", ""),
         ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, "rank 3 of 8", "ok", ""),
-        ({"RANK": "3"}, "RANK=3", "failure", "set both RANK and WORLD_SIZE"),
-        ({"RANK": "x", "WORLD_SIZE": "8"}, "RANK=x WORLD_SIZE=8", "failure", "invalid literal"),
+        ({"RANK": "3"}, "only one of the environment variables RANK and WORLD_SIZE is set", "failure", "torchrun"),
+        (
+            {"RANK": "x", "WORLD_SIZE": "8"},
+            "the environment variable RANK='x' is not an integer",
+            "failure",
+            "torchrun",
+        ),
         # Launched by srun or mpirun, which set variables of their own.
         (
             {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "8"},
@@ -44,18 +49,21 @@ def test_cores(affinity: int, built_in: int, quota: float | None, found: str, st
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, "rank 0 of 1", "ok", ""),  # a batch script runs once
     ],
 )
-def test_processes(environ: dict[str, str], found: str, status: str, advice: str) -> None:
-    finding = processes(environ)
-    assert (finding.found, finding.status) == (found, status)
+def test_processes(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], found: str, status: str, advice: str
+) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    finding = processes()
+    assert finding.found.startswith(found)
+    assert (finding.status, bool(finding.advice)) == (status, status != "ok")
     assert advice in finding.advice
-    assert bool(finding.advice) == (status != "ok")
 
 
 @pytest.mark.parametrize(
     ("distributions", "expected"),
     [
         ([], []),
-        (["torch", "nvidia-nvimgcodec-cu12", "nvidia-dali-cuda120"], ["12.0"]),
         (["nvidia_dali_cuda130", "nvidia-dali-cuda120"], ["12.0", "13.0"]),
         (["nvidia-dali-cuda120-extra", "my-nvidia-dali-cuda120"], []),
     ],

@@ -100,7 +100,6 @@ def test_labels_are_counted_and_those_that_lack_are_too(tmp_path: Path) -> None:
     ("contents", "names"),
     [
         (('["cat", "dog"]', '["cat", "dog"]'), ("cat", "dog")),
-        (('["cat"]', '["cat", "dog"]'), ("cat", "dog")),
         (('["cat", "dog"]', None), (None, None)),  # what the other folder's labels mean is not known
         (('["cat", "dog"]', "[0"), (None, None)),  # a warning says so
     ],
@@ -179,7 +178,6 @@ def test_images_that_the_gate_refuses_take_no_memory(tmp_path: Path) -> None:
         (3, 100_000, 345_599, "lower batch_size to 2, or the recipe's max_pixels"),
         (3, 100_000, 345_600, None),
         (3, 100_000, 115_199, "lower the recipe's max_pixels"),  # one image is too much
-        (40, 19_200, 10**9, None),
         (3, 19_199, 86_400, None),  # the larger ones are refused, and take nothing
         (3, 19_199, 86_399, r"lower batch_size to 2, .*max_pixels=19199; the largest image has 4,800 pixels"),
     ],
@@ -191,7 +189,7 @@ def test_what_a_batch_can_take_is_bounded(
     shards = ShardSet.open(write_samples(tmp_path, 40, sizes=[(60, 80), (120, 160)]))
     excess = excess_of_a_batch(shards, recipe, batch_size, memory_bytes)
     taken = estimate_memory(shards, recipe, "", batch_size, 2).worst_batch_bytes
-    assert taken == 3 * batch_size * (4_800 if max_pixels < 19_200 else 19_200) or batch_size == 40
+    assert taken == 3 * batch_size * (4_800 if max_pixels < 19_200 else 19_200)
     assert (excess is None) == (said is None)
     assert said is None or re.search(said, excess or "")
 

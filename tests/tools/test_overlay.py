@@ -157,10 +157,8 @@ def test_a_class_is_named_at_its_box_and_has_a_colour_of_its_own(tar: Path) -> N
         made, Overlay([], [(box, label, "") for box, label, _ in boxes.boxes], []), lambda image: image
     )
     above = changed(image, unnamed)
-    assert {
-        (x, y) for x, y in above if not (130 <= x < 160 and 45 <= y < 60) and not (40 <= x < 70 and 15 <= y < 30)
-    } == set()
     assert above
+    assert all((130 <= x < 160 and 45 <= y < 60) or (40 <= x < 70 and 15 <= y < 30) for x, y in above)
     assert image.getpixel((150, 99)) != image.getpixel((60, 99))
 
 
@@ -172,13 +170,8 @@ def test_the_picture_has_them_on_originals_and_versions(tar: Path, tmp_path: Pat
         for name, fields in (("with", only), ("without", {}))
     )
     left, top, step = 10, 2 * 10 + 18 + 2 * 16 + 200 - HEIGHT, 200 + 10  # of the original; the version is beside it
-    original = changed(
-        shown.crop((left, top, left + 200, top + HEIGHT)), plain.crop((left, top, left + 200, top + HEIGHT))
-    )
-    left += step
-    version = changed(
-        shown.crop((left, top, left + 200, top + HEIGHT)), plain.crop((left, top, left + 200, top + HEIGHT))
-    )
+    boxes = ((start, top, start + 200, top + HEIGHT) for start in (left, left + step))
+    original, version = (changed(shown.crop(box), plain.crop(box)) for box in boxes)
     assert original == by_hand((200, HEIGHT), 20, 60, 69, 99)
     assert version == by_hand((200, HEIGHT), 130, 60, 179, 99)
 
@@ -192,12 +185,9 @@ def test_the_picture_has_them_on_originals_and_versions(tar: Path, tmp_path: Pat
         (["jpg"], None, []),
         (["jpg", "cls", "json"], b'{"captions": ["a"]}', []),
         (["jpg", "json"], b'{"annotations": ["a caption"]}', []),
-        (["jpg", "json"], b'{"annotations": {"bbox": 1}}', []),
         (["jpg", "json"], b"[" * 100_000, []),
         (["jpg", "json"], b"\xff", []),
-        (["jpg", "json"], b"[]", []),
         (["jpg", "json"], b'{"annotations": []}', ["boxes"]),
-        (["jpg", "json"], b'{"annotations": [{"bbox": [0, 0, 1, 1]}]}', ["boxes"]),
         (["jpg", "json", "mask.png"], b'{"annotations": [{"caption": "a"}]}', ["mask.png"]),
         (["jpg", "json"], json.dumps({"annotations": ANNOTATIONS}).encode(), ["boxes", "outlines", "points"]),
         (["jpg", "json"], json.dumps({"annotations": [*ANNOTATIONS, {"bbox": []}]}).encode(), ["boxes", "points"]),

@@ -15,7 +15,8 @@ from gpuloader.pipelines import graph
 from gpuloader.pipelines.operators import view_on_cpu, view_on_gpu
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.program import Op
-from gpuloader.tools.verify import CHECKS, Looks, Outcome, Row, Subject, checks, verify, verifying
+from gpuloader.tools.verify import CHECKS, Row, checks, verify, verifying
+from gpuloader.tools.verify.comparing import Looks, Subject
 from gpuloader.tools.verify.operations import OPERATIONS
 
 pytestmark = pytest.mark.slow(kept=22, of="verify")
@@ -48,13 +49,7 @@ def device_id(request: pytest.FixtureRequest) -> Iterator[int | None]:
     ("check", "names"),
     [
         ("recipes", {"cifar10", "raw_uint8", "resnet50_v1", "ssd", "MixUp and CutMix"}),
-        (
-            "forms",
-            {
-                *("turned upright", "list, bfloat16", "padded, channels_last, float16"),
-                *("boxes, masks, key points", "Stage"),
-            },
-        ),
+        ("forms", {"turned upright", "list, bfloat16", "boxes, masks, key points", "Stage"}),
         ("repeats", {"again", "one by one", "in batches of 5", "in one batch", "resumed after 7 samples"}),
         ("formats", {"JPEG, large", "JPEG, gray", "JPEG, CMYK", "JPEG, progressive", "PNG", "PNG, 16 bits", "WebP"}),
         ("bad-images", {"replaced", "the other images", "raised"}),
@@ -66,11 +61,6 @@ def test_all_is_well(shards: list[Path], device_id: int | None, check: str, name
     assert names <= rows.keys()
     on_streams = {"on a stream of its own", "let go under a busy stream"}
     assert check != "repeats" or (on_streams <= rows.keys()) == (device_id == GPU)
-
-
-@pytest.mark.parametrize("check", ["recipes", "repeats", "bad-images"])
-def test_all_is_well_with_a_folder(folder: Path, check: str) -> None:
-    assert [row for row in rows_of([folder], check).values() if not row.ok] == []
 
 
 def test_cuts_have_the_pixels_of_what_is_not_cut(shards: list[Path]) -> None:
@@ -97,14 +87,8 @@ def test_wrong_pixels_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPat
     upside_down = lambda *given: fn.flip(view_on_gpu(*given), horizontal=0, vertical=1)  # noqa: E731
     monkeypatch.setattr(graph, "view_on_gpu", upside_down)
     with gpu_graph():
-        assert {name: row.ok for name, row in rows_of(shards, "recipes", GPU).items()} == {
-            "cifar10": False,
-            "raw_uint8": False,
-            "resnet50_v1": False,
-            "ssd": False,
-            "MixUp and CutMix": False,
-        }
-        assert not any(row.ok for row in rows_of(shards, "formats", GPU).values())
+        for check in ("recipes", "formats"):
+            assert not any(row.ok for row in rows_of(shards, check, GPU).values())
         off = [name for name, row in rows_of(shards, "bad-images", GPU).items() if not row.ok]
     assert off == ["the other images"]
 
@@ -114,13 +98,7 @@ def test_pixels_that_depend_on_the_batch_are_told(shards: list[Path], monkeypatc
     noisy = lambda *given: view_on_cpu(*given) + fn.random.uniform(range=(0.0, 0.1), seed=1)  # noqa: E731
     monkeypatch.setattr(graph, "view_on_cpu", noisy)
     rows = rows_of(shards, "repeats")
-    assert {name: row.ok for name, row in rows.items()} == {
-        "again": True,
-        "one by one": False,
-        "in batches of 5": False,
-        "in one batch": False,
-        "resumed after 7 samples": False,
-    }
+    assert [name for name, row in rows.items() if row.ok] == ["again"]
     assert rows["in batches of 5"].found.endswith(" of 32 images differ")
 
 
@@ -130,7 +108,7 @@ def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypat
 
     def looks(subject: Subject) -> Looks:
         yield "first", lambda: fails(subject)
-        yield "second", lambda: Outcome("good")
+        yield "second", lambda: ("good", "", True)
         fails(subject)
 
     monkeypatch.setattr(verifying, "CHECKS", {"some": looks, "bad-images": CHECKS["bad-images"]})

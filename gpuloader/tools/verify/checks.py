@@ -1,4 +1,4 @@
-"""The checks: functions of the subject that give rows. Those of `operations` and `forms` are in their own modules."""
+"""The checks: functions of the subject that give rows. That of `operations` is in its own module."""
 
 from __future__ import annotations
 
@@ -11,28 +11,51 @@ import numpy as np
 import torch
 from PIL import Image
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import BadImageError
+from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.options import Decoder
 from gpuloader.pipelines import taken_by_engines
-from gpuloader.recipe import load_preset, preset_names
+from gpuloader.recipe import Recipe, load_preset, preset_names
+from gpuloader.stage import Stage
 from gpuloader.targets.boxes import Boxes
+from gpuloader.targets.keypoints import Keypoints
+from gpuloader.targets.masks import Mask
 from gpuloader.tools.verify.comparing import (
+    ALONE,
     BATCH_SIZE,
     IMAGES,
     PLAIN,
     WIDER,
     Bad,
     Images,
+    Looks,
+    Outcome,
+    Subject,
     compare,
     compare_loads,
     few_samples,
     load,
     load_both,
 )
-from gpuloader.tools.verify.forms import forms
 from gpuloader.tools.verify.operations import operations
 from gpuloader.tools.verify.pictures import LARGE, SMALL, encoded, jpeg, picture, tar_of, turned
-from gpuloader.tools.verify.result import Looks, Outcome, Subject
+
+_RESIZE = T.Resize(80, max_size=100)
+_CHANGES = (T.RandomHorizontalFlip(), T.ColorJitter(0.4), T.RandomErasing(1.0, value=0.5))
+_CROP = Recipe((T.RandomResizedCrop(96), T.RandomHorizontalFlip()))
+_RECIPES: Mapping[str, Recipe] = {
+    "turned upright": Recipe((T.RandomResizedCrop(96), T.RandomVerticalFlip()), orientation="apply"),
+    "list, bfloat16": Recipe((_RESIZE, *_CHANGES), batch="list", dtype="bfloat16"),
+    "padded, channels_last, float16": Recipe(
+        (_RESIZE, *_CHANGES), batch={"pad": 32}, dtype="float16", layout="channels_last"
+    ),
+}
+_TARGETS = {
+    "boxes": Boxes("json:annotations", format="xywh"),
+    "points": Keypoints("json:annotations"),
+    "masks": Mask("json:annotations"),
+}
 
 
 def recipes(subject: Subject) -> Looks:
@@ -53,8 +76,43 @@ def _recipe(subject: Subject, name: str) -> Outcome:
     if not preset.by_boxes:
         return compare_loads(subject, subject.tar, factor, preset=preset, sampling=few_samples(subject))
     with tar_of(map(jpeg, range(BATCH_SIZE))) as tar:
-        fields = {"boxes": Boxes("json:boxes", format="xyxy")}
-        return compare_loads(subject, tar, factor, preset=preset, fields=fields)
+        return compare_loads(subject, tar, factor, preset=preset, fields={"boxes": _TARGETS["boxes"]})
+
+
+def forms(subject: Subject) -> Looks:
+    """Compares pictures that EXIF turns in each way; their targets; and what a Stage makes of the same files."""
+    files = [jpeg(number, exif=turned(1 + number % 8)) for number in range(BATCH_SIZE)]
+    with tar_of(files) as tar:
+        for name, recipe in _RECIPES.items():
+            yield name, partial(compare_loads, subject, tar, WIDER, preset=recipe)
+        yield "boxes, masks, key points", partial(_targets, subject, tar)
+        yield "Stage", partial(_stage, subject, tar, files)
+
+
+def _targets(subject: Subject, tar: Path) -> Outcome:
+    """Compares targets. They move on the CPU, so they must be equal."""
+    ours, theirs = (_load_targets(tar, device_id) for device_id in (subject.device_id, None))
+    off = [
+        name
+        for name in _TARGETS
+        if len(ours[name]) != len(theirs[name]) or not all(map(torch.equal, ours[name], theirs[name]))
+    ]
+    return f"{', '.join(off)} differ" if off else "all are equal", "equal, on the device", not off
+
+
+def _load_targets(tar: Path, device_id: int | None) -> dict[str, list[torch.Tensor]]:
+    """Returns the targets of a batch, on the CPU; none if they come on another device than the loader's."""
+    options: dict[str, Any] = {"preset": _CROP, "output": "dict", "label_from": None, "world": ALONE}
+    with GPULoader(tar, BATCH_SIZE, device_id, fields=_TARGETS, shuffle="none", **options) as loader:
+        batch = next(iter(loader))
+        return {name: [each.cpu() for each in batch[name] if each.device == loader.device] for name in _TARGETS}
+
+
+def _stage(subject: Subject, tar: Path, files: list[bytes]) -> Outcome:
+    batches = Stage(_CROP, subject.device_id)([(files, range(len(files)))])
+    ours: Images = {f"{number:02d}": [image.cpu()] for images, ids in batches for number, image in zip(ids, images)}
+    theirs, _ = load(tar, None, preset=_CROP)
+    return compare(subject, ours, theirs, 1.0)
 
 
 def repeats(subject: Subject) -> Looks:
@@ -84,7 +142,7 @@ def _repeat(expected: Images, way: Callable[[], tuple[Images, Bad]]) -> Outcome:
         if not all(torch.equal(one, other) for one, other in zip(views, expected[key], strict=True))
     ]
     found = f"{len(different)} of {len(images)} images differ" if different else f"{len(images)} images are equal"
-    return Outcome(found, "equal bit for bit", not different and bool(images))
+    return found, "equal bit for bit", not different and bool(images)
 
 
 def formats(subject: Subject) -> Looks:
@@ -114,7 +172,7 @@ def _format(subject: Subject, image: bytes) -> Outcome:
         (ours, our_bad), (theirs, their_bad) = load_both(tar, subject.device_id, preset="raw_uint8")
     if our_bad or their_bad:
         found = f"refused: {our_bad[1]}" if our_bad else "decoded"
-        return Outcome(found, "as on the CPU", our_bad.keys() == their_bad.keys())
+        return found, "as on the CPU", our_bad.keys() == their_bad.keys()
     return compare(subject, ours, theirs, WIDER)
 
 
@@ -143,7 +201,7 @@ def _cut(subject: Subject, seekable: Path, plain: Path, decoder: Decoder) -> Out
 
 def _engines(device_id: int, plain: bytes, intervals: bytes) -> Outcome:
     taken = ["yes" if by_engine else "no" for by_engine in taken_by_engines([plain, intervals], device_id)]
-    return Outcome(f"plain JPEGs: {taken[0]}, with restart intervals: {taken[1]}")
+    return f"plain JPEGs: {taken[0]}, with restart intervals: {taken[1]}", "", True
 
 
 def bad_images(subject: Subject) -> Looks:
@@ -152,7 +210,7 @@ def bad_images(subject: Subject) -> Looks:
     with tar_of([bad.get(number) or jpeg(number) for number in range(BATCH_SIZE)]) as tar:
         (ours, our_bad), (theirs, _) = load_both(tar, subject.device_id, preset="raw_uint8")
         found = ", ".join(map(str, sorted(our_bad))) or "none"
-        yield "replaced", partial(Outcome, found, "2, 5, 11", our_bad.keys() == bad.keys())
+        yield "replaced", lambda: (found, "2, 5, 11", our_bad.keys() == bad.keys())
         yield "the other images", partial(compare, subject, ours, theirs, WIDER)
         yield "raised", partial(_raised, subject, tar)
 
@@ -163,7 +221,7 @@ def _raised(subject: Subject, tar: Path) -> Outcome:
         load(tar, subject.device_id, on_error="raise", preset="raw_uint8")
     except BadImageError as error:
         named = error.key
-    return Outcome(named, "02", named == "02")
+    return named, "02", named == "02"
 
 
 def _with_broken_table(jpeg: bytes) -> bytes:

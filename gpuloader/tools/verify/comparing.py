@@ -6,9 +6,9 @@ same bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -16,7 +16,6 @@ from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.options import BadImages, Decoder
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
-from gpuloader.tools.verify.result import Outcome, Subject
 
 IMAGES = 32
 BATCH_SIZE = 16
@@ -39,6 +38,20 @@ Images: TypeAlias = dict[str, list[torch.Tensor]]
 
 Bad: TypeAlias = dict[int, str]
 """The samples that were replaced, and why."""
+
+Outcome: TypeAlias = tuple[str, str, bool]
+"""What was found, what is allowed ("" if anything is), and whether that holds."""
+
+Looks: TypeAlias = Iterator[tuple[str, Callable[[], Outcome]]]
+"""The name of each row, and what finds it out."""
+
+
+class Subject(NamedTuple):
+    """What is verified: the shards, the number of their samples, and a GPU, or None for the CPU."""
+
+    tar: Sources
+    samples: int
+    device_id: int | None
 
 
 def few_samples(subject: Subject) -> dict[str, Any]:
@@ -100,7 +113,7 @@ def compare(subject: Subject, ours: Images, theirs: Images, factor: float) -> Ou
     """Says how far the images of the same samples are apart; the factor is of what is allowed on a GPU."""
     if ours.keys() != theirs.keys() or not ours:
         missing = ", ".join(sorted(ours.keys() ^ theirs.keys())[:5]) or "all"
-        return Outcome(f"other samples: {missing}", "the CPU's samples", False)
+        return f"other samples: {missing}", "the CPU's samples", False
     levels = {
         key: [_levels_between(one, other) for one, other in zip(ours[key], theirs[key], strict=True)] for key in ours
     }
@@ -108,12 +121,10 @@ def compare(subject: Subject, ours: Images, theirs: Images, factor: float) -> Ou
     mean, worst = sum(means.values()) / len(means), max(means.values())
     largest = max(view.max().item() for views in levels.values() for view in views)
     found = f"mean {mean:.3g}, an image {worst:.3g}, largest {largest:.3g}"
-    most, most_of_an_image = factor * _MOST_LEVELS, factor * _MOST_LEVELS_OF_AN_IMAGE
     if subject.device_id is None:
-        allowed, ok = "0", largest == 0
-    else:
-        allowed, ok = f"mean {most:g}, an image {most_of_an_image:g}", mean <= most and worst <= most_of_an_image
-    return Outcome(found, allowed, ok)
+        return found, "0", largest == 0
+    most, most_of_an_image = factor * _MOST_LEVELS, factor * _MOST_LEVELS_OF_AN_IMAGE
+    return found, f"mean {most:g}, an image {most_of_an_image:g}", mean <= most and worst <= most_of_an_image
 
 
 def _levels_between(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

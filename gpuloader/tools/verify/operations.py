@@ -11,9 +11,8 @@ from gpuloader.plan import Draw
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.model import Ints, PixelTransform, Transform
 from gpuloader.recipe.program import Op, Program, chain, step
-from gpuloader.tools.verify.comparing import NARROWER, compare_loads
+from gpuloader.tools.verify.comparing import NARROWER, Looks, Subject, compare_loads
 from gpuloader.tools.verify.pictures import SMALL, encoded, picture, tar_of
-from gpuloader.tools.verify.result import Looks, Subject
 
 _PICTURES = 16
 _AS_IT_IS = T.Resize(SMALL)

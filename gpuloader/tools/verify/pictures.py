@@ -19,14 +19,13 @@ from gpuloader.pipelines.blame import smooth_picture
 SMALL = (120, 160)
 LARGE = (1500, 2000)
 """(height, width) of a JPEG that another of nvJPEG's backends decodes, as of any above 1,000,000 pixels."""
-BOXES = [[20, 10, 120, 90], [90, 50, 150, 110]]
-ANNOTATIONS = [
+_ANNOTATIONS = [
     {
         "bbox": [left, top, right - left, bottom - top],
         "keypoints": [left, top, 2, right, bottom, 1],
         "segmentation": [[left, top, right, top, right, bottom]],
     }
-    for left, top, right, bottom in BOXES
+    for left, top, right, bottom in ([20, 10, 120, 90], [90, 50, 150, 110])
 ]
 
 
@@ -57,7 +56,7 @@ def turned(orientation: int) -> bytes:
 @contextmanager
 def tar_of(images: Iterable[bytes]) -> Iterator[Path]:
     """Writes images under the keys 00, 01, ..., with labels and targets; their content says their format."""
-    targets = json.dumps({"boxes": BOXES, "annotations": ANNOTATIONS}).encode()
+    targets = json.dumps({"annotations": _ANNOTATIONS}).encode()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "images.tar"
         with tarfile.open(path, "w") as tar:

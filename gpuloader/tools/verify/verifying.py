@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Literal
 
@@ -13,12 +14,55 @@ from gpuloader.errors import ConfigError
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.versions import decoder_versions
 from gpuloader.loading.arguments import resolve_device
-from gpuloader.loading.selection import Sources
-from gpuloader.tools.machine import this_machine
-from gpuloader.tools.measuring import count_samples
+from gpuloader.loading.selection import Sources, resolve_sources
+from gpuloader.shards import ShardSet
+from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.verify.checks import CHECKS
-from gpuloader.tools.verify.comparing import ALONE
-from gpuloader.tools.verify.result import Row, Subject, Verification
+from gpuloader.tools.verify.comparing import ALONE, Subject
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that was looked at.
+
+    Attributes:
+        check: the name of its check.
+        name: what was looked at.
+        found: what was found.
+        allowed: the allowed values; empty if there is no limit.
+        ok: whether `found` is allowed.
+    """
+
+    check: str
+    name: str
+    found: str
+    allowed: str = ""
+    ok: bool = True
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found.
+
+    Attributes:
+        date: of the start, in UTC.
+        device: what was verified, "cuda:N" or "cpu".
+        machine: where that was.
+        versions: of the driver, DALI, nvImageCodec, nvJPEG and nvTIFF.
+        elapsed_seconds: what all of it took.
+        rows: all that was looked at, in order.
+    """
+
+    date: str
+    device: str
+    machine: Machine
+    versions: dict[str, str]
+    elapsed_seconds: float
+    rows: tuple[Row, ...]
+
+    @property
+    def all_well(self) -> bool:
+        return all(row.ok for row in self.rows)
 
 
 def verify(
@@ -45,8 +89,7 @@ def verify(
         raise ConfigError(f"no check is called {unknown[0]!r}: allowed are {', '.join(CHECKS)}")
     date, started = datetime.now(timezone.utc).isoformat(timespec="seconds"), time.monotonic()
     device = resolve_device(device_id, ALONE)
-    samples = count_samples(tar, None, {"preset": "raw_uint8", "label_from": None, "world": ALONE})
-    subject = Subject(tar, samples, device)
+    subject = Subject(tar, len(ShardSet.open(resolve_sources(tar)[0])), device)
     rows: list[Row] = []
     with progress_bar(progress) as bar, _without_warnings():
         task = bar.add_task("verifying", total=len(checks or CHECKS))
