@@ -10,13 +10,12 @@ from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
 
 from gpuloader.internals.dali import change_where
-from gpuloader.pipelines.augment import Rgb, augment
-from gpuloader.pipelines.erasing import Value, erase
+from gpuloader.pipelines.erasing import erase
 from gpuloader.pipelines.inputs import under
-from gpuloader.pipelines.resample import resample
+from gpuloader.pipelines.kernels.call import EraseValue, augment, resample
 from gpuloader.pipelines.steps import Nodes, run_steps
 from gpuloader.recipe import Recipe
-from gpuloader.recipe.placement import Placement, rgb
+from gpuloader.recipe.placement import Placement, Rgb, rgb
 from gpuloader.recipe.program import PARAMETERS, Op
 from gpuloader.recipe.view import ViewPlan
 
@@ -118,7 +117,7 @@ def _finish(view: ViewPlan, preset: Recipe) -> dict[str, Any]:
     return {"scale": scale, "offset": offset, "dtype": preset.graph_dtype, "channels_first": preset.layout == "nchw"}
 
 
-def _erase_value(view: ViewPlan) -> Value:
+def _erase_value(view: ViewPlan) -> EraseValue:
     value = 0.0 if view.erasing is None else view.erasing.value
     return value if isinstance(value, str) else rgb(value)
 
