@@ -22,7 +22,7 @@ from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
 from gpuloader.internals.dali import change_where
-from gpuloader.pipelines.augment import Rgb
+from gpuloader.pipelines.kernels.call import EraseValue
 from gpuloader.pipelines.steps import Nodes, to_device_of
 
 Layout: TypeAlias = Literal["CHW", "HWC"]
@@ -30,11 +30,7 @@ Layout: TypeAlias = Literal["CHW", "HWC"]
 _LARGEST = 8192  # pixels of height and of width, as `Recipe.size`
 
 
-Value: TypeAlias = Rgb | Literal["random", "random_color"]
-"""The colour in the image's units, noise for each pixel and channel, or for each channel of a box."""
-
-
-def erase(image: DataNode, inputs: Nodes, value: Value, layout: Layout) -> DataNode:
+def erase(image: DataNode, inputs: Nodes, value: EraseValue, layout: Layout) -> DataNode:
     """Fills the image's boxes, one after the other.
 
     Args:

@@ -21,7 +21,7 @@ from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU
 
-from gpuloader.pipelines.inputs import Inputs, LastStep, Numbers, ViewInputs, make_inputs
+from gpuloader.pipelines.inputs import Arrays, LastStep, Numbers, make_inputs, under
 from gpuloader.pipelines.operators import (
     cut_region,
     decode_region,
@@ -31,7 +31,7 @@ from gpuloader.pipelines.operators import (
     view_on_cpu,
     view_on_gpu,
 )
-from gpuloader.pipelines.steps import check_for_gpu
+from gpuloader.pipelines.steps import Nodes, check_for_gpu
 from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset
 from gpuloader.recipe.view import ViewPlan
 
@@ -106,7 +106,7 @@ def recipe_pipeline(
     return pipeline
 
 
-def _fed(source: Source, make: Callable[[Drawn], Inputs[Numbers]], prefetch_queue_depth: int) -> Callable[[], Any]:
+def _fed(source: Source, make: Callable[[Drawn], Arrays], prefetch_queue_depth: int) -> Callable[[], Any]:
     """Wraps a source as DALI calls it: it gives the images, and then the inputs that are made of what is drawn."""
     in_use: deque[list[Numbers]] = deque(maxlen=prefetch_queue_depth + 1)  # DALI does not keep them
 
@@ -123,7 +123,7 @@ def _fed(source: Source, make: Callable[[Drawn], Inputs[Numbers]], prefetch_queu
 def recipe_graph(
     preset: Recipe,
     source: Callable[[], Any],
-    like: Inputs[Numbers],
+    like: Arrays,
     device: Literal["cpu", "gpu"],
     largest_image: tuple[int, int],
     decoder_options: Mapping[str, float] | None,
@@ -132,21 +132,21 @@ def recipe_graph(
     last_step: LastStep,
 ) -> tuple[DataNode, ...]:
     """Builds the graph of `recipe_pipeline`, whose source gives images and the values of such inputs; see there."""
-    arrays = like.values()
-    image, *given = fn.external_source(
+    image, *nodes = fn.external_source(
         source=source,
-        num_outputs=1 + len(arrays),
-        dtype=[types.UINT8, *(types.to_dali_type(array.dtype) for array in arrays)],
-        ndim=[3 if decoded else 1, *(array.ndim - 1 for array in arrays)],
+        num_outputs=1 + len(like),
+        dtype=[types.UINT8, *(types.to_dali_type(array.dtype) for array in like.values())],
+        ndim=[3 if decoded else 1, *(array.ndim - 1 for array in like.values())],
         no_copy=True,
     )
-    inputs = like.replaced_by(given)
+    given = dict(zip(like, nodes))
     if not decoded:
-        image = decode_region(image, inputs.region, device, largest_image, decoder_options, region)
+        image = decode_region(image, given, device, largest_image, decoder_options, region)
     elif device == "gpu":
-        image = cut_region(image, inputs.region).gpu()
-    each_view = zip(inputs.views, preset.each_view, strict=True)
-    views = tuple(_one_view(image, of_view, view, preset, device, last_step) for of_view, view in each_view)
+        image = cut_region(image, given).gpu()
+    views = tuple(
+        _one_view(image, under(given, view.number), view, preset, device, last_step) for view in preset.each_view
+    )
     if last_step != "all" or not isinstance(preset.batch, dict):
         return views
     axes = (1, 2) if preset.layout == "nchw" else (0, 1)
@@ -155,7 +155,7 @@ def recipe_graph(
 
 def _one_view(
     region: DataNode,
-    inputs: ViewInputs[DataNode],
+    given: Nodes,
     view: ViewPlan,
     preset: Recipe,
     device: Literal["cpu", "gpu"],
@@ -163,8 +163,8 @@ def _one_view(
 ) -> DataNode:
     """Returns a view, or one row of it after an earlier step."""
     if last_step == "all":
-        return (view_on_cpu if device == "cpu" else view_on_gpu)(region, inputs, view, preset)
+        return (view_on_cpu if device == "cpu" else view_on_gpu)(region, given, view, preset)
     if last_step == "resize":
-        region = (place_on_cpu if device == "cpu" else place_on_gpu)(region, inputs.named, view, preset)
-        region = region if device == "cpu" else turn(region, inputs.named)
+        region = (place_on_cpu if device == "cpu" else place_on_gpu)(region, given, view, preset)
+        region = region if device == "cpu" else turn(region, given)
     return region[0:1]

@@ -6,11 +6,9 @@ here, so the graph has no operator for them, which would work on each sample on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,52 +26,8 @@ Numbers: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = dict[str, Numbers]
 """Numbers by name; one row for each sample."""
 Each = TypeVar("Each")
-Other = TypeVar("Other")
 
 GRAY = (0.2989, 0.587, 0.114)
-
-
-@dataclass(frozen=True)
-class ViewInputs(Generic[Each]):
-    """What one view takes, by name.
-
-    Attributes:
-        named: what is not for a step.
-        steps: what each step of its program takes, on a GPU.
-    """
-
-    named: Mapping[str, Each] = field(default_factory=dict)
-    steps: Sequence[Mapping[str, Each]] = ()
-
-
-@dataclass(frozen=True)
-class Inputs(Generic[Each]):
-    """What the graph takes: arrays, or the nodes that stand for them.
-
-    Attributes:
-        region: what is for the region that all views share.
-        views: what each view takes.
-    """
-
-    region: Mapping[str, Each]
-    views: Sequence[ViewInputs[Each]]
-
-    def values(self) -> list[Each]:
-        """Lists all of them, in an order that depends only on the recipe."""
-        each_view = (mapping for view in self.views for mapping in (view.named, *view.steps))
-        return [each for mapping in (self.region, *each_view) for each in mapping.values()]
-
-    def replaced_by(self, values: Iterable[Other]) -> Inputs[Other]:
-        """Others in their places, in the order of `values`."""
-        left = iter(values)
-
-        def replaced(mapping: Mapping[str, Each]) -> dict[str, Other]:
-            return {name: next(left) for name in mapping}
-
-        return Inputs(
-            replaced(self.region),
-            [ViewInputs(replaced(view.named), [replaced(step) for step in view.steps]) for view in self.views],
-        )
 
 
 def make_inputs(
@@ -82,10 +36,12 @@ def make_inputs(
     device: Literal["cpu", "gpu"],
     last_step: LastStep = "all",
     whole: bool = False,
-) -> Inputs[Numbers]:
-    """Computes what a graph that ends with `last_step` takes, one row for each sample.
+) -> Arrays:
+    """Computes what a graph that ends with `last_step` takes. The names depend only on the recipe.
 
     region_start, region_shape   (n, 2) int32   the rows and columns to decode: top, left in the file; height, width
+    V/NAME                                      what view V takes: `_for_kernels`, or `_placing` and `erasing`
+    V/K/NAME                                    what step K of its program takes: `step_inputs`; on a GPU
 
     Args:
         views: the recipe's.
@@ -95,34 +51,37 @@ def make_inputs(
         whole: whether the kernels get whole images instead of regions; on the CPU only.
     """
     start, end = drawn.region[:, :2], drawn.region[:, 2:]
-    region = {
+    made: Arrays = {
         "region_start": (start - drawn.origin).astype(np.int32),
         "region_shape": (end - start).astype(np.int32),
     }
     if whole:
-        region, start = {}, drawn.origin
-    each = zip(views, drawn.views, strict=True)
+        made, start = {}, drawn.origin
     if last_step == "decode":
-        return Inputs(region, [ViewInputs() for _ in each])
-    if device == "cpu":
-        return Inputs(region, [ViewInputs(_for_kernels(view, start, last_step)) for view in drawn.views])
-    placing = [_placing(view, drawn_view, drawn.region, len(views) > 1) for view, drawn_view in each]
-    if last_step == "resize":
-        return Inputs(region, [ViewInputs(named) for named in placing])
-    of_steps = iter(
-        step_inputs(  # for all views at once, which is faster
-            np.concatenate([view.program.ops for view in drawn.views], axis=1),
-            np.concatenate([view.program.parameters for view in drawn.views], axis=1),
-            [needed(*each) for view in views for each in zip(view.choices, warps_of(view), strict=True)],
-        )
+        return made
+    for view, drawn_view in zip(views, drawn.views, strict=True):
+        if device == "cpu":
+            named = _for_kernels(drawn_view, start, last_step)
+        else:
+            named = _placing(view, drawn_view, drawn.region, len(views) > 1)
+            if last_step == "all" and view.erasing is not None and drawn_view.erased is not None:
+                size = drawn_view.placement.shape.astype(np.int32)
+                named |= erasing(drawn_view.erased, size, isinstance(view.erasing.value, str))
+        made |= {f"{view.number}/{name}": values for name, values in named.items()}
+    if device == "cpu" or last_step == "resize":
+        return made
+    of_steps = step_inputs(  # for all views at once, which is faster
+        np.concatenate([view.program.ops for view in drawn.views], axis=1),
+        np.concatenate([view.program.parameters for view in drawn.views], axis=1),
+        [needed(*each) for view in views for each in zip(view.choices, warps_of(view), strict=True)],
     )
-    for view, drawn_view, named in zip(views, drawn.views, placing, strict=True):
-        if view.erasing is not None and drawn_view.erased is not None:
-            size = drawn_view.placement.shape.astype(np.int32)
-            named.update(erasing(drawn_view.erased, size, isinstance(view.erasing.value, str)))
-    return Inputs(
-        region, [ViewInputs(named, list(islice(of_steps, view.steps))) for view, named in zip(views, placing)]
-    )
+    steps = [f"{view.number}/{step}" for view in views for step in range(view.steps)]
+    return made | {f"{step}/{name}": values for step, of in zip(steps, of_steps) for name, values in of.items()}
+
+
+def under(given: Mapping[str, Each], prefix: object) -> dict[str, Each]:
+    """Takes what has the names PREFIX/NAME, by NAME."""
+    return {name.removeprefix(f"{prefix}/"): each for name, each in given.items() if name.startswith(f"{prefix}/")}
 
 
 def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> Arrays:

@@ -1,4 +1,4 @@
-"""The graph's steps, each a function of DALI nodes. The names of the inputs are those of `inputs.make_inputs`."""
+"""The graph's steps, each a function of DALI nodes. Inputs have the names of `inputs.make_inputs`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
 
 from gpuloader.internals.dali import change_where
-from gpuloader.pipelines.augment import Rgb, augment
-from gpuloader.pipelines.erasing import Value, erase
-from gpuloader.pipelines.inputs import ViewInputs
-from gpuloader.pipelines.resample import resample
+from gpuloader.pipelines.erasing import erase
+from gpuloader.pipelines.inputs import under
+from gpuloader.pipelines.kernels.call import EraseValue, augment, resample
 from gpuloader.pipelines.steps import Nodes, run_steps
 from gpuloader.recipe import Recipe
-from gpuloader.recipe.placement import Placement, rgb
+from gpuloader.recipe.placement import Placement, Rgb, rgb
 from gpuloader.recipe.program import PARAMETERS, Op
 from gpuloader.recipe.view import ViewPlan
 
@@ -55,7 +54,7 @@ def decode_region(
     }
     if not region:
         image = fn.decoders.image(encoded, **options)
-        return cut_region(image, drawn) if drawn else image
+        return cut_region(image, drawn) if "region_start" in drawn else image
     return fn.decoders.image_slice(
         encoded, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1), **options
     )
@@ -77,9 +76,8 @@ def cut_region(image: DataNode, drawn: Nodes) -> DataNode:
     return fn.slice(image, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1))
 
 
-def view_on_cpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Recipe) -> DataNode:
+def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe) -> DataNode:
     """Makes one view of a decoded region with compiled kernels: one pass, and a second one if pixels are changed."""
-    drawn = inputs.named
     image = place_on_cpu(region, drawn, view, preset)
     if view.in_one_pass:
         return image
@@ -119,20 +117,20 @@ def _finish(view: ViewPlan, preset: Recipe) -> dict[str, Any]:
     return {"scale": scale, "offset": offset, "dtype": preset.graph_dtype, "channels_first": preset.layout == "nchw"}
 
 
-def _erase_value(view: ViewPlan) -> Value:
+def _erase_value(view: ViewPlan) -> EraseValue:
     value = 0.0 if view.erasing is None else view.erasing.value
     return value if isinstance(value, str) else rgb(value)
 
 
-def view_on_gpu(region: DataNode, inputs: ViewInputs[DataNode], view: ViewPlan, preset: Recipe) -> DataNode:
+def view_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Recipe) -> DataNode:
     """Makes one view of a decoded region with DALI's operators."""
-    given, mirror = inputs.named, None
+    mirror = None
     image = place_on_gpu(region, given, view, preset)
     if view.pixels or "vertical" in given:
         image = turn(image, given)
     else:
         mirror = given.get("horizontal")
-    image = run_steps(image, inputs.steps, view.choices)
+    image = run_steps(image, [under(given, step) for step in range(view.steps)], view.choices)
     if view.erasing is None:
         return normalise(image, view, preset, preset.graph_dtype, mirror)
     image = normalise(image, view, preset, "float32", mirror)

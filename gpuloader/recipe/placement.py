@@ -20,6 +20,7 @@ from gpuloader.plan import Draw
 from gpuloader.recipe.model import Fill, Ints, ResizeFilter, Transform, kept_as
 
 Shape: TypeAlias = tuple[int, int]
+Rgb: TypeAlias = tuple[float, float, float]
 Bools: TypeAlias = NDArray[np.bool_]
 Points: TypeAlias = NDArray[np.floating]
 PaddingMode: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
@@ -100,7 +101,7 @@ class Placement:
     antialias: bool = True
     bicubic: Bools | None = None
     padding_mode: PaddingMode = "constant"
-    fill: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    fill: Rgb = (0.0, 0.0, 0.0)
     padded: bool = False
     overlapping: tuple[bool, bool] = (False, False)
     oriented: bool = False
@@ -161,11 +162,11 @@ class Placement:
         made = self._cut(start, shape).resize(size, interpolation, antialias)
         return self._moved(made, start, shape)
 
-    def pad(self, before: Ints, after: Ints, padding_mode: PaddingMode, fill: tuple[float, float, float]) -> Placement:
+    def pad(self, before: Ints, after: Ints, padding_mode: PaddingMode, fill: Rgb) -> Placement:
         """Adds rows and columns to the output, (n, 2) each."""
         return self.pad_with(padding_mode, fill).crop(-before, self.shape + before + after, clamps=False)
 
-    def pad_with(self, padding_mode: PaddingMode, fill: tuple[float, float, float]) -> Placement:
+    def pad_with(self, padding_mode: PaddingMode, fill: Rgb) -> Placement:
         """Says what crops show that reach beyond the output.
 
         Raises:
@@ -348,6 +349,6 @@ def sides(size: Size) -> Shape:
     return (now, now) if isinstance(now, int) else now
 
 
-def rgb(fill: Fill) -> tuple[float, float, float]:
+def rgb(fill: Fill) -> Rgb:
     """Returns a fill for three channels."""
     return (fill, fill, fill) if isinstance(fill, (int, float)) else (fill[0], fill[1], fill[2])

@@ -9,7 +9,7 @@
 enum { PARAMETERS = 14 };
 enum { BOX_AND_KEY = 6, ONE_COLOUR = 2 }; // the numbers of a box; the value of `noisy` for one colour
 
-// The settings of pipelines/augment.py.
+// The settings of `augment` of call.py.
 struct finishing {
   float scale[3], offset[3], erase_value[3], noisy, channels_first, dtype;
 };

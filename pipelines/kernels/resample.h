@@ -16,7 +16,7 @@ enum filter { NEAREST, BILINEAR, BICUBIC, LANCZOS };
 enum padding { CONSTANT, EDGE, REFLECT, SYMMETRIC };
 enum { ROWS = 4, ROWS_AHEAD = 8, CACHE_LINE_BYTES = 64 };
 
-// The settings of pipelines/resample.py.
+// The settings of `resample` of call.py.
 struct resampling {
   float scale[3], offset[3], level[3], fill[3], antialias, padding, channels_first, dtype;
 };
@@ -349,7 +349,7 @@ static void write_column(void *out, int64_t y, int64_t height, int64_t width, en
 // Crops, pads, resizes, crops, pads, flips, transposes, and computes scale x + offset.
 //
 // out: height x width x 3 values. image: HWC, RGB.
-// roi, placed: as for the operator `resample` of pipelines/resample.py.
+// roi, placed: as for the operator `resample` of call.py.
 static void resample_image(void *out, int64_t height, int64_t width, const uint8_t *image, int64_t image_height,
                            int64_t image_width, const double *roi, const int32_t *placed,
                            const struct resampling *how) {

@@ -12,7 +12,7 @@ from nvidia.dali import fn, pipeline_def, types
 from oracle import functional
 from reference import run_step
 
-from gpuloader.pipelines.augment import augment
+from gpuloader.pipelines.kernels.call import augment
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, PARAMETERS, Op, Program, chain, step
 
 pytestmark = pytest.mark.usefixtures("torch_in_one_thread")

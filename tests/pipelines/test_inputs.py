@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuloader.pipelines.inputs import Inputs, make_inputs
+from gpuloader.pipelines.inputs import make_inputs
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe, load_preset, preset_names
 from gpuloader.transforms import (
@@ -25,7 +25,7 @@ from gpuloader.transforms import (
 AFFINE, PERSPECTIVE = [2, 3, 4, 5, 6, 7, 0, 0, 1], [2, 3, 4, 5, 6, 7, 0.5, 0, 1]
 
 
-def inputs_of(preset: Recipe, device: Any, last_step: Any = "all", whole: bool = False) -> Inputs[np.ndarray]:  # noqa: ANN401
+def inputs_of(preset: Recipe, device: Any, last_step: Any = "all", whole: bool = False) -> dict[str, Any]:  # noqa: ANN401
     drawn = preset.draw(Draws(0, 0, np.arange(3)), np.array([[10, 20]] * 3))
     return make_inputs(preset.each_view, drawn, device, last_step, whole)
 
@@ -41,7 +41,7 @@ RESIZE = ["resize_size", "resize_start", "resize_end"]
         (
             "all",
             ["roi", "placed", "like_output", "ops", "parameters", "erase"],
-            [*RESIZE, "horizontal", "0.erase_start", "0.erase_shape", "threshold of step 0"],
+            [*RESIZE, "horizontal", "0.erase_start", "0.erase_shape", "0/threshold"],
         ),
     ],
 )
@@ -49,10 +49,7 @@ def test_a_graph_takes_what_it_needs_up_to_its_last_step(last_step: str, on_cpu:
     preset = Recipe([RandomResizedCrop(32), RandomHorizontalFlip(), RandomInvert(), RandomErasing()])
     for device, expected in (("cpu", on_cpu), ("gpu", on_gpu)):
         inputs = inputs_of(preset, device, last_step)
-        [view] = inputs.views
-        names = [*view.named, *(f"{name} of step {n}" for n, step in enumerate(view.steps) for name in step)]
-        assert names == expected
-        assert list(inputs.region) == ["region_start", "region_shape"]
+        assert [*inputs] == ["region_start", "region_shape", *(f"0/{name}" for name in expected)]
         assert all(len(array) == 3 for array in inputs.values())
 
 
@@ -65,7 +62,7 @@ def test_the_draw_of_no_samples_has_the_names_and_types_of_every_draw(name: str,
         make_inputs(preset.each_view, drawn, device)  # type: ignore[arg-type]
         for drawn in (preset.draw(Draws(7, 2, np.arange(5)), np.array([[300, 400]] * 5)), preset.drawn_for_none)
     )
-    kinds, kinds_of_none = (each.replaced_by(map(kind_of, each.values())) for each in (inputs, none))
+    kinds, kinds_of_none = ([(name, *kind_of(rows)) for name, rows in each.items()] for each in (inputs, none))
     assert kinds == kinds_of_none
 
 
@@ -78,8 +75,8 @@ def test_only_what_the_output_shows_is_resized() -> None:
     """Of an image of 10 x 20 pixels at 20 x 40, rows -2 to 22 and columns -2 to 42 are shown, and all of it repeats."""
     for mode, row in [("constant", -2), ("symmetric", 0), ("reflect", 0)]:
         preset = Recipe([Resize((20, 40)), Pad(2, padding_mode=mode)])
-        numbers = inputs_of(preset, "gpu").views[0].named
-        assert numbers["resize_size"][0].tolist() == [20, 40]
-        assert numbers["resize_end"][0].tolist() == [10, 20]
-        assert numbers["crop_start"][0, 0] == row
-        assert numbers["crop_shape"][0].tolist() == [24, 44]
+        numbers = inputs_of(preset, "gpu")
+        assert numbers["0/resize_size"][0].tolist() == [20, 40]
+        assert numbers["0/resize_end"][0].tolist() == [10, 20]
+        assert numbers["0/crop_start"][0, 0] == row
+        assert numbers["0/crop_shape"][0].tolist() == [24, 44]

@@ -8,7 +8,7 @@ import torch
 from nvidia.dali import fn, pipeline_def, types
 from PIL import Image
 
-from gpuloader.pipelines.resample import resample
+from gpuloader.pipelines.kernels.call import resample
 
 # Double precision weights, single precision sums, here of up to 3,000 pixels.
 LEVELS = 5e-4

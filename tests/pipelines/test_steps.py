@@ -13,7 +13,7 @@ from nvidia.dali.pipeline import Pipeline
 from oracle import functional, transforms
 from reference import run_step
 
-from gpuloader.pipelines.inputs import Inputs, ViewInputs, needed, step_inputs
+from gpuloader.pipelines.inputs import needed, step_inputs
 from gpuloader.pipelines.steps import run_steps
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, PARAMETERS, Op, Program, chain, step
 
@@ -45,8 +45,8 @@ def build(program: Program, batches: Sequence[Sequence[Image]]) -> Pipeline:
     """Runs the program on one batch after the other, all as long as the program has samples."""
     batches = iter(batches)
     names = [needed(possible, EVERY_WARP) for possible in program.choices]
-    inputs = Inputs({}, [ViewInputs({}, step_inputs(program.ops, program.parameters, names))])
-    numbers = inputs.values()
+    steps = step_inputs(program.ops, program.parameters, names)
+    numbers = [rows for step in steps for rows in step.values()]
 
     @pipeline_def(
         batch_size=len(program.ops),
@@ -62,8 +62,8 @@ def build(program: Program, batches: Sequence[Sequence[Image]]) -> Pipeline:
             dtype=[types.UINT8, *(types.to_dali_type(array.dtype) for array in numbers)],
             layout=["HWC", *("" for _ in numbers)],
         )
-        [view] = inputs.replaced_by(given).views
-        return run_steps(image, view.steps, program.choices)
+        nodes = iter(given)
+        return run_steps(image, [{name: next(nodes) for name in step} for step in steps], program.choices)
 
     return graph()
 

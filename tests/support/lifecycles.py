@@ -363,7 +363,7 @@ def interrupted(
     **kwargs: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
     """Loops while SIGINTs come, the given seconds after each other, and then to the end without them."""
-    import_late("gpuloader.pipelines.resample")  # the first step would, and take long
+    import_late("gpuloader.pipelines.kernels.call")  # the first step would, and take long
     received: list[dict[str, Any]] = []
     seconds: list[float] = []
     sent = 0.0

@@ -151,8 +151,11 @@ def serve(listening_fd: int, folder: str) -> None:
     """Runs what is asked for, each in a child, until it is terminated or its parent is gone."""
     from gpuloader.helpers.late_imports import import_late
 
-    pipelines = ("gpuloader.pipelines.resample", "gpuloader.pipelines.augment")
-    for module in ("gpuloader.loading.loader", *pipelines, "torch._dynamo"):  # DistributedDataParallel imports the last
+    for module in (
+        "gpuloader.loading.loader",
+        "gpuloader.pipelines.kernels.call",
+        "torch._dynamo",
+    ):  # the last is DDP's
         import_late(module)
     gc.collect()
     gc.freeze()  # else each child's first collection would copy the memory of all these modules

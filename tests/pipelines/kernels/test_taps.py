@@ -54,11 +54,11 @@ def taps(at: Placement, image: np.ndarray, region: np.ndarray) -> np.ndarray:
     """What the kernel makes of this region of the image, which holds all that is needed."""
     drawn = RESIZE.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([image.shape[:2]]))
     drawn = Drawn((replace(drawn.views[0], placements=(at,)),), region, drawn.origin)
-    given = make_inputs(RESIZE.each_view, drawn, "cpu", "resize").views[0].named
+    given = make_inputs(RESIZE.each_view, drawn, "cpu", "resize")
     [[top, left, bottom, right]] = region.tolist()
     levels = [*(1, 1, 1), *(0, 0, 0), *(0, 0, 0), *(0, 0, 0)]
     how = [*levels, at.antialias, PADDINGS.index(at.padding_mode), True, 0]
-    inputs = [np.ascontiguousarray(image[top:bottom, left:right]), given["roi"][0], given["placed"][0]]
+    inputs = [np.ascontiguousarray(image[top:bottom, left:right]), given["0/roi"][0], given["0/placed"][0]]
     return call("resample", np.empty((3, *at.shape[0]), np.float32), [*inputs, np.array(how, np.float32)])
 
 
