@@ -19,7 +19,7 @@ _BAR = 30
 _CLASSES_SHOWN = 5
 
 
-@from_tool("gpuloader.tools.info.describe_shards", "batch_size")
+@from_tool("gpuloader.tools.info.describe_shards", "batch_size", "nodes")
 def info(
     context: typer.Context,
     shards: ShardsOrLoader,
@@ -46,6 +46,8 @@ def _print(info: Info) -> None:
     left_out = f", {counted(info.stray_count, 'member')} left out" if info.stray_count else ""
     held = f"{counted(info.samples, 'sample')} in {counted(info.shards, 'shard')}"
     say(f"{held}, {format_bytes(info.shard_bytes)}{left_out}")
+    if info.node_bytes is not None:
+        say(f'a node      reads up to {format_bytes(info.node_bytes)} with shuffle="shards"')
     say(f"formats     {_counts(info.formats)}")
     say(f"components  {_counts(info.components)}")
     if info.jpegs:

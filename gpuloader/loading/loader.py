@@ -73,9 +73,10 @@ class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
             such as `{"imagenet_train": {"RandomResizedCrop": {"size": 160}}}`, or a recipe's keys, such as
             `{"transforms": [...]}`.
         shuffle: "none" (or False), "full" (or True), "block" (neighbours stay near each other, for slow disks) or
-            "shards" (16 shards at a time, for stores). None means "full" if the recipe draws random numbers, otherwise
-            "none". For a custom order, pass a function that takes the epoch and returns its sample ids, the same
-            number in each epoch. With weights in `sampling`, leave `shuffle` out: they draw the order.
+            "shards" (each node reads its own shards, up to 16 at a time, for stores). None means "full" if the recipe
+            draws random numbers, otherwise "none". For a custom order, pass a function that takes the epoch and returns
+            its sample ids, the same number in each epoch. With weights in `sampling`, leave `shuffle` out: they draw
+            the order.
         last_batch: "drop" leaves out the last, short step; "pad" fills it; "equal" fills it until all ranks have the
             same number of samples; "partial" splits it, see `gpuloader.plan.epoch`. None means "drop" if the recipe
             draws random numbers, otherwise "partial"; with buckets "pad". Only the dictionary tells you which samples

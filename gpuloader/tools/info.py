@@ -19,6 +19,7 @@ from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_batch
 from gpuloader.loading.options import Decoder, LabelFrom, Sampling
 from gpuloader.loading.selection import Sources, assign_buckets, resolve_sources, sizes_of
+from gpuloader.plan.grouped import MOST_GROUPS, WINDOW_SHARDS, Chosen, Grouped, choose_groups
 from gpuloader.recipe import load_preset
 from gpuloader.recipe.part import as_value
 from gpuloader.shards import (
@@ -83,6 +84,8 @@ class Info:
     Attributes:
         shards, samples: how many.
         shard_bytes: of all tars together.
+        node_bytes: the shards that each node reads with `shuffle="shards"`: the most that one of them does; None if the
+            number of nodes was not given.
         stray_count: the number of members that are in no sample.
         label_from: where the labels are; None if "auto" finds none.
         classes: the labels that occur, by label.
@@ -104,6 +107,7 @@ class Info:
     shards: int
     samples: int
     shard_bytes: int
+    node_bytes: int | None
     stray_count: int
     label_from: str | None
     classes: tuple[ClassCount, ...]
@@ -132,6 +136,7 @@ def describe_shards(
     decoder: AnyDecoder = None,
     sampling: AnySampling = None,
     on_error: OnError = "raise",
+    nodes: int | None = None,
     progress: bool = False,
 ) -> Info:
     """Describes shards from their indexes; missing ones are made.
@@ -145,6 +150,7 @@ def describe_shards(
             them.
         on_error: as GPULoader takes it, for its known bad images. In a bucket, each is replaced by another sample;
             those of unknown size are in the bucket of the most samples.
+        nodes: say how many bytes each of so many nodes reads with shuffle="shards".
         progress: show a bar on stderr while indexes are made.
 
     Raises:
@@ -154,6 +160,8 @@ def describe_shards(
     """
     if not is_integer(batch_size, 1):
         raise ConfigError(f"batch_size={batch_size!r}: allowed is an integer of at least 1")
+    if nodes is not None and not is_integer(nodes, 1, MOST_GROUPS):
+        raise ConfigError(f"nodes={nodes!r}: allowed is an integer from 1 to {MOST_GROUPS - 1}")
     recipe, labelling = load_preset(preset), resolve_label_from(label_from)
     buckets = as_value(Sampling, "sampling", sampling or {}).buckets
     assert buckets is None or isinstance(buckets, Buckets)  # what the Sampling makes of it
@@ -172,6 +180,7 @@ def describe_shards(
         shards=len(shards.shards),
         samples=len(shards),
         shard_bytes=int(index.shard_bytes.sum()),
+        node_bytes=None if nodes is None else _node_bytes(shards, nodes),
         stray_count=int(index.left_out_count.sum()),
         label_from=source,
         classes=classes,
@@ -190,6 +199,13 @@ def describe_shards(
         excess=excess_of_a_batch(shards, recipe, batch_size, memory.machine_bytes),
         buckets=None if buckets is None else _count_buckets(shards, buckets, recipe.orientation == "apply", bad),
     )
+
+
+def _node_bytes(shards: ShardSet, nodes: int) -> int:
+    groups = choose_groups(nodes * WINDOW_SHARDS, nodes)
+    parts = Grouped(Chosen(len(shards)), np.diff(shards.index.sample_end, prepend=0), groups).parts(0)
+    node, shard = np.unique(np.stack([parts.groups * nodes // groups, parts.shards]), axis=1)
+    return int(np.bincount(node, shards.index.shard_bytes[shard]).max())
 
 
 def _count_buckets(shards: ShardSet, buckets: Buckets, upright: bool, bad: Collection[int]) -> tuple[BucketCount, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import Chosen, Cursor, Grouped, LastBatch, Mix, Plan, Ratio, choose_groups
+from gpuloader.plan import Chosen, Cursor, Grouped, LastBatch, Mix, Plan, Ratio, Shuffled, all_samples, choose_groups
 
 SEED = 3
 SIZES = np.array([100, 0, 250, 1, 77] * 12)  # of 60 shards
@@ -226,3 +227,24 @@ def test_how_often_the_data_is_read_is_counted() -> None:
     for nodes, groups, times in ((8, 64, 1.0), (6, 8, 1.5), (16, 8, 2.0)):
         plan = Plan(grouped(sizes, groups), 8, 0, 2 * nodes, seed=SEED)
         assert plan.times_read(nodes) == pytest.approx(times, abs=0.13)
+
+
+def test_what_a_node_reads_is_as_the_page_says() -> None:
+    lines = (Path(__file__).parents[2] / "docs/scale.md").read_text("utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines[lines.index(next(filter(is_heading, lines))) + 2 :]][:3]
+    shards, of_shard, global_batch = 2000, 1000, 8192
+    for name, *shares in rows:
+        for nodes, share in zip((1, 8, 64, 1024), shares, strict=True):
+            source: Grouped | Shuffled = grouped(np.full(shards, of_shard), choose_groups(global_batch, nodes))
+            if name != '`"shards"`':
+                source = all_samples(shards * of_shard, "full" if name == '`"full"`' else "block")
+            plan = Plan(source, global_batch // nodes, 0, nodes)
+            read = [
+                len(np.unique(plan.coming(Cursor(), plan.steps, [rank]) // of_shard))
+                for rank in {0, nodes // 2, nodes - 1}
+            ]
+            assert max(read) / shards == pytest.approx(float(share.rstrip("%")) / 100, rel=0.02)
+
+
+def is_heading(line: str) -> bool:
+    return line.startswith("| `shuffle` | 1 node")

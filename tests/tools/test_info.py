@@ -14,7 +14,7 @@ from bad_images import turned
 from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
 
 from gpuloader import BadImages, Buckets, Compose, GPULoader
-from gpuloader.errors import LabelError
+from gpuloader.errors import ConfigError, LabelError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.memory import estimate_memory, excess_of_a_batch
 from gpuloader.recipe import load_preset
@@ -22,6 +22,18 @@ from gpuloader.shards import ShardSet, write_quarantine
 from gpuloader.tools.info import ClassCount, Spread, describe_shards
 from gpuloader.tools.show import Gallery
 from gpuloader.transforms import RandomResizedCrop, Resize
+
+
+def test_the_bytes_of_a_node_are_those_of_its_shards(tmp_path: Path) -> None:
+    tars = write_samples(tmp_path, 480, shards=48)
+    sizes = [tar.stat().st_size for tar in tars]
+    for nodes in (1, 4, 6):
+        read = describe_shards(tars, nodes=nodes).node_bytes
+        assert read is not None
+        assert sum(sizes) / nodes <= read <= sum(sizes) / nodes + 2 * max(sizes)
+    assert describe_shards(tars).node_bytes is None
+    with pytest.raises(ConfigError, match="nodes=0: allowed is an integer from 1 to"):
+        describe_shards(tars, nodes=0)
 
 
 def test_samples_bytes_and_components_are_counted(tmp_path: Path) -> None:
