@@ -148,7 +148,9 @@ class Run:
             identity, is_longer = self._identity_of_first(samples, state.get("sampling")), True
         check_identity(state, identity, self.described, self.shards)
         try:
-            again = (self.plan, Cursor(check_epoch(state["epoch"]))) if is_longer else self.plan.resume(state)
+            again = (
+                (self.plan.keep(state), Cursor(check_epoch(state["epoch"]))) if is_longer else self.plan.resume(state)
+            )
         except ConfigError as error:
             raise StateError(f"the state cannot be resumed here: {error}") from None
         return Resumed(replace(self, plan=again[0]), again[1], check_quarantine(state["quarantine"], len(self.shards)))

@@ -390,32 +390,34 @@ class Plan:
         """
         cursor = Cursor(_integer(state, "epoch", EPOCHS), _integer(state, "delivered"))
         start = Start(cursor.epoch, _integer(state, "begin"), cursor.delivered, self._ratios_in(state, cursor))
-        source = self._with_groups(state.get("groups")) if self.grouped else self._with_quantum(state.get("quantum"))
-        plan = replace(self, source=source, start=start)
+        plan = replace(self.keep(state), start=start)
         plan.check_place(cursor)
         return plan, cursor
 
-    def _with_quantum(self, quantum: object) -> Passes | Mix:
-        buckets = self.bucketed
-        if buckets is None or not is_integer(quantum, 1, 2**31) or quantum == buckets.quantum:
-            return self.source
-        if buckets.fixed:
-            raise ConfigError(
-                f"the state has buckets with a quantum of {quantum}, this loader has "
-                f"Buckets(quantum={buckets.quantum}): leave quantum out, or give {quantum}"
-            )
-        return replace(buckets, quantum=quantum)
+    def keep(self, state: Mapping[str, Any]) -> Plan:
+        """Returns the plan with the buckets' quantum, or the groups of shards, of a state; a run keeps them.
 
-    def _with_groups(self, groups: object) -> Passes | Mix:
-        grouped = self.grouped
-        if grouped is None or not is_integer(groups, 1, MOST_GROUPS + 1) or groups == grouped.groups:
-            return self.source
-        if grouped.fixed:
+        Raises:
+            ConfigError: this plan has others, which are fixed.
+        """
+        source = self.source
+        if isinstance(source, Bucketed):
+            argument, name, most = "Buckets", "quantum", 2**31
+        elif isinstance(source, (Grouped, Mix)) and source.groups:
+            argument, name, most = "Sampling", "groups", MOST_GROUPS
+        else:
+            return self
+        kept, mine = state.get(name), getattr(source, name)
+        if not is_integer(kept, 1, most + 1) or kept == mine:
+            return self
+        if source.fixed:
             raise ConfigError(
-                f"the state has {groups} groups of shards, this loader has Sampling(groups={grouped.groups}): leave "
-                f"groups out, or give {groups}"
+                f"the state has {name}={kept}, this loader has {argument}({name}={mine}): leave {name} out, or give "
+                f"{kept}"
             )
-        return replace(grouped, groups=groups)
+        if isinstance(source, Bucketed):
+            return replace(self, source=replace(source, quantum=kept))
+        return replace(self, source=replace(source, groups=kept))
 
     def check_place(self, cursor: Cursor) -> None:
         """Checks that steps from the cursor end where the quantum of a bucket does."""

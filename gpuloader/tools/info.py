@@ -19,7 +19,8 @@ from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_batch
 from gpuloader.loading.options import Decoder, LabelFrom, Sampling
 from gpuloader.loading.selection import Sources, assign_buckets, resolve_sources, sizes_of
-from gpuloader.plan.grouped import MOST_GROUPS, WINDOW_SHARDS, Chosen, Grouped, choose_groups
+from gpuloader.plan import Chosen, Grouped, choose_groups
+from gpuloader.plan.grouped import MOST_GROUPS, WINDOW_SHARDS
 from gpuloader.recipe import load_preset
 from gpuloader.recipe.part import as_value
 from gpuloader.shards import (

@@ -241,7 +241,7 @@ def test_a_state_within_a_quantum_resumes_with_steps_that_end_at_its_end(shards:
     ("batch_size", "buckets", "said"),
     [
         (3, SHAPES, r"1 rank x batch_size 3 = 3 does not divide the buckets' quantum, 8: .* 1, 2, 4, 8"),
-        (4, {"sizes": SHAPES, "quantum": 4}, r"a quantum of 8, this loader has Buckets\(quantum=4\)"),
+        (4, {"sizes": SHAPES, "quantum": 4}, r"has quantum=8, this loader has Buckets\(quantum=4\)"),
         (8, [(32, 32), (24, 48), (48, 25)], "the state has sampling="),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_run_takes_the_quantum_of_a_state_unless_it_is_given() -> None:
     state = {"epoch": 0, "begin": 0, "delivered": 24, "quantum": 24}
     plan, _ = Plan(bucketed([48], 12), 12, last_batch="pad").resume(state)
     assert plan.state(Cursor())["quantum"] == 24
-    with pytest.raises(ConfigError, match=r"a quantum of 24, this loader has Buckets\(quantum=12\): leave quantum out"):
+    with pytest.raises(ConfigError, match=r"has quantum=24, this loader has Buckets\(quantum=12\): leave quantum out"):
         Plan(replace(bucketed([48], 12), fixed=True), 12, last_batch="pad").resume(state)
 
 

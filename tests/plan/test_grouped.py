@@ -216,7 +216,7 @@ def test_a_run_keeps_its_groups_and_refuses_others() -> None:
     plan, cursor = Plan(grouped(SIZES, 32), 4, seed=SEED).resume(state)
     assert plan.state(cursor) == state
     fixed = replace(grouped(SIZES, 32), fixed=True)
-    says = r"the state has 8 groups of shards, this loader has Sampling\(groups=32\): leave groups out, or give 8"
+    says = r"the state has groups=8, this loader has Sampling\(groups=32\): leave groups out, or give 8"
     with pytest.raises(ConfigError, match=says):
         Plan(fixed, 4, seed=SEED).resume(state)
     assert grouped(SIZES, 8).fingerprint == grouped(SIZES, 32).fingerprint
