@@ -27,7 +27,7 @@ PUBLIC = {
     """,
     "gpuloader.compat": """
         CellMapDataLoader CheckpointManager CollatorRegistry DataLoaderConfig DataLoaderFactory DataModuleProtocol
-        DeviceLoader GenericTrainer GenericTrainerConfig LanguageModelingDataCollator MultiDataLoaderConfig
+        GenericTrainer GenericTrainerConfig LanguageModelingDataCollator MultiDataLoaderConfig
         PerformanceConfig SamplingStrategy TaskSpec TrainerHooks TrainingConfig UniversalDataModule VisionDataCollator
         create_optimized_dataloader ensure_deterministic_dataloader get_optimal_num_workers set_reproducible_training
         worker_init_fn

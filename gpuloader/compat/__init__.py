@@ -7,7 +7,6 @@ from gpuloader.compat.cellmap import CellMapDataLoader
 from gpuloader.compat.checkpoints import CheckpointManager
 from gpuloader.compat.collators import CollatorRegistry, LanguageModelingDataCollator, TaskSpec
 from gpuloader.compat.data_module import DataModuleProtocol, UniversalDataModule
-from gpuloader.compat.device_loader import DeviceLoader
 from gpuloader.compat.loaders import (
     DataLoaderConfig,
     DataLoaderFactory,
@@ -35,7 +34,6 @@ __all__ = [
     "DataLoaderConfig",
     "DataLoaderFactory",
     "DataModuleProtocol",
-    "DeviceLoader",
     "GenericTrainer",
     "GenericTrainerConfig",
     "LanguageModelingDataCollator",
