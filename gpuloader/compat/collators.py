@@ -53,12 +53,13 @@ class CollatorRegistry:
         self._known: dict[str, tuple[CollatorFactory, str]] = {}  # and the modality
         self.register("text", "text")(_text)
         self.register("vision", "vision")(VisionDataCollator)
-        self.register("default", "any")(_default)
+        self.register("default", "any")(lambda: default_collate)  # type: ignore[return-value]  # it takes any sequence
 
     @classmethod
+    @cache
     def get_instance(cls) -> CollatorRegistry:
         """Returns the registry of this process, which the data modules use."""
-        return _of_this_process()
+        return cls()
 
     def register(self, name: str, modality: str, description: str = "") -> Callable[[CollatorFactory], CollatorFactory]:
         """Registers a function that makes collators; it replaces any other of that name.
@@ -98,15 +99,6 @@ class CollatorRegistry:
             raise ConfigError("give task_spec or collator_name")
         fitting = (name for name, (_, modality) in self._known.items() if modality == task_spec.modality)
         return next(fitting, "default")
-
-
-def _default() -> BatchCollator:
-    return default_collate  # type: ignore[return-value]  # torch promises lists, but takes any sequence
-
-
-@cache
-def _of_this_process() -> CollatorRegistry:
-    return CollatorRegistry()
 
 
 class LanguageModelingDataCollator:

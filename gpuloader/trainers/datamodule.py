@@ -80,7 +80,7 @@ class TrainerLoaders:
         self.batch_size = batch_size
         self._shards = {"train": train, "val": val, "test": test, "predict": predict}
         self._loader = loader
-        self._eval_loader = evaluation_options(loader, eval_preset, eval_loader)
+        self._eval_loader = _evaluation_options(loader, eval_preset, eval_loader)
         self._open: dict[str, GPULoader] = {}
         self._state: dict[str, Any] = {}  # the training loader's, from a checkpoint or from when it was closed
 
@@ -247,28 +247,20 @@ class TrainerEpochs:
         """Does nothing; see `state_dict`."""
 
 
-def evaluation_options(
-    training: Mapping[str, Any], eval_preset: AnyPreset, eval_loader: Mapping[str, Any] | None = None
+def _evaluation_options(
+    training: Mapping[str, Any], eval_preset: AnyPreset, eval_loader: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Returns the arguments of a loader for evaluation, some of which it shares with training.
-
-    Raises:
-        ConfigError: an argument that `GPULoader` does not have, or that the Trainer decides.
-    """
+    """Returns the arguments of a loader for evaluation; raises ConfigError if one of them is not the module's."""
     shared = {name: value for name, value in training.items() if name in _IN_EVERY_STAGE}
     if "on_error" in shared:
         on_error = resolve_bad_images(shared["on_error"])
         skip = on_error.skip or on_error.replace  # replacements would count as samples
         shared["on_error"] = replace(on_error, replace=False, skip=skip, known=None)  # `known` is for train
     evaluation = {"preset": eval_preset, **shared, **(eval_loader or {})}
-    _check_names({**training, **evaluation})
-    return evaluation
-
-
-def _check_names(arguments: Mapping[str, Any]) -> None:
     allowed = set(NAMES) - _FROM_THE_TRAINER
-    if unknown := sorted(set(arguments) - allowed):
+    if unknown := sorted({*training, *evaluation} - allowed):
         raise ConfigError(
             f"{', '.join(unknown)}: allowed are GPULoader's arguments, except those that the Trainer gives: "
             f"{', '.join(sorted(allowed))}"
         )
+    return evaluation
