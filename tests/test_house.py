@@ -29,8 +29,6 @@ PUBLIC = {
         CellMapDataLoader CheckpointManager CollatorRegistry DataLoaderConfig DataLoaderFactory DataModuleProtocol
         GenericTrainer GenericTrainerConfig LanguageModelingDataCollator MultiDataLoaderConfig
         PerformanceConfig SamplingStrategy TaskSpec TrainerHooks TrainingConfig UniversalDataModule VisionDataCollator
-        create_optimized_dataloader ensure_deterministic_dataloader get_optimal_num_workers set_reproducible_training
-        worker_init_fn
     """,
     "gpuloader.compat.turboloader": """
         CenterCrop ColorJitter Compose DataLoader ImageNetNormalize Normalize Pipeline RandomCrop RandomHorizontalFlip

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, RandomSampler, Sampler, WeightedRandomSampler, default_collate
 
-from gpuloader.compat.loaders import worker_init_fn
+from gpuloader.compat.loaders import seed_worker
 from gpuloader.errors import ConfigError
 
 _PREFETCH_FACTOR = 2
@@ -60,7 +60,7 @@ class CellMapDataLoader:
         self._persistent_workers = bool(loader.pop("persistent_workers", True)) and num_workers > 0
         ahead = loader.pop("prefetch_factor", _PREFETCH_FACTOR)
         self._prefetch_factor = ahead if num_workers else None
-        self.default_kwargs = {"worker_init_fn": worker_init_fn, "collate_fn": _collate, **loader}
+        self.default_kwargs = {"worker_init_fn": seed_worker, "collate_fn": _collate, **loader}
         self.refresh()
 
     def refresh(self) -> None:
