@@ -27,10 +27,8 @@ PUBLIC = {
     """,
     "gpuloader.compat": """
         CellMapDataLoader CheckpointManager CollatorRegistry DataLoaderConfig DataLoaderFactory DataModuleProtocol
-        DeviceLoader GenericTrainer GenericTrainerConfig LanguageModelingDataCollator MultiDataLoaderConfig
+        GenericTrainer GenericTrainerConfig LanguageModelingDataCollator MultiDataLoaderConfig
         PerformanceConfig SamplingStrategy TaskSpec TrainerHooks TrainingConfig UniversalDataModule VisionDataCollator
-        create_optimized_dataloader ensure_deterministic_dataloader get_optimal_num_workers set_reproducible_training
-        worker_init_fn
     """,
     "gpuloader.compat.turboloader": """
         CenterCrop ColorJitter Compose DataLoader ImageNetNormalize Normalize Pipeline RandomCrop RandomHorizontalFlip

@@ -7,16 +7,7 @@ from gpuloader.compat.cellmap import CellMapDataLoader
 from gpuloader.compat.checkpoints import CheckpointManager
 from gpuloader.compat.collators import CollatorRegistry, LanguageModelingDataCollator, TaskSpec
 from gpuloader.compat.data_module import DataModuleProtocol, UniversalDataModule
-from gpuloader.compat.device_loader import DeviceLoader
-from gpuloader.compat.loaders import (
-    DataLoaderConfig,
-    DataLoaderFactory,
-    create_optimized_dataloader,
-    ensure_deterministic_dataloader,
-    get_optimal_num_workers,
-    set_reproducible_training,
-    worker_init_fn,
-)
+from gpuloader.compat.loaders import DataLoaderConfig, DataLoaderFactory
 from gpuloader.compat.trainer import (
     GenericTrainer,
     GenericTrainerConfig,
@@ -35,7 +26,6 @@ __all__ = [
     "DataLoaderConfig",
     "DataLoaderFactory",
     "DataModuleProtocol",
-    "DeviceLoader",
     "GenericTrainer",
     "GenericTrainerConfig",
     "LanguageModelingDataCollator",
@@ -47,9 +37,4 @@ __all__ = [
     "TrainingConfig",
     "UniversalDataModule",
     "VisionDataCollator",
-    "create_optimized_dataloader",
-    "ensure_deterministic_dataloader",
-    "get_optimal_num_workers",
-    "set_reproducible_training",
-    "worker_init_fn",
 ]

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import RandomSampler, Sampler, WeightedRandomSampler, default_collate
+from torch.utils.data import DataLoader, RandomSampler, Sampler, WeightedRandomSampler, default_collate
 
-from gpuloader.compat.device_loader import DeviceLoader
-from gpuloader.compat.loaders import worker_init_fn
+from gpuloader.compat.loaders import seed_worker
 from gpuloader.errors import ConfigError
 
 _PREFETCH_FACTOR = 2
@@ -17,7 +16,7 @@ _METADATA = "__metadata__"
 
 
 class CellMapDataLoader:
-    """A `DeviceLoader` with the arguments and attributes of `cellmap_data.CellMapDataLoader`.
+    """Batches of torch's DataLoader on a device, with the arguments and attributes of `cellmap_data.CellMapDataLoader`.
 
     Args:
         dataset: from cellmap_data, or any other with `__getitem__` and `__len__`.
@@ -33,7 +32,8 @@ class CellMapDataLoader:
         loader: arguments of torch's DataLoader, such as `prefetch_factor`, which is 2 unless given.
 
     Raises:
-        ConfigError: `prefetch_factor` below 1, or `weighted_sampler` for data without weights.
+        ConfigError: `weighted_sampler` for data without weights.
+        ValueError: as raised by torch's DataLoader.
     """
 
     def __init__(
@@ -58,19 +58,16 @@ class CellMapDataLoader:
         self.iterations_per_epoch = iterations_per_epoch
         self._pin_memory = bool(loader.pop("pin_memory", True)) and self.device.type == "cuda"
         self._persistent_workers = bool(loader.pop("persistent_workers", True)) and num_workers > 0
-        ahead = loader.pop("prefetch_factor", None)
-        if ahead is not None and (not isinstance(ahead, int) or ahead < 1):
-            raise ConfigError(f"prefetch_factor={ahead!r}: allowed is an integer of at least 1")
-        self._prefetch_factor = (ahead or _PREFETCH_FACTOR) if num_workers else None
-        self.default_kwargs = {"worker_init_fn": worker_init_fn, "collate_fn": _collate, **loader}
+        ahead = loader.pop("prefetch_factor", _PREFETCH_FACTOR)
+        self._prefetch_factor = ahead if num_workers else None
+        self.default_kwargs = {"worker_init_fn": seed_worker, "collate_fn": _collate, **loader}
         self.refresh()
 
     def refresh(self) -> None:
         """Makes the loader again; if a function or the data set draws the samples, they are new ones."""
         sampler = self.sampler() if callable(self.sampler) else self.sampler or self._drawn()
-        self._pytorch_loader = DeviceLoader(
+        self._pytorch_loader: DataLoader[Any] = DataLoader(
             self.dataset,
-            self.device,
             batch_size=self.batch_size,
             shuffle=self.is_train and sampler is None,
             sampler=sampler,
@@ -83,15 +80,15 @@ class CellMapDataLoader:
         )
 
     @property
-    def loader(self) -> DeviceLoader:
-        """The `DeviceLoader`. Iterating over it is the same as iterating over this object."""
-        return self._pytorch_loader
+    def loader(self) -> CellMapDataLoader:
+        """The loader itself: older code loops over this."""
+        return self
 
     def __len__(self) -> int:
         return len(self._pytorch_loader)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._pytorch_loader)
+        return (_to_device(batch, self.device) for batch in self._pytorch_loader)
 
     def _drawn(self) -> Sampler[int] | None:
         samples = None if self.iterations_per_epoch is None else self.iterations_per_epoch * self.batch_size
@@ -114,3 +111,15 @@ def _collate(samples: list[Any]) -> Any:  # noqa: ANN401
         return default_collate(samples)
     arrays = [{name: value for name, value in sample.items() if name != _METADATA} for sample in samples]
     return {**default_collate(arrays), _METADATA: [sample[_METADATA] for sample in samples]}
+
+
+def _to_device(value: Any, device: torch.device) -> Any:  # noqa: ANN401
+    """Moves each tensor of a batch without waiting for it; mappings become dictionaries, sequences keep their type."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Mapping):
+        return {name: _to_device(part, device) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        parts = [_to_device(part, device) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value

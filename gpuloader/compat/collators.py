@@ -53,12 +53,13 @@ class CollatorRegistry:
         self._known: dict[str, tuple[CollatorFactory, str]] = {}  # and the modality
         self.register("text", "text")(_text)
         self.register("vision", "vision")(VisionDataCollator)
-        self.register("default", "any")(_default)
+        self.register("default", "any")(lambda: default_collate)  # type: ignore[arg-type]  # it takes any sequence
 
     @classmethod
+    @cache
     def get_instance(cls) -> CollatorRegistry:
         """Returns the registry of this process, which the data modules use."""
-        return _of_this_process()
+        return cls()
 
     def register(self, name: str, modality: str, description: str = "") -> Callable[[CollatorFactory], CollatorFactory]:
         """Registers a function that makes collators; it replaces any other of that name.
@@ -83,35 +84,21 @@ class CollatorRegistry:
         """Returns the collator of this name, or of the task's modality, or otherwise torch's `default_collate`.
 
         Raises:
-            ConfigError: no collator has this name, or it refuses an argument.
+            ConfigError: no collator has this name.
         """
         name = self._name_for(task_spec) if collator_name is None else collator_name
         if name not in self._known:
             raise ConfigError(f"collator_name={name!r}: allowed are {', '.join(self._known)}")
         factory, _ = self._known[name]
-        parameters = signature(factory).parameters
-        offered: dict[str, Any] = {"task_spec": task_spec, "tokenizer": tokenizer}
-        options = {**{key: value for key, value in offered.items() if key in parameters}, **arguments}
-        try:
-            signature(factory).bind(**options)
-        except TypeError as error:
-            raise ConfigError(f"collator {name!r}: {error}; its parameters are {', '.join(parameters)}") from None
-        return factory(**options)
+        offered = {"task_spec": task_spec, "tokenizer": tokenizer}
+        taken = signature(factory).parameters
+        return factory(**{key: value for key, value in offered.items() if key in taken}, **arguments)
 
     def _name_for(self, task_spec: TaskSpec | None) -> str:
         if task_spec is None:
             raise ConfigError("give task_spec or collator_name")
         fitting = (name for name, (_, modality) in self._known.items() if modality == task_spec.modality)
         return next(fitting, "default")
-
-
-def _default() -> BatchCollator:
-    return default_collate  # type: ignore[return-value]  # torch promises lists, but takes any sequence
-
-
-@cache
-def _of_this_process() -> CollatorRegistry:
-    return CollatorRegistry()
 
 
 class LanguageModelingDataCollator:

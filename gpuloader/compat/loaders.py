@@ -1,8 +1,7 @@
-"""Makes torch's DataLoader for a GPU; torchdata's StatefulDataLoader if it is installed. Seeds it."""
+"""Makes torch's DataLoader for a GPU; torchdata's StatefulDataLoader if it is installed."""
 
 from __future__ import annotations
 
-import os
 import random
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ class DataLoaderConfig:
     Attributes:
         batch_size: samples in a batch of one rank.
         shuffle: whether each epoch has a different order.
-        num_workers: worker processes; None uses `get_optimal_num_workers()` if there is a GPU, otherwise 0.
+        num_workers: worker processes; None uses up to four for each GPU, as the cores allow, and 0 without a GPU.
         pin_memory: whether batches are in memory that a GPU copies from quickly; only where there is a GPU.
         prefetch_factor: batches that each worker makes ahead. Ignored without workers.
         persistent_workers: whether workers stay from epoch to epoch; None keeps them.
@@ -50,7 +49,7 @@ class DataLoaderConfig:
     def arguments(self) -> dict[str, Any]:
         """Returns the arguments of torch's DataLoader, without the data set, its order and its collator."""
         gpu = torch.cuda.is_available()
-        workers = get_optimal_num_workers("cuda" if gpu else "cpu") if self.num_workers is None else self.num_workers
+        workers = _optimal_workers() if self.num_workers is None else self.num_workers
         return {
             "batch_size": self.batch_size,
             "num_workers": workers,
@@ -58,7 +57,7 @@ class DataLoaderConfig:
             "prefetch_factor": self.prefetch_factor if workers else None,
             "persistent_workers": workers > 0 and self.persistent_workers is not False,
             "drop_last": self.drop_last,
-            "worker_init_fn": worker_init_fn,
+            "worker_init_fn": seed_worker,
             "generator": None if self.seed is None else torch.Generator().manual_seed(self.seed),
         }
 
@@ -90,39 +89,6 @@ class DataLoaderFactory:
             return _loader_class()(dataset, collate_fn=collate, **_order(dataset, config), **config.arguments())
 
 
-def create_optimized_dataloader(
-    dataset: Any,  # noqa: ANN401
-    batch_size: int,
-    is_training: bool = True,
-    num_workers: int = 4,
-    world_size: int = 1,
-    rank: int = 0,
-    seed: int = 42,
-) -> DataLoader[Any]:
-    """Makes a loader for training, shuffled, without a short last batch; or for evaluation, in order and with it.
-
-    With several ranks, each has its share: call `loader.sampler.set_epoch(epoch)` before each epoch of training.
-    """
-    world = World(rank, world_size) if world_size > 1 else None
-    config = DataLoaderConfig(
-        batch_size, shuffle=is_training, num_workers=num_workers, drop_last=is_training, seed=seed, world=world
-    )
-    return DataLoaderFactory().create_dataloader(dataset, config)
-
-
-def ensure_deterministic_dataloader(dataset: Any, batch_size: int, seed: int = 42) -> DataLoader[Any]:  # noqa: ANN401
-    """Makes a loader that gives the same batches in every run: shuffled, in this process, without a short last batch.
-
-    For this process, it sets the seeds, makes torch refuse nondeterministic operations, and gives cuBLAS the
-    workspace that this needs, unless the environment already sets one.
-    """
-    set_reproducible_training(seed)
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    config = DataLoaderConfig(batch_size, shuffle=True, num_workers=0, drop_last=True, seed=seed)
-    return DataLoaderFactory().create_dataloader(dataset, config)
-
-
 def _order(dataset: Any, config: DataLoaderConfig) -> dict[str, Any]:  # noqa: ANN401
     if config.world is None or config.world.world_size == 1:
         return {"shuffle": config.shuffle}
@@ -147,33 +113,16 @@ def _loader_class() -> type[DataLoader[Any]]:
     return StatefulDataLoader
 
 
-def worker_init_fn(worker_id: int) -> None:
+def seed_worker(worker_id: int) -> None:
     """Seeds `random` and NumPy in a DataLoader's worker, from torch's seed there."""
     seed = torch.initial_seed() % 2**32
     np.random.seed(seed)
     random.seed(seed)
 
 
-def set_reproducible_training(seed: int = 42) -> tuple[Callable[[int], None], torch.Generator]:
-    """Seeds `random`, NumPy and torch on all devices, and makes cuDNN deterministic.
-
-    Returns:
-        `worker_init_fn` and a seeded generator, for a DataLoader's arguments `worker_init_fn` and `generator`.
-    """
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)  # of all GPUs, too
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False
-    return worker_init_fn, torch.Generator().manual_seed(seed)
-
-
-def get_optimal_num_workers(device_type: str = "cuda") -> int:
-    """Returns the number of workers: up to four for each GPU, limited by the cores; 0 for training on the CPU.
-
-    Processes that torchrun starts on one machine share its GPUs and cores.
-    """
-    if device_type == "cpu":
+def _optimal_workers() -> int:
+    """Returns up to four for each GPU of this process, limited by its share of the cores; 0 without a GPU."""
+    if not torch.cuda.is_available():
         return 0
     processes = World.detect().local_world_size
     gpus = max(1, torch.cuda.device_count() // processes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -40,14 +40,12 @@ class MultiDataLoaderConfig:
         dataloader_names: one for each loader; if empty, they are numbered.
         cycle_short_loaders: if turns are drawn or taken in order: whether a loader that has ended begins again until
             the longest has ended. Otherwise the epoch ends when one has no batch left.
-        seed: of the turns that are drawn.
     """
 
     sampling_strategy: SamplingStrategy = SamplingStrategy.ROUND_ROBIN
     dataloader_weights: Sequence[float] | None = None
     dataloader_names: Sequence[str] = ()
     cycle_short_loaders: bool = True
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,14 +64,12 @@ class PerformanceConfig:
 
     Attributes:
         use_amp: use float16 where it is enough, on a GPU, with a GradScaler.
-        gradient_accumulation_steps: the number of batches for one step of the optimizers.
         dataloader_num_workers: for your code, like the next two.
         pin_memory: whether batches are in memory that a GPU copies from without waiting.
         persistent_workers: whether workers stay from epoch to epoch.
     """
 
     use_amp: bool = True
-    gradient_accumulation_steps: int = 1
     dataloader_num_workers: int = 4
     pin_memory: bool = True
     persistent_workers: bool = True
@@ -84,20 +80,11 @@ class GenericTrainerConfig:
     """The settings of a `GenericTrainer` for its loaders and its steps."""
 
     train_loader_config: MultiDataLoaderConfig = field(default_factory=MultiDataLoaderConfig)
-    val_loader_config: MultiDataLoaderConfig = field(
-        default_factory=lambda: MultiDataLoaderConfig(SamplingStrategy.SEQUENTIAL)
-    )
     performance: PerformanceConfig = field(default_factory=PerformanceConfig)
 
 
 class TrainerHooks:
     """The methods that a trainer calls, and when. Override what you need."""
-
-    def on_train_start(self, trainer: GenericTrainer) -> None: ...
-
-    def on_train_end(self, trainer: GenericTrainer) -> None: ...
-
-    def on_epoch_start(self, trainer: GenericTrainer, epoch: int) -> None: ...
 
     def on_epoch_end(self, trainer: GenericTrainer, epoch: int) -> None: ...
 
@@ -136,7 +123,7 @@ class HookManager:
 
 
 class GenericTrainer:
-    """Trains a model on one loader or several: mixed precision, accumulation of gradients, hooks.
+    """Trains a model on one loader or several: mixed precision and hooks.
 
     Args:
         config: for the loaders and the steps.
@@ -173,12 +160,10 @@ class GenericTrainer:
         Returns:
             For each epoch "train_loss" and, with validation, "val_loss": the means over its batches.
         """
-        train = mix(self.config.train_loader_config, train_loaders)
-        val = mix(self.config.val_loader_config, val_loaders) if val_loaders else None
+        train = _mix(self.config.train_loader_config, train_loaders)
+        val = _mix(MultiDataLoaderConfig(SamplingStrategy.SEQUENTIAL), val_loaders) if val_loaders else None
         history = []
-        self.hook_manager.call("on_train_start", self)
         while self.epoch < max_epochs:
-            self.hook_manager.call("on_epoch_start", self, self.epoch)
             train.set_epoch(self.epoch)
             losses = {"train_loss": self._train(train)}
             if val is not None:
@@ -186,47 +171,39 @@ class GenericTrainer:
             history.append(losses)
             self.hook_manager.call("on_epoch_end", self, self.epoch)
             self.epoch += 1
-        self.hook_manager.call("on_train_end", self)
         return history
 
     def _train(self, mixed: MixedLoader[Any]) -> float:
         self.model.train()
-        numbers = {name: number for number, name in enumerate(mixed.loaders)}
-        together, batches = self.config.performance.gradient_accumulation_steps, len(mixed)
-        grouped = batches - batches % together
         losses = []
-        for index, (name, batch) in enumerate(mixed):
-            place = (self, batch, index, numbers[name], name)
+        for place in self._places(mixed):
             self.hook_manager.call("on_train_batch_start", *place)
             metrics = self._run(place)
-            self._scaler.scale(metrics["loss"] / (together if index < grouped else batches - grouped)).backward()
+            self._scaler.scale(metrics["loss"]).backward()
+            for optimizer in self.optimizers:
+                self._scaler.step(optimizer)
+                optimizer.zero_grad()
+            self._scaler.update()
             losses.append(metrics["loss"].detach())
-            if (index + 1) % together == 0 or index + 1 == batches:
-                for optimizer in self.optimizers:
-                    self._scaler.step(optimizer)
-                    optimizer.zero_grad()
-                self._scaler.update()
             self.hook_manager.call("on_train_batch_end", *place, metrics)
         return _mean(losses)
 
     @torch.no_grad()
     def _validate(self, mixed: MixedLoader[Any]) -> float:
         self.model.eval()
+        return _mean([self._run(place)["loss"] for place in self._places(mixed)])
+
+    def _places(self, mixed: MixedLoader[Any]) -> Iterator[tuple[GenericTrainer, Any, int, int, str]]:
         numbers = {name: number for number, name in enumerate(mixed.loaders)}
-        places = ((self, batch, index, numbers[name], name) for index, (name, batch) in enumerate(mixed))
-        return _mean([self._run(place)["loss"] for place in places])
+        return ((self, batch, index, numbers[name], name) for index, (name, batch) in enumerate(mixed))
 
     def _run(self, place: tuple[GenericTrainer, Any, int, int, str]) -> Mapping[str, Any]:
         with torch.autocast(self._device.type, enabled=self._amp):
             return self.training_step(*place)
 
 
-def mix(config: MultiDataLoaderConfig, loaders: Sequence[Any]) -> MixedLoader[Any]:
-    """Makes one loader of several.
-
-    Raises:
-        ConfigError: the number of names or weights is not that of the loaders; also what `MixedLoader` raises.
-    """
+def _mix(config: MultiDataLoaderConfig, loaders: Sequence[Any]) -> MixedLoader[Any]:
+    """Makes one loader of several; raises ConfigError if the number of names or weights is not that of the loaders."""
     strategy = config.sampling_strategy
     names = list(config.dataloader_names) or [f"loader_{number}" for number in range(len(loaders))]
     weighted = strategy is SamplingStrategy.WEIGHTED
@@ -240,7 +217,6 @@ def mix(config: MultiDataLoaderConfig, loaders: Sequence[Any]) -> MixedLoader[An
         strategy.value,
         weights=dict(zip(names, weights)) if weighted else None,
         stop="cycle" if cycles else "first",
-        seed=config.seed,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,13 +13,15 @@ import gpuloader.targets  # noqa: F401 - it registers the fields that YAML names
 from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.loading.argument_types import NAMES, AnyDevice, AnyFields, AnyOutput, AnyPreset, LoaderOptions
 from gpuloader.loading.arguments import resolve_bad_images
-from gpuloader.loading.loader import GPULoader, fresh_run_of
+from gpuloader.loading.loader import GPULoader, fresh_run_of, run_of
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
+from gpuloader.plan import Cursor
 
 _IN_EVERY_STAGE = ("seed", "on_error", "decoder", "output", "fields", "label_from", "cache")
 _FROM_THE_TRAINER = {"tar", "device_id", "world"}
 _DATA_PARALLEL = "data_parallel"  # the dimension of `ModelParallelStrategy` that divides the data
+_log = logging.getLogger("gpuloader")
 
 
 class TrainingOptions(LoaderOptions, total=False):
@@ -77,7 +80,7 @@ class TrainerLoaders:
         self.batch_size = batch_size
         self._shards = {"train": train, "val": val, "test": test, "predict": predict}
         self._loader = loader
-        self._eval_loader = evaluation_options(loader, eval_preset, eval_loader)
+        self._eval_loader = _evaluation_options(loader, eval_preset, eval_loader)
         self._open: dict[str, GPULoader] = {}
         self._state: dict[str, Any] = {}  # the training loader's, from a checkpoint or from when it was closed
 
@@ -106,8 +109,9 @@ class TrainerLoaders:
         loader = self._open.get("train")
         if loader is None:
             return self._state
-        ranks = loader.world.world_size
-        return {**loader.state_dict(), "global_batch": self._global_batch(loader), "ranks": ranks}
+        state, plan = loader.state_dict(), run_of(loader).plan
+        following = plan.state(Cursor(state["epoch"] + 1))
+        return {**state, "global_batch": plan.global_batch, "ranks": plan.world_size, "following": following}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes a checkpoint's state; training that resumes in the middle of an epoch compares its loader with it."""
@@ -168,23 +172,23 @@ class TrainerLoaders:
             world = World(share["rank"], share["num_replicas"])
         return device.index if device.type == "cuda" else None, world
 
-    def _global_batch(self, loader: GPULoader) -> int:
-        return self.batch_size * loader.world.world_size
-
     def _resume(self, loader: GPULoader, epoch: int, done: int) -> None:
-        """Moves the training loader past the first batches of an epoch.
-
-        Without any, all may differ from the checkpoint.
-        """
+        """Moves the training loader past the first batches of an epoch, by the checkpoint's state if there is one."""
         state, self._state = self._state or loader.state_dict(), {}  # a checkpoint of another data module has no state
         if done:
             loader.load_state_dict({**state, **self._place_of(loader, state, epoch, done)})
-        else:
-            loader.set_epoch(epoch)
+            return
+        following = state.get("following") if state.get("epoch") != epoch else None
+        place = following if isinstance(following, Mapping) else {}
+        try:
+            loader.load_state_dict({**state, "delivered": 0, **place})  # a pass goes on in the next epoch
+        except StateError as error:
+            _log.info("the order of epoch %d begins anew: %s", epoch, error)
+        loader.set_epoch(epoch)
 
     def _place_of(self, loader: GPULoader, state: Mapping[str, Any], epoch: int, done: int) -> dict[str, Any]:
         """Returns the place in the middle of an epoch, which goes on as it began."""
-        global_batch = self._global_batch(loader)
+        global_batch = run_of(loader).plan.global_batch
         saved = state.get("global_batch", global_batch)
         if not isinstance(saved, int) or saved != global_batch:
             raise StateError(
@@ -243,28 +247,20 @@ class TrainerEpochs:
         """Does nothing; see `state_dict`."""
 
 
-def evaluation_options(
-    training: Mapping[str, Any], eval_preset: AnyPreset, eval_loader: Mapping[str, Any] | None = None
+def _evaluation_options(
+    training: Mapping[str, Any], eval_preset: AnyPreset, eval_loader: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Returns the arguments of a loader for evaluation, some of which it shares with training.
-
-    Raises:
-        ConfigError: an argument that `GPULoader` does not have, or that the Trainer decides.
-    """
+    """Returns the arguments of a loader for evaluation; raises ConfigError if one of them is not the module's."""
     shared = {name: value for name, value in training.items() if name in _IN_EVERY_STAGE}
     if "on_error" in shared:
         on_error = resolve_bad_images(shared["on_error"])
         skip = on_error.skip or on_error.replace  # replacements would count as samples
         shared["on_error"] = replace(on_error, replace=False, skip=skip, known=None)  # `known` is for train
     evaluation = {"preset": eval_preset, **shared, **(eval_loader or {})}
-    _check_names({**training, **evaluation})
-    return evaluation
-
-
-def _check_names(arguments: Mapping[str, Any]) -> None:
     allowed = set(NAMES) - _FROM_THE_TRAINER
-    if unknown := sorted(set(arguments) - allowed):
+    if unknown := sorted({*training, *evaluation} - allowed):
         raise ConfigError(
             f"{', '.join(unknown)}: allowed are GPULoader's arguments, except those that the Trainer gives: "
             f"{', '.join(sorted(allowed))}"
         )
+    return evaluation

@@ -62,7 +62,6 @@ def test_the_first_of_a_modality_is_the_one_for_it(registry: CollatorRegistry) -
     [
         ({}, "give task_spec or collator_name"),
         ({"collator_name": "visoin"}, "collator_name='visoin': allowed are text, vision, default"),
-        ({"collator_name": "vision", "men": 1}, "unexpected keyword argument 'men'; its parameters are normalize,"),
         ({"task_spec": TaskSpec.lm_tiny()}, "text needs tokenizer="),
         ({"task_spec": TaskSpec("t", "text", "ranking")}, "task_type='ranking' for text: allowed are causal_lm,"),
     ],

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
-from gpuloader import Compose, GPULoader, Sampling
 from gpuloader.compat import UniversalDataModule
 from gpuloader.errors import ConfigError
-from gpuloader.transforms import Resize
 
 NUMBERS = [torch.tensor(number) for number in range(50)]
 
@@ -26,10 +22,6 @@ class Stream(IterableDataset):
 
 def values(loader: Iterable[Any]) -> list[int]:
     return [number for batch in loader for number in (batch[0] if isinstance(batch, list) else batch).tolist()]
-
-
-def delivered_ids(loader: Iterable[dict[str, Any]]) -> list[int]:
-    return values(batch["index"] for batch in loader)
 
 
 @pytest.mark.parametrize(
@@ -79,57 +71,13 @@ def test_ranks_share_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(shares) == list(range(50))
 
 
-# --- shards
-
-
-def test_shards_go_to_the_gpu_loader(shards: list[Path]) -> None:
-    module = UniversalDataModule(shards, batch_size=8, val_split=0.2, preset="cifar10", eval_preset="cifar10_eval")
-    train, val = module.train_dataloader(), module.val_dataloader()
-    assert isinstance(train, GPULoader)
-    fingerprints = [Compose.load(name).fingerprint for name in ("cifar10", "cifar10_eval")]
-    assert [loader.preset.fingerprint for loader in (train, val)] == fingerprints
-    assert (train.num_samples, val.num_samples) == (32, 8)
-
-
-def shard_module(shards: list[Path], **options: object) -> UniversalDataModule:
-    train = {"preset": Compose([Resize((8, 8))]), "shuffle": "full", "last_batch": "partial", "output": "dict"}
-    return UniversalDataModule(shards, batch_size=6, val_split=0.25, eval_preset="cifar10_eval", **{**train, **options})
-
-
-def test_a_part_of_the_shards_is_held_out(data: list[Path], shards: list[Path]) -> None:
-    train, val = (
-        delivered_ids(shard_module(data).train_dataloader()),
-        delivered_ids(shard_module(data).val_dataloader()),
-    )
-    assert sorted(train + val) == list(range(40))
-    assert len(val) == 10
-    assert val == sorted(val) == delivered_ids(shard_module(shards).val_dataloader())
-
-
-def test_validation_has_no_weights(shards: list[Path]) -> None:
-    module = shard_module(shards, shuffle=None, sampling=Sampling(weights="balanced", replacement=True))
-    held_out = delivered_ids(module.val_dataloader())
-    assert len(set(held_out)) == 10
-    assert not set(held_out) & set(delivered_ids(module.train_dataloader()))
-
-
-def test_the_rest_of_an_epoch_of_shards_comes_exactly(shards: list[Path]) -> None:
-    whole = delivered_ids(shard_module(shards).train_dataloader())
-    left, resumed = shard_module(shards).train_dataloader(), shard_module(shards).train_dataloader()
-    first = [number for batch in islice(left, 2) for number in batch["index"].tolist()]
-    resumed.load_state_dict(left.state_dict())
-    assert first + delivered_ids(resumed) == whole
-
-
 @pytest.mark.parametrize(
     ("data", "arguments", "message"),
     [
         (NUMBERS, {"val_split": 1}, "val_split=1: allowed"),
         (NUMBERS[:4], {"val_split": 0.1}, "give val_data"),
         (Stream(), {}, "has no length"),
-        (NUMBERS, {"preset": "cifar10"}, "for shards only"),
-        (["train.tar"], {"prest": "cifar10"}, "prest: allowed are GPULoader's arguments"),
-        (["train.tar"], {"sampling": {"subset": [1, 2]}}, "give one of them, or val_data"),
+        ("shards/", {}, "names shards or a folder: use GPULoader"),
     ],
 )
 def test_what_is_refused(data: object, arguments: dict[str, Any], message: str) -> None:

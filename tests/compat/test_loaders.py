@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
@@ -13,14 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from gpuloader import World
-from gpuloader.compat import (
-    DataLoaderConfig,
-    DataLoaderFactory,
-    TaskSpec,
-    ensure_deterministic_dataloader,
-    get_optimal_num_workers,
-    set_reproducible_training,
-)
+from gpuloader.compat import DataLoaderConfig, DataLoaderFactory, TaskSpec
 
 NUMBERS = TensorDataset(torch.arange(20))
 
@@ -63,13 +55,9 @@ def test_workers_are_for_machines_with_a_gpu(gpu: bool) -> None:
     assert workers == (min(4, len(os.sched_getaffinity(0))) if gpu else 0)
 
 
-@pytest.mark.parametrize(("device_type", "processes", "expected"), [("cpu", 1, 0), ("cuda", 1, 4), ("cuda", 10_000, 1)])
-def test_processes_share_the_cores_among_their_workers(
-    monkeypatch: pytest.MonkeyPatch, device_type: str, processes: int, expected: int
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    assert get_optimal_num_workers(device_type) == min(expected, len(os.sched_getaffinity(0)))
+def test_processes_share_the_cores_among_their_workers(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "10000")
+    assert make(DataLoaderConfig()).num_workers == int(gpu)
 
 
 def test_a_seed_gives_the_same_epochs() -> None:
@@ -88,41 +76,6 @@ def test_a_collator_of_ones_own_goes_before_the_tasks() -> None:
 def test_ranks_share_what_there_is() -> None:
     shares = [epoch(make(DataLoaderConfig(4, shuffle=True, seed=1, world=World(rank, 2)))) for rank in range(2)]
     assert sorted(shares[0] + shares[1]) == list(range(20))
-
-
-@pytest.fixture
-def restored() -> Iterator[None]:
-    """What a test changes of the process."""
-    deterministic, cudnn = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn
-    flags = cudnn.deterministic, cudnn.benchmark
-    workspace = os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
-    yield
-    torch.use_deterministic_algorithms(deterministic)
-    cudnn.deterministic, cudnn.benchmark = flags
-    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
-    if workspace is not None:
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = workspace
-
-
-@pytest.mark.usefixtures("restored")
-def test_ensure_deterministic_dataloader() -> None:
-    first, second = (epoch(ensure_deterministic_dataloader(NUMBERS, 6)) for _ in range(2))
-    assert first == second != sorted(first)
-    assert len(first) == 18
-    assert torch.are_deterministic_algorithms_enabled()
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-
-
-@pytest.mark.usefixtures("restored")
-def test_set_reproducible_training_seeds_everything() -> None:
-    def draw() -> tuple[object, ...]:
-        seed_worker, generator = set_reproducible_training(7)
-        seed_worker(0)
-        drawn = random.random(), np.random.random(), torch.rand(()).item(), torch.rand((), generator=generator).item()
-        return (*drawn, torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark)
-
-    assert draw() == draw()
-    assert draw()[-2:] == (True, False)
 
 
 class Drawn(torch.utils.data.Dataset):

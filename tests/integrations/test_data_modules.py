@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpuloader import Compose
 from gpuloader.compat import UniversalDataModule
-from gpuloader.transforms import Resize
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's, which has many
 
@@ -41,12 +39,11 @@ def make_model(lightning: ModuleType, data: UniversalDataModule | None = None) -
                 self.train_dataloader, self.val_dataloader = data.train_dataloader, data.val_dataloader
 
         def training_step(self, batch: Any, _: int) -> torch.Tensor:  # noqa: ANN401
-            rows = batch.flatten(1)[:, :4] if isinstance(batch, torch.Tensor) else batch["image"].flatten(1)[:, :4]
-            self.steps["train"].append(rows[:, 0].tolist() if isinstance(batch, torch.Tensor) else batch["key"])
-            return self.layer(rows).sum()
+            self.steps["train"].append(batch[:, 0].tolist())
+            return self.layer(batch).sum()
 
         def validation_step(self, batch: Any, _: int) -> None:  # noqa: ANN401
-            self.steps["val"].append(batch[:, 0].tolist() if isinstance(batch, torch.Tensor) else batch["key"])
+            self.steps["val"].append(batch[:, 0].tolist())
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.0)
@@ -88,13 +85,3 @@ def test_epochs_and_the_rest_of_one(kind: str, tmp_path: Path, held: bool) -> No
     assert steps["val"][:2] == steps["val"][2:]
     rest = fit(kind, tmp_path, numbers(), held, ckpt_path=tmp_path / "step=7.ckpt")
     assert rest["train"] == steps["train"][7:]
-
-
-def test_the_rest_of_an_epoch_of_shards_comes_exactly(kind: str, tmp_path: Path, shards: list[Path]) -> None:
-    def data() -> UniversalDataModule:
-        settings = {"preset": Compose([Resize((8, 8))]), "output": "dict", "shuffle": "full", "last_batch": "partial"}
-        return UniversalDataModule([str(shard) for shard in shards], batch_size=6, val_split=0.25, **settings)
-
-    whole = fit(kind, tmp_path, data())
-    assert [len(batch) for batch in whole["train"]] == [6] * 10
-    assert fit(kind, tmp_path, data(), ckpt_path=tmp_path / "step=7.ckpt")["train"] == whole["train"][7:]

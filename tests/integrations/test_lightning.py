@@ -217,6 +217,27 @@ def test_another_epoch_is_resumed_at_its_end_alone(tar: list[str], tmp_path: Pat
     assert len(resume(path, seed=1, batch_size=4).steps["train"]) == 10
 
 
+@pytest.mark.parametrize("more", [{}, {"reload_dataloaders_every_n_epochs": 1}], ids=["one loader", "reloaded"])
+def test_a_pass_goes_on_in_the_next_short_epoch_whatever_the_length_of_epochs_was(
+    tar: list[str], tmp_path: Path, more: dict[str, Any]
+) -> None:
+    """Three passes of 40 samples, in epochs of 16 and then of 8."""
+    short = {"sampling": Sampling(steps_per_epoch=2)}
+
+    def ids(path: Path | None, epochs: int, batch_size: int, **given: Any) -> list[int]:
+        trained = model(lightning)
+        loaders = data(tar, batch_size=batch_size, **short)
+        trainer(lightning, tmp_path, max_epochs=epochs, **more, **given).fit(
+            trained, datamodule=loaders, ckpt_path=path
+        )
+        return [sample for step in trained.steps["train"] for sample in step.ids]
+
+    first = ids(None, 3, 8, callbacks=[checkpoints(lightning, tmp_path, **EPOCH_ENDS)])
+    rest = ids(dict(in_order(tmp_path))[6], 12, 4)
+    row = [sample for epoch in range(8) for step in planned(tar, epoch, **short) for sample in step]
+    assert first + rest == row[: 3 * 16 + 9 * 8]
+
+
 # --- devices and processes
 
 

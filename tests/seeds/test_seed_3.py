@@ -1,8 +1,7 @@
-"""Best practices for loaders: the code of the page, and that our functions of the same names do what its do."""
+"""Best practices for loaders: the code of the page, with our trainer."""
 
 from __future__ import annotations
 
-import inspect
 import multiprocessing
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,8 +12,15 @@ from seeds import Names, Page
 from torch import nn
 from torch.utils.data import TensorDataset
 
-import gpuloader.compat
-from gpuloader.compat import GenericTrainer, GenericTrainerConfig, MultiDataLoaderConfig, SamplingStrategy
+from gpuloader import World
+from gpuloader.compat import (
+    DataLoaderConfig,
+    DataLoaderFactory,
+    GenericTrainer,
+    GenericTrainerConfig,
+    MultiDataLoaderConfig,
+    SamplingStrategy,
+)
 
 # More workers than there are cores.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -60,35 +66,16 @@ def test_a_block_runs(page: Page, number: int) -> None:
     page.run(number)
 
 
-OURS = [
-    "create_optimized_dataloader",
-    "worker_init_fn",
-    "get_optimal_num_workers",
-    "set_reproducible_training",
-    "ensure_deterministic_dataloader",
-]
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_our_function_takes_what_the_pages_takes(page: Page, name: str) -> None:
-    theirs, ours = inspect.signature(page.run(13)[name]), inspect.signature(getattr(gpuloader.compat, name))
-    assert [*ours.parameters][: len(theirs.parameters)] == [*theirs.parameters]
-    for parameter in theirs.parameters.values():
-        default = ours.parameters[parameter.name].default
-        assert default == parameter.default or parameter.default is parameter.empty
-
-
 def epoch(loader: object) -> list[list[int]]:
     return [labels.tolist() for _, labels in loader]
 
 
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_ranks_get_what_the_pages_loader_gives_them(page: Page, is_training: bool, rank: int) -> None:
-    theirs, ours = (
-        create(DATA, 5, is_training, num_workers=0, world_size=2, rank=rank)
-        for create in (page.run(1)["create_optimized_dataloader"], gpuloader.compat.create_optimized_dataloader)
-    )
+def test_ranks_get_from_our_factory_what_the_pages_loader_gives_them(page: Page, is_training: bool, rank: int) -> None:
+    create, config = page.run(1)["create_optimized_dataloader"], {"shuffle": is_training, "drop_last": is_training}
+    theirs = create(DATA, 5, is_training, num_workers=0, world_size=2, rank=rank)
+    ours = DataLoaderFactory().create_dataloader(DATA, DataLoaderConfig(5, seed=42, world=World(rank, 2), **config))
     for number in range(2):
         theirs.sampler.set_epoch(number)
         ours.sampler.set_epoch(number)

@@ -54,16 +54,10 @@ def samples_of(batch: Mapping[str, Any]) -> Iterator[Sample]:
         yield sample
 
 
-def threads_of(num_workers: int | None) -> int | None:
-    """Returns the decoder's number of threads; None for this process's share of the cores."""
-    check_at_least(0, "num_workers", num_workers or 0)
-    return num_workers or None
-
-
-def check_at_least(least: int, name: str, value: object) -> None:
-    """Checks that it is an integer of at least this."""
-    if not is_integer(value, least):
-        raise ConfigError(f"{name}={value!r}: allowed is an integer of at least {least}")
+def check_count(name: str, value: object) -> None:
+    """Checks that it is an integer of at least 1."""
+    if not is_integer(value, 1):
+        raise ConfigError(f"{name}={value!r}: allowed is an integer of at least 1")
 
 
 class DataLoader:
@@ -104,7 +98,7 @@ class DataLoader:
             last_batch="drop" if drop_last else "partial",
             output="dict",
             label_from="auto",
-            decoder={"num_threads": threads_of(num_workers)},
+            decoder={"num_threads": num_workers or None},
             world=None if enable_distributed else World(0, 1),
         )
         if enable_distributed and self._loader.world.world_size == 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
-from gpuloader.compat.turboloader.data_loader import WHOLE, Sample, check_at_least, samples_of, threads_of
+from gpuloader.compat.turboloader.data_loader import WHOLE, Sample, check_count, samples_of
 from gpuloader.compat.turboloader.transforms import Compose, Normalize, Resize, Transform
 from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading.loader import GPULoader
@@ -89,7 +89,7 @@ class Pipeline:
     ) -> None:
         if not decode_jpeg:
             raise ConfigError("decode_jpeg=False: samples are images here; for the bytes in a tar, use webdataset")
-        check_at_least(1, "queue_size", queue_size)
+        check_count("queue_size", queue_size)
         batch_size = min(queue_size, _MOST_IN_A_BATCH)
         self._transform = (transform_config or TransformConfig()).compose
         self._loader = GPULoader(
@@ -101,7 +101,7 @@ class Pipeline:
             last_batch="partial",
             output="dict",
             label_from="auto",
-            decoder={"num_threads": threads_of(num_workers), "prefetch": min(64, queue_size // batch_size)},
+            decoder={"num_threads": num_workers or None, "prefetch": min(64, queue_size // batch_size)},
             world=World(0, 1),
         )
         self._samples: Iterator[Sample] | None = None
@@ -112,7 +112,7 @@ class Pipeline:
 
     def next_batch(self, batch_size: int) -> list[Sample]:
         """Returns the next samples: as many as asked for, fewer at the epoch's end, and after that none."""
-        check_at_least(1, "batch_size", batch_size)
+        check_count("batch_size", batch_size)
         if self._samples is None:
             raise LoaderError(
                 "next_batch() of a pipeline that is not running: call start() at the beginning of an epoch"

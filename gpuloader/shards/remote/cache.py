@@ -28,9 +28,11 @@ import re
 import shutil
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import platformdirs
 
@@ -223,7 +225,7 @@ class ShardCache:
         path = self._path(entry)
         _log.warning("%s %s, in %s: it is downloaded again", entry.shard, problem, path)
         self._checked.discard(entry.key)
-        with _Locked(self.folder / "lock", lambda: True), suppress(FileNotFoundError):
+        with self._locked(), suppress(FileNotFoundError):
             if os.path.samestat(path.stat(), os.fstat(fd)):  # otherwise another process has downloaded it again
                 path.unlink()
 
@@ -245,16 +247,14 @@ class ShardCache:
     def _begin_download(self, entry: Entry, wanted: Wanted, only_room_to_spare: bool) -> int | None:
         """Returns the partial file, locked, with space reserved; None if another process has it, or without space."""
         part = self._part(entry)
-        with _Locked(self.folder / "lock", wanted):
+        with self._locked(wanted):
             if self.has(entry) or not (part.exists() or self._make_room(entry.version.size_bytes, only_room_to_spare)):
                 return None
             fd = _open_file(part, os.O_RDWR | os.O_CREAT)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(fd)
-                return None
-            return fd
+            if _lock(fd):
+                return fd
+            os.close(fd)
+            return None
 
     def _download(self, entry: Entry, file: io.FileIO, wanted: Wanted) -> None:
         part, here_bytes = self._part(entry), file.seek(0, os.SEEK_END)
@@ -271,14 +271,14 @@ class ShardCache:
         except (InterruptedError, RemoteError):
             raise  # the next download continues from here
         except DataError:
-            with _Locked(self.folder / "lock", lambda: True):
+            with self._locked():
                 part.unlink()
             raise
         except OSError as error:
             raise ConfigError(
                 f"Cache(folder={str(self.folder)!r}): a shard cannot be written there: {error.strerror}"
             ) from error
-        with _Locked(self.folder / "lock", wanted):
+        with self._locked(wanted):
             part.rename(self._path(entry))
 
     def _complete(self, entry: Entry, file: io.FileIO, wanted: Wanted) -> None:
@@ -308,9 +308,20 @@ class ShardCache:
             )
         self._checked.add(entry.key)
 
+    @contextmanager
+    def _locked(self, wanted: Wanted = lambda: True) -> Iterator[int]:
+        """Holds the lock on the folder; waiting for it ends when it is no longer wanted."""
+        fd = _open_file(self.folder / "lock", os.O_RDWR | os.O_CREAT)
+        try:
+            while not _lock(fd):
+                pause(POLL_SECONDS / 10, wanted)
+            yield fd
+        finally:
+            close_shard(fd)
+
     def _forget_before_start(self) -> None:
         """Removes partial files from before the machine's start, because their unsynced parts may be lost."""
-        with _Locked(self.folder / "lock", lambda: True) as lock:
+        with self._locked() as lock:
             start = _BOOT.read_bytes() if _BOOT.exists() else os.urandom(16)
             if os.pread(lock, len(start) + 1, 0) != start:
                 for held in self._list_held():
@@ -338,10 +349,10 @@ class ShardCache:
         with os.scandir(self.folder) as files:
             for file in files:
                 if (name := _HELD.fullmatch(file.name)) and file.is_file(follow_symlinks=False):
-                    try:
-                        held.append(_Held.of(file, name))
-                    except FileNotFoundError:
-                        continue  # it has just been renamed or removed
+                    with suppress(FileNotFoundError):  # it has just been renamed or removed
+                        found = file.stat(follow_symlinks=False)
+                        used_ns = max(found.st_atime_ns, found.st_mtime_ns)
+                        held.append(_Held(Path(file.path), name[1], int(name[2] or found.st_size), used_ns))
         return held
 
 
@@ -351,42 +362,20 @@ def close_shard(fd: int) -> None:
     os.close(fd)
 
 
-@dataclass(frozen=True)
-class _Held:
+class _Held(NamedTuple):
     path: Path
     key: str
     size_bytes: int
     used_ns: int
 
-    @classmethod
-    def of(cls, file: os.DirEntry[str], name: re.Match[str]) -> _Held:
-        file_stat = file.stat(follow_symlinks=False)
-        used_ns = max(file_stat.st_atime_ns, file_stat.st_mtime_ns)
-        return cls(Path(file.path), name[1], int(name[2] or file_stat.st_size), used_ns)
 
-
-class _Locked:
-    """Holds an exclusive lock on a file during a block; waiting for it ends when it is no longer wanted."""
-
-    def __init__(self, path: Path, wanted: Wanted) -> None:
-        self._path = path
-        self._wanted = wanted
-
-    def __enter__(self) -> int:
-        self._fd = _open_file(self._path, os.O_RDWR | os.O_CREAT)
-        try:
-            while True:
-                try:
-                    fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return self._fd
-                except BlockingIOError:
-                    pause(POLL_SECONDS / 10, self._wanted)
-        except BaseException:
-            os.close(self._fd)
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        close_shard(self._fd)
+def _lock(fd: int) -> bool:
+    """Takes an exclusive lock; returns False if a process has a lock already."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _remove(path: Path) -> bool:
@@ -396,13 +385,11 @@ def _remove(path: Path) -> bool:
     except FileNotFoundError:
         return True
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    except BlockingIOError:
-        return False
+        if locked := _lock(fd):
+            path.unlink(missing_ok=True)
+        return locked
     finally:
         close_shard(fd)
-    return True
 
 
 def _check_owner(folder: Path, folder_stat: os.stat_result) -> None:
