@@ -78,7 +78,7 @@ def with_targets(folder: Path, targets: Targets, classes: Sequence[str] | None) 
         paths,
         lambda i: paths[i],
         contents=contents,
-        relative=True,
+        relative=labels is not None,
         masks=None if masks is None else [masks[stem] for stem in pictures],
         classes=names,
         left_out_count=len({*(labels or ()), *(masks or ())} - pictures.keys()),

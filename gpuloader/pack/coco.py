@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -61,21 +62,17 @@ def coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> Open
     numbers = list(entries)
     file_names = [str(PurePosixPath(entry["file_name"])) for entry in entries.values()]
     folder = _images_folder(file, file_names, images)
-    return annotated_files(
-        folder,
-        [f"{folder}/{name}" for name in file_names],
-        lambda i: f"{file}, image {numbers[i]}",
-        contents=[
-            {
-                "image_id": number,
-                **{name: entry[name] for name in ("width", "height", "file_name")},
-                "annotations": of_image[number],
-            }
-            for number, entry in entries.items()
-        ],
-        classes=names,
-        class_ids=tuple(id_of.get(label) for label in range(len(names))),
-    )
+    contents = [
+        {
+            "image_id": number,
+            **{name: entry[name] for name in ("width", "height", "file_name")},
+            "annotations": of_image[number],
+        }
+        for number, entry in entries.items()
+    ]
+    paths = [f"{folder}/{name}" for name in file_names]
+    opened = annotated_files(folder, paths, lambda i: f"{file}, image {numbers[i]}", contents=contents, classes=names)
+    return replace(opened, class_ids=tuple(id_of.get(label) for label in range(len(names))))
 
 
 def _read(file: Path) -> dict[str, Any]:

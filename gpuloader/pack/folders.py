@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpuloader.errors import ConfigError, DataError, NoSamplesError, PackError
@@ -52,4 +53,5 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
     paths = [f"{root}/{path}" for path in found]
     left_out_count = len(listing) + len(listing.others) - len(paths)
     # If no names are given, folders called by numbers count as names, as in ImageFolder.
-    return labelled_files(root, paths, labels, classes, where=lambda i: paths[i], left_out_count=left_out_count)
+    opened = labelled_files(root, paths, labels, classes, lambda i: paths[i])
+    return replace(opened, left_out_count=left_out_count)

@@ -48,14 +48,14 @@ def table(file: Path, classes: Sequence[str] | None) -> OpenedSource:
         raise NoSamplesError(f"{file} has no rows")
     if file.suffix.lower() == ".csv":
         labels = _numbers_if_all_are(labels, classes)
-    return labelled_files(folder, paths, labels, classes, where=lambda i: f"{file}, line {lines[i]}", fields=fields)
+    return labelled_files(folder, paths, labels, classes, lambda i: f"{file}, line {lines[i]}", fields)
 
 
 def pairs(items: Sequence[tuple[str | os.PathLike[str], object]], classes: Sequence[str] | None) -> OpenedSource:
     """Opens paths and labels from a list of pairs."""
     paths = [os.path.abspath(path) for path, _ in items]  # noqa: PTH100
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])  # noqa: PTH120
-    return labelled_files(folder, paths, [label for _, label in items], classes, where=lambda i: f"item {i}")
+    return labelled_files(folder, paths, [label for _, label in items], classes, lambda i: f"item {i}")
 
 
 def _csv_rows(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from gpuloader.errors import PackError, StateError
 from gpuloader.helpers.atomic_files import atomic_file, write_sample
 from gpuloader.images.limits import Refused
+from gpuloader.pack.annotated import in_pixels
 from gpuloader.pack.pictures import Rendering, render
 from gpuloader.pack.records import Record, SourceSample
 from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
@@ -64,7 +65,7 @@ def write_shard(task: ShardTask) -> int:
             for key, record in zip(task.keys, task.records, strict=True):
                 try:
                     with _naming(record.name):
-                        members = _members(record.read(), task.rendering, record.name)
+                        members = _members(record.reader(record), task.rendering, record.name)
                 except Refused as refused:
                     left_out.append(LeftOutPicture(record.name, key, refused.cause))
                 else:
@@ -88,7 +89,8 @@ def _members(sample: SourceSample, rendering: Rendering, name: str) -> dict[str,
     extension, image = render(sample.image, sample.extension, rendering)
     if extension == ARRAY_EXTENSION and (others := sorted(set(IMAGE_EXTENSIONS) & set(sample.fields))):
         raise PackError(f"{name} has .{others[0]} beside its image; a decoded sample must not have that")
-    return {**sample.fields, extension: image}
+    fields = {**sample.fields, "json": in_pixels(sample.fields["json"], image)} if sample.relative else sample.fields
+    return {**fields, extension: image}
 
 
 def write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:
