@@ -15,11 +15,11 @@ from gpuloader.helpers.atomic_files import remove_leftovers, write_once
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
-from gpuloader.images.jpegtran import find_version
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.pictures import Rendering
 from gpuloader.pack.records import OpenedSource, unique_keys
 from gpuloader.pack.running import run
+from gpuloader.pack.seekable import find_version
 from gpuloader.pack.sources import PictureSource, open_source
 from gpuloader.pack.writing import LeftOutPicture, ShardTask, read_left_out, write_shard
 from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_list, listed_names, read_class_names
