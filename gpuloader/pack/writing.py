@@ -17,6 +17,8 @@ from gpuloader.pack.pictures import Rendering, render
 from gpuloader.pack.records import Record, SourceSample
 from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
 
+LEFT_OUT = "left_out"
+
 
 @dataclass(frozen=True)
 class LeftOutPicture:
@@ -39,13 +41,11 @@ class ShardTask:
 
     Attributes:
         path: the shard.
-        left_out: the file that lists the pictures left out, if there are any.
         keys, records: of its samples, in the shard's order.
         rendering: what to do with each picture.
     """
 
     path: Path
-    left_out: Path
     keys: Sequence[str]
     records: Sequence[Record]
     rendering: Rendering
@@ -70,7 +70,7 @@ def write_shard(task: ShardTask) -> int:
                     left_out.append(LeftOutPicture(record.name, key, refused.cause))
                 else:
                     write_sample(tar, key, members)
-        write_left_out(task.left_out, left_out)
+        _write_left_out(_left_out_file(task.path), left_out)
     return len(task.records)
 
 
@@ -93,7 +93,7 @@ def _members(sample: SourceSample, rendering: Rendering, name: str) -> dict[str,
     return {**fields, extension: image}
 
 
-def write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:
+def _write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:
     """Writes one JSON object a line; no file if there are no pictures."""
     if not pictures:
         path.unlink(missing_ok=True)
@@ -103,12 +103,13 @@ def write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:
         file.writelines(json.dumps(asdict(picture)).encode() + b"\n" for picture in pictures)
 
 
-def read_left_out(path: Path) -> list[LeftOutPicture]:
-    """Reads what `write_left_out` wrote; nothing if there is no file.
+def read_left_out(shard: Path) -> list[LeftOutPicture]:
+    """Reads which pictures were left out of a shard.
 
     Raises:
-        StateError: the file has other content.
+        StateError: the file that lists them has other content.
     """
+    path = _left_out_file(shard)
     if not path.exists():
         return []
     try:
@@ -118,3 +119,7 @@ def read_left_out(path: Path) -> list[LeftOutPicture]:
         return [LeftOutPicture(**entry) for entry in entries]
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StateError(f"{path} was not written by a pack ({error}): give another folder") from None
+
+
+def _left_out_file(shard: Path) -> Path:
+    return shard.parent / LEFT_OUT / f"{shard.stem}.jsonl"

@@ -80,7 +80,11 @@ def test_bad_pictures_are_named_and_make_status_3(tmp_path: Path) -> None:
     ("arguments", "status", "message"),
     [
         (("gone", "packed"), 1, "error: no such source: gone (relative to "),
-        (("photos", "packed", "--classes", "gone.json"), 1, "error: classes='gone.json' cannot be read (No such"),
+        (
+            ("photos", "packed", "--classes", "gone.json"),
+            1,
+            "error: classes='gone.json' cannot be read: ",
+        ),
         (("photos", "packed", "--shard-bytes", "much"), 1, "allowed are bytes such as 256MiB"),
         (("photos", "packed", "--shard-bytes", "256"), 1, "write '256MiB', or '256B' if you mean bytes"),
         (("photos", "packed", "--part", "1"), 2, "--part '1': allowed is i/n"),

@@ -151,7 +151,7 @@ def test_another_version_does_not_resume(tmp_path: Path, monkeypatch: pytest.Mon
     version = find_version()
     find_version.cache_clear()
     write_jpegtran(tmp_path, "echo libjpeg-turbo version 0.0.1 >&2", monkeypatch)
-    with pytest.raises(StateError, match=rf"seekable was {version}, is 0\.0\.1"):
+    with pytest.raises(StateError, match=rf"seekable was '{version}', is '0\.0\.1'"):
         pack(pictures, tmp_path / "packed", seekable=True)
 
 

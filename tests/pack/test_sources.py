@@ -144,7 +144,7 @@ def test_given_classes_number_the_folders(tmp_path: Path) -> None:
         (["cat", "dog"], LabelError, "emu/002.jpg: unknown class 'emu': the classes are cat, dog"),
         (["cat", "cat"], ConfigError, "a name occurs twice"),
         ([1, 2], ConfigError, "allowed is a list of names, or a JSON file with one"),
-        ("classes.txt", ConfigError, "classes='classes.txt' is not JSON"),
+        ("classes.txt", ConfigError, "classes='classes.txt' cannot be read"),
     ],
 )
 def test_given_classes_that_do_not_fit(
