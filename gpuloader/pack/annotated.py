@@ -27,12 +27,7 @@ def annotated_files(
     classes: tuple[str, ...] | None = None,
     left_out_count: int = 0,
 ) -> OpenedSource:
-    """Opens pictures in files, with `contents`, each picture's `json`; the rest as in `picture_files`.
-
-    Raises:
-        PackError: files are missing, or a content has a number that JSON has not, or is nested too deeply.
-        NoSamplesError: there are no pictures.
-    """
+    """Opens pictures in files, with `contents`, each picture's `json`; the rest as in `picture_files`."""
     fields = [{} if contents is None else {"json": _as_json(contents[i], where(i))} for i in range(len(paths))]
     opened = picture_files(str(folder), paths, fields, where, classes, masks=masks, relative=relative)
     return replace(opened, left_out_count=left_out_count, annotated=True)
@@ -45,9 +40,6 @@ def renumber(
 
     Args:
         classes: the names that labels are numbered by; None takes the own ones.
-
-    Raises:
-        LabelError: an own class is not among them.
     """
     if classes is None or tuple(classes) == tuple(own):  # also if a name occurs twice
         return range(len(own)), tuple(own)
@@ -67,9 +59,6 @@ def number_categories(
         files: that each was read from, for errors.
         classes: the names that labels are numbered by; None takes the own ones, or the sorted names that occur.
         own: names of the numbers in the files, if they are known.
-
-    Raises:
-        LabelError: a class is not among these.
     """
     found = [(file, each) for file, content in zip(files, contents, strict=True) for each in content["annotations"]]
     given = [each["category_id"] for _, each in found]
@@ -83,11 +72,7 @@ def number_categories(
 
 
 def by_stem(folder: Path, extensions: Collection[str]) -> dict[str, str]:
-    """Returns the paths of a folder's files with these extensions, sorted, by their names without extension.
-
-    Raises:
-        PackError: two have the same name.
-    """
+    """Returns the paths of a folder's files with these extensions, sorted, by their names without extension."""
     paths: dict[str, str] = {}
     for name in sorted(os.listdir(folder)):  # noqa: PTH208 - names only, perhaps millions
         stem, _, extension = name.rpartition(".")
@@ -100,11 +85,7 @@ def by_stem(folder: Path, extensions: Collection[str]) -> dict[str, str]:
 
 
 def read_annotations(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """Reads a file of annotations.
-
-    Raises:
-        PackError: it cannot be read, is not a regular file, or is larger.
-    """
+    """Reads a file of annotations."""
     try:
         return read_regular(Path(path), most_bytes)
     except OSError as error:

@@ -26,12 +26,6 @@ def coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> Open
     Args:
         images: the folder that `file_name` is relative to. None searches the file's own folder, and NAME beside it for
             instances_NAME.json, as COCO's own files are.
-
-    Raises:
-        PackError: it is not such a file, ids are repeated or unknown, a path leads out of the folder, or pictures are
-            missing.
-        LabelError: a category is not in `classes`.
-        NoSamplesError: it has no images.
     """
     content = _read(file)
     entries, annotations, categories = (_by_id(content[name], name, file) for name in _LISTS)

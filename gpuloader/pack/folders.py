@@ -18,12 +18,6 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
     """Opens FOLDER/CLASS/.../PICTURE: classes count from 0 by sorted name; pictures come as in GNU tar's `--sort=name`.
 
     Files whose names do not end in a picture's extension are skipped.
-
-    Raises:
-        NoSamplesError: there are no class folders, or one has no picture.
-        ConfigError: the folders are splits instead of classes.
-        LabelError: a folder that is not in `classes`.
-        PackError: a folder cannot be listed, see `list_files`.
     """
     entries = (entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     names = sorted(entries, key=os.fsencode)

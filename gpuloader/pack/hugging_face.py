@@ -11,15 +11,17 @@ from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.images.limits import Refused
 from gpuloader.pack.records import OpenedSource, Record, SourceSample, fingerprint, read_picture
 
+_DICTIONARY = "dataset_dict.json"
+
+
+def is_saved_dataset(folder: Path) -> bool:
+    """Says whether a folder is one that `save_to_disk` wrote."""
+    return any((folder / name).exists() for name in (_DICTIONARY, "dataset_info.json"))
+
 
 def hugging_face(folder: Path) -> OpenedSource:
-    """Opens rows with an Image column and a ClassLabel or integer column `label`; others go into `json`.
-
-    Raises:
-        ConfigError: `datasets` is not installed, or the columns are ambiguous.
-        LabelError: rows without a label.
-    """
-    if (folder / "dataset_dict.json").exists():
+    """Opens rows with an Image column and a ClassLabel or integer column `label`; others go into `json`."""
+    if (folder / _DICTIONARY).exists():
         splits = ", ".join(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
         raise ConfigError(f"{folder} is a dataset with several splits, pack one at a time: {folder}/SPLIT of {splits}")
     try:

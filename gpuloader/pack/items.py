@@ -42,12 +42,7 @@ def _open_torchvision(class_name: str, root: str, texts: tuple[str, ...]) -> Seq
 
 
 def torchvision_dataset(text: str) -> OpenedSource:
-    """Opens `torchvision:NAME:ROOT`, with `:OPTION=VALUE` for each further argument of the dataset.
-
-    Raises:
-        ConfigError: the text is not of that form.
-        PackError: torchvision or the dataset is missing.
-    """
+    """Opens `torchvision:NAME:ROOT`, with `:OPTION=VALUE` for each further argument of the dataset."""
     name, _, rest = text.removeprefix(TORCHVISION).partition(":")
     root, *options = rest.split(":")
     if not name or not root or not all("=" in option for option in options):

@@ -86,11 +86,7 @@ class OpenedSource:
 
 
 def read_picture(path: str | os.PathLike[str]) -> bytes:
-    """Reads the bytes of a picture in a file of its own.
-
-    Raises:
-        PackError: it cannot be read, is not a regular file, or is larger than any picture.
-    """
+    """Reads the bytes of a picture in a file of its own."""
     try:
         return read_regular(Path(path), MOST_PICTURE_BYTES)
     except OSError as error:
@@ -118,10 +114,6 @@ def picture_files(
         where: names the i-th sample's origin, for errors.
         masks: the paths of each picture's mask, a PNG.
         relative: as in `SourceSample`.
-
-    Raises:
-        PackError: files are missing.
-        NoSamplesError: there are no files.
     """
     if not paths:
         raise NoSamplesError(f"no pictures in {folder}")
@@ -150,9 +142,6 @@ def labelled_files(
         labels: all integers, or all names.
         classes: the names that labels are numbered by; None takes the sorted names that occur.
         json: for each sample, the content of its `json`, if it has one.
-
-    Raises:
-        LabelError: a label is neither, or is not in `classes`.
     """
     numbers, names = number_labels(labels, classes, where)
     of_label = {number: {"cls": b"%d" % number} for number in set(numbers)}  # one for millions of samples

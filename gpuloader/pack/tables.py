@@ -18,13 +18,7 @@ _INTEGER = re.compile("[+-]?[0-9]{1,18}")
 
 
 def table(file: Path, classes: Sequence[str] | None) -> OpenedSource:
-    """Opens a table, one picture a row; columns other than path and label become the fields of its `json`.
-
-    Raises:
-        PackError: it cannot be read, or a row lacks a path or label; the error names the line.
-        LabelError: labels are neither all integers nor all names, or are not in `classes`.
-        NoSamplesError: it has no rows.
-    """
+    """Opens a table, one picture a row; columns other than path and label become the fields of its `json`."""
     folder = str(file.absolute().parent)
     lines: list[int] = []
     paths: list[str] = []

@@ -16,12 +16,7 @@ from gpuloader.shards.shard_set import ShardSet
 
 
 def tars(shards: Sequence[Path], progress: bool) -> OpenedSource:
-    """Opens the samples of shards, in their order; `progress` shows a bar on stderr while they are scanned.
-
-    Raises:
-        TarError: one is not a plain tar.
-        NoSamplesError: they contain no image.
-    """
+    """Opens the samples of shards, in their order; `progress` shows a bar on stderr while they are scanned."""
     paths = [shard.absolute() for shard in shards]
     shard_set = ShardSet.open(paths, progress)
     index = shard_set.index
