@@ -28,21 +28,14 @@ def array_size(head: bytes, size_bytes: int) -> tuple[int, int]:
     return (height, width) if height and width and header_end + 3 * height * width == size_bytes else (0, 0)
 
 
-def array_gate(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> tuple[int, int]:
-    """Returns (height, width) of a decoded image from all of its bytes; raises Refused if recipes refuse it."""
+def admit_array(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> Admitted:
+    """Returns a decoded image, (height, width, 3), as a view of all bytes of its member, and its (height, width).
+
+    Raises:
+        Refused: it is none, or recipes refuse it.
+    """
     size = array_size(member[:_MOST_BYTES].tobytes(), len(member))
     if size == (0, 0):
         raise Refused("not an array of uint8 (height, width, 3) as numpy.save writes it")
     check_size(*size, max_pixels)
-    return size
-
-
-def admit_array(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> Admitted:
-    """Returns the array, (height, width, 3), and its (height, width); raises Refused if recipes refuse it."""
-    size = array_gate(member, max_pixels)
-    return pixels(member, size), size
-
-
-def pixels(member: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Returns the array, (height, width, 3), as a view of a member that `array_gate` accepted."""
-    return member[len(member) - 3 * size[0] * size[1] :].reshape(*size, 3)
+    return member[len(member) - 3 * size[0] * size[1] :].reshape(*size, 3), size

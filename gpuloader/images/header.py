@@ -25,7 +25,7 @@ _READ_BYTES = 1024
 
 
 def image_header(read: Read) -> tuple[int, int, bool]:
-    """Reads the header of a JPEG, PNG, WebP or BMP.
+    """Reads the header of a JPEG, PNG or WebP.
 
     Returns:
         Height and width in pixels as stored, without EXIF rotation; (0, 0) if this reader cannot tell. And whether it
@@ -46,8 +46,6 @@ def _stored(read: Read) -> tuple[int, int, bool]:
         return _big(head[20:24]), _big(head[16:20]), False
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
         return *_webp(head), False
-    if head.startswith(b"BM"):
-        return *_bmp(head), False
     return 0, 0, False
 
 
@@ -133,16 +131,6 @@ def _webp(head: bytes) -> tuple[int, int]:
         return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
     if head[23:26] == b"\x9d\x01\x2a":
         return _little(head[28:30]) & 0x3FFF, _little(head[26:28]) & 0x3FFF
-    return 0, 0
-
-
-def _bmp(head: bytes) -> tuple[int, int]:
-    """Reads the size in a BMP header of 12 bytes (OS/2 1.x) or 40 and more (Windows; a negative height is top-down)."""
-    header_bytes = _little(head[14:18])
-    if header_bytes == 12:
-        return _little(head[20:22]), _little(head[18:20])
-    if 40 <= header_bytes <= 124:
-        return abs(int.from_bytes(head[22:26], "little", signed=True)), _little(head[18:22])
     return 0, 0
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.helpers.regular_file import Read
+from gpuloader.images import webp
 from gpuloader.images.header import FILL, FRAMES, MAX_SEGMENTS, segments
 
 MAX_CHUNKS = 1000  # of a PNG before its pixels, or a WebP; a picture has about ten
@@ -42,8 +43,8 @@ def image_orientation(read: Read) -> int:
         return _of_exif(read, *_exif_of_jpeg(read))
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return _of_exif(read, *_find_chunk(_chunks_of_png(read), b"eXIf", b"IDAT"))
-    if head.startswith(b"RIFF") and head[8:16] == b"WEBPVP8X" and int.from_bytes(head[20:21], "big") & 8:
-        return _of_exif(read, *_find_chunk(_chunks_of_webp(read), b"EXIF", b""))
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return _of_exif(read, *_find_chunk(webp.chunks(read), webp.EXIF, b""))
     return 0
 
 
@@ -77,15 +78,6 @@ def _chunks_of_png(read: Read) -> Iterator[tuple[bytes, int, int]]:
         position = end + 4
 
 
-def _chunks_of_webp(read: Read) -> Iterator[tuple[bytes, int, int]]:
-    """Yields the same of a WebP (RFC 9649, section 2.3)."""
-    position = 12
-    while len(header := read(8, position)) == 8:
-        end = position + 8 + int.from_bytes(header[4:], "little")
-        yield header[:4], position + 8, end
-        position = end + (end - position) % 2
-
-
 def _find_chunk(chunks: Iterator[tuple[bytes, int, int]], wanted: bytes, last: bytes) -> tuple[int, int]:
     for _, (name, start, end) in zip(range(MAX_CHUNKS), chunks):
         if name == wanted:
@@ -96,13 +88,9 @@ def _find_chunk(chunks: Iterator[tuple[bytes, int, int]], wanted: bytes, last: b
 
 
 def _of_exif(read: Read, start: int, end: int) -> int:
-    """Reads the orientation in EXIF data at these bytes; some programs write "Exif" before them in every format."""
-    start += len(_EXIF) if read(min(len(_EXIF), end - start), start) == _EXIF else 0
-    return _of_tiff(read, start, end)
-
-
-def _of_tiff(read: Read, start: int, end: int) -> int:
-    """Reads the orientation in the first directory of the TIFF at these bytes."""
+    """Reads the orientation in the first directory of the EXIF data at these bytes."""
+    if read(min(len(_EXIF), end - start), start) == _EXIF:  # some programs write it in every format
+        start += len(_EXIF)
 
     def part(count: int, offset: int) -> bytes:
         place = start + offset

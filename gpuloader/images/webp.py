@@ -1,15 +1,17 @@
-"""Checks a WebP before its parser gets it (RFC 9649)."""
+"""The chunks of a WebP (RFC 9649), and a check before its parser gets it."""
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.helpers.regular_file import Read
 from gpuloader.images.limits import Refused
 
-MAX_CHUNKS = 1_000_000  # reading this many takes half a second
+MAX_CHUNKS = 1_000_000  # reading this many takes a second
+EXIF = b"EXIF"
 
 _EXIF_FLAG = 8
 
@@ -20,16 +22,22 @@ def check_webp(encoded: NDArray[np.uint8]) -> None:
     The parser looks for an EXIF chunk if the header announces one, and reserves the bytes that a chunk claims.
     """
     data = memoryview(encoded)
-    if data[12:16].tobytes() != b"VP8X" or len(data) < 21 or not data[20] & _EXIF_FLAG:
+    for number, (name, start, end) in enumerate(chunks(lambda count, offset: bytes(data[offset : offset + count]))):
+        if number == MAX_CHUNKS:
+            raise Refused(f"a WebP of more than {MAX_CHUNKS:,} chunks")
+        if end > len(data):
+            raise Refused(f"a WebP that ends within its chunk {name!r}, which is said to have {end - start:,} bytes")
+        if name == EXIF:
+            return
+
+
+def chunks(read: Read) -> Iterator[tuple[bytes, int, int]]:
+    """Yields the chunks of a WebP: the name, where its content begins and ends. None if it announces no EXIF data."""
+    head = read(32, 0)
+    if head[12:16] != b"VP8X" or len(head) < 21 or not head[20] & _EXIF_FLAG:
         return
     position = 12
-    for _ in range(MAX_CHUNKS):
-        if position + 8 > len(data):
-            return
-        name, length = struct.unpack_from("<4sI", data, position)
-        if position + 8 + length > len(data):
-            raise Refused(f"a WebP that ends within its chunk {name!r}, which is said to have {length:,} bytes")
-        if name == b"EXIF":
-            return
-        position += 8 + length + length % 2
-    raise Refused(f"a WebP of more than {MAX_CHUNKS:,} chunks")
+    while len(header := read(8, position)) == 8:
+        end = position + 8 + int.from_bytes(header[4:], "little")
+        yield header[:4], position + 8, end
+        position = end + (end - position) % 2

@@ -1,61 +1,19 @@
-"""Pictures with boxes, masks and the like: what the sources COCO, VOC, YOLO and folders of masks share."""
+"""Pictures with boxes and masks: what the sources COCO, VOC and YOLO share."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from gpuloader.errors import NoSamplesError, PackError
+from gpuloader.errors import PackError
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.images.header import image_header
-from gpuloader.images.limits import Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED, image_orientation
-from gpuloader.images.png import check_data, decoder_png
-from gpuloader.pack.records import (
-    OpenedSource,
-    SourceSample,
-    file_sizes,
-    fingerprint,
-    key_below,
-    number_labels,
-    read_picture,
-)
-
-MASK = "mask.png"
-"""The extension of a mask: not "png", which could be the picture's."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnnotatedRecord:
-    """A picture in a file of its own, with annotations, a mask, or both.
-
-    Attributes:
-        json: the sample's `json`.
-        relative: the boxes and polygons in it are parts of the upright picture's width and height, which it lacks.
-        mask: the path of a PNG.
-    """
-
-    name: str
-    key: str
-    size_bytes: int
-    json: bytes | None
-    relative: bool
-    mask: str | None
-
-    def read(self) -> SourceSample:
-        image = read_picture(self.name)
-        fields = {}
-        if self.json is not None:
-            fields["json"] = _in_pixels(self.json, image) if self.relative else self.json
-        if self.mask is not None:
-            fields[MASK] = _read_mask(self.mask)
-        return SourceSample(image, None, fields)
+from gpuloader.pack.records import OpenedSource, number_labels, picture_files
 
 
 def annotated_files(
@@ -67,44 +25,12 @@ def annotated_files(
     relative: bool = False,
     masks: Sequence[str] | None = None,
     classes: tuple[str, ...] | None = None,
-    class_ids: tuple[int | None, ...] | None = None,
     left_out_count: int = 0,
 ) -> OpenedSource:
-    """Opens pictures in files, with what is known of each, as a source.
-
-    Args:
-        folder: the root that keys are relative to.
-        paths: of the pictures, below the folder.
-        where: names the i-th picture's origin, for errors.
-        contents: each picture's `json`.
-        relative: as in `AnnotatedRecord`.
-        masks: the paths of each picture's mask.
-
-    Raises:
-        PackError: files are missing, or a content has a number that JSON has not, or is nested too deeply.
-        NoSamplesError: there are no pictures.
-    """
-    if not paths:
-        raise NoSamplesError(f"no annotated pictures in {folder}")
-    sizes = file_sizes(paths, where)
-    if masks is not None:
-        sizes = [size + of_mask for size, of_mask in zip(sizes, file_sizes(masks, where), strict=True)]
-    records = [
-        AnnotatedRecord(
-            path,
-            key_below(path, str(folder)),
-            sizes[i],
-            None if contents is None else _as_json(contents[i], where(i)),
-            relative,
-            None if masks is None else masks[i],
-        )
-        for i, path in enumerate(paths)
-    ]
-    identity = (
-        b"%s\0%d\0%s\n" % (os.fsencode(record.key), record.size_bytes, record.json or b"") for record in records
-    )
-    digits = fingerprint(identity, classes)
-    return OpenedSource(records, digits, classes, left_out_count, class_ids, annotated=True)
+    """Opens pictures in files, with `contents`, each picture's `json`; the rest as in `picture_files`."""
+    fields = [{} if contents is None else {"json": _as_json(contents[i], where(i))} for i in range(len(paths))]
+    opened = picture_files(str(folder), paths, fields, where, classes, masks=masks, relative=relative)
+    return replace(opened, left_out_count=left_out_count, annotated=True)
 
 
 def renumber(
@@ -114,9 +40,6 @@ def renumber(
 
     Args:
         classes: the names that labels are numbered by; None takes the own ones.
-
-    Raises:
-        LabelError: an own class is not among them.
     """
     if classes is None or tuple(classes) == tuple(own):  # also if a name occurs twice
         return range(len(own)), tuple(own)
@@ -136,9 +59,6 @@ def number_categories(
         files: that each was read from, for errors.
         classes: the names that labels are numbered by; None takes the own ones, or the sorted names that occur.
         own: names of the numbers in the files, if they are known.
-
-    Raises:
-        LabelError: a class is not among these.
     """
     found = [(file, each) for file, content in zip(files, contents, strict=True) for each in content["annotations"]]
     given = [each["category_id"] for _, each in found]
@@ -152,11 +72,7 @@ def number_categories(
 
 
 def by_stem(folder: Path, extensions: Collection[str]) -> dict[str, str]:
-    """Returns the paths of a folder's files with these extensions, sorted, by their names without extension.
-
-    Raises:
-        PackError: two have the same name.
-    """
+    """Returns the paths of a folder's files with these extensions, sorted, by their names without extension."""
     paths: dict[str, str] = {}
     for name in sorted(os.listdir(folder)):  # noqa: PTH208 - names only, perhaps millions
         stem, _, extension = name.rpartition(".")
@@ -169,35 +85,20 @@ def by_stem(folder: Path, extensions: Collection[str]) -> dict[str, str]:
 
 
 def read_annotations(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """Reads a file of annotations.
-
-    Raises:
-        PackError: it cannot be read, is not a regular file, or is larger.
-    """
+    """Reads a file of annotations."""
     try:
         return read_regular(Path(path), most_bytes)
     except OSError as error:
         raise PackError(f"the annotations {os.fspath(path)} cannot be read: {error.strerror}") from None
 
 
-def _as_json(content: Mapping[str, Any], where: str) -> bytes:
-    try:
-        return json.dumps(content, allow_nan=False).encode()
-    except ValueError:
-        raise PackError(f"{where}: its annotations have NaN or an infinite number: correct them") from None
-    except RecursionError:
-        raise PackError(f"{where}: its annotations are nested too deeply to be written: correct them") from None
-
-
-def _in_pixels(relative: bytes, image: bytes) -> bytes:
-    """Returns relative annotations in pixels, with the upright picture's size."""
+def in_pixels(relative: bytes, image: bytes) -> bytes:
+    """Returns relative annotations in pixels, with the size of the upright picture in a JPEG, PNG or WebP."""
 
     def read(count: int, offset: int) -> bytes:
         return image[offset : offset + count]
 
     height, width, _ = image_header(read)
-    if not height:
-        raise Refused("its size, by which its annotations are scaled, is not in a header of JPEG, PNG, WebP or BMP")
     if image_orientation(read) >= FIRST_TRANSPOSED:
         height, width = width, height
     content = json.loads(relative)
@@ -208,11 +109,10 @@ def _in_pixels(relative: bytes, image: bytes) -> bytes:
     return json.dumps({**content, "width": width, "height": height}).encode()
 
 
-def _read_mask(path: str) -> bytes:
-    """Reads a mask, which must be a whole PNG."""
-    mask = read_picture(path)
+def _as_json(content: Mapping[str, Any], where: str) -> bytes:
     try:
-        check_data(decoder_png(np.frombuffer(mask, np.uint8)))
-    except Refused as refused:
-        raise Refused(f"its mask {path}: {refused.cause}") from None
-    return mask
+        return json.dumps(content, allow_nan=False).encode()
+    except ValueError:
+        raise PackError(f"{where}: its annotations have NaN or an infinite number: correct them") from None
+    except RecursionError:
+        raise PackError(f"{where}: its annotations are nested too deeply to be written: correct them") from None

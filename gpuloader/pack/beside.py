@@ -50,11 +50,6 @@ def with_targets(folder: Path, targets: Targets, classes: Sequence[str] | None) 
     """Opens the folder's pictures, sorted by name, with boxes and polygons of text files, masks, or both.
 
     A picture without a text file is background. Classes have the names in data.yaml, or are bare numbers.
-
-    Raises:
-        PackError: a text file or data.yaml cannot be read, or a mask is missing.
-        LabelError: a class that is not in `classes` or data.yaml.
-        NoSamplesError: the folder has no pictures.
     """
     folder = folder.absolute()
     pictures = by_stem(folder, IMAGE_EXTENSIONS)
@@ -78,7 +73,7 @@ def with_targets(folder: Path, targets: Targets, classes: Sequence[str] | None) 
         paths,
         lambda i: paths[i],
         contents=contents,
-        relative=True,
+        relative=labels is not None,
         masks=None if masks is None else [masks[stem] for stem in pictures],
         classes=names,
         left_out_count=len({*(labels or ()), *(masks or ())} - pictures.keys()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,12 +26,6 @@ def coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> Open
     Args:
         images: the folder that `file_name` is relative to. None searches the file's own folder, and NAME beside it for
             instances_NAME.json, as COCO's own files are.
-
-    Raises:
-        PackError: it is not such a file, ids are repeated or unknown, a path leads out of the folder, or pictures are
-            missing.
-        LabelError: a category is not in `classes`.
-        NoSamplesError: it has no images.
     """
     content = _read(file)
     entries, annotations, categories = (_by_id(content[name], name, file) for name in _LISTS)
@@ -61,21 +56,17 @@ def coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> Open
     numbers = list(entries)
     file_names = [str(PurePosixPath(entry["file_name"])) for entry in entries.values()]
     folder = _images_folder(file, file_names, images)
-    return annotated_files(
-        folder,
-        [f"{folder}/{name}" for name in file_names],
-        lambda i: f"{file}, image {numbers[i]}",
-        contents=[
-            {
-                "image_id": number,
-                **{name: entry[name] for name in ("width", "height", "file_name")},
-                "annotations": of_image[number],
-            }
-            for number, entry in entries.items()
-        ],
-        classes=names,
-        class_ids=tuple(id_of.get(label) for label in range(len(names))),
-    )
+    contents = [
+        {
+            "image_id": number,
+            **{name: entry[name] for name in ("width", "height", "file_name")},
+            "annotations": of_image[number],
+        }
+        for number, entry in entries.items()
+    ]
+    paths = [f"{folder}/{name}" for name in file_names]
+    opened = annotated_files(folder, paths, lambda i: f"{file}, image {numbers[i]}", contents=contents, classes=names)
+    return replace(opened, class_ids=tuple(id_of.get(label) for label in range(len(names))))
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpuloader.errors import ConfigError, DataError, NoSamplesError, PackError
@@ -17,12 +18,6 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
     """Opens FOLDER/CLASS/.../PICTURE: classes count from 0 by sorted name; pictures come as in GNU tar's `--sort=name`.
 
     Files whose names do not end in a picture's extension are skipped.
-
-    Raises:
-        NoSamplesError: there are no class folders, or one has no picture.
-        ConfigError: the folders are splits instead of classes.
-        LabelError: a folder that is not in `classes`.
-        PackError: a folder cannot be listed, see `list_files`.
     """
     entries = (entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     names = sorted(entries, key=os.fsencode)
@@ -52,4 +47,5 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
     paths = [f"{root}/{path}" for path in found]
     left_out_count = len(listing) + len(listing.others) - len(paths)
     # If no names are given, folders called by numbers count as names, as in ImageFolder.
-    return labelled_files(root, paths, labels, classes, where=lambda i: paths[i], left_out_count=left_out_count)
+    opened = labelled_files(root, paths, labels, classes, lambda i: paths[i])
+    return replace(opened, left_out_count=left_out_count)

@@ -3,70 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.images.limits import Refused
-from gpuloader.pack.records import OpenedSource, SourceSample, fingerprint, read_picture
+from gpuloader.pack.records import OpenedSource, Record, SourceSample, fingerprint, read_picture
+
+_DICTIONARY = "dataset_dict.json"
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The rows of a dataset; each process opens it for itself.
-
-    Attributes:
-        folder: absolute path of the dataset.
-        image, label: the names of these columns.
-    """
-
-    folder: str
-    image: str
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class RowRecord:
-    """One row."""
-
-    rows: Rows
-    number: int
-    size_bytes: int | None
-    label: int
-
-    @property
-    def name(self) -> str:
-        return f"row {self.number} of {self.rows.folder}"
-
-    @property
-    def key(self) -> str:
-        return f"{self.number:08d}"
-
-    def read(self) -> SourceSample:
-        row = dict(_open(self.rows.folder, self.rows.image)[self.number])
-        image = row.pop(self.rows.image)
-        row.pop(self.rows.label)
-        if image is None:
-            raise Refused("the row has no image")
-        fields = {"cls": b"%d" % self.label}
-        if row:
-            try:
-                fields["json"] = json.dumps(row, ensure_ascii=False).encode()
-            except TypeError as error:
-                raise PackError(f"{self.name}: {error}: JSON cannot hold that column, remove it") from None
-        return SourceSample(image["bytes"] or read_picture(image["path"]), None, fields)
+def is_saved_dataset(folder: Path) -> bool:
+    """Says whether a folder is one that `save_to_disk` wrote."""
+    return any((folder / name).exists() for name in (_DICTIONARY, "dataset_info.json"))
 
 
 def hugging_face(folder: Path) -> OpenedSource:
-    """Opens rows with an Image column and a ClassLabel or integer column `label`; others go into `json`.
-
-    Raises:
-        ConfigError: `datasets` is not installed, or the columns are ambiguous.
-        LabelError: rows without a label.
-    """
-    if (folder / "dataset_dict.json").exists():
+    """Opens rows with an Image column and a ClassLabel or integer column `label`; others go into `json`."""
+    if (folder / _DICTIONARY).exists():
         splits = ", ".join(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
         raise ConfigError(f"{folder} is a dataset with several splits, pack one at a time: {folder}/SPLIT of {splits}")
     try:
@@ -86,8 +41,8 @@ def hugging_face(folder: Path) -> OpenedSource:
             f"{folder} has the columns {', '.join(features)}: one must be called label and be a ClassLabel or an "
             "integer; rename it with rename_column"
         )
-    rows = Rows(str(folder.absolute()), images[0], label)
-    table = _open(rows.folder, rows.image).data
+    path, image = str(folder.absolute()), images[0]
+    table = _open(path, image).data
     labels = table.column(label).to_pylist()
     if not labels:
         raise NoSamplesError(f"{folder} has no rows")
@@ -95,11 +50,27 @@ def hugging_face(folder: Path) -> OpenedSource:
     row = next((i for i, value in enumerate(labels) if value is None or (classes is not None and value < 0)), None)
     if row is not None:
         raise LabelError(f"row {row} of {folder} has no label ({labels[row]}): remove such rows")
-    encoded = pyarrow.compute.struct_field(table.column(rows.image), "bytes")
+    encoded = pyarrow.compute.struct_field(table.column(image), "bytes")
     sizes = pyarrow.compute.binary_length(encoded).to_pylist()
-    records = [RowRecord(rows, i, size, value) for i, (size, value) in enumerate(zip(sizes, labels, strict=True))]
-    identity = (f"{record.size_bytes} {record.label}\n".encode() for record in records)
-    return OpenedSource(records, fingerprint(identity, classes), classes)
+    read = partial(_read_row, path, image, label)
+    records = [
+        Record(f"row {i} of {path}", f"{i:08d}", size, {"cls": b"%d" % number}, read)
+        for i, (size, number) in enumerate(zip(sizes, labels, strict=True))
+    ]
+    return OpenedSource(records, fingerprint(records, classes), classes)
+
+
+def _read_row(folder: str, image_column: str, label_column: str, record: Record) -> SourceSample:
+    row = dict(_open(folder, image_column)[int(record.key)])
+    image = row.pop(image_column)
+    row.pop(label_column)
+    if image is None:
+        raise Refused("the row has no image")
+    try:
+        further = {"json": json.dumps(row, ensure_ascii=False).encode()} if row else {}
+    except TypeError as error:
+        raise PackError(f"{record.name}: {error}: JSON cannot hold that column, remove it") from None
+    return SourceSample(image["bytes"] or read_picture(image["path"]), None, {**record.fields, **further})
 
 
 @cache

@@ -6,7 +6,6 @@ import ast
 import operator
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +14,7 @@ from PIL import Image
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.images.limits import Refused
-from gpuloader.pack.records import OpenedSource, SourceSample, fingerprint, labelled_files, read_picture
+from gpuloader.pack.records import OpenedSource, Record, SourceSample, fingerprint, labelled_files, read_picture
 from gpuloader.shards.paths import user_path
 
 TORCHVISION = "torchvision:"
@@ -42,53 +41,8 @@ def _open_torchvision(class_name: str, root: str, texts: tuple[str, ...]) -> Seq
         raise PackError(f"torchvision.datasets.{class_name}({root!r}, **{options}): {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class ItemRecord:
-    """One item of a dataset."""
-
-    open: Open
-    number: int
-    size_bytes: None = None
-
-    @property
-    def name(self) -> str:
-        return f"item {self.number}"
-
-    @property
-    def key(self) -> str:
-        return f"{self.number:08d}"
-
-    def read(self) -> SourceSample:
-        try:
-            item = self.open()[self.number]
-        except (OSError, SyntaxError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # an error of the disk; Pillow's errors about an image have no number
-            raise Refused(f"its dataset cannot decode it: {error}") from None
-        if not isinstance(item, (tuple, list)) or len(item) != 2:
-            raise PackError(f"{self.name} of the dataset is a {type(item).__name__}: it must be (image, label)")
-        image, label = item
-        if isinstance(image, (str, os.PathLike)):
-            image = read_picture(image)
-        if not isinstance(image, (bytes, Image.Image)):
-            raise PackError(
-                f"{self.name} of the dataset has a {type(image).__name__} as its image: allowed are PIL images, "
-                "encoded bytes and paths"
-            )
-        try:
-            number = operator.index(label)
-        except TypeError:
-            raise LabelError(f"{self.name} of the dataset has the label {label!r}: it must be an integer") from None
-        return SourceSample(image, None, {"cls": b"%d" % number})
-
-
 def torchvision_dataset(text: str) -> OpenedSource:
-    """Opens `torchvision:NAME:ROOT`, with `:OPTION=VALUE` for each further argument of the dataset.
-
-    Raises:
-        ConfigError: the text is not of that form.
-        PackError: torchvision or the dataset is missing.
-    """
+    """Opens `torchvision:NAME:ROOT`, with `:OPTION=VALUE` for each further argument of the dataset."""
     name, _, rest = text.removeprefix(TORCHVISION).partition(":")
     root, *options = rest.split(":")
     if not name or not root or not all("=" in option for option in options):
@@ -115,12 +69,36 @@ def _source(open_dataset: Open) -> OpenedSource:
     if isinstance(samples, list) and samples and isinstance(samples[0][0], str):  # DatasetFolder: files to copy
         paths = [os.path.abspath(path) for path, _ in samples]  # noqa: PTH100
         root = str(Path(getattr(dataset, "root", "/")).absolute())
-        return labelled_files(root, paths, [label for _, label in samples], names, where=lambda i: f"item {i}")
+        return labelled_files(root, paths, [label for _, label in samples], names, lambda i: f"item {i}")
     if not len(dataset):
         raise NoSamplesError("the dataset is empty")
-    identity = f"{type(dataset).__qualname__} {len(dataset)}".encode()
-    records = [ItemRecord(open_dataset, i) for i in range(len(dataset))]
-    return OpenedSource(records, fingerprint([identity], names), names)
+    read = partial(_read_item, open_dataset)
+    records = [Record(f"item {i}", f"{i:08d}", None, {}, read) for i in range(len(dataset))]
+    return OpenedSource(records, fingerprint(records, (type(dataset).__qualname__, *(names or ()))), names)
+
+
+def _read_item(open_dataset: Open, record: Record) -> SourceSample:
+    try:
+        item = open_dataset()[int(record.key)]
+    except (OSError, SyntaxError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # an error of the disk; Pillow's errors about an image have no number
+        raise Refused(f"its dataset cannot decode it: {error}") from None
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise PackError(f"{record.name} of the dataset is a {type(item).__name__}: it must be (image, label)")
+    image, label = item
+    if isinstance(image, (str, os.PathLike)):
+        image = read_picture(image)
+    if not isinstance(image, (bytes, Image.Image)):
+        raise PackError(
+            f"{record.name} of the dataset has a {type(image).__name__} as its image: allowed are PIL images, "
+            "encoded bytes and paths"
+        )
+    try:
+        number = operator.index(label)
+    except TypeError:
+        raise LabelError(f"{record.name} of the dataset has the label {label!r}: it must be an integer") from None
+    return SourceSample(image, None, {"cls": b"%d" % number})
 
 
 def _name(name: object) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,18 @@ from gpuloader.helpers.atomic_files import remove_leftovers, write_once
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
-from gpuloader.images.jpegtran import find_version
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.pictures import Rendering
 from gpuloader.pack.records import OpenedSource, unique_keys
 from gpuloader.pack.running import run
+from gpuloader.pack.seekable import find_version
 from gpuloader.pack.sources import PictureSource, open_source
-from gpuloader.pack.writing import LeftOutPicture, ShardTask, read_left_out, write_shard
+from gpuloader.pack.writing import LEFT_OUT, LeftOutPicture, ShardTask, read_left_out, write_shard
 from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_list, listed_names, read_class_names
 from gpuloader.shards.paths import user_path
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
 
 MANIFEST = "pack-{prefix}.json"
-LEFT_OUT = "left_out"
 _COPYING = {
     "s3": "`aws s3 cp --recursive FOLDER s3://...`",
     "gs": "`gcloud storage cp --recursive FOLDER gs://...`",
@@ -151,22 +149,24 @@ def pack(
     keys = unique_keys(opened.records)
     shards = assign(keys, [record.size_bytes for record in opened.records], layout)
     finished = _claim(folder, opened, layout, rendering, shards)
-    own = shards[index::parts]
     tasks = [
         ShardTask(
             folder / shard.name,
-            _left_out_file(folder, shard.name),
             [keys[i] for i in shard.samples.tolist()],
             [opened.records[i] for i in shard.samples.tolist()],
             rendering,
         )
-        for shard in own
+        for shard in shards[index::parts]
         if shard.name not in finished
     ]
-    with _clean(folder), progress_bar(progress and bool(tasks)) as bar:
-        shown = bar.add_task("packing", total=sum(len(task.keys) for task in tasks))
-        for count in run(write_shard, tasks, workers, ray):
-            bar.advance(shown, count)
+    try:
+        with progress_bar(progress and bool(tasks)) as bar:
+            shown = bar.add_task("packing", total=sum(len(task.keys) for task in tasks))
+            for count in run(write_shard, tasks, workers, ray):
+                bar.advance(shown, count)
+    finally:
+        for each in (folder, folder / LEFT_OUT):
+            remove_leftovers(each)  # of workers that were killed
     return _result(folder, opened, shards, len(tasks))
 
 
@@ -182,7 +182,7 @@ def _local(destination: str | os.PathLike[str]) -> Path:
 def _result(folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], written: int) -> PackResult:
     finished = _finished(folder)
     done = [shard for shard in shards if shard.name in finished]
-    left_out = [picture for shard in done for picture in read_left_out(_left_out_file(folder, shard.name))]
+    left_out = [picture for shard in done for picture in read_left_out(folder / shard.name)]
     samples = sum(len(shard.samples) for shard in done) - len(left_out)
     if samples == 0 and len(done) == len(shards):
         raise NoSamplesError(
@@ -279,19 +279,22 @@ def _finished(folder: Path) -> dict[str, int]:
 
 def _check_same(manifest: Path, existing: bytes, content: Mapping[str, Any], text: bytes) -> None:
     if existing != text:
+        old = _read_manifest(manifest, existing)
+        differences = ", ".join(
+            f"{name} was {describe(old.get(name))}, is {describe(now)}"
+            for name, now in content.items()
+            if old.get(name) != now
+        )
         raise StateError(
-            f"{manifest}: another pack began its shards ({_differences(existing, content)}): to continue it, repeat "
-            "its arguments and source; otherwise give another prefix or folder"
+            f"{manifest}: another pack began its shards ({differences}): to continue it, repeat its arguments and "
+            "source; otherwise give another prefix or folder"
         )
 
 
 def _check_others(folder: Path, manifests: Sequence[Path], source: OpenedSource) -> None:
     """Checks that labels have names in all packs of a folder, or in none: its classes.json is for all of them."""
     for manifest in sorted(set(folder.glob(MANIFEST.format(prefix="*"))) - set(manifests)):
-        try:
-            named = json.loads(manifest.read_bytes())["classes"] is not None
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise StateError(f"{manifest} was not written by a pack: give another folder") from None
+        named = _read_manifest(manifest, manifest.read_bytes()).get("classes") is not None
         if named != (source.classes is not None):
             theirs, ours = ("names", "bare numbers") if named else ("bare numbers", "names")
             raise StateError(
@@ -299,33 +302,15 @@ def _check_others(folder: Path, manifests: Sequence[Path], source: OpenedSource)
             )
 
 
+def _read_manifest(manifest: Path, content: bytes) -> dict[str, Any]:
+    try:
+        return dict(json.loads(content))
+    except (ValueError, TypeError, RecursionError):
+        raise StateError(f"{manifest} was not written by a pack: give another folder") from None
+
+
 def _manifest(folder: Path, prefix: str) -> Path:
     return folder / MANIFEST.format(prefix=prefix)
-
-
-@contextmanager
-def _clean(folder: Path) -> Iterator[None]:
-    """Removes at the end what killed workers left."""
-    try:
-        yield
-    finally:
-        for each in (folder, folder / LEFT_OUT):
-            remove_leftovers(each)
-
-
-def _differences(existing: bytes, content: Mapping[str, Any]) -> str:
-    try:
-        old = json.loads(existing)
-    except (ValueError, RecursionError):
-        return "it is not JSON"
-    if not isinstance(old, dict):
-        return f"it is {describe(old)}"
-    pairs = [(name, old.get(name), value) for name, value in content.items() if old.get(name) != value]
-    return ", ".join(f"{name} was {_show(before)}, is {_show(now)}" for name, before, now in pairs)
-
-
-def _show(value: object) -> str:
-    return value if isinstance(value, str) else describe(value)
 
 
 def _check_apart(source: PictureSource, folder: Path) -> None:
@@ -340,21 +325,14 @@ def _class_names(classes: str | os.PathLike[str] | Sequence[str] | None) -> tupl
         return None
     names: Any = classes
     if isinstance(classes, (str, os.PathLike)):
-        path = user_path(classes)
         try:
-            names = listed_names(json.loads(read_regular(path, MOST_CLASSES_BYTES)))
-        except OSError as error:
+            names = listed_names(json.loads(read_regular(user_path(classes), MOST_CLASSES_BYTES)))
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(
-                f"classes={os.fspath(classes)!r} cannot be read ({error.strerror}): allowed is a JSON file with a list"
+                f"classes={os.fspath(classes)!r} cannot be read: {error}: allowed is a JSON file with a list"
             ) from None
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"classes={os.fspath(classes)!r} is not JSON: {error}") from None
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"classes={classes!r}: allowed is a list of names, or a JSON file with one")
     if len(set(names)) < len(names):
         raise ConfigError(f"classes={classes!r}: a name occurs twice")
     return tuple(names)
-
-
-def _left_out_file(folder: Path, shard: str) -> Path:
-    return folder / LEFT_OUT / shard.replace(".tar", ".jsonl")

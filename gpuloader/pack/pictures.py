@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from gpuloader.errors import ConfigError
-from gpuloader.images.arrays import array_gate, pixels
+from gpuloader.images.arrays import admit_array
 from gpuloader.images.formats import RARE_FORMATS, image_format
 from gpuloader.images.jpeg import check_jpeg
 from gpuloader.images.limits import Refused, check_size
 from gpuloader.images.png import check_data, decoder_png
 from gpuloader.images.webp import check_webp
-from gpuloader.pack.pillow_modes import ORIENTATION, TURNED_BACK, as_8_bits
-from gpuloader.pack.rare_formats import decode
+from gpuloader.pack.rare_formats import ORIENTATION, TURNED_BACK, as_8_bits, decode
 from gpuloader.pack.seekable import make_seekable, restart_option
 from gpuloader.shards.pictures import ARRAY_EXTENSION
 
@@ -78,10 +77,7 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, about metadata
         picture = _decode(image, extension) if isinstance(image, bytes) else image
-        try:
-            plain = as_8_bits(picture)
-        except ValueError as error:
-            raise Refused(str(error)) from None
+        plain = as_8_bits(picture)
         limit = rendering.decoded or rendering.max_size
         small = plain if limit is None or min(plain.size) <= limit else _downsize(plain, limit)
         if rendering.decoded is not None or extension == ARRAY_EXTENSION:
@@ -103,7 +99,7 @@ def _decode(data: bytes, extension: str | None) -> Image.Image:
         raise Refused("the file is empty")
     encoded = np.frombuffer(data, np.uint8)
     if extension == ARRAY_EXTENSION:
-        return Image.fromarray(pixels(encoded, array_gate(encoded)))
+        return Image.fromarray(admit_array(encoded)[0])
     file_format = image_format(encoded)
     if file_format is None:
         raise Refused(_cause_in_header(data))

@@ -26,8 +26,22 @@ from gpuloader.errors import PackError
 from gpuloader.helpers.child_processes import Child, write_all
 from gpuloader.helpers.forking import at_fork
 from gpuloader.images.limits import Refused, check_size
-from gpuloader.pack.pillow_modes import ORIENTATION, TURNED_BACK, as_8_bits
 from gpuloader.pack.tiff import check_tiff
+
+ORIENTATION = 0x0112
+"""The EXIF tag."""
+
+# Pillow turns TIFFs by their orientation, but no other format; the library turns none.
+TURNED_BACK = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+"""How to turn back what an EXIF orientation turned."""
 
 # For one picture, on top of the process's own memory: OpenJPEG keeps samples in 32 bits, some of them three times.
 _SPARE_BYTES = 128 << 20
@@ -57,6 +71,24 @@ def decode(encoded: bytes) -> Image.Image:
     if picture is None:
         raise Refused(f"decoding it ends the process ({_process.end})")
     return picture
+
+
+def as_8_bits(picture: Image.Image) -> Image.Image:
+    """Converts a picture to 8-bit RGB or gray, without an alpha channel; of 16 bits, the high 8 are kept.
+
+    Raises:
+        Refused: its mode has no levels of 8 or 16 bits, or Pillow does not convert it.
+    """
+    if picture.mode in ("RGB", "L"):
+        return picture
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in ("PNG", "PPM")):
+        return Image.frombytes("L", picture.size, picture.tobytes("raw", "I;16B")[::2])
+    if picture.mode in ("I", "F"):
+        raise Refused(f"Pillow's mode {picture.mode} is not supported: allowed are 8 and 16 bits per sample")
+    try:
+        return picture.convert("L" if picture.mode in ("1", "LA", "La") else "RGB")
+    except ValueError as error:
+        raise Refused(str(error)) from None
 
 
 def _ask(encoded: bytes) -> Image.Image | None:

@@ -7,15 +7,22 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+import numpy as np
 from PIL import Image
 
 from gpuloader.errors import LabelError, NoSamplesError, PackError, describe
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
+from gpuloader.images.limits import Refused
+from gpuloader.images.png import check_data, decoder_png
+
+MASK = "mask.png"
+"""The extension of a mask: not "png", which could be the picture's."""
 
 MOST_PICTURE_BYTES = 1 << 32
 _LARGEST_LABEL = 10**18 - 1  # with the digits that a scan reads
@@ -28,35 +35,32 @@ class SourceSample(NamedTuple):
         image: the encoded image, or the image.
         extension: of the image's member; None if the image's format decides it.
         fields: the other members by extension: `cls`, `json` and so on.
+        relative: boxes and polygons in `json` are parts of the upright picture's width and height, which it lacks.
     """
 
     image: bytes | Image.Image
     extension: str | None
     fields: Mapping[str, bytes]
+    relative: bool = False
 
 
-class Record(Protocol):
+@dataclass(frozen=True, slots=True)
+class Record:
     """Where one sample is; small, and pickled to the process that packs the sample.
 
     Attributes:
         name: for people, such as a path.
         key: the sample's name; several records may share one.
         size_bytes: of what is to be read; None if only reading shows it.
+        fields: the members beside the image that are known before it is read.
+        reader: reads the sample; raises `Refused` if it is not a picture: then it is left out.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def size_bytes(self) -> int | None: ...
-
-    def read(self) -> SourceSample:
-        """Reads it.
-
-        Raises:
-            Refused: it is not a picture; it is left out.
-        """
+    name: str
+    key: str
+    size_bytes: int | None
+    fields: Mapping[str, bytes]
+    reader: Callable[[Record], SourceSample]
 
 
 @dataclass(frozen=True)
@@ -81,29 +85,8 @@ class OpenedSource:
     annotated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FileRecord:
-    """A picture in a file of its own."""
-
-    name: str
-    key: str
-    size_bytes: int
-    label: int
-    json: bytes | None = None
-
-    def read(self) -> SourceSample:
-        fields = {"cls": b"%d" % self.label}
-        if self.json is not None:
-            fields["json"] = self.json
-        return SourceSample(read_picture(self.name), None, fields)
-
-
 def read_picture(path: str | os.PathLike[str]) -> bytes:
-    """Reads the bytes of a picture in a file of its own.
-
-    Raises:
-        PackError: it cannot be read, is not a regular file, or is larger than any picture.
-    """
+    """Reads the bytes of a picture in a file of its own."""
     try:
         return read_regular(Path(path), MOST_PICTURE_BYTES)
     except OSError as error:
@@ -112,69 +95,61 @@ def read_picture(path: str | os.PathLike[str]) -> bytes:
         ) from None
 
 
-def labelled_files(
+def picture_files(
     folder: str,
     paths: Sequence[str],
-    labels: Sequence[object],
-    classes: Sequence[str] | None,
-    *,
+    fields: Sequence[Mapping[str, bytes]],
     where: Callable[[int], str],
-    fields: Sequence[bytes | None] | None = None,
-    left_out_count: int = 0,
+    classes: tuple[str, ...] | None,
+    *,
+    masks: Sequence[str] | None = None,
+    relative: bool = False,
 ) -> OpenedSource:
     """Opens pictures in files as a source.
 
     Args:
         folder: absolute, the root that keys are relative to.
         paths: absolute.
-        labels: all integers, or all names.
-        classes: the names that labels are numbered by; None takes the sorted names that occur.
+        fields: the other members of each sample.
         where: names the i-th sample's origin, for errors.
-        fields: for each sample, the content of its `json`.
-
-    Raises:
-        LabelError: a label is neither, or is not in `classes`.
-        PackError: files are missing.
-        NoSamplesError: there are no files.
+        masks: the paths of each picture's mask, a PNG.
+        relative: as in `SourceSample`.
     """
     if not paths:
         raise NoSamplesError(f"no pictures in {folder}")
-    numbers, names = number_labels(labels, classes, where)
-    sizes = file_sizes(paths, where)
+    sizes = _file_sizes(paths, where)
+    if masks is not None:
+        sizes = [size + of_mask for size, of_mask in zip(sizes, _file_sizes(masks, where), strict=True)]
+    plain = partial(_read_file, relative=relative)
     records = [
-        FileRecord(path, key_below(path, folder), size, number, json)
-        for path, size, number, json in zip(paths, sizes, numbers, fields or [None] * len(paths), strict=True)
+        Record(path, _key_below(path, folder), sizes[i], fields[i], partial(plain, mask=masks[i]) if masks else plain)
+        for i, path in enumerate(paths)
     ]
-    identity = (
-        b"%s\0%d\0%d\0%s\n" % (os.fsencode(record.key), record.size_bytes, record.label, record.json or b"")
-        for record in records
-    )
-    return OpenedSource(records, fingerprint(identity, names), names, left_out_count)
+    return OpenedSource(records, fingerprint(records, classes), classes)
 
 
-def file_sizes(paths: Sequence[str], where: Callable[[int], str]) -> list[int]:
-    """Returns the sizes of files in bytes; `where` names the i-th file's origin.
+def labelled_files(
+    folder: str,
+    paths: Sequence[str],
+    labels: Sequence[object],
+    classes: Sequence[str] | None,
+    where: Callable[[int], str],
+    json: Sequence[bytes | None] | None = None,
+) -> OpenedSource:
+    """Opens pictures in files, each with a label; the rest as in `picture_files`.
 
-    Raises:
-        PackError: files are missing.
+    Args:
+        labels: all integers, or all names.
+        classes: the names that labels are numbered by; None takes the sorted names that occur.
+        json: for each sample, the content of its `json`, if it has one.
     """
-    sizes: list[int] = []
-    missing: list[str] = []
-    for i, path in enumerate(paths):
-        try:
-            sizes.append(Path(path).stat().st_size)
-        except (FileNotFoundError, NotADirectoryError):
-            sizes.append(0)
-            missing.append(f"{path} ({where(i)})")
-        except (OSError, ValueError) as error:  # a folder that may not be read, a name that is too long, a null byte
-            raise PackError(f"{where(i)}: {path} cannot be read: {error}") from None
-    if missing:
-        shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
-        raise PackError(
-            f"{len(missing)} of {counted(len(paths), 'picture')} cannot be found: {shown}: correct or remove these "
-            f"entries"
-        )
-    return sizes
+    numbers, names = number_labels(labels, classes, where)
+    of_label = {number: {"cls": b"%d" % number} for number in set(numbers)}  # one for millions of samples
+    fields = [
+        of_label[number] if content is None else {**of_label[number], "json": content}
+        for number, content in zip(numbers, json or [None] * len(numbers), strict=True)
+    ]
+    return picture_files(folder, paths, fields, where, names)
 
 
 def number_labels(
@@ -197,21 +172,21 @@ def number_labels(
             raise LabelError(
                 f"{where(i)}: the label {describe(label)}: all labels must be integers, or all must be names"
             )
-    texts = [str(label) for label in labels]
-    known = tuple(sorted(set(texts))) if names is None else names
+    known = tuple(sorted({str(label) for label in labels})) if names is None else names
     number_of = {name: number for number, name in enumerate(known)}
-    for i, text in enumerate(texts):
-        if text not in number_of:
+    for i, label in enumerate(labels):
+        if label not in number_of:
             some = ", ".join(known[:10]) + (" ..." if len(known) > 10 else "")
-            raise LabelError(f"{where(i)}: unknown class {describe(text)}: the classes are {some}")
-    return [number_of[text] for text in texts], known
+            raise LabelError(f"{where(i)}: unknown class {describe(label)}: the classes are {some}")
+    return [number_of[str(label)] for label in labels], known
 
 
-def fingerprint(identities: Iterable[bytes], classes: Sequence[str] | None) -> str:
-    """Returns 32 hex digits that stand for samples and their classes."""
+def fingerprint(records: Iterable[Record], classes: Sequence[str] | None) -> str:
+    """Returns 32 hex digits that stand for keys, sizes, fields and classes."""
     digest = hashlib.blake2b(repr(classes).encode(), digest_size=16)
-    for identity in identities:
-        digest.update(identity)
+    for record in records:
+        members = b"\0".join(record.fields.values())
+        digest.update(b"%s\0%d\0%s\n" % (os.fsencode(record.key), record.size_bytes or 0, members))
     return digest.hexdigest()
 
 
@@ -228,7 +203,43 @@ def unique_keys(records: Iterable[Record]) -> list[str]:
     return list(keys)
 
 
-def key_below(path: str, folder: str) -> str:
+def _read_file(record: Record, *, mask: str | None = None, relative: bool) -> SourceSample:
+    image = read_picture(record.name)
+    fields = record.fields if mask is None else {**record.fields, MASK: _read_mask(mask)}
+    return SourceSample(image, None, fields, relative)
+
+
+def _read_mask(path: str) -> bytes:
+    """Reads a mask, which must be a whole PNG."""
+    mask = read_picture(path)
+    try:
+        check_data(decoder_png(np.frombuffer(mask, np.uint8)))
+    except Refused as refused:
+        raise Refused(f"its mask {path}: {refused.cause}") from None
+    return mask
+
+
+def _file_sizes(paths: Sequence[str], where: Callable[[int], str]) -> list[int]:
+    sizes: list[int] = []
+    missing: list[str] = []
+    for i, path in enumerate(paths):
+        try:
+            sizes.append(Path(path).stat().st_size)
+        except (FileNotFoundError, NotADirectoryError):
+            sizes.append(0)
+            missing.append(f"{path} ({where(i)})")
+        except (OSError, ValueError) as error:  # a folder that may not be read, a name that is too long, a null byte
+            raise PackError(f"{where(i)}: {path} cannot be read: {error}") from None
+    if missing:
+        shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
+        raise PackError(
+            f"{len(missing)} of {counted(len(paths), 'picture')} cannot be found: {shown}: correct or remove these "
+            f"entries"
+        )
+    return sizes
+
+
+def _key_below(path: str, folder: str) -> str:
     """Returns the path below the folder, without extension or dots in the file's name: a key ends at the first dot."""
     below = path[len(folder) :] if path.startswith(folder.rstrip("/") + "/") else path
     parents, _, file_name = below.lstrip("/").rpartition("/")

@@ -7,15 +7,38 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import subprocess
+from functools import cache
 
 import numpy as np
 from PIL import Image
 
-from gpuloader.images import jpegtran
+from gpuloader.errors import ConfigError
 from gpuloader.images.jpeg import ends_with_its_image
 
+_PROGRAM = "jpegtran"
+_HOW_TO_INSTALL = "apt install libjpeg-turbo-progs, or conda install libjpeg-turbo"
+_VERSION = re.compile(r"libjpeg-turbo version (\S+)")
+
 _WANTED_MCUS = 5  # of an interval: shorter ones make files larger, longer ones are cut less exactly
+
+
+@cache
+def find_version() -> str:
+    """Finds the version of `jpegtran`, by which results differ.
+
+    Raises:
+        ConfigError: there is none, or it is not that of libjpeg-turbo.
+    """
+    try:
+        done = subprocess.run([_PROGRAM, "-version"], check=False, stdin=subprocess.DEVNULL, capture_output=True)
+    except OSError as error:
+        raise ConfigError(f"seekable: {_PROGRAM} cannot be run ({error.strerror}): {_HOW_TO_INSTALL}") from None
+    said = done.stderr.decode(errors="replace")
+    if not (version := _VERSION.search(said)):
+        raise ConfigError(f"seekable: {_PROGRAM} says {said[:100]!r}, not libjpeg-turbo's: {_HOW_TO_INSTALL}")
+    return version[1]
 
 
 def make_seekable(jpeg: bytes, picture: Image.Image) -> bytes:
@@ -32,7 +55,7 @@ def make_seekable(jpeg: bytes, picture: Image.Image) -> bytes:
     if not ends_with_its_image(jpeg):
         return jpeg
     interval = choose_interval(picture.width, _horizontal_factor(picture))
-    command = [jpegtran.PROGRAM, "-copy", "all", "-optimize", "-restart", f"{interval}B"]
+    command = [_PROGRAM, "-copy", "all", "-optimize", "-restart", f"{interval}B"]
     done = subprocess.run(command, check=False, input=jpeg, capture_output=True)
     if done.returncode or done.stderr:
         return jpeg

@@ -13,7 +13,7 @@ from gpuloader.pack import tables
 from gpuloader.pack.beside import targets_beside, with_targets
 from gpuloader.pack.coco import coco
 from gpuloader.pack.folders import class_folders
-from gpuloader.pack.hugging_face import hugging_face
+from gpuloader.pack.hugging_face import hugging_face, is_saved_dataset
 from gpuloader.pack.items import TORCHVISION, given_dataset, torchvision_dataset
 from gpuloader.pack.records import OpenedSource
 from gpuloader.pack.tars import tars
@@ -40,19 +40,19 @@ def open_source(
         default_classes: the same, but ignored if the labels are numbers already.
         images: the folder of the pictures; only for an annotation file of COCO.
         progress: show a bar on stderr if listing the samples means reading them.
-
-    Raises:
-        ConfigError: the source is ambiguous.
-        PackError: it is missing or cannot be read.
-        LabelError: a sample without a label, or with an unknown class.
-        NoSamplesError: it has no pictures.
-        TarError: a tar is invalid.
     """
+    names = default_classes if classes is None else classes
     try:
-        if images is not None:
-            return coco(_coco_file(source), images, default_classes if classes is None else classes)
-        return _open(source, classes, progress, default_classes)
-    except GPULoaderError:
+        opened = _named(source, names, images)
+        if opened is not None:
+            return opened
+        if classes is not None:
+            raise ConfigError(
+                "classes numbers the names of class folders and tables, but the labels of this source are numbers "
+                "already"
+            )
+        return _numbered(source, progress)
+    except GPULoaderError:  # some are OSErrors, too
         raise
     except OSError as error:
         raise PackError(
@@ -60,32 +60,39 @@ def open_source(
         ) from None
 
 
-def _open(
-    source: PictureSource, classes: Sequence[str] | None, progress: bool, default_classes: Sequence[str] | None
-) -> OpenedSource:
-    names = default_classes if classes is None else classes
-    if not isinstance(source, (str, os.PathLike)):
-        if isinstance(source, (list, tuple)) and source and all(_is_path_pair(item) for item in source):
-            return tables.pairs(source, names)
-        return _numbered_already(given_dataset(source), classes)
-    text = os.fspath(source)
-    if text.startswith(TORCHVISION):
-        return _numbered_already(torchvision_dataset(text), classes)
-    path = user_path(text)
+def _named(source: PictureSource, names: Sequence[str] | None, images: Path | None) -> OpenedSource | None:
+    """Opens a source whose labels may be names; None if it is of another kind."""
+    path = user_path(source) if isinstance(source, (str, os.PathLike)) else None
+    if path is not None and path.suffix.lower() == _COCO and (images is not None or path.is_file()):
+        return coco(path, images, names)
+    if images is not None:
+        raise ConfigError("images names the folder of the pictures of a COCO FILE.json: leave it out for other sources")
+    if path is None:
+        is_table = isinstance(source, (list, tuple)) and source and all(map(_is_path_pair, source))
+        return tables.pairs(source, names) if is_table else None  # type: ignore[arg-type]
     if path.is_file() and path.suffix.lower() in tables.SUFFIXES:
         return tables.table(path, names)
-    if path.is_file() and path.suffix.lower() == _COCO:
-        return coco(path, None, names)
-    if path.is_file() and is_voc(path):
+    if (path.is_file() or path.is_dir()) and is_voc(path):
         return voc(path, names)
-    if path.is_dir():
-        if (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists():
-            return _numbered_already(hugging_face(path), classes)
-        if not any(path.glob("*.tar")):
-            return _folder(path, names)
-    elif not (_exists(path) or glob.has_magic(text) or "{" in text or "://" in text):
+    if not path.is_dir() or is_saved_dataset(path) or any(path.glob("*.tar")):
+        return None
+    targets = targets_beside(path)
+    return class_folders(path, names) if targets is None else with_targets(path, targets, names)
+
+
+def _numbered(source: PictureSource, progress: bool) -> OpenedSource:
+    """Opens a source whose labels are numbers already."""
+    if not isinstance(source, (str, os.PathLike)):
+        return given_dataset(source)
+    text = os.fspath(source)
+    if text.startswith(TORCHVISION):
+        return torchvision_dataset(text)
+    path = user_path(text)
+    if path.is_dir() and is_saved_dataset(path):
+        return hugging_face(path)
+    if not (_exists(path) or glob.has_magic(text) or "{" in text or "://" in text):
         raise PackError(f"no such source: {text} (relative to {Path.cwd()})")
-    elif path.is_file() and path.suffix.lower() != ".tar":
+    if path.is_file() and path.suffix.lower() != ".tar":
         raise PackError(
             f"{text} is not a source of pictures: allowed are folders, FILE.csv, FILE.jsonl, FILE.json of COCO, "
             "ImageSets/Main/LIST.txt of Pascal VOC and FILE.tar"
@@ -94,20 +101,7 @@ def _open(
     paths = [shard for shard in shards if isinstance(shard, Path)]
     if len(paths) < len(shards):
         raise PackError(f"{text} names folders of pictures: pack one folder at a time, by its path")
-    return _numbered_already(tars(paths, progress), classes)
-
-
-def _folder(path: Path, names: Sequence[str] | None) -> OpenedSource:
-    if is_voc(path):
-        return voc(path, names)
-    targets = targets_beside(path)
-    return class_folders(path, names) if targets is None else with_targets(path, targets, names)
-
-
-def _coco_file(source: PictureSource) -> Path:
-    if isinstance(source, (str, os.PathLike)) and (path := user_path(source)).suffix.lower() == _COCO:
-        return path
-    raise ConfigError("images names the folder of the pictures of a COCO FILE.json: leave it out for other sources")
+    return tars(paths, progress)
 
 
 def _exists(path: Path) -> bool:
@@ -121,11 +115,3 @@ def _exists(path: Path) -> bool:
 
 def _is_path_pair(item: object) -> bool:
     return isinstance(item, (tuple, list)) and len(item) == 2 and isinstance(item[0], (str, os.PathLike))
-
-
-def _numbered_already(source: OpenedSource, classes: Sequence[str] | None) -> OpenedSource:
-    if classes is not None:
-        raise ConfigError(
-            "classes numbers the names of class folders and tables, but the labels of this source are numbers already"
-        )
-    return source

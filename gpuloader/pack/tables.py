@@ -18,13 +18,7 @@ _INTEGER = re.compile("[+-]?[0-9]{1,18}")
 
 
 def table(file: Path, classes: Sequence[str] | None) -> OpenedSource:
-    """Opens a table, one picture a row; columns other than path and label become the fields of its `json`.
-
-    Raises:
-        PackError: it cannot be read, or a row lacks a path or label; the error names the line.
-        LabelError: labels are neither all integers nor all names, or are not in `classes`.
-        NoSamplesError: it has no rows.
-    """
+    """Opens a table, one picture a row; columns other than path and label become the fields of its `json`."""
     folder = str(file.absolute().parent)
     lines: list[int] = []
     paths: list[str] = []
@@ -48,14 +42,14 @@ def table(file: Path, classes: Sequence[str] | None) -> OpenedSource:
         raise NoSamplesError(f"{file} has no rows")
     if file.suffix.lower() == ".csv":
         labels = _numbers_if_all_are(labels, classes)
-    return labelled_files(folder, paths, labels, classes, where=lambda i: f"{file}, line {lines[i]}", fields=fields)
+    return labelled_files(folder, paths, labels, classes, lambda i: f"{file}, line {lines[i]}", fields)
 
 
 def pairs(items: Sequence[tuple[str | os.PathLike[str], object]], classes: Sequence[str] | None) -> OpenedSource:
     """Opens paths and labels from a list of pairs."""
     paths = [os.path.abspath(path) for path, _ in items]  # noqa: PTH100
     folder = os.path.commonpath([os.path.dirname(path) for path in paths])  # noqa: PTH120
-    return labelled_files(folder, paths, [label for _, label in items], classes, where=lambda i: f"item {i}")
+    return labelled_files(folder, paths, [label for _, label in items], classes, lambda i: f"item {i}")
 
 
 def _csv_rows(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:

@@ -30,11 +30,6 @@ def voc(path: Path, classes: Sequence[str] | None) -> OpenedSource:
 
     Of ImageSets/Segmentation/LIST.txt, it opens the pictures with masks. Pictures come in the list's order, or sorted.
     Classes are numbered by `classes`, or from 0 by sorted name.
-
-    Raises:
-        PackError: an XML file cannot be read, or a name of the list has no picture, XML file or mask.
-        LabelError: a class that is not in `classes`.
-        NoSamplesError: the list is empty.
     """
     path = path.absolute()
     listed = path.is_file()

@@ -12,9 +12,12 @@ from pathlib import Path
 from gpuloader.errors import PackError, StateError
 from gpuloader.helpers.atomic_files import atomic_file, write_sample
 from gpuloader.images.limits import Refused
+from gpuloader.pack.annotated import in_pixels
 from gpuloader.pack.pictures import Rendering, render
 from gpuloader.pack.records import Record, SourceSample
 from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
+
+LEFT_OUT = "left_out"
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,11 @@ class ShardTask:
 
     Attributes:
         path: the shard.
-        left_out: the file that lists the pictures left out, if there are any.
         keys, records: of its samples, in the shard's order.
         rendering: what to do with each picture.
     """
 
     path: Path
-    left_out: Path
     keys: Sequence[str]
     records: Sequence[Record]
     rendering: Rendering
@@ -64,12 +65,12 @@ def write_shard(task: ShardTask) -> int:
             for key, record in zip(task.keys, task.records, strict=True):
                 try:
                     with _naming(record.name):
-                        members = _members(record.read(), task.rendering, record.name)
+                        members = _members(record.reader(record), task.rendering, record.name)
                 except Refused as refused:
                     left_out.append(LeftOutPicture(record.name, key, refused.cause))
                 else:
                     write_sample(tar, key, members)
-        write_left_out(task.left_out, left_out)
+        _write_left_out(_left_out_file(task.path), left_out)
     return len(task.records)
 
 
@@ -88,10 +89,11 @@ def _members(sample: SourceSample, rendering: Rendering, name: str) -> dict[str,
     extension, image = render(sample.image, sample.extension, rendering)
     if extension == ARRAY_EXTENSION and (others := sorted(set(IMAGE_EXTENSIONS) & set(sample.fields))):
         raise PackError(f"{name} has .{others[0]} beside its image; a decoded sample must not have that")
-    return {**sample.fields, extension: image}
+    fields = {**sample.fields, "json": in_pixels(sample.fields["json"], image)} if sample.relative else sample.fields
+    return {**fields, extension: image}
 
 
-def write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:
+def _write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:
     """Writes one JSON object a line; no file if there are no pictures."""
     if not pictures:
         path.unlink(missing_ok=True)
@@ -101,12 +103,13 @@ def write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:
         file.writelines(json.dumps(asdict(picture)).encode() + b"\n" for picture in pictures)
 
 
-def read_left_out(path: Path) -> list[LeftOutPicture]:
-    """Reads what `write_left_out` wrote; nothing if there is no file.
+def read_left_out(shard: Path) -> list[LeftOutPicture]:
+    """Reads which pictures were left out of a shard.
 
     Raises:
-        StateError: the file has other content.
+        StateError: the file that lists them has other content.
     """
+    path = _left_out_file(shard)
     if not path.exists():
         return []
     try:
@@ -116,3 +119,7 @@ def read_left_out(path: Path) -> list[LeftOutPicture]:
         return [LeftOutPicture(**entry) for entry in entries]
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise StateError(f"{path} was not written by a pack ({error}): give another folder") from None
+
+
+def _left_out_file(shard: Path) -> Path:
+    return shard.parent / LEFT_OUT / f"{shard.stem}.jsonl"

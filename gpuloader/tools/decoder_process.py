@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.helpers.child_processes import Child
-from gpuloader.images.arrays import array_gate
+from gpuloader.images.arrays import admit_array
 from gpuloader.images.limits import Refused
 from gpuloader.internals.dali import is_cuda_failure
 
@@ -110,7 +110,7 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
         good: list[tuple[int, NDArray[np.uint8], tuple[int, int]]] = []
         for row, image in enumerate(images):
             with suppress(Refused):
-                array_gate(image)
+                admit_array(image)
                 continue
             try:
                 good.append((row, *admit(image)))

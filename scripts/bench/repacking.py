@@ -13,8 +13,8 @@ from processes import tree_cpu_seconds
 from systems.tars import Images, made_of, members
 
 from gpuloader.errors import DataError
-from gpuloader.images.jpegtran import find_version
 from gpuloader.pack import pack
+from gpuloader.pack.seekable import find_version
 
 
 def repack(shards: Sequence[Path], work: Path) -> tuple[list[Path], dict[str, Any]]:

@@ -18,7 +18,7 @@ import torch
 from making import SIZES, encoded, picture, write_samples, write_shard
 from PIL import Image
 
-from gpuloader.images import jpegtran
+from gpuloader.pack.seekable import find_version
 from gpuloader.tools.verify import CHECKS
 
 BENCH = Path(__file__).resolve().parents[2] / "scripts/bench"
@@ -152,7 +152,7 @@ def test_seekable_shards_are_read_beside_plain_ones(
         assert Image.open(io.BytesIO(jpeg)).tobytes() == Image.open(io.BytesIO(plain[key])).tobytes()
 
     facts = result["seekable"]
-    assert (facts["images"], facts["rewritten"], facts["jpegtran"]) == (IMAGES, IMAGES, jpegtran.find_version())
+    assert (facts["images"], facts["rewritten"], facts["jpegtran"]) == (IMAGES, IMAGES, find_version())
     assert facts["bytes"] == {"plain": sum(map(len, plain.values())), "seekable": sum(map(len, repacked.values()))}
     assert min(facts["packing_cpu_seconds_per_1000"].values()) > 0
     text = module("report").table(result)

@@ -9,7 +9,7 @@ import pytest
 from making import jpeg, saved, write_shard
 from verdicts import verdict
 
-from gpuloader.images.arrays import array_gate, array_size, pixels
+from gpuloader.images.arrays import admit_array, array_size
 from gpuloader.shards import open_index
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
@@ -19,8 +19,9 @@ IMAGE = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
 def test_what_numpy_saves_is_an_image(size: tuple[int, int]) -> None:
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     member = np.frombuffer(saved(image), np.uint8)
-    assert array_gate(member) == size
-    np.testing.assert_array_equal(pixels(member, size), image)
+    found, found_size = admit_array(member)
+    assert found_size == size
+    np.testing.assert_array_equal(found, image)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +45,13 @@ def test_what_numpy_saves_is_an_image(size: tuple[int, int]) -> None:
 )
 def test_what_is_no_such_image_is_refused(member: bytes) -> None:
     assert array_size(member[:1536], len(member)) == (0, 0)
-    cause = verdict(array_gate, np.frombuffer(member, np.uint8))
+    cause = verdict(admit_array, np.frombuffer(member, np.uint8))
     assert cause == "not an array of uint8 (height, width, 3) as numpy.save writes it"
 
 
 def test_an_image_whose_resized_side_would_not_fit_into_32_bits_is_refused() -> None:
     member = np.frombuffer(saved(np.zeros((1, 2**18, 3), np.uint8)), np.uint8)
-    assert verdict(array_gate, member) == "its header says 262144x1 pixels, a side of more than 262,143"
+    assert verdict(admit_array, member) == "its header says 262144x1 pixels, a side of more than 262,143"
 
 
 def test_an_array_is_the_image_of_a_sample_that_has_no_other(tmp_path: Path) -> None:

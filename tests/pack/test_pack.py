@@ -256,7 +256,7 @@ def test_a_full_disk_is_an_error_that_names_the_shard_and_leaves_no_half_one(man
     [
         ({"samples_per_shard": 5}, "samples_per_shard was 4, is 5, shards was"),
         ({"max_size": None}, "max_size was 20, is None"),
-        ({"prefix": "a"}, "prefix was train, is a"),  # it has val too
+        ({"prefix": "a"}, "prefix was 'train', is 'a'"),  # it has val too
     ],
 )
 def test_other_arguments_do_not_continue_a_pack(
@@ -274,7 +274,7 @@ def test_another_source_does_not_continue_a_pack(tmp_path: Path) -> None:
     source = write_class_folders(tmp_path / "photos")
     pack(source, tmp_path / "packed", part=(0, 2), workers=1, **OPTIONS)
     (source / "cat" / "000.jpg").write_bytes(jpeg(9, 9))  # of another size
-    with pytest.raises(StateError, match=r"another pack began its shards \(source was \w{32}, is \w{32}"):
+    with pytest.raises(StateError, match=r"another pack began its shards \(source was '\w{32}', is '\w{32}'"):
         pack(source, tmp_path / "packed", part=(1, 2), workers=1, **OPTIONS)
 
 
@@ -297,7 +297,7 @@ def test_tars_of_others_are_not_mixed_in(photos: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "prefix", "error", "told"),
     [
-        ("pack-train.json", "train", StateError, r"pack-train\.json: another pack began its shards \(it is not JSON\)"),
+        ("pack-train.json", "train", StateError, r"pack-train\.json was not written by a pack: give another folder"),
         ("pack-train.json", "val", StateError, r"pack-train\.json was not written by a pack: give another folder"),
         ("classes.json", "train", DataError, r"classes\.json cannot be read"),
     ],
@@ -323,7 +323,7 @@ def test_a_manifest_or_a_list_that_no_pack_wrote_is_an_error(photos: Path, tmp_p
     ) as caught:
         pack(photos, tmp_path, workers=1)
     (tmp_path / "pack-train.json").write_text(text)
-    with pytest.raises(StateError, match=r"pack-train\.json: another pack began its shards \(") as at_manifest:
+    with pytest.raises(StateError, match=r"pack-train\.json(: another| was not)") as at_manifest:
         pack(photos, tmp_path, workers=1)
     assert max(len(str(error.value)) for error in (caught, at_manifest)) < 4000
 

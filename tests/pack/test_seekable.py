@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,27 @@ from PIL import Image
 
 from gpuloader import GPULoader
 from gpuloader.errors import ConfigError, StateError
-from gpuloader.images import jpegtran
-from gpuloader.images.jpegtran import find_version
 from gpuloader.pack import pack
-from gpuloader.pack.seekable import choose_interval, make_seekable
+from gpuloader.pack.seekable import choose_interval, find_version, make_seekable
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
 from gpuloader.tools.info import describe_shards
 
 needs_jpegtran = pytest.mark.needs_program("jpegtran")
+
+
+def write_jpegtran(folder: Path, commands: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program that is called jpegtran."""
+    (folder / "jpegtran").write_text(f"#!/bin/sh\n{commands}\n")
+    (folder / "jpegtran").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+@pytest.fixture
+def asked_again() -> Iterator[None]:
+    """The version is asked for, whatever was found before, and again after the test."""
+    find_version.cache_clear()
+    yield
+    find_version.cache_clear()
 
 
 def made_seekable(jpeg: bytes) -> bytes:
@@ -82,10 +97,7 @@ def test_what_could_lose_anything_stays_as_it_is(monkeypatch: pytest.MonkeyPatch
     other = tmp_path / "other.jpg"
     other.write_bytes(encoded(picture(120, 200, seed=1), "JPEG"))
     for command in (f"cat {other}", f"cat {other}; echo odd >&2", "exit 2"):
-        program = tmp_path / "program"
-        program.write_text(f"#!/bin/sh\ncat > /dev/null; {command}\n")
-        program.chmod(0o755)
-        monkeypatch.setattr(jpegtran, "PROGRAM", str(program))
+        write_jpegtran(tmp_path, f"cat > /dev/null; {command}", monkeypatch)
         assert made_seekable(jpeg) == jpeg
 
 
@@ -132,16 +144,20 @@ def test_one_that_could_lose_anything_stays_and_info_counts_the_others(tmp_path:
 
 
 @needs_jpegtran
+@pytest.mark.usefixtures("asked_again")
 def test_another_version_does_not_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures = [(picture(40, 60, seed=number), number % 2) for number in range(4)]
-    pack(pictures, tmp_path, seekable=True)
-    monkeypatch.setattr("gpuloader.pack.packing.find_version", lambda: "0.0.1")
-    with pytest.raises(StateError, match=rf"seekable was {find_version()}, is 0\.0\.1"):
-        pack(pictures, tmp_path, seekable=True)
+    pack(pictures, tmp_path / "packed", seekable=True)
+    version = find_version()
+    find_version.cache_clear()
+    write_jpegtran(tmp_path, "echo libjpeg-turbo version 0.0.1 >&2", monkeypatch)
+    with pytest.raises(StateError, match=rf"seekable was '{version}', is '0\.0\.1'"):
+        pack(pictures, tmp_path / "packed", seekable=True)
 
 
+@pytest.mark.usefixtures("asked_again")
 def test_a_downsized_picture_has_intervals_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuloader.pack.packing.find_version", lambda: "not asked for anything else")
+    write_jpegtran(tmp_path, "echo libjpeg-turbo version 2 >&2", monkeypatch)  # it is asked for nothing else
     source = tmp_path / "photos" / "a"
     source.mkdir(parents=True)
     for number, mode in enumerate(("RGB", "L")):
@@ -151,16 +167,11 @@ def test_a_downsized_picture_has_intervals_at_once(tmp_path: Path, monkeypatch: 
     assert data.count(b"\xff\xdd\x00\x04") == 2
 
 
-@pytest.mark.parametrize(
-    ("program", "said"),
-    [("/no/such/program", "No such file or directory"), ("/bin/true", "says '', not libjpeg-turbo's")],
-)
-def test_without_the_program_it_says_how_to_install_it(
-    program: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jpegtran, "PROGRAM", program)
-    find_version.cache_clear()
-    with pytest.raises(ConfigError, match=said) as caught:
-        pack([(picture(8, 8), 0)], tmp_path, seekable=True)
-    find_version.cache_clear()
-    assert "apt install libjpeg-turbo-progs" in str(caught.value)
+@pytest.mark.usefixtures("asked_again")
+def test_without_the_program_it_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_jpegtran(tmp_path, "", monkeypatch)
+    for path, said in ((tmp_path, "says '', not libjpeg-turbo's"), ("/no/such/folder", "No such file or directory")):
+        monkeypatch.setenv("PATH", str(path))
+        with pytest.raises(ConfigError, match=said) as caught:
+            pack([(picture(8, 8), 0)], tmp_path / "packed", seekable=True)
+        assert "apt install libjpeg-turbo-progs" in str(caught.value)

@@ -20,7 +20,7 @@ from PIL import Image
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.pack import PackResult, pack
-from gpuloader.pack.records import FileRecord, unique_keys
+from gpuloader.pack.records import Record, SourceSample, unique_keys
 
 
 def packed(source: object, tmp_path: Path, **options: object) -> tuple[PackResult, list[dict[str, bytes]]]:
@@ -144,7 +144,7 @@ def test_given_classes_number_the_folders(tmp_path: Path) -> None:
         (["cat", "dog"], LabelError, "emu/002.jpg: unknown class 'emu': the classes are cat, dog"),
         (["cat", "cat"], ConfigError, "a name occurs twice"),
         ([1, 2], ConfigError, "allowed is a list of names, or a JSON file with one"),
-        ("classes.txt", ConfigError, "classes='classes.txt' is not JSON"),
+        ("classes.txt", ConfigError, "classes='classes.txt' cannot be read"),
     ],
 )
 def test_given_classes_that_do_not_fit(
@@ -214,7 +214,7 @@ def test_pictures_outside_the_tables_folder_have_their_whole_path_as_key(tmp_pat
 
 
 def test_repeated_keys_get_the_next_free_number() -> None:
-    records = [FileRecord("", key, 0, 0) for key in ("a", "a", "a-2", "b") * 2]
+    records = [Record("", key, 0, {}, lambda _: SourceSample(b"", None, {})) for key in ("a", "a", "a-2", "b") * 2]
     assert unique_keys(records) == ["a", "a-1", "a-2", "b", "a-3", "a-4", "a-2-1", "b-1"]
 
 
