@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch.utils.data import default_collate
@@ -53,7 +53,7 @@ class CollatorRegistry:
         self._known: dict[str, tuple[CollatorFactory, str]] = {}  # and the modality
         self.register("text", "text")(_text)
         self.register("vision", "vision")(VisionDataCollator)
-        self.register("default", "any")(lambda: default_collate)  # type: ignore[arg-type]  # it takes any sequence
+        self.register("default", "any")(cast(CollatorFactory, lambda: default_collate))  # it takes any sequence
 
     @classmethod
     @cache
