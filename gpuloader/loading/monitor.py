@@ -32,8 +32,8 @@ _LIMITS: dict[Bottleneck, tuple[str, str]] = {  # what limits, and what to chang
     ),
     "decode": (
         "Decoding is",
-        f"give it {_STRONGER}, or store {_SMALLER}, decoded ones (`gpuloader pack --decoded`), or seekable ones, of which "
-        f"only the part around a crop is decoded (`gpuloader pack --seekable`)",
+        f"give it {_STRONGER}, or store {_SMALLER}, decoded ones (`gpuloader pack --decoded`), or seekable ones, of "
+        f"which only the part around a crop is decoded (`gpuloader pack --seekable`)",
     ),
     "resize": ("Resizing and normalising are", f"give them {_STRONGER}, or store {_SMALLER}"),
     "pixels": ("The recipe's operations on pixels are", f"give them {_STRONGER}, or use fewer of them"),
