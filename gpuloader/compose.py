@@ -239,8 +239,8 @@ class _Graph:
             if device_id not in self._decoding:
                 decoder = Decoder(prefetch=1).on(device_id, World.of_process().decoding_threads(device_id))
                 self._decoding = {device_id: Decoding(self._recipe, decoder, device_id, between_calls=False)}
-            batches: list[_Batch] = [batch]
-            self._decoding[device_id].start(lambda: batches.pop() if batches else EndOfItems(), _refuse_rows)
+            batches = iter([batch])
+            self._decoding[device_id].start(lambda: next(batches, EndOfItems()), lambda _, causes: _refuse(causes))
             decoded = self._decoding[device_id].next()
         assert decoded is not None
         return decoded[1]
@@ -262,10 +262,6 @@ def _refuse(causes: Mapping[int, str]) -> None:
         raise DataError("; ".join(f"image {number} cannot be decoded: {cause}" for number, cause in causes.items()))
 
 
-def _refuse_rows(_: _Batch, causes: Mapping[int, str]) -> None:
-    _refuse(causes)
-
-
 def draw_images(
     recipe: Recipe, images: Sequence[Any], draws: Draws, boxes: Sequence[NDArray[np.float64]] = ()
 ) -> tuple[list[NDArray[np.uint8]], Drawn, dict[int, str]]:
@@ -275,10 +271,13 @@ def draw_images(
     Raises:
         ConfigError: one is neither a file nor uint8 of (height, width, 3).
     """
-    files, sizes, refused = read_images(recipe, images)
     turned = None
-    if recipe.orientation == "apply" and images and isinstance(images[0], (bytes, bytearray)):
-        turned = image_orientations(images)
+    if images and isinstance(images[0], (bytes, bytearray)):
+        files, sizes, refused = admit_each(images, recipe.max_pixels)
+        turned = image_orientations(images) if recipe.orientation == "apply" else None
+    else:
+        files, refused = _as_arrays(images, upright=recipe.orientation == "apply")
+        sizes = np.array([array.shape[:2] for array in files], np.int64)
     drawn = recipe.draw(draws, sizes.reshape(-1, 2), turned, boxes)
     return files, drawn, {**drawn.too_large(), **refused}
 
@@ -288,21 +287,12 @@ def cut_copies(images: Sequence[NDArray[np.uint8]], drawn: Drawn) -> tuple[Seque
     return cut_to_region([file.copy() for file in images], drawn) if images[0].ndim == 1 else (images, drawn)
 
 
-def read_images(
-    preset: Recipe, images: Sequence[Any]
-) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64], dict[int, str]]:
-    """Returns files, or arrays and PIL images, as the graph takes them, their (n, 2) heights and widths, and by row
-    why one cannot be decoded or converted.
-
-    Raises:
-        ConfigError: one is neither a file nor uint8 of (height, width, 3).
-    """
-    if images and isinstance(images[0], (bytes, bytearray)):
-        return admit_each(images, preset.max_pixels)
+def _as_arrays(images: Sequence[Any], upright: bool) -> tuple[list[NDArray[np.uint8]], dict[int, str]]:
+    """Returns arrays, of arrays and PIL images, and by row why one cannot be converted."""
     arrays, refused = [np.zeros((1, 1, 3), np.uint8)] * len(images), {}
     for number, image in enumerate(images):
         try:
-            array = _as_array(image, upright=preset.orientation == "apply")
+            array = _as_array(image, upright)
         except Refused as error:
             refused[number] = error.cause
             continue
@@ -314,7 +304,7 @@ def read_images(
                 "(height, width, 3)"
             )
         arrays[number] = array
-    return arrays, np.array([array.shape[:2] for array in arrays], np.int64), refused
+    return arrays, refused
 
 
 def _as_array(image: Any, upright: bool) -> NDArray[Any]:  # noqa: ANN401

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path, PurePosixPath
 
@@ -18,32 +17,15 @@ _ROOT = "/sys/fs/cgroup"
 _NO_LIMIT_BYTES = 1 << 60  # version 1 has the largest number of whole pages for "none"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What the control groups of a process allow.
-
-    Attributes:
-        cores: CPU time as a number of cores, such as 1.5; None without a limit.
-        memory_bytes: None without a limit.
-    """
-
-    cores: float | None = None
-    memory_bytes: int | None = None
-
-
 def available_cores() -> int:
     """Counts the cores that this process may keep busy, at least one."""
-    return usable_cores(len(os.sched_getaffinity(0)), cgroup_limits().cores)
+    return usable_cores(len(os.sched_getaffinity(0)), cgroup_limits()[0])
 
 
 def available_memory_bytes() -> int:
     """Returns the memory that this process may use: all of the machine's, or what its control groups allow."""
-    return min(machine_memory_bytes(), cgroup_limits().memory_bytes or machine_memory_bytes())
-
-
-def machine_memory_bytes() -> int:
-    """Returns all of the machine's memory, even if this process may use less."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(machine_bytes, cgroup_limits()[1] or machine_bytes)
 
 
 def usable_cores(affinity: int, quota: float | None) -> int:
@@ -51,12 +33,12 @@ def usable_cores(affinity: int, quota: float | None) -> int:
     return affinity if quota is None else max(1, min(affinity, ceil(quota)))
 
 
-def cgroup_limits() -> Limits:
-    """Returns the limits of this process; none if there are no control groups."""
+def cgroup_limits() -> tuple[float | None, int | None]:
+    """Returns how many cores, such as 1.5, and bytes of memory the control groups allow; None for no limit."""
     return limits_of(_content("/proc/self/cgroup") or "", _content)
 
 
-def limits_of(memberships: str, content: Callable[[str], str | None]) -> Limits:
+def limits_of(memberships: str, content: Callable[[str], str | None]) -> tuple[float | None, int | None]:
     """Returns the smallest limits of a process's groups and the groups above them.
 
     Args:
@@ -80,7 +62,7 @@ def limits_of(memberships: str, content: Callable[[str], str | None]) -> Limits:
                 cores += _quota(f"{read('cpu', 'cpu.cfs_quota_us')} {read('cpu', 'cpu.cfs_period_us')}")
             if "memory" in controllers.split(","):
                 memory += _bytes(read("memory", "memory.limit_in_bytes"))
-    return Limits(min(cores, default=None), min(memory, default=None))
+    return min(cores, default=None), min(memory, default=None)
 
 
 def _quota(text: str) -> list[float]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from threading import Timer
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 Item = TypeVar("Item")
-Result = TypeVar("Result")
 
-PATIENCE_SECONDS = 1.0
 _SILENT_SECONDS, _SAID_AGAIN_SECONDS = 2, 30
 _log = logging.getLogger("gpuloader")
 
@@ -91,15 +88,3 @@ def progress_bar(shown: bool) -> Progress:
 def say(bar: Progress, line: str) -> None:
     """Prints a line; if the bar is shown, above it."""
     bar.console.print(printable(line), soft_wrap=True, highlight=False, markup=False)
-
-
-def follow(futures: Collection[Future[Result]], title: str, shown: bool) -> Iterator[Future[Result]]:
-    """Yields the futures as they complete; with a progress bar if they take longer than a second."""
-    if not shown or not wait(futures, PATIENCE_SECONDS, FIRST_EXCEPTION).not_done:
-        yield from as_completed(futures)
-        return
-    with progress_bar(True) as bar:
-        task = bar.add_task(title, total=len(futures))
-        for future in as_completed(futures):
-            bar.advance(task)
-            yield future

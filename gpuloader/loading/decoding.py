@@ -36,17 +36,12 @@ BatchT = TypeVar("BatchT", bound=FeedBatch)
 Size: TypeAlias = tuple[int, int]
 
 
-def no_size() -> Size:
-    """Returns the height and width of images of which no size is known."""
-    return 0, 0
-
-
 def build_pipeline(
     recipe: Recipe,
     feed: Feed[Any],
     decoder: Decoder,
     device_id: int | None,
-    largest_image: Callable[[], Size] = no_size,
+    largest_image: Callable[[], Size],
     last_step: LastStep = "all",
 ) -> Pipeline:
     """Builds a recipe's pipeline for the batches of `feed`, which has begun."""
@@ -95,7 +90,7 @@ class Decoding(Generic[BatchT]):
         decoder: Decoder,
         device_id: int | None,
         rows: int = 1,
-        largest_image: Callable[[], Size] = no_size,
+        largest_image: Callable[[], Size] = lambda: (0, 0),
         between_calls: bool = True,
     ) -> None:
         self._find_undecodable = partial(find_bad_rows, recipe, decoder, device_id)

@@ -10,7 +10,6 @@ import torch
 from gpuloader.loading.iteration import EpochSampler, Progress
 from gpuloader.loading.run import Run
 from gpuloader.loading.world import World
-from gpuloader.plan import Cursor
 from gpuloader.recipe import Recipe
 from gpuloader.shards import find_class_names
 from gpuloader.shards.class_names import as_list
@@ -42,7 +41,7 @@ class LoaderFacts:
 
     _fresh: Run
     _run: Run
-    _progress: Progress[Cursor]
+    _progress: Progress
 
     def __len__(self) -> int:
         """Counts the steps of an epoch, the same on every rank. A resumed epoch has only the steps that are left."""

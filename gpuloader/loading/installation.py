@@ -27,12 +27,6 @@ def check_dali(find: Callable[[Iterable[str]], Iterable[str]] = installed_versio
             f"{' and '.join(builds)} are both installed, but they overwrite each other's files",
             f"pip uninstall {' '.join(builds)}, then {either}",
         )
-    if not builds and not _can_be_found("nvidia.dali"):  # builds of other names are fine
+    can_be_found = find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None
+    if not builds and not can_be_found:  # builds of other names are fine
         raise InstallationError("DALI is not installed", either)
-
-
-def _can_be_found(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent package is missing
-        return False

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from gpuloader.errors import LoaderError
 from gpuloader.helpers.fed_threads import not_an_end
-from gpuloader.plan import Plan, check_epoch
+from gpuloader.plan import Cursor, Plan, check_epoch
 
 Item_co = TypeVar("Item_co", covariant=True)
 
@@ -62,21 +62,8 @@ class Epochs(Protocol[Item_co]):
     def close(self) -> None: ...
 
 
-class AnyCursor(Protocol):
-    """Where a loader is in its run: `Cursor` of a GPULoader, `Turn` of a MixedLoader."""
-
-    @property
-    def epoch(self) -> int: ...
-
-
-CursorT = TypeVar("CursorT", bound=AnyCursor)
-
-
-class Progress(Generic[CursorT]):
+class Progress:
     """Where a GPULoader or MixedLoader is in its run, and which iteration over it is running.
-
-    Args:
-        begin_of: returns the cursor of an epoch's beginning.
 
     Attributes:
         cursor: of the next batch.
@@ -85,9 +72,8 @@ class Progress(Generic[CursorT]):
         inside: the thread that is in the loader.
     """
 
-    def __init__(self, begin_of: Callable[[int], CursorT]) -> None:
-        self._begin_of = begin_of
-        self.cursor = self.start = begin_of(0)
+    def __init__(self) -> None:
+        self.cursor = self.start = Cursor()
         self.running: object | None = None
         self.inside: dict[str, int] = {}
 
@@ -95,16 +81,16 @@ class Progress(Generic[CursorT]):
         """Makes the next iteration run this epoch; a restored epoch resumes where its state was taken."""
         epoch = check_epoch(epoch)
         if epoch != self.start.epoch:
-            self.start = self._begin_of(epoch)
+            self.start = Cursor(epoch)
         if self.running is None:
             self.cursor = self.start
 
-    def restore(self, cursor: CursorT) -> None:
+    def restore(self, cursor: Cursor) -> None:
         """Makes the next iteration begin there, and ends the running one."""
         self.running = None
         self.cursor = self.start = cursor
 
-    def begin(self, iteration: Iteration[CursorT, Any]) -> None:
+    def begin(self, iteration: Iteration[Any]) -> None:
         """Makes an iteration the running one when its first item is asked for. After an interrupt, it may be repeated.
 
         Raises:
@@ -115,7 +101,7 @@ class Progress(Generic[CursorT]):
             # the start that it found, before the second moves it on to the next epoch, and `begun` comes last.
             iteration.start = iteration.start or self.start
             check_epoch(iteration.start.epoch)
-            self.cursor, self.start = iteration.start, self._begin_of(iteration.start.epoch + 1)
+            self.cursor, self.start = iteration.start, Cursor(iteration.start.epoch + 1)
             self.running = iteration.token
             iteration.begun = True
         if iteration.token is not self.running:
@@ -135,7 +121,7 @@ class Progress(Generic[CursorT]):
             raise LoaderError("two threads are in this loader at once: give each thread its own loader, or use a lock")
 
 
-class Iteration(Generic[CursorT, Item_co]):
+class Iteration(Generic[Item_co]):
     """One iteration over a loader. It is not a generator, because a generator would end after any error.
 
     Args:
@@ -148,11 +134,11 @@ class Iteration(Generic[CursorT, Item_co]):
         begun: whether its first item was asked for.
     """
 
-    def __init__(self, progress: Progress[CursorT], step: Callable[[Any], Item_co | None]) -> None:
+    def __init__(self, progress: Progress, step: Callable[[Any], Item_co | None]) -> None:
         self._progress = progress
         self._step: Callable[[Any], Item_co | None] | None = step
         self.token = object()
-        self.start: CursorT | None = None
+        self.start: Cursor | None = None
         self.begun = False
 
     def __iter__(self) -> Self:

@@ -160,7 +160,7 @@ class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
         self._unusable: str | None = None
         self._fresh = resolve(self._arguments)
         self._run = self._fresh
-        self._progress = Progress(Cursor)
+        self._progress = Progress()
         self._quarantine = Quarantine(self._fresh)
         self._batches = RunBatches(self._fresh, self._quarantine)
         warn_of_memory(self._fresh)
@@ -326,7 +326,7 @@ for _init in (GPULoader.__init__, unwrap(GPULoader.__init__)):
     _init.__annotations__ |= {"output": "types.AnyOutput", "fields": "types.AnyFields"}
 
 
-class _LoaderEpoch(Iteration[Cursor, Any]):
+class _LoaderEpoch(Iteration[Any]):
     delivered_at: float | None = None  # the time of its last batch
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import count, cycle, islice
 from typing import Any, Generic, Literal, TypeAlias, get_args
 
@@ -18,7 +17,7 @@ from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place, is_same
 from gpuloader.loading.torch_epochs import TorchEpochs
 from gpuloader.loading.world import World
-from gpuloader.plan import EPOCHS, Draws, Stream, check_seed
+from gpuloader.plan import EPOCHS, Cursor, Draws, Stream, check_seed
 
 Strategy: TypeAlias = Literal["weighted", "round_robin", "sequential", "alternate"]
 Stop: TypeAlias = Literal["first", "longest", "cycle"]
@@ -90,7 +89,7 @@ class MixedLoader(Closing, Generic[B_co]):
         self._epochs: dict[str, Epochs[B_co]] = {
             name: loader if isinstance(loader, GPULoader) else TorchEpochs(loader) for name, loader in loaders.items()
         }
-        self._progress = Progress(Turn)
+        self._progress = Progress()  # its cursors count batches
         worlds = [loader.world for loader in self._epochs.values() if isinstance(loader, GPULoader)]
         agree(worlds[0] if worlds else World.detect(), self._identity(self._lengths))
 
@@ -121,11 +120,11 @@ class MixedLoader(Closing, Generic[B_co]):
     def state_dict(self) -> dict[str, Any]:
         """Returns where the loader is in its run, in plain JSON types, with the states of the loaders."""
         cursor = self._progress.cursor
-        begins = {} if cursor.step else {"delivered": 0}  # each loader begins an epoch then, wherever it is
+        begins = {} if cursor.delivered else {"delivered": 0}  # each loader begins an epoch then, wherever it is
         return {
             **self._identity(self._lengths),
             "epoch": cursor.epoch,
-            "step": cursor.step,
+            "step": cursor.delivered,
             "loaders": {name: {**loader.state_dict(), **begins} for name, loader in self._epochs.items()},
         }
 
@@ -155,8 +154,8 @@ class MixedLoader(Closing, Generic[B_co]):
             what = _names_in if name == "lengths" and is_same(state["step"], 0) else lambda each: each
             if not is_same(what(state[name]), what(value)):
                 raise _other(name, state[name], value)
-        turn = Turn(*check_place(state, "step", lambda epoch: self._steps(epoch, lengths)))
-        self._progress.restore(Turn(self._progress.start.epoch))  # in case a loader fails
+        turn = Cursor(*check_place(state, "step", lambda epoch: self._steps(epoch, lengths)))
+        self._progress.restore(Cursor(self._progress.start.epoch))  # in case a loader fails
         for each in checked.values():
             each.take()
         self._progress.restore(turn)
@@ -172,7 +171,7 @@ class MixedLoader(Closing, Generic[B_co]):
         progress.begin(epoch)
         cursor = progress.cursor
         lengths = self._lengths
-        epoch.turns = epoch.turns or islice(self._turns(cursor.epoch, lengths), cursor.step, None)
+        epoch.turns = epoch.turns or islice(self._turns(cursor.epoch, lengths), cursor.delivered, None)
         epoch.turn = epoch.turn or next(epoch.turns, None)  # if the turn before raised, it is still to be given
         if epoch.turn is None:
             progress.cursor, progress.running = progress.start, None
@@ -186,7 +185,7 @@ class MixedLoader(Closing, Generic[B_co]):
         batch = next(epoch.epochs[name], None)
         if batch is None:
             raise LoaderError(f"the loader {name!r} ended before its turn: was it used outside this loop? Begin again")
-        progress.cursor = Turn(cursor.epoch, cursor.step + 1)
+        progress.cursor = Cursor(cursor.epoch, cursor.delivered + 1)
         epoch.turn = None
         return name, batch
 
@@ -249,20 +248,7 @@ class MixedLoader(Closing, Generic[B_co]):
         }
 
 
-@dataclass(frozen=True)
-class Turn:
-    """The point between two batches of a MixedLoader.
-
-    Attributes:
-        epoch: in [0, 2**32), or 2**32 at the end of the last.
-        step: the batches of this epoch that were delivered.
-    """
-
-    epoch: int
-    step: int = 0
-
-
-class _MixedEpoch(Iteration[Turn, tuple[str, B_co]]):
+class _MixedEpoch(Iteration[tuple[str, B_co]]):
     """An iteration over a MixedLoader.
 
     Attributes:
@@ -271,10 +257,11 @@ class _MixedEpoch(Iteration[Turn, tuple[str, B_co]]):
         epochs: the epochs of the loaders that were begun, by name.
     """
 
-    def __init__(self, progress: Progress[Turn], step: Callable[[Any], tuple[str, B_co] | None]) -> None:
+    turns: Iterator[tuple[str, int]] | None = None
+    turn: tuple[str, int] | None = None
+
+    def __init__(self, progress: Progress, step: Callable[[Any], tuple[str, B_co] | None]) -> None:
         super().__init__(progress, step)
-        self.turns: Iterator[tuple[str, int]] | None = None
-        self.turn: tuple[str, int] | None = None
         self.epochs: dict[str, Iterator[B_co]] = {}
 
 

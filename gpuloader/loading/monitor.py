@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
 from gpuloader.errors import ConfigError, LoaderError
-from gpuloader.loading.loader import GPULoader, run_of
+from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.stats import Stats
 
 _log = logging.getLogger("gpuloader")
@@ -16,9 +16,32 @@ _UNKNOWN_CAUSE = (
     "Give a DataLoader more workers (num_workers), or move its images to shards and GPULoader; for a MixedLoader, use "
     "a separate WaitMonitor for each of its loaders."
 )
-_BLOCK = ', or use shuffle="block", which reads neighbours together'
+_STRONGER = "more cores (Decoder(num_threads=...)) or a GPU (device_id)"
+_SMALLER = "smaller images (`gpuloader pack --max-size`)"
 
 Bottleneck: TypeAlias = Literal["read", "gate", "decode", "resize", "pixels", "delivery"]
+_LIMITS: dict[Bottleneck, tuple[str, str]] = {  # what limits, and what to change
+    "read": (
+        "Reading the images is",
+        f'put the shards on a faster disk, use shuffle="block", which reads neighbours together, or store {_SMALLER}. '
+        f"Of many small files, make a few large shards (`gpuloader pack`)",
+    ),
+    "gate": (
+        "The work for each image before decoding (header, draws, labels, fields) is",
+        "use labels from .cls and fewer `fields`, or spread the work over more processes",
+    ),
+    "decode": (
+        "Decoding is",
+        f"give it {_STRONGER}, or store {_SMALLER}, decoded ones (`gpuloader pack --decoded`), or seekable ones, of "
+        f"which only the part around a crop is decoded (`gpuloader pack --seekable`)",
+    ),
+    "resize": ("Resizing and normalising are", f"give them {_STRONGER}, or store {_SMALLER}"),
+    "pixels": ("The recipe's operations on pixels are", f"give them {_STRONGER}, or use fewer of them"),
+    "delivery": (
+        "Delivering batches (labels to the device, mixing) is",
+        "use larger batches, or the GPU that trains (device_id)",
+    ),
+}
 
 
 class WaitMonitor:
@@ -99,8 +122,7 @@ class WaitMonitor:
         if share > self._warn_above and self._looked and not self._warned:
             self._warned = True
             counted = isinstance(self._watched, _Counted)
-            small_files = isinstance(self.loader, GPULoader) and bool(run_of(self.loader).shards.folders)
-            cause = _UNKNOWN_CAUSE if counted else likely_cause(self._before, now, small_files=small_files)
+            cause = _UNKNOWN_CAUSE if counted else likely_cause(self._before, now)
             _log.warning("waiting for data: %.0f%% of the time. %s", 100 * share, cause)
         self._before = now
         self._looked += 1
@@ -133,8 +155,8 @@ def waiting_share(before: Stats, now: Stats) -> float:
     return (now.waiting_seconds - before.waiting_seconds) / elapsed if elapsed > 0 else 0.0
 
 
-def likely_cause(before: Stats, now: Stats, *, small_files: bool = False) -> str:
-    """Says what a waiting loop most likely waits for, and what to do about it; `small_files` as below."""
+def likely_cause(before: Stats, now: Stats) -> str:
+    """Says what a waiting loop most likely waits for, and what to do about it."""
     spent = {
         name: getattr(now, name) - getattr(before, name)
         for name in ("elapsed_seconds", "waiting_seconds", "delivering_seconds", "reading_seconds", "gating_seconds")
@@ -143,49 +165,11 @@ def likely_cause(before: Stats, now: Stats, *, small_files: bool = False) -> str
     if spent["delivering_seconds"] > 0.5 * spent["waiting_seconds"]:
         return describe_bottleneck("delivery")
     if thread > 0.8 * spent["elapsed_seconds"]:
-        slower: Bottleneck = "read" if spent["reading_seconds"] > spent["gating_seconds"] else "gate"
-        return describe_bottleneck(slower, small_files=small_files)
+        return describe_bottleneck("read" if spent["reading_seconds"] > spent["gating_seconds"] else "gate")
     return describe_bottleneck("decode")
 
 
-def describe_bottleneck(
-    bottleneck: Bottleneck,
-    share: str = "",
-    *,
-    stronger: str = "more cores (Decoder(num_threads=...)) or a GPU (device_id)",
-    block: bool = True,
-    decoded: bool = False,
-    not_seekable: bool = False,
-    on_gpu: bool = False,
-    small_files: bool = False,
-) -> str:
-    """Says in one sentence what limits, and what to change.
-
-    Args:
-        share: of the time that it takes, in words.
-        stronger: what makes decoding faster.
-        block: whether `shuffle="block"` would help.
-        decoded: whether the shards hold decoded images.
-        not_seekable: whether most of the images are JPEGs that are not seekable.
-        on_gpu: whether a GPU decodes.
-        small_files: whether each image is a file of a folder.
-    """
-    share = f" ({share})" if share else ""
-    smaller = "smaller images (`gpuloader pack --max-size`)"
-    seekable = ", or seekable ones, of which only the part around a crop is decoded (`gpuloader pack --seekable`)"
-    disk = f"put the shards on a faster disk{_BLOCK if block else ''}"
-    if small_files:
-        disk = "make a few large shards of the small files (`gpuloader pack`), or put them on a faster disk"
-    return {
-        "read": f"Reading the images is the bottleneck{share}: {disk}, or store {smaller}"
-        f"{', or encoded images instead of arrays' if decoded else ''}.",
-        "gate": f"The work for each image before decoding (header, draws, labels, fields) is the bottleneck{share}: "
-        f"use labels from .cls and fewer `fields`, or spread the work over more processes.",
-        "decode": f"Decoding is the bottleneck{share}: give it {stronger}, or store {smaller} or decoded ones "
-        f"(`gpuloader pack --decoded`){seekable if not_seekable else ''}.",
-        "resize": f"Resizing and normalising are the bottleneck{share}: give them {stronger}, or store {smaller}.",
-        "pixels": f"The recipe's operations on pixels are the bottleneck{share}: give them {stronger}, "
-        f"or use fewer of them.",
-        "delivery": f"Delivering batches (labels to the device, mixing) is the bottleneck{share}: use larger batches"
-        f"{'' if on_gpu else ', or the GPU that trains (device_id)'}.",
-    }[bottleneck]
+def describe_bottleneck(bottleneck: Bottleneck, share: str = "") -> str:
+    """Says in one sentence what limits, with its share of the time in words, and what to change."""
+    what, advice = _LIMITS[bottleneck]
+    return f"{what} the bottleneck{f' ({share})' if share else ''}: {advice}."

@@ -182,15 +182,11 @@ class Decoder:
         )
 
     @property
-    def dali_options(self) -> dict[str, float]:
-        """The given options of DALI's decoder, by DALI's names."""
-        options = {"hw_decoder_load": self.hw_load, "hybrid_huffman_threshold": self.hybrid_huffman_threshold}
-        return {name: value for name, value in options.items() if value is not None}
-
-    @property
     def graph_options(self) -> dict[str, Any]:
         """The arguments of `gpuloader.pipelines.recipe_pipeline` that follow from these settings."""
-        return {"decoder_options": self.dali_options, "region": self.region is None or bool(self.region)}
+        options = {"hw_decoder_load": self.hw_load, "hybrid_huffman_threshold": self.hybrid_huffman_threshold}
+        given = {name: value for name, value in options.items() if value is not None}
+        return {"decoder_options": given, "region": self.region is not False}
 
 
 @argument

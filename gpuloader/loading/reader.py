@@ -26,7 +26,7 @@ from gpuloader.helpers.read_ahead import Call
 from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
-from gpuloader.images.limits import Admitted, Refused
+from gpuloader.images.limits import Refused
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
@@ -240,7 +240,7 @@ class Reader:
             if cause := self._known_cause(row.sample):
                 raise Refused(cause)
             if row.size == _UNKNOWN:
-                image, size = admit_for(self._run, row.image)
+                image, size = (admit_array if self._run.decoded else admit)(row.image, self._run.recipe.max_pixels)
                 row = row._replace(image=image, size=size)
             return self._parse(self._parsed_in_threads, row, numbers, wanted)
         except Refused as error:
@@ -419,13 +419,6 @@ def _pin(entry: Any) -> Any:  # noqa: ANN401
     if isinstance(entry, Ragged):
         return replace(entry, values=_pin(entry.values))
     return torch.from_numpy(entry).pin_memory() if entry.nbytes > STAGED_BYTES else entry
-
-
-def admit_for(run: Run, image: EncodedImage) -> Admitted:
-    """Returns a stored image as the run's graph takes it; raises Refused if the recipe refuses to decode it."""
-    if run.decoded:
-        return admit_array(image, run.recipe.max_pixels)
-    return admit(image, run.recipe.max_pixels)
 
 
 class _DiscardedError(Exception):

@@ -16,13 +16,13 @@ import logging
 import os
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from typing import IO, TypeAlias
 
 from gpuloader.errors import ConfigError, IndexFileError
-from gpuloader.helpers.progress import count_long, follow
+from gpuloader.helpers.progress import count_long
 from gpuloader.helpers.regular_file import open_regular
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import Index, most_bytes, write_index
@@ -101,7 +101,7 @@ def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[I
         random.Random().shuffle(missing)
         pending = {threads.submit(_open, shards[number]): number for number in missing}
         try:
-            for future in follow(pending, "indexing shards", progress) if pending else ():
+            for future in count_long(as_completed(pending), len(pending), "indexing shards", progress):
                 opened[pending[future]] = future.result()
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)

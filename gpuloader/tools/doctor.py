@@ -71,7 +71,7 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     if torch is not None and torch.version.cuda and len(flavours) == 1:
         findings.append(cuda_versions(torch.version.cuda, flavours[0]))
     findings += [
-        cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroup_limits().cores),
+        cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroup_limits()[0]),
         _kernels(),
         processes(),
     ]

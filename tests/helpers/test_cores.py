@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gpuloader.helpers.cores import Limits, available_cores, cgroup_limits, limits_of, usable_cores
+from gpuloader.helpers.cores import available_cores, cgroup_limits, limits_of, usable_cores
 
 NO_LIMIT_V1 = "9223372036854771712"
 
@@ -14,14 +14,14 @@ NO_LIMIT_V1 = "9223372036854771712"
 @pytest.mark.parametrize(
     ("memberships", "files", "expected"),
     [
-        ("", {}, Limits()),
+        ("", {}, (None, None)),
         # Version 2, as a container with a namespace of its own sees it.
-        ("0::/\n", {"cpu.max": "max 100000\n", "memory.max": "max\n"}, Limits()),
-        ("0::/\n", {"cpu.max": "200000 100000\n", "memory.max": "1073741824\n"}, Limits(2.0, 1 << 30)),
-        ("0::/\n", {"cpu.max": "50000 100000\n"}, Limits(0.5, None)),
+        ("0::/\n", {"cpu.max": "max 100000\n", "memory.max": "max\n"}, (None, None)),
+        ("0::/\n", {"cpu.max": "200000 100000\n", "memory.max": "1073741824\n"}, (2.0, 1 << 30)),
+        ("0::/\n", {"cpu.max": "50000 100000\n"}, (0.5, None)),
         # The smallest of a group and those above it holds; those above may say more, less or nothing.
-        ("0::/a/b\n", {"a/b/cpu.max": "150000 100000", "a/cpu.max": "300000 100000"}, Limits(1.5, None)),
-        ("0::/a/b\n", {"a/b/memory.max": "5000", "a/memory.max": "max", "memory.max": "4000"}, Limits(None, 4000)),
+        ("0::/a/b\n", {"a/b/cpu.max": "150000 100000", "a/cpu.max": "300000 100000"}, (1.5, None)),
+        ("0::/a/b\n", {"a/b/memory.max": "5000", "a/memory.max": "max", "memory.max": "4000"}, (None, 4000)),
         # Version 1: a hierarchy for each controller; several of them may share one, under links of each name.
         (
             "4:memory:/job\n3:cpu,cpuacct:/job\n2:cpuset:/\n",
@@ -30,7 +30,7 @@ NO_LIMIT_V1 = "9223372036854771712"
                 "cpu/job/cpu.cfs_period_us": "100000\n",
                 "memory/job/memory.limit_in_bytes": "8000000000\n",
             },
-            Limits(2.5, 8_000_000_000),
+            (2.5, 8_000_000_000),
         ),
         # A container that sees only its own group, mounted as the uppermost.
         (
@@ -40,21 +40,23 @@ NO_LIMIT_V1 = "9223372036854771712"
                 "cpu/cpu.cfs_period_us": "100000",
                 "memory/memory.limit_in_bytes": NO_LIMIT_V1,
             },
-            Limits(4.0, None),
+            (4.0, None),
         ),
-        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, Limits()),
+        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, (None, None)),
         # Both versions side by side: controllers are in one of them.
         (
             "2:cpu:/\n1:name=systemd:/user.slice\n0::/user.slice\n",
             {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"},
-            Limits(1.0, None),
+            (1.0, None),
         ),
-        ("0::/a:b\n", {"a:b/cpu.max": "100000 100000"}, Limits(1.0, None)),
+        ("0::/a:b\n", {"a:b/cpu.max": "100000 100000"}, (1.0, None)),
         # A controller is not a part of another one's name.
-        ("3:cpuacct:/\n", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, Limits()),
+        ("3:cpuacct:/\n", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, (None, None)),
     ],
 )
-def test_the_smallest_limit_of_the_groups_holds(memberships: str, files: dict[str, str], expected: Limits) -> None:
+def test_the_smallest_limit_of_the_groups_holds(
+    memberships: str, files: dict[str, str], expected: tuple[float | None, int | None]
+) -> None:
     assert limits_of(memberships, {f"/sys/fs/cgroup/{path}": text for path, text in files.items()}.get) == expected
 
 
@@ -72,4 +74,4 @@ def test_this_process_has_no_more_cores_than_its_affinity() -> None:
         assert available_cores() == 1
     finally:
         os.sched_setaffinity(0, everything)
-    assert available_cores() == usable_cores(len(everything), cgroup_limits().cores)
+    assert available_cores() == usable_cores(len(everything), cgroup_limits()[0])

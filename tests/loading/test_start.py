@@ -94,11 +94,8 @@ def test_dali_is_there_once() -> None:
 def test_without_dali_the_first_use_says_what_to_type() -> None:
     """In a process whose imports find no `nvidia`; the package itself can be imported, for `gpuloader doctor`."""
     script = (
-        "import importlib.machinery, importlib.metadata, sys\n"
-        "class Nothing:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] == 'nvidia': raise ModuleNotFoundError(name, name=name)\n"
-        "sys.meta_path.insert(0, Nothing())\n"
+        "import importlib.metadata, sys\n"
+        "sys.modules['nvidia'] = None\n"
         "def version(name): raise importlib.metadata.PackageNotFoundError(name)\n"
         "importlib.metadata.version = version\n"
         "import gpuloader\n"

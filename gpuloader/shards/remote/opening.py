@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import TypeVar
 
-from gpuloader.helpers.progress import follow
+from gpuloader.helpers.progress import count_long
 from gpuloader.shards.index import Index
 from gpuloader.shards.remote.cache import ShardCache, close_shard
 from gpuloader.shards.remote.indexes import index_beside, load_index, save_index, scan_descriptor, scan_parts
@@ -97,7 +97,7 @@ def _each(
     pool = ThreadPoolExecutor(min(threads, len(items)))
     try:
         futures = [pool.submit(work, item, lambda: not given_up) for item in items]
-        for future in follow(futures, title, progress):
+        for future in count_long(as_completed(futures), len(futures), title, progress):
             future.result()
         return [future.result() for future in futures]
     finally:
