@@ -23,8 +23,8 @@ from gpuloader.recipe import load_preset
 from gpuloader.recipe.part import as_value
 from gpuloader.shards import (
     ShardSet,
-    find_class_names,
     make_labels,
+    read_names,
     read_quarantine,
     resolve_place,
 )
@@ -217,7 +217,7 @@ def _classes(shards: ShardSet, labelling: LabelFrom) -> tuple[ClassCount, ...]:
     if labelling.place != "cls":
         labels = make_labels(shards, labelling.place, labelling.classes, order=labelling.order)
     column = shards.column("label") if labels is None else labels.of(np.arange(len(shards)))
-    names: Mapping[int, str] = find_class_names(shards) if labels is None else labels.names
+    names: Mapping[int, str] = read_names(shards.shards) if labels is None else labels.names
     found, counts = np.unique(column[~np.isin(column, (NO_LABEL, BAD_LABEL))], return_counts=True)
     return tuple(
         ClassCount(label, names.get(label), count) for label, count in zip(found.tolist(), counts.tolist(), strict=True)
