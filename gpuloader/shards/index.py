@@ -286,6 +286,14 @@ class Index(Table):
         with atomic_file(path) as file:
             file.write(self.to_bytes())
 
+    def samples_of(self, shard: int) -> range:
+        """Returns the numbers of the samples of a shard, by its number."""
+        return range(self.sample_end.item(shard - 1) if shard else 0, self.sample_end.item(shard))
+
+    def shards_of(self, samples: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Returns the numbers of the shards that samples are in."""
+        return np.asarray(np.searchsorted(self.sample_end, samples, side="right"))
+
     def key(self, row: int) -> str:
         """Returns the key of one sample."""
         key = self.column("key_bytes", *self._part("key_end", row))
