@@ -148,17 +148,16 @@ def _find(shard: LocalShard) -> Index | None:
 
 
 def _open_file(path: Path, shard: LocalShard) -> Index:
-    size_bytes, mtime_ns = size_and_time(shard)
+    identity = size_and_time(shard)
     fd = open_regular(path)
     try:
         file_bytes = os.fstat(fd).st_size
-        if file_bytes > most_bytes(size_bytes):
+        if file_bytes > most_bytes(identity[0]):
             raise IndexFileError(f"{path} has {file_bytes} bytes, more than an index of {shard} can have")
         index = Index(partial(os.pread, fd), file_bytes, str(path))
     finally:
         os.close(fd)
-    index.check_one()
-    index.check_fresh(size_bytes, mtime_ns)
+    index.check_shard(*identity)
     index.source = partial(_load, path, shard)
     return index
 

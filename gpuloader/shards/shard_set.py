@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,15 +157,6 @@ class ShardSet:
         """Returns the ids of the samples of a shard, by its number."""
         return self.index.samples_of(shard)
 
-    def column(self, name: str) -> NDArray[Any]:
-        """Returns a column of the samples, (N,), read-only.
-
-        These are image_offset, image_size, height, width, orientation, seekable and label.
-        `gpuloader.shards.index` describes them. Ask again instead of keeping one: it may be mapped, see
-        `gpuloader.shards.table`.
-        """
-        return self.index.column(name)
-
     @property
     def local(self) -> bool:
         """Whether no shard is on a store. A shard on a store may be downloaded again, so its bytes may change."""
@@ -179,13 +170,13 @@ class ShardSet:
     def digest_of_first(self, samples: int) -> DataDigest:
         """Returns the digest of the first samples, to recognise shards that were appended."""
         shard = self.shard_of(samples)  # the first that is not complete; after all of them if there is none
-        digest = sum(self.index.data_digests(0, shard), DataDigest())
+        digest = self.index.data_digest_of_shards(0, shard)
         return digest + self.index.data_digest_of(digest.samples, samples)
 
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
         """Returns the digest of each run of so many shards; the last run may be shorter."""
         firsts = range(0, len(self.shards), shards)
-        return [sum(self.index.data_digests(first, first + shards), DataDigest()) for first in firsts]
+        return [self.index.data_digest_of_shards(first, first + shards) for first in firsts]
 
     @cached_property
     def decoded(self) -> bool:
@@ -209,14 +200,6 @@ class ShardSet:
     def seekable(self) -> bool:
         """Whether at least 9 of 10 images are JPEGs that can be cut before they are decoded."""
         return self.index.counts["seekable"] / len(self) >= _SEEKABLE_SHARE
-
-    def count_turned(self) -> int:
-        """Counts the images whose EXIF orientation is not the upright one."""
-        return self.index.counts["turned"]
-
-    def largest_image(self, most_pixels: int) -> tuple[int, int]:
-        """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""
-        return self.index.largest_image(most_pixels)
 
     @cached_property
     def too_large(self) -> dict[int, str]:

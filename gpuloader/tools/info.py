@@ -161,7 +161,7 @@ def describe_shards(
     shards = ShardSet.open(resolve_sources(tar)[0], progress)
     bad = {} if listed is None else read_quarantine(Path(listed), shards)
     index = shards.index
-    heights, widths, sizes = map(shards.column, ("height", "width", "image_size"))
+    heights, widths, sizes = map(shards.index.column, ("height", "width", "image_size"))
     known = (heights > 0) & (widths > 0)
     heights, widths = heights[known], widths[known]
     source = resolve_place(shards, labelling.place)
@@ -179,7 +179,7 @@ def describe_shards(
         formats=_by_name(index.image_extensions(), index.extensions),
         jpegs=index.counts["jpegs"],
         seekable=index.counts["seekable"],
-        turned=shards.count_turned(),
+        turned=shards.index.counts["turned"],
         components=_by_name(index.column("component_extension"), index.extensions),
         height=_spread(heights),
         width=_spread(widths),
@@ -216,7 +216,7 @@ def _classes(shards: ShardSet, labelling: LabelFrom) -> tuple[ClassCount, ...]:
     labels = None
     if labelling.place != "cls":
         labels = make_labels(shards, labelling.place, labelling.classes, order=labelling.order)
-    column = shards.column("label") if labels is None else labels.of(np.arange(len(shards)))
+    column = shards.index.column("label") if labels is None else labels.of(np.arange(len(shards)))
     names: Mapping[int, str] = read_names(shards.shards) if labels is None else labels.names
     found, counts = np.unique(column[~np.isin(column, (NO_LABEL, BAD_LABEL))], return_counts=True)
     return tuple(
