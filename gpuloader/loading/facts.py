@@ -11,7 +11,7 @@ from gpuloader.loading.iteration import EpochSampler, Progress
 from gpuloader.loading.run import Run
 from gpuloader.loading.world import World
 from gpuloader.recipe import Recipe
-from gpuloader.shards import find_class_names
+from gpuloader.shards import read_names
 from gpuloader.shards.class_names import as_list
 
 
@@ -74,7 +74,7 @@ class LoaderFacts:
     def classes(self) -> tuple[str, ...] | Any:  # noqa: ANN401 - or None, which checkers would ask about each time
         """The names of the classes, entry i for label i; None if they are not known."""
         labels = self._fresh.labels
-        return as_list(find_class_names(self._fresh.shards)) if labels is None else labels.classes
+        return as_list(read_names(self._fresh.shards.shards)) if labels is None else labels.classes
 
     @property
     def num_samples(self) -> int:

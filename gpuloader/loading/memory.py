@@ -56,7 +56,7 @@ class MemoryEstimate:
 
 def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: int, prefetch: int) -> MemoryEstimate:
     """Estimates the memory of a loader over these shards; `preset` is the recipe's name in the estimate."""
-    heights, widths, sizes = map(shards.column, ("height", "width", "image_size"))
+    heights, widths, sizes = map(shards.index.column, ("height", "width", "image_size"))
     pixels = heights.astype(np.int64) * widths
     recipe = recipe.at(recipe.largest_epoch)
     decoded, drawn = None, recipe.drawn_for_none
@@ -67,7 +67,7 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         region_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
         decoded = int(2 * batch_size * 3 * region_pixels.mean())
     pixel_bytes = 3 * np.dtype(recipe.graph_dtype).itemsize + isinstance(recipe.batch, dict)  # with `pixel_mask`
-    largest = shards.largest_image(recipe.max_pixels)
+    largest = shards.index.largest_image(recipe.max_pixels)
     return MemoryEstimate(
         preset=preset,
         batch_size=batch_size,
@@ -90,7 +90,7 @@ def _delivered_pixels(drawn: DrawnView) -> float:
 
 def excess_of_a_batch(shards: ShardSet, recipe: Recipe, batch_size: int, memory_bytes: int) -> str | None:
     """Says what to lower if the decoded images of one batch can take over half of `memory_bytes`; otherwise None."""
-    height, width = shards.largest_image(recipe.max_pixels)
+    height, width = shards.index.largest_image(recipe.max_pixels)
     if 6 * batch_size * height * width <= memory_bytes:
         return None
     taken_bytes = _largest_images_bytes(shards, recipe, batch_size)
@@ -118,7 +118,7 @@ def warn_of_memory(run: Run) -> None:
 
 def explain_lack_of_memory(run: Run, message: str) -> str:
     """Says what took the memory and what to lower, for an error of DALI for which `is_out_of_memory` is true."""
-    height, width = run.shards.largest_image(run.recipe.max_pixels)
+    height, width = run.shards.index.largest_image(run.recipe.max_pixels)
     batch_size, prefetch = run.plan.batch_size, run.decoder.prefetch
     needed = estimate_memory(run.shards, run.largest, "", batch_size, prefetch)
     reserved = "" if run.device_id is None else f", and its decoder reserves {format_bytes(needed.decoder_bytes)}"
@@ -134,6 +134,6 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
 
 def _largest_images_bytes(shards: ShardSet, recipe: Recipe, batch_size: int) -> list[int]:
     """Returns the decoded bytes of the largest images that a recipe allows: at most a batch of them, largest first."""
-    pixels = shards.column("height").astype(np.int64) * shards.column("width")
+    pixels = shards.index.column("height").astype(np.int64) * shards.index.column("width")
     allowed = pixels[pixels <= recipe.max_pixels]
     return (3 * np.sort(allowed)[::-1][:batch_size]).tolist()

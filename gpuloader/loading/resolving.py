@@ -168,7 +168,7 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
         if warns:
             warn_of_small_buckets(source)
     if values.has_targets and warns:
-        warn_of_turned(values.recipe, shards.count_turned())
+        warn_of_turned(values.recipe, shards.index.counts["turned"])
     shards.check_pictures([each.extension for each in fields.values()])
     required = dict.fromkeys(each.extension for each in fields.values() if each.required)
     check_components(shards, required, source, known_bad)

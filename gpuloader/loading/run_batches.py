@@ -32,7 +32,7 @@ _ROUNDED_UP_PIXELS = 256  # a cut has whole restart intervals at both sides
 
 def largest_decoded(run: Run) -> tuple[int, int]:
     """Returns about the height and width of the largest image that the decoder gets; (0, 0) if no size is known."""
-    height, width = run.shards.largest_image(min(run.recipe.max_pixels, MOST_HINTED_PIXELS))
+    height, width = run.shards.index.largest_image(min(run.recipe.max_pixels, MOST_HINTED_PIXELS))
     if not (run.shards.seekable and height):
         return height, width
     regions = run.largest.draw(Draws(0, 0, np.arange(_DRAWN)), np.tile([height, width], (_DRAWN, 1))).region

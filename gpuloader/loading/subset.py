@@ -69,7 +69,7 @@ def columns(shards: ShardSet) -> Columns:
 class _Columns(dict[str, NDArray[Any]]):
     def __init__(self, shards: ShardSet) -> None:
         names = {"label": "label", "height": "height", "width": "width", "size_bytes": "image_size"}
-        super().__init__({name: shards.column(column) for name, column in names.items()})
+        super().__init__({name: shards.index.column(column) for name, column in names.items()})
         self._shards = shards
 
     def __missing__(self, name: object) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import Index
 from gpuloader.shards.index_files import LocalShard, index_file, keep_beside, open_index, open_indexes, open_set
 from gpuloader.shards.kept import shared
-from gpuloader.shards.labels import ClassOrder, Labels, every, find_class_names, make_labels, read_names, resolve_place
+from gpuloader.shards.labels import ClassOrder, Labels, every, make_labels, read_names, resolve_place
 from gpuloader.shards.merged import MERGED_FILE, has_merged, merge_indexes, merge_stored
 from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, tars_in, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
@@ -30,7 +30,6 @@ __all__ = [
     "Tar",
     "Wanted",
     "every",
-    "find_class_names",
     "has_merged",
     "index_file",
     "keep_beside",

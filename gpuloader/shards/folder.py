@@ -11,10 +11,9 @@ import os
 import stat
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,18 +28,6 @@ _KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device",
 CHANGED = "it changed since this loader was created. Make a new loader once the folder is final"
 # The most entries of folders that links lead to again: n folders with two links each to the next have 2^n ways.
 _MOST_AGAIN, _MOST_AGAIN_FOR_EACH = 100_000, 10
-
-
-class FolderStat(NamedTuple):
-    """What identifies the files of a folder, in the fields of `os.stat_result` that identify a tar.
-
-    Attributes:
-        st_size: their bytes.
-        st_mtime_ns: a digest of their names, sizes, times and inodes, and of the names of what is no file.
-    """
-
-    st_size: int
-    st_mtime_ns: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,37 +66,31 @@ class Listing:
         first = self.name_end[number - 1] if number else 0
         return os.fsdecode(self.names[first : self.name_end[number]].tobytes())
 
-    def stat(self) -> FolderStat:
-        """Returns what identifies the files."""
+    def identity(self) -> tuple[int, int]:
+        """Returns what identifies the files, in place of a tar's size and time.
+
+        It is where they end, and a digest of their names, sizes, times and inodes, and of the names of what is no file.
+        """
         digest = hashlib.blake2b(digest_size=8)
         for column in (self.names, self.name_end, self.size, self.mtime_ns, self.inode):
             digest.update(np.ascontiguousarray(column))
         digest.update(os.fsencode("\0".join(name for name, _ in self.others)))
         end = int(self.start[-1] + self.size[-1]) if len(self) else 0
-        return FolderStat(end, int.from_bytes(digest.digest(), "big") >> 1)
+        return end, int.from_bytes(digest.digest(), "big") >> 1
 
 
+@dataclass(frozen=True)
 class Folder:
     """A folder of files, as one shard.
 
-    Args:
+    Attributes:
         path: the folder. It is listed once, when that is first needed.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def __str__(self) -> str:
         return str(self.path)
-
-    def __repr__(self) -> str:
-        return f"Folder({str(self.path)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Folder) and self.path == other.path
-
-    def __hash__(self) -> int:
-        return hash(self.path)
 
     @cached_property
     def listing(self) -> Listing:
@@ -124,10 +105,6 @@ class Folder:
     def name(self) -> str:
         """The last part of its path."""
         return Path(os.path.abspath(self.path)).name  # noqa: PTH100 - it resolves ".."
-
-    def stat(self) -> FolderStat:
-        """Returns what identifies its files."""
-        return self.listing.stat()
 
     def files_at(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the numbers of the files whose contents these offsets are in."""
@@ -193,109 +170,82 @@ def list_files(folder: Path, names: Sequence[str] | None = None) -> Listing:
         DataError: the folder, or one in it, cannot be read, or contains itself by a link; or links to folders lead to
             too many files again: to more than 100,000, and to more than ten times those that are there.
     """
-    gathered, work = _Gathered(), LongWork("listing the files of %s: %s so far")
+    work = LongWork("listing the files of %s: %s so far")
+    paths, numbers, pictures = bytearray(), array("q"), array("q")
+    top_folders: list[str] = []
+    others: list[tuple[str, str]] = []
     try:
-        for _ in gathered.walk(os.fspath(folder), names):
-            work.reached(folder, len(gathered))
+        for path, found in _walk(os.fspath(folder), names):
+            work.reached(folder, len(numbers) // len(_COLUMNS))
+            if isinstance(found, str):
+                others.append((path, found))
+            elif stat.S_ISDIR(found.st_mode):
+                top_folders += [path] if not path.startswith(".") and "/" not in path else []
+            elif not stat.S_ISREG(found.st_mode):
+                others.append((path, f"a {_KINDS.get(stat.S_IFMT(found.st_mode), 'device')}, not a file"))
+            else:
+                if is_picture(path):
+                    pictures.append(len(numbers) // len(_COLUMNS))
+                paths += os.fsencode(path)
+                times = found.st_mtime_ns, found.st_ctime_ns
+                numbers.extend((len(paths), found.st_size, _as_int64(found.st_ino), *times))
     except OSError as error:
         raise DataError(
             f"{error.filename} cannot be read ({error.strerror}): check your permissions, or leave the folder out"
         ) from None
-    return gathered.listing()
+    columns = dict(zip(_COLUMNS, np.frombuffer(numbers, np.int64).reshape(-1, len(_COLUMNS)).T.copy()))
+    ends = np.cumsum(columns["size"]) + np.arange(1, len(columns["size"]) + 1) * _HEADER_BYTES
+    return Listing(
+        np.frombuffer(bytes(paths), np.uint8),
+        start=ends - columns["size"] + columns["name_end"],
+        pictures=np.array(pictures, np.int64),
+        top_folders=top_folders,
+        others=others,
+        unread=[],
+        **columns,
+    )
 
 
-@dataclass
-class _Gathered:
-    """The files that were found so far."""
-
-    names: bytearray = field(default_factory=bytearray)
-    numbers: array[int] = field(default_factory=lambda: array("q"))
-    pictures: array[int] = field(default_factory=lambda: array("q"))
-    top_folders: list[str] = field(default_factory=list)
-    others: list[tuple[str, str]] = field(default_factory=list)
-    listed: set[tuple[int, int]] = field(default_factory=set)
-    there: int = 0
-    again: int = 0
-
-    def __len__(self) -> int:
-        return len(self.numbers) // len(_COLUMNS)
-
-    def walk(self, root: str, names: Sequence[str] | None) -> Iterator[None]:
-        """Lists all below a folder, or what is called so; yields for each file and folder."""
-        begun = Path(root).stat()
-        above = [(begun.st_dev, begun.st_ino)]
-        names = _sorted_names(root) if names is None else names
-        self._count(above[0], len(names), root)
-        waiting = [("", iter(names))]
-        while waiting:
-            prefix, left = waiting[-1]
-            for name in left:
-                below = f"{prefix}{name}"
-                found = self._look_at(root, below)
-                yield
-                if found is None:
-                    continue
-                if not prefix and not name.startswith("."):
-                    self.top_folders.append(name)
-                identity = found.st_dev, found.st_ino
-                if identity in above:
-                    raise DataError(
-                        f"the folder {root}/{below} is again within itself, because of a link: remove the link"
-                    )
-                above.append(identity)
-                inner = _sorted_names(f"{root}/{below}")
-                self._count(identity, len(inner), root)
-                waiting.append((f"{below}/", iter(inner)))
-                break
-            else:
-                waiting.pop()
-                above.pop()
-
-    def _count(self, identity: tuple[int, int], entries: int, root: str) -> None:
-        if identity not in self.listed:
-            self.listed.add(identity)
-            self.there += entries
-        else:
-            self.again += entries
-            if self.again > _MOST_AGAIN + _MOST_AGAIN_FOR_EACH * self.there:
-                raise DataError(
-                    f"links to folders in {root} lead {self.again:,} times to files and folders that are listed "
-                    f"already: allowed are {_MOST_AGAIN:,}, and {_MOST_AGAIN_FOR_EACH} for each of the {self.there:,} "
-                    f"that are there. Remove such links"
-                )
-
-    def _look_at(self, root: str, below: str) -> os.stat_result | None:
-        """Adds what is no folder; returns the stat of a folder."""
+def _walk(root: str, names: Sequence[str] | None) -> Iterator[tuple[str, os.stat_result | str]]:
+    """Yields the path below a folder and the stat, or why there is none, of all in it, or of what is called so."""
+    begun = Path(root).stat()
+    above = [(begun.st_dev, begun.st_ino)]
+    listed = set(above)
+    names = _sorted_names(root) if names is None else names
+    there, again = len(names), 0
+    waiting = [("", iter(names))]
+    while waiting:
+        prefix, left = waiting[-1]
+        if (name := next(left, None)) is None:
+            waiting.pop()
+            above.pop()
+            continue
+        below = f"{prefix}{name}"
         try:
             found = os.stat(f"{root}/{below}")  # noqa: PTH116 - a Path would take three times as long
         except OSError as error:
-            self.others.append((below, error.strerror or "it cannot be looked at"))
-            return None
-        if stat.S_ISDIR(found.st_mode):
-            return found
-        if not stat.S_ISREG(found.st_mode):
-            self.others.append((below, f"a {_KINDS.get(stat.S_IFMT(found.st_mode), 'device')}, not a file"))
-            return None
-        if is_picture(below):
-            self.pictures.append(len(self))
-        self.names += os.fsencode(below)
-        times = found.st_mtime_ns, found.st_ctime_ns
-        self.numbers.extend((len(self.names), found.st_size, _as_int64(found.st_ino), *times))
-        return None
-
-    def listing(self) -> Listing:
-        columns = dict(zip(_COLUMNS, np.frombuffer(self.numbers, np.int64).reshape(-1, len(_COLUMNS)).T.copy()))
-        before = np.arange(len(self)) * _HEADER_BYTES + np.cumsum(columns["size"]) - columns["size"]
-        start = before + _HEADER_BYTES + columns["name_end"]
-        return Listing(
-            np.frombuffer(bytes(self.names), np.uint8),
-            start=start,
-            pictures=np.array(self.pictures, np.int64),
-            top_folders=self.top_folders,
-            others=self.others,
-            unread=[],
-            **columns,
-        )
+            yield below, error.strerror or "it cannot be looked at"
+            continue
+        yield below, found
+        if not stat.S_ISDIR(found.st_mode):
+            continue
+        identity = found.st_dev, found.st_ino
+        if identity in above:
+            raise DataError(f"the folder {root}/{below} is again within itself, because of a link: remove the link")
+        inner = _sorted_names(f"{root}/{below}")
+        if identity in listed:
+            again += len(inner)
+        else:
+            there += len(inner)
+        if again > _MOST_AGAIN + _MOST_AGAIN_FOR_EACH * there:
+            raise DataError(
+                f"links to folders in {root} lead {again:,} times to files and folders that are listed already: "
+                f"allowed are {_MOST_AGAIN:,}, and {_MOST_AGAIN_FOR_EACH} for each of the {there:,} that are there. "
+                f"Remove such links"
+            )
+        listed.add(identity)
+        above.append(identity)
+        waiting.append((f"{below}/", iter(inner)))
 
 
 def _sorted_names(folder: str) -> list[str]:

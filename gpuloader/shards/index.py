@@ -245,15 +245,15 @@ class Index(Table):
             IndexFileError: it is damaged, of another version, of several shards, or of a shard of another size or time.
             OSError: it cannot be read, or is larger than an index of such a shard can be.
         """
-        index = cls.parse_one(read_regular(path, most_bytes(shard_bytes)), str(path))
-        index.check_fresh(shard_bytes, shard_mtime_ns)
-        return index
+        return cls.parse_one(read_regular(path, most_bytes(shard_bytes)), str(path), shard_bytes, shard_mtime_ns)
 
     @classmethod
-    def parse_one(cls, data: bytes, path: str) -> Self:
-        """Takes the content of the index of one shard; checks all of it."""
+    def parse_one(
+        cls, data: bytes, path: str, shard_bytes: int | None = None, shard_mtime_ns: int | None = None
+    ) -> Self:
+        """Takes the content of the index of one shard, of this size and time if they are given; checks all of it."""
         index = cls.parse(data, path)
-        index.check_one()
+        index.check_shard(shard_bytes, shard_mtime_ns)
         for name in cls.COLUMNS:
             index.column(name)
         return index
@@ -267,15 +267,13 @@ class Index(Table):
         data = self.to_bytes()
         return Index(lambda count, offset: data[offset : offset + count], len(data), self.path)
 
-    def check_one(self) -> None:
-        """Raises IndexFileError if it is the index of several shards."""
+    def check_shard(self, size_bytes: int | None, mtime_ns: int | None) -> None:
+        """Raises IndexFileError if it is not the index of one shard, of this size and time if they are given."""
         if self.counts["shards"] != 1:
             raise IndexFileError(f"{self.path} is the index of {self.counts['shards']} shards, not of one")
-
-    def check_fresh(self, size_bytes: int, mtime_ns: int | None) -> None:
-        """Raises IndexFileError if its shard, which now has this size and time, is not the one that was indexed."""
         expected = self.shard_bytes.item(0), self.shard_mtime_ns.item(0)
-        now = size_bytes, expected[1] if mtime_ns is None else mtime_ns
+        given = zip((size_bytes, mtime_ns), expected)
+        now = tuple(indexed if found is None else found for found, indexed in given)
         if now != expected:
             raise IndexFileError(
                 f"{self.path} is stale: its shard has (size, mtime_ns) {now}, the index was made for {expected}"
@@ -285,6 +283,14 @@ class Index(Table):
         """Writes its file, first beside `path`, then over it in one step."""
         with atomic_file(path) as file:
             file.write(self.to_bytes())
+
+    def samples_of(self, shard: int) -> range:
+        """Returns the numbers of the samples of a shard, by its number."""
+        return range(self.sample_end.item(shard - 1) if shard else 0, self.sample_end.item(shard))
+
+    def shards_of(self, samples: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Returns the numbers of the shards that samples are in."""
+        return np.asarray(np.searchsorted(self.sample_end, samples, side="right"))
 
     def key(self, row: int) -> str:
         """Returns the key of one sample."""
@@ -328,7 +334,7 @@ class Index(Table):
             is_one = self.column("component_extension", ends[0].item(), ends[-1].item()) == number
             return ~np.logical_or.reduceat(is_one, ends[:-1] - ends[0])
 
-        return find_rows(len(self), lacks)
+        return self._rows(lacks)
 
     def image_extensions(self, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:
         """Returns (n,) the number of the extension of the image of each sample in [start, stop)."""
@@ -341,7 +347,12 @@ class Index(Table):
 
     def find(self, test: Callable[[NDArray[Any]], NDArray[np.bool_]], column: str) -> NDArray[np.int64]:
         """Returns the samples whose values pass a test: it gets parts of the column, (k,), and returns (k,) bools."""
-        return find_rows(len(self), lambda *block: test(self.column(column, *block)))
+        return self._rows(lambda *block: test(self.column(column, *block)))
+
+    def _rows(self, test: Callable[[int, int], NDArray[np.bool_]]) -> NDArray[np.int64]:
+        """Returns the rows that pass a test of blocks of rows [start, stop)."""
+        found = (block[0] + np.flatnonzero(test(*block)) for block in row_blocks(len(self)))
+        return np.concatenate([np.empty(0, np.int64), *found])
 
     def largest_image(self, most_pixels: int) -> tuple[int, int]:
         """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""
@@ -368,17 +379,16 @@ class Index(Table):
             digest += DataDigest.of(zip(self._encoded_keys(*block), *sides))
         return digest
 
-    def data_digests(self, first: int = 0, end: int | None = None) -> Iterator[DataDigest]:
-        """Yields the digest of the samples of each of the shards [first, end)."""
-        shards = len(self.sample_end)
-        return _data_digests(self.head, first, shards if end is None else min(end, shards))
+    def data_digest_of_shards(self, first: int, end: int) -> DataDigest:
+        """Returns the `DataDigest` of the samples of shards [first, end)."""
+        return _data_digest(self.head, first, end)
 
     def digest(self, shard: int | None = None) -> bytes:
         """Identifies the content of a shard, by its number, or of all: all but times and the members left out."""
         shards = slice(None) if shard is None else slice(shard, shard + 1)
-        first = self.sample_end.item(shard - 1) if shard else 0
+        samples = range(len(self)) if shard is None else self.samples_of(shard)
+        first, end = samples.start, samples.stop
         ends = self.sample_end[shards] - first
-        end = first + ends.item(-1) if len(ends) else 0
         parts = {"samples": (first, end)}
         for name, rows in _ENDS.items():
             parts[rows] = (self._part(name, first)[0], self._part(name, end - 1)[1]) if first < end else (0, 0)
@@ -557,7 +567,7 @@ def _write(
     end = write_columns(file, end, _LAST_COLUMN, last_counts, [{"folder_names": names}])
     shards = len(head["sample_end"])
     all_counts = {"shards": shards, **counts, **last_counts, **findings.counts, "folders": len(folders)}
-    digest = str(sum(_data_digests(head, 0, shards), DataDigest()))
+    digest = str(_data_digest(head, 0, shards))
     write_head(file, end, {"counts": all_counts, **facts, **findings.facts, "data_digest": digest}, Index.HEAD, head)
 
 
@@ -570,12 +580,6 @@ def row_blocks(stop: int, start: int = 0) -> Iterator[tuple[int, int]]:
     """Yields the parts of rows [start, stop) that are used at once, so that no memory is needed for all of them."""
     for first in range(start, stop, _BLOCK_ROWS):
         yield first, min(first + _BLOCK_ROWS, stop)
-
-
-def find_rows(rows: int, test: Callable[[int, int], NDArray[np.bool_]]) -> NDArray[np.int64]:
-    """Returns the rows that pass a test: it gets the first row and the end of a block, and returns (k,) bools."""
-    found = (start + np.flatnonzero(test(start, stop)) for start, stop in row_blocks(rows))
-    return np.concatenate([np.empty(0, np.int64), *found])
 
 
 def _extensions_of_images(ends: NDArray[np.int64], part: Arrays) -> NDArray[np.int32]:
@@ -596,11 +600,10 @@ def _text(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def _data_digests(head: Arrays, first: int, end: int) -> Iterator[DataDigest]:
-    ends, digests = head["sample_end"], head["data_digest"]
-    for shard in range(first, end):
-        samples = ends.item(shard) - (ends.item(shard - 1) if shard else 0)
-        yield DataDigest.from_bytes(samples, digests[shard].tobytes())
+def _data_digest(head: Arrays, first: int, end: int) -> DataDigest:
+    samples = np.diff(head["sample_end"], prepend=0)[first:end].tolist()
+    digests = (digest.tobytes() for digest in head["data_digest"][first:end])
+    return sum(map(DataDigest.from_bytes, samples, digests), DataDigest())
 
 
 def _is_name(value: object) -> bool:

@@ -148,26 +148,32 @@ def _find(shard: LocalShard) -> Index | None:
 
 
 def _open_file(path: Path, shard: LocalShard) -> Index:
-    stat = shard.stat()
+    identity = size_and_time(shard)
     fd = open_regular(path)
     try:
         file_bytes = os.fstat(fd).st_size
-        if file_bytes > most_bytes(stat.st_size):
+        if file_bytes > most_bytes(identity[0]):
             raise IndexFileError(f"{path} has {file_bytes} bytes, more than an index of {shard} can have")
         index = Index(partial(os.pread, fd), file_bytes, str(path))
     finally:
         os.close(fd)
-    index.check_one()
-    index.check_fresh(stat.st_size, stat.st_mtime_ns)
+    index.check_shard(*identity)
     index.source = partial(_load, path, shard)
     return index
 
 
+def size_and_time(shard: LocalShard) -> tuple[int, int]:
+    """Returns what identifies a shard as it is now: its bytes and its modification time in ns; see `Listing`."""
+    if isinstance(shard, Folder):
+        return shard.listing.identity()
+    stat = shard.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
 def _load(path: Path, shard: LocalShard) -> Index:
     """Reads all of an index file; if it is damaged, the shard is scanned again."""
-    stat = shard.stat()
     try:
-        return Index.read(path, stat.st_size, stat.st_mtime_ns)
+        return Index.read(path, *size_and_time(shard))
     except (IndexFileError, OSError) as error:
         _log.info("%s; the file is ignored", error)
         return _make(shard)

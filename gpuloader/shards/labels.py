@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -38,7 +36,8 @@ _KEY_SHOWN = 200
 _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
 
 ClassOrder: TypeAlias = Literal["name", "natural"]
-_LabelOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+Used: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+_LabelOf: TypeAlias = Callable[[NDArray[np.int64], Wanted], NDArray[np.int64]]
 
 _log = logging.getLogger("gpuloader")
 
@@ -48,33 +47,49 @@ def every(samples: NDArray[np.int64]) -> NDArray[np.int64]:
     return samples
 
 
-class Labels(ABC):
+class Labels:
     """The labels of a shard set.
 
-    Attributes:
+    Args:
+        shards: the set.
         place: where they come from: "cls", "json:NAME", "folder" or "folder:top".
         names: the names of the classes by label, if they are known.
-        classes: the same as a tuple, entry i for label i; None if the labels are not 0, 1, ... n - 1, or not known.
-        digest: 32 hex digits of the labels of all samples that are used, if they are taken from the index; None if
-            they are read with the samples.
+        label_of: returns the labels of samples, both (b,), or raises InterruptedError if they are no longer wanted.
+        used: returns those of some samples that are used; None if the labels are read with the samples.
+
+    Attributes:
+        classes: the names as a tuple, entry i for label i; None if the labels are not 0, 1, ... n - 1, or not known.
     """
 
-    def __init__(self, place: str, names: Mapping[int, str]) -> None:
+    def __init__(
+        self, shards: ShardSet, place: str, names: Mapping[int, str], label_of: _LabelOf, used: Used | None = None
+    ) -> None:
         self.place = place
         self.names = names
         self.classes = as_list(names)
+        self._shards = shards
+        self._label_of = label_of
+        self._used = used
 
-    @property
+    @cached_property
     def digest(self) -> str | None:
-        return None
+        """32 hex digits of the labels of all samples that are used; None if they are read with the samples."""
+        if self.place == "cls" and self._used is every:
+            return str(self._shards.index.facts["label_digest"])
+        return self.digest_of_first(len(self._shards))
 
     def digest_of_first(self, samples: int) -> str | None:
         """Returns the digest of the first samples of the data alone."""
-        return None
+        if self._used is None:
+            return None
+        digest = hashlib.blake2b(digest_size=16)
+        for block in row_blocks(samples):
+            digest.update(self.of(self._used(np.arange(*block))).astype("<i8", copy=False).tobytes())
+        return digest.hexdigest()
 
-    @abstractmethod
     def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
         """Returns (b,) int64 labels of (b,) samples; raises InterruptedError when they are no longer `wanted`."""
+        return self._label_of(samples, wanted)
 
 
 def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
@@ -96,7 +111,7 @@ def make_labels(
     shards: ShardSet,
     label_from: str | None,
     classes: Sequence[str] | None = None,
-    used: Callable[[NDArray[np.int64]], NDArray[np.int64]] = every,
+    used: Used = every,
     order: ClassOrder = "name",
 ) -> Labels | None:
     """Makes the labels that `label_from` asks for.
@@ -114,7 +129,6 @@ def make_labels(
         DataError: several `classes.json` name a label differently.
     """
     class_names = None if classes is None else _check_classes(classes)
-    used_samples = _Used(shards, used)
     label_from = resolve_place(shards, label_from)
     if order not in get_args(ClassOrder):
         raise ConfigError(f"order={describe(order)}: allowed are {' and '.join(map(repr, get_args(ClassOrder)))}")
@@ -126,130 +140,59 @@ def make_labels(
             raise ConfigError("classes names labels, but label_from=None gives none: leave one of them out")
         return None
     if label_from in ("folder", "folder:top"):
-        return _from_folders(shards, label_from, class_names, used_samples, order)
+        return _from_folders(shards, label_from, class_names, used, order)
     if label_from == "cls":
-        return _from_cls(shards, _names(shards, class_names), used_samples)
+        return _from_cls(shards, class_names, used)
     if isinstance(label_from, str) and label_from.startswith("json:") and len(label_from) > len("json:"):
-        names = _names(shards, class_names)
-        parse = partial(_in_json, label_from.removeprefix("json:"), bool(names.numbers))
-        used_samples.refuse_lacking(shards.index.rows_without("json"), "json")
-        return _ReadLabels(shards, label_from, parse, names)
+        _refuse_lacking(shards, used, shards.index.rows_without("json"), "json")
+        return _read_labels(shards, label_from, class_names, _names(shards, class_names))
     raise ConfigError(f"label_from={describe(label_from)}: {_ALLOWED}")
 
 
-@dataclass(frozen=True)
-class _Names:
-    """The names of the classes.
-
-    Attributes:
-        names: by label, if they are known.
-        numbers: name -> label; empty if names are not known, or if several labels have the same name.
-        limit: labels must be below this; None allows any integer.
-    """
-
-    names: Mapping[int, str]
-    numbers: dict[str, int]
-    limit: int | None
+def _refuse(shards: ShardSet, used: NDArray[np.int64], problem: str, advice: str = _LABEL_FROM) -> None:
+    """Raises LabelError if there are any of these used samples, which have a problem."""
+    if len(used):
+        locations = [shards.locate(int(sample)) for sample in used[:3]]
+        shown = ", ".join(f"{describe(each.key, _KEY_SHOWN)} in {each.shard}" for each in locations)
+        more = ", and more" if len(used) > 3 else ""
+        raise LabelError(f"{len(used)} of {len(shards)} samples {problem}: {shown}{more}. {advice}")
 
 
-@dataclass(frozen=True)
-class _Used:
-    """The samples that need a label.
-
-    Attributes:
-        of: returns those of some samples, (k,) ids.
-    """
-
-    shards: ShardSet
-    of: Callable[[NDArray[np.int64]], NDArray[np.int64]]
-
-    def refuse(self, samples: NDArray[np.int64], problem: str, advice: str = _LABEL_FROM) -> None:
-        """Raises LabelError if any of these samples, which have a problem, are used."""
-        samples = self.of(samples)
-        if len(samples):
-            locations = [self.shards.locate(int(sample)) for sample in samples[:3]]
-            shown = ", ".join(f"{describe(each.key, _KEY_SHOWN)} in {each.shard}" for each in locations)
-            more = ", and more" if len(samples) > 3 else ""
-            raise LabelError(f"{len(samples)} of {len(self.shards)} samples {problem}: {shown}{more}. {advice}")
-
-    def refuse_lacking(self, samples: NDArray[np.int64], extension: str, advice: str = "") -> None:
-        """Raises LabelError if any of these samples, which have no such component, are used."""
-        if len(samples) == len(self.shards):
-            advice += "No sample has one: label_from=None loads images without labels"
-        else:
-            advice += f"Sampling(require=['{extension}']) leaves such samples out"
-        self.refuse(samples, f"lack a label: they have no .{extension} component", f"{advice}; {_LABEL_FROM}")
-
-    def digest(self, label_of: _LabelOf, samples: int | None = None) -> str:
-        """Returns a digest of their labels, as this function returns them; of those among the first `samples`."""
-        digest = hashlib.blake2b(digest_size=16)
-        for block in row_blocks(len(self.shards) if samples is None else samples):
-            digest.update(label_of(self.of(np.arange(*block))).astype("<i8", copy=False).tobytes())
-        return digest.hexdigest()
+def _refuse_lacking(shards: ShardSet, used: Used, samples: NDArray[np.int64], extension: str, advice: str = "") -> None:
+    """Raises LabelError if any of these samples, which have no such component, are used."""
+    if len(samples) == len(shards):
+        advice += "No sample has one: label_from=None loads images without labels"
+    else:
+        advice += f"Sampling(require=['{extension}']) leaves such samples out"
+    problem = f"lack a label: they have no .{extension} component"
+    _refuse(shards, used(samples), problem, f"{advice}; {_LABEL_FROM}")
 
 
-class _Known(Labels):
-    """Labels that are known from the start.
+def _read_labels(shards: ShardSet, place: str, classes: tuple[str, ...] | None, names: Mapping[int, str]) -> Labels:
+    """Returns labels that are read from a component of each sample."""
+    extension, _, name = place.partition(":")
+    numbers = _numbers(names)
 
-    Args:
-        label_of: returns the labels of samples, both (b,).
-    """
-
-    def __init__(self, place: str, label_of: _LabelOf, names: Mapping[int, str], used: _Used) -> None:
-        super().__init__(place, names)
-        self._label_of = label_of
-        self._used = used
-
-    @cached_property
-    def digest(self) -> str:
-        if self.place == "cls" and self._used.of is every:
-            return str(self._used.shards.index.facts["label_digest"])
-        return self._used.digest(self._label_of)
-
-    def digest_of_first(self, samples: int) -> str:
-        return self._used.digest(self._label_of, samples)
-
-    def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
-        return self._label_of(samples)
-
-
-class _ReadLabels(Labels):
-    """Labels that are read from a component of each sample.
-
-    Args:
-        place: "cls" or "json:NAME".
-        parse: makes an integer or a class name from the component's bytes; raises LabelError if it cannot.
-    """
-
-    def __init__(self, shards: ShardSet, place: str, parse: Callable[[bytes], int | str], names: _Names) -> None:
-        super().__init__(place, names.names)
-        self._shards = shards
-        self._extension = place.partition(":")[0]
-        self._parse = parse
-        self._names = names
-
-    def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
-        return np.array([self._label(int(sample), wanted) for sample in samples], np.int64)
-
-    def _label(self, sample: int, wanted: Wanted) -> int:
-        content = self._shards.read_component(sample, self._extension, wanted) or b""
+    def label(sample: int, wanted: Wanted) -> int:
+        content = shards.read_component(sample, extension, wanted) or b""
         try:
-            return _number(self._parse(content), self._names)
+            found = _in_json(name, bool(numbers), content) if name else _in_cls(content)
+            if isinstance(found, str):
+                if found not in numbers:
+                    raise LabelError(f"has an unknown class: {_explain_unknown([found], numbers)}")
+                return numbers[found]
+            if classes is not None and not 0 <= found < len(classes):
+                raise LabelError(f"has the label {found}: {_explain_outside(len(classes))}")
+            return found
         except LabelError as error:
-            where = self._shards.locate(sample)
+            where = shards.locate(sample)
             raise LabelError(
-                f"the .{self._extension} component of {describe(where.key, _KEY_SHOWN)} in {where.shard} {error}"
+                f"the .{extension} component of {describe(where.key, _KEY_SHOWN)} in {where.shard} {error}"
             ) from None
 
-
-def _number(label: int | str, names: _Names) -> int:
-    if isinstance(label, str):
-        if label not in names.numbers:
-            raise LabelError(f"has an unknown class: {_explain_unknown([label], names.numbers)}")
-        return names.numbers[label]
-    if names.limit is not None and not 0 <= label < names.limit:
-        raise LabelError(f"has the label {label}: {_explain_outside(names.limit)}")
-    return label
+    return Labels(
+        shards, place, names, lambda ids, wanted: np.array([label(int(each), wanted) for each in ids], np.int64)
+    )
 
 
 def _in_cls(content: bytes) -> str:
@@ -282,27 +225,26 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
     return label
 
 
-def _from_cls(shards: ShardSet, names: _Names, used: _Used) -> Labels:
-    index = shards.index
+def _from_cls(shards: ShardSet, classes: tuple[str, ...] | None, used: Used) -> Labels:
+    index, names = shards.index, _names(shards, classes)
     if index.counts["unlabelled"]:
         in_folders = all(map(_folder, index.folders()))
         advice = 'All samples are in folders, which label_from="folder" numbers; ' if in_folders else ""
-        used.refuse_lacking(index.find(lambda labels: labels == NO_LABEL, "label"), "cls", advice)
+        _refuse_lacking(shards, used, index.find(lambda labels: labels == NO_LABEL, "label"), "cls", advice)
     if index.counts["misfits"]:
-        if names.numbers:
-            return _ReadLabels(shards, "cls", _in_cls, names)
-        advice = f"{_GIVE_CLASSES}; {_LABEL_FROM}"
-        texts = index.find(lambda labels: labels == BAD_LABEL, "label")
-        used.refuse(texts, "have a .cls component that is not an integer in ASCII", advice)
-    if (limit := names.limit) is not None and not all(0 <= label < limit for label in index.facts["labels"]):
-        outside = index.find(lambda labels: (labels < 0) | (labels >= limit), "label")
-        used.refuse(outside, "have a label that is not one of the classes", _explain_outside(limit))
-    return _Known("cls", partial(index.at, "label"), names.names, used)
+        if _numbers(names):
+            return _read_labels(shards, "cls", classes, names)
+        texts = used(index.find(lambda labels: labels == BAD_LABEL, "label"))
+        _refuse(
+            shards, texts, "have a .cls component that is not an integer in ASCII", f"{_GIVE_CLASSES}; {_LABEL_FROM}"
+        )
+    if classes is not None and not all(0 <= label < len(classes) for label in index.facts["labels"]):
+        outside = used(index.find(lambda labels: (labels < 0) | (labels >= len(classes)), "label"))
+        _refuse(shards, outside, "have a label that is not one of the classes", _explain_outside(len(classes)))
+    return Labels(shards, "cls", names, lambda ids, _: index.at("label", ids), used)
 
 
-def _from_folders(
-    shards: ShardSet, place: str, names: tuple[str, ...] | None, used: _Used, order: ClassOrder
-) -> Labels:
+def _from_folders(shards: ShardSet, place: str, names: tuple[str, ...] | None, used: Used, order: ClassOrder) -> Labels:
     index = shards.index
     class_of = list(map(_folder if place == "folder" else _top_folder, index.folders()))  # for each folder
     occurring = sorted(set(class_of) - {""})
@@ -313,13 +255,14 @@ def _from_folders(
 
     def samples_in(names: Collection[str]) -> NDArray[np.int64]:
         are_meant = np.array([name in names for name in class_of], np.bool_)
-        return index.find(lambda folders: are_meant[folders], "folder")
+        return used(index.find(lambda folders: are_meant[folders], "folder"))
 
     if "" in class_of:
-        used.refuse(samples_in([""]), "are not in a folder")
+        _refuse(shards, samples_in([""]), "are not in a folder")
     if unknown := [name for name in occurring if name not in numbers]:
-        used.refuse(samples_in(unknown), "are in folders of unknown classes", _explain_unknown(unknown, classes))
-    return _Known(place, lambda samples: label_of[index.at("folder", samples)], dict(enumerate(classes)), used)
+        _refuse(shards, samples_in(unknown), "are in folders of unknown classes", _explain_unknown(unknown, classes))
+    names_of = dict(enumerate(classes))
+    return Labels(shards, place, names_of, lambda ids, _: label_of[index.at("folder", ids)], used)
 
 
 def _check_class_folders(shards: ShardSet, place: str, occurring: Sequence[str]) -> None:
@@ -365,18 +308,15 @@ def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
     return listed
 
 
-def _names(shards: ShardSet, classes: tuple[str, ...] | None) -> _Names:
+def _names(shards: ShardSet, classes: tuple[str, ...] | None) -> Mapping[int, str]:
     """Returns the names of `classes`, or else those beside the shards."""
-    if classes is not None:
-        return _Names(dict(enumerate(classes)), {name: label for label, name in enumerate(classes)}, len(classes))
-    name_of = find_class_names(shards)
-    numbers = {name: label for label, name in name_of.items()}
-    return _Names(name_of, numbers if len(numbers) == len(name_of) else {}, None)
+    return read_names(shards.shards) if classes is None else dict(enumerate(classes))
 
 
-def find_class_names(shards: ShardSet) -> dict[int, str]:
-    """Returns what `read_names` does, for the shards of a set."""
-    return read_names(shards.shards)
+def _numbers(names: Mapping[int, str]) -> Mapping[str, int]:
+    """Returns name -> label; it is empty if several labels have the same name."""
+    numbers = {name: label for label, name in names.items()}
+    return numbers if len(numbers) == len(names) else {}
 
 
 def read_names(shards: Iterable[Shard]) -> dict[int, str]:

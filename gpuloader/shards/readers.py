@@ -1,14 +1,13 @@
 """Reading parts of shards: of tars on a disk, of tars on stores, and of the files of folders.
 
-Each reader takes rows of (shard, offset, size, address): the number of a shard, bytes of it, and where in memory they
-go. Whoever uses one holds a lock.
+What is read is rows of (shard, offset, size, address): the number of a shard, bytes of it, and where in memory they
+go. Whoever reads holds a lock.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from io import FileIO
@@ -40,27 +39,15 @@ def ask_for(rows: NDArray[np.int64]) -> None:
             os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
 
 
-class Reader(ABC):
-    """Reads rows of some of the shards."""
-
-    @abstractmethod
-    def read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted) -> None:
-        """Reads rows into their views.
-
-        Raises:
-            InterruptedError: they are no longer `wanted`.
-            ShardChangedError: a shard is missing or cut, or is not the one that was indexed.
-            RemoteError: a store does not deliver a shard.
-        """
-
-
-class TarReader(Reader):
-    """Reads tars on a disk. It owns their open files, and limits their number.
+class TarReader:
+    """Reads tars on a disk, and those on stores from the cache. It owns the open files, and limits their number.
 
     Args:
         changed: what to do if a shard changed, for errors.
         read_cached: begins to read.
         forget: is called with the number of a shard that may not be any more what was read of it before.
+        entries: the shards on stores, by number.
+        cache: to which these are downloaded.
     """
 
     def __init__(
@@ -70,6 +57,8 @@ class TarReader(Reader):
         changed: str,
         read_cached: ReadCached,
         forget: Callable[[int], None],
+        entries: Mapping[int, Entry],
+        cache: ShardCache | None,
     ) -> None:
         self._read_cached = read_cached
         self._forget = forget
@@ -77,18 +66,36 @@ class TarReader(Reader):
         self._shards = shards
         self._index = index
         self._changed = changed
+        self._entries = entries
+        self._cache = cache
         self._files: OrderedDict[int, FileIO] = OrderedDict()
         self._states: dict[int, tuple[int, int, int]] = {}  # device, inode and ctime when last read
 
     def read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted) -> None:
-        shards = list(dict.fromkeys(rows[:, 0].tolist()))
-        for first in range(0, len(shards), self._most_open):
-            files = {shard: self._file(shard) for shard in shards[first : first + self._most_open]}
-            self.read_files(files, rows, views, wanted)
-            for shard, file in files.items():
-                self._check_state(shard, self.check_unchanged(shard, file))
+        """Reads rows into their views.
 
-    def read_files(
+        Raises:
+            InterruptedError: they are no longer `wanted`.
+            ShardChangedError: a shard is missing or cut, or is not the one that was indexed.
+            RemoteError: a store does not deliver a shard.
+        """
+        shards = list(dict.fromkeys(rows[:, 0].tolist()))
+        local = [shard for shard in shards if shard not in self._entries]
+        for first in range(0, len(local), self._most_open):
+            files = {shard: self._file(shard) for shard in local[first : first + self._most_open]}
+            self._read_files(files, rows, views, wanted)
+            for shard, file in files.items():
+                self._check_state(shard, self._check_unchanged(shard, file, self._index.shard_mtime_ns.item(shard)))
+        for shard in sorted(set(shards).difference(local)):  # in turn: the cache may not hold two
+            assert self._cache is not None
+            file = self._cache.open_for_batch(self._entries[shard], wanted)
+            try:
+                self._check_unchanged(shard, file, NO_TIME)
+                self._read_files({shard: file}, rows, views, wanted)
+            finally:
+                close_shard(file)
+
+    def _read_files(
         self, files: Mapping[int, int], rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted
     ) -> None:
         """Reads those of the rows whose shards are given here, with their open files."""
@@ -99,12 +106,10 @@ class TarReader(Reader):
             shard = self._shards[rows[chosen[row], 0]]
             raise ShardChangedError(f"{shard} ends before byte {end}: {self._changed}")
 
-    def check_unchanged(self, shard: int, file: int, mtime_ns: int | None = None) -> os.stat_result:
-        """Checks that the file is the indexed one, or has this time; if it is open and deleted, it is unchanged."""
+    def _check_unchanged(self, shard: int, file: int, mtime_ns: int) -> os.stat_result:
+        """Checks that the file has the indexed size and this time; if it is open and deleted, it is unchanged."""
         stat = os.fstat(file)
-        now = stat.st_size, stat.st_mtime_ns
-        indexed_ns = self._index.shard_mtime_ns.item(shard) if mtime_ns is None else mtime_ns
-        indexed = self._index.shard_bytes.item(shard), indexed_ns
+        now, indexed = (stat.st_size, stat.st_mtime_ns), (self._index.shard_bytes.item(shard), mtime_ns)
         if now != indexed:
             raise ShardChangedError(
                 f"{self._shards[shard]} has (size, mtime_ns) {now}, but it was indexed with {indexed}: {self._changed}"
@@ -150,67 +155,35 @@ class TarReader(Reader):
         del self._files[shard]
 
 
-class StoredReader(Reader):
-    """Reads tars on stores, which it downloads to a cache.
-
-    Args:
-        tars: reads them in the cache.
-    """
-
-    def __init__(self, entries: Mapping[int, Entry], cache: ShardCache, tars: TarReader) -> None:
-        self._entries = entries
-        self._cache = cache
-        self._tars = tars
-
-    def read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted) -> None:
-        for shard in sorted(set(rows[:, 0].tolist())):  # in turn: the cache may not hold two
-            file = self._cache.open_for_batch(self._entries[shard], wanted)
-            try:
-                self._tars.check_unchanged(shard, file, NO_TIME)
-                self._tars.read_files({shard: file}, rows, views, wanted)
-            finally:
-                close_shard(file)
-
-
-class FolderReader(Reader):
-    """Reads the files of folders, some at once."""
-
-    def __init__(self, folders: Mapping[int, Folder], read_cached: ReadCached, forget: Callable[[int], None]) -> None:
-        self._read_cached = read_cached
-        self._forget = forget
-        self._most_open = _most_open()
-        self._folders = folders
-
-    def read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted) -> None:
-        for shard, folder in self._folders.items():
-            chosen = np.flatnonzero((rows[:, 0] == shard) & (rows[:, 2] > 0))
-            for first in range(0, len(chosen), self._most_open):
-                some = chosen[first : first + self._most_open]
-                self._read_some(shard, folder, rows[some], [views[row] for row in some.tolist()], wanted)
-
-    def _read_some(
-        self,
-        shard: int,
-        folder: Folder,
-        rows: NDArray[np.int64],
-        views: Sequence[EncodedImage],
-        wanted: Wanted,
-    ) -> None:
-        numbers = folder.files_at(rows[:, 1])
-        rows[:, 1] -= folder.listing.start[numbers]
+def read_folder(
+    folder: Folder,
+    rows: NDArray[np.int64],
+    views: Sequence[EncodedImage],
+    wanted: Wanted,
+    read_cached: ReadCached,
+    forget: Callable[[], None],
+) -> None:
+    """Reads rows of files of a folder into their views, some files at once; raises and forgets as a `TarReader`."""
+    most_open = _most_open()
+    with_bytes = np.flatnonzero(rows[:, 2])
+    for first in range(0, len(with_bytes), most_open):
+        some = with_bytes[first : first + most_open]
+        numbers = folder.files_at(rows[some, 1])
+        to_read = rows[some]
+        to_read[:, 1] -= folder.listing.start[numbers]
         files: list[int] = []
         try:
             for number in numbers.tolist():
                 check_wanted(wanted)
                 files.append(folder.open(number))
-            rows[:, 0] = files
-            for row, _ in _read_open(self._read_cached, rows, views, wanted):
+            to_read[:, 0] = files
+            for row, _ in _read_open(read_cached, to_read, [views[each] for each in some.tolist()], wanted):
                 number = int(numbers[row])
                 folder.check(number, files[row])
                 raise DataError(f"{folder.path_of(number)} cannot be read whole: check its disk")
             for number, file in zip(numbers.tolist(), files):
                 if folder.check(number, file):
-                    self._forget(shard)
+                    forget()
         finally:
             for file in files:
                 os.close(file)

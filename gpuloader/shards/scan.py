@@ -113,7 +113,7 @@ def scan_folder(folder: Folder, progress: bool = False) -> Index:
             else:
                 gathered.leave_out(f"./{listing.name(number)}", 0, found)
                 listing.unread.append(number)
-    return _undamaged(str(folder), gathered.index(*folder.stat()), None)
+    return _undamaged(str(folder), gathered.index(*listing.identity()), None)
 
 
 def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> Index:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from gpuloader.shards.index_files import open_indexes, open_set
 from gpuloader.shards.merged import MergedShards
 from gpuloader.shards.paths import Shard
 from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
-from gpuloader.shards.readers import EncodedImage, FolderReader, ReadCached, Reader, StoredReader, TarReader, ask_for
+from gpuloader.shards.readers import EncodedImage, ReadCached, TarReader, ask_for, read_folder
 from gpuloader.shards.remote import (
     Ahead,
     CacheStats,
@@ -101,7 +101,6 @@ class ShardSet:
         self._cache = cache
         self._read_cached = read_cached
         self._warned = False
-        self._starts = np.concatenate([[0], index.sample_end])
         self._lock = Lock()
         self.accepted = AcceptedSizes(index)
         """The images that the gate accepted in this process.
@@ -109,9 +108,7 @@ class ShardSet:
         Whoever reads images notes them here, and need not send them through the gate again: what was noted of a shard
         is forgotten when the shard is read and was changed since.
         """
-        self._tars = TarReader(self.shards, index, changed, read_cached, self.accepted.forget)
-        self._in_folders = FolderReader(self.folders, read_cached, self.accepted.forget)
-        self._stored = StoredReader(self._entries, cache, self._tars) if cache else None
+        self._tars = TarReader(self.shards, index, changed, read_cached, self.accepted.forget, self._entries, cache)
         if len(self) == 0:
             self.check_pictures(())
             raise NoSamplesError(
@@ -154,20 +151,11 @@ class ShardSet:
         return cls(shards, index, entries, shard_cache, read_cached)
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return len(self.index)
 
     def samples_of(self, shard: int) -> range:
         """Returns the ids of the samples of a shard, by its number."""
-        return range(self._starts[shard].item(), self._starts[shard + 1].item())
-
-    def column(self, name: str) -> NDArray[Any]:
-        """Returns a column of the samples, (N,), read-only.
-
-        These are image_offset, image_size, height, width, orientation, seekable and label.
-        `gpuloader.shards.index` describes them. Ask again instead of keeping one: it may be mapped, see
-        `gpuloader.shards.table`.
-        """
-        return self.index.column(name)
+        return self.index.samples_of(shard)
 
     @property
     def local(self) -> bool:
@@ -182,13 +170,13 @@ class ShardSet:
     def digest_of_first(self, samples: int) -> DataDigest:
         """Returns the digest of the first samples, to recognise shards that were appended."""
         shard = self.shard_of(samples)  # the first that is not complete; after all of them if there is none
-        digest = sum(self.index.data_digests(0, shard), DataDigest())
-        return digest + self.index.data_digest_of(int(self._starts[shard]), samples)
+        digest = self.index.data_digest_of_shards(0, shard)
+        return digest + self.index.data_digest_of(digest.samples, samples)
 
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
         """Returns the digest of each run of so many shards; the last run may be shorter."""
         firsts = range(0, len(self.shards), shards)
-        return [sum(self.index.data_digests(first, first + shards), DataDigest()) for first in firsts]
+        return [self.index.data_digest_of_shards(first, first + shards) for first in firsts]
 
     @cached_property
     def decoded(self) -> bool:
@@ -213,14 +201,6 @@ class ShardSet:
         """Whether at least 9 of 10 images are JPEGs that can be cut before they are decoded."""
         return self.index.counts["seekable"] / len(self) >= _SEEKABLE_SHARE
 
-    def count_turned(self) -> int:
-        """Counts the images whose EXIF orientation is not the upright one."""
-        return self.index.counts["turned"]
-
-    def largest_image(self, most_pixels: int) -> tuple[int, int]:
-        """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""
-        return self.index.largest_image(most_pixels)
-
     @cached_property
     def too_large(self) -> dict[int, str]:
         """Samples whose images exceed the allowed number of bytes, with the cause; they are never read."""
@@ -232,7 +212,7 @@ class ShardSet:
 
     def shard_of(self, sample: int) -> int:
         """Returns the number of the shard that a sample is in."""
-        return int(np.searchsorted(self._starts, sample, side="right")) - 1
+        return int(self.index.shards_of(sample))
 
     def locate(self, sample: int) -> Location:
         """Says where a sample's image is."""
@@ -285,7 +265,7 @@ class ShardSet:
             RemoteError: a store does not deliver a shard.
         """
         rows = np.zeros((len(samples), 4), np.int64)
-        rows[:, 0] = self._shards_of(samples)
+        rows[:, 0] = self.index.shards_of(samples)
         rows[:, 1], rows[:, 2] = (self.index.at(name, samples) for name in ("image_offset", "image_size"))
         rows[rows[:, 2] > MAX_ENCODED_BYTES, 2] = 0
         views = arena.views(rows[:, 2].tolist())
@@ -311,17 +291,17 @@ class ShardSet:
         return view.tobytes()
 
     def _read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted) -> None:
+        in_tars = np.ones(len(rows), np.bool_)
         with self._lock:
-            for reader, chosen in self._of_readers(rows[:, 0].tolist()):
-                reader.read(rows[chosen], [views[row] for row in chosen], wanted)
-
-    def _of_readers(self, shards: Sequence[int]) -> Iterator[tuple[Reader, list[int]]]:
-        """Yields each reader that has some of these shards, and where they are in the list."""
-        rows: dict[Reader, list[int]] = {}
-        for row, shard in enumerate(shards):
-            stored = self._stored if shard in self._entries else None
-            rows.setdefault(stored or (self._in_folders if shard in self.folders else self._tars), []).append(row)
-        yield from rows.items()
+            for number, folder in self.folders.items():
+                chosen = np.flatnonzero(rows[:, 0] == number)
+                in_tars[chosen] = False
+                folder_views = [views[row] for row in chosen.tolist()]
+                forget = partial(self.accepted.forget, number)
+                read_folder(folder, rows[chosen], folder_views, wanted, self._read_cached, forget)
+            if in_tars.any():
+                chosen = np.flatnonzero(in_tars)
+                self._tars.read(rows[chosen], [views[row] for row in chosen.tolist()], wanted)
 
     def discard_if_damaged(self, sample: int) -> bool:
         """Looks at all of a sample's shard in the cache, because an image in it is bad; False if the shard is local.
@@ -338,7 +318,7 @@ class ShardSet:
         """Makes the `Ahead` that downloads the shards on stores before these ranks need them; None if all are local."""
         if self._cache is None:
             return None
-        need = Need(plan, ranks, self._shards_of, self._entries)
+        need = Need(plan, ranks, self.index.shards_of, self._entries)
         if not self._warned:
             self._warned = True
             sizes = np.zeros_like(self.index.shard_bytes)
@@ -363,6 +343,3 @@ class ShardSet:
     def __del__(self) -> None:
         if hasattr(self, "_tars"):
             self.close()
-
-    def _shards_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.searchsorted(self._starts, samples, side="right") - 1

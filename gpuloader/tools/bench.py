@@ -259,7 +259,7 @@ def _data(run: Run, machine: Machine) -> DataFacts:
         shards=len(run.shards.shards),
         images=images,
         shard_bytes=shard_bytes,
-        image_bytes=int(run.shards.column("image_size").sum()) // images,
+        image_bytes=int(run.shards.index.column("image_size").sum()) // images,
         decoded=run.decoded,
         jpegs=jpegs,
         seekable=seekable,

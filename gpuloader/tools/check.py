@@ -225,7 +225,7 @@ def _find(
     wrong: dict[int, _Wrong] = {}
     with progress_bar(progress) as bar, DecoderProcess(batch_size, threads, device_id) as decoder:
         task = bar.add_task("checking images", total=len(shards))
-        for samples, images in _read(shards, runs(shards.column("image_size").tolist(), batch_size, _READ_BYTES)):
+        for samples, images in _read(shards, runs(shards.index.column("image_size").tolist(), batch_size, _READ_BYTES)):
             bad = {samples[row]: cause for row, cause in decoder.bad(images).items()} | bad
             for sample, image in zip(samples, images):
                 if targets is None or sample in bad:

@@ -25,8 +25,8 @@ from gpuloader.recipe import load_preset
 from gpuloader.recipe.part import as_value
 from gpuloader.shards import (
     ShardSet,
-    find_class_names,
     make_labels,
+    read_names,
     read_quarantine,
     resolve_place,
 )
@@ -170,7 +170,7 @@ def describe_shards(
     shards = ShardSet.open(resolve_sources(tar)[0], progress)
     bad = {} if listed is None else read_quarantine(Path(listed), shards)
     index = shards.index
-    heights, widths, sizes = map(shards.column, ("height", "width", "image_size"))
+    heights, widths, sizes = map(shards.index.column, ("height", "width", "image_size"))
     known = (heights > 0) & (widths > 0)
     heights, widths = heights[known], widths[known]
     source = resolve_place(shards, labelling.place)
@@ -189,7 +189,7 @@ def describe_shards(
         formats=_by_name(index.image_extensions(), index.extensions),
         jpegs=index.counts["jpegs"],
         seekable=index.counts["seekable"],
-        turned=shards.count_turned(),
+        turned=shards.index.counts["turned"],
         components=_by_name(index.column("component_extension"), index.extensions),
         height=_spread(heights),
         width=_spread(widths),
@@ -233,8 +233,8 @@ def _classes(shards: ShardSet, labelling: LabelFrom) -> tuple[ClassCount, ...]:
     labels = None
     if labelling.place != "cls":
         labels = make_labels(shards, labelling.place, labelling.classes, order=labelling.order)
-    column = shards.column("label") if labels is None else labels.of(np.arange(len(shards)))
-    names: Mapping[int, str] = find_class_names(shards) if labels is None else labels.names
+    column = shards.index.column("label") if labels is None else labels.of(np.arange(len(shards)))
+    names: Mapping[int, str] = read_names(shards.shards) if labels is None else labels.names
     found, counts = np.unique(column[~np.isin(column, (NO_LABEL, BAD_LABEL))], return_counts=True)
     return tuple(
         ClassCount(label, names.get(label), count) for label, count in zip(found.tolist(), counts.tolist(), strict=True)

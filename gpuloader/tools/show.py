@@ -43,7 +43,7 @@ from gpuloader.plan import Draws, check_epoch, check_seed, make_order
 from gpuloader.recipe import ExplainedView, Recipe, explain
 from gpuloader.recipe.placement import MAX_SIDE
 from gpuloader.recipe.recipe import Orientation
-from gpuloader.shards import Arena, ShardSet, find_class_names, make_labels, resolve_place
+from gpuloader.shards import Arena, ShardSet, make_labels, read_names, resolve_place
 from gpuloader.targets.masks import Mask
 from gpuloader.targets.target import check_recipe_moves
 from gpuloader.tools.outputs import PICTURES, check_output
@@ -145,7 +145,7 @@ class Gallery:
             place = None if self.has_targets or resolve_place(self._shards, "auto") is None else place
         self._labels = make_labels(self._shards, place, labelling.classes, order=labelling.order)
         self.class_names: Mapping[int, str] = (
-            find_class_names(self._shards) if self._labels is None else self._labels.names
+            read_names(self._shards.shards) if self._labels is None else self._labels.names
         )
 
     def __len__(self) -> int:

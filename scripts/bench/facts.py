@@ -39,8 +39,8 @@ def gpu_name() -> str | None:
 def images(shards: Sequence[Path]) -> dict[str, Any]:
     """How many images there are, and their bytes and pixels."""
     opened = ShardSet.open(shards)
-    pixels = opened.column("height").astype(np.int64) * opened.column("width")
-    sizes = opened.column("image_size")
+    pixels = opened.index.column("height").astype(np.int64) * opened.index.column("width")
+    sizes = opened.index.column("image_size")
     return {
         "shards": len(shards),
         "images": len(sizes),

@@ -49,7 +49,7 @@ def test_an_array_that_is_no_image_any_more_is_named(decoded: list[Path], tmp_pa
     with GPULoader(shard, 4, None, preset="imagenet_eval") as loader:
         stat = shard.stat()
         with shard.open("r+b") as file:
-            file.seek(run_of(loader).shards.column("image_offset").item(5))
+            file.seek(run_of(loader).shards.index.column("image_offset").item(5))
             file.write(b"damage")
         os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as a disk does that fails
         with pytest.raises(BadImageError, match="not an array of uint8") as caught:

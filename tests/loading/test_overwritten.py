@@ -143,4 +143,4 @@ def test_what_was_accepted_of_one_read_does_not_hold_for_the_next(tmp_path: Path
             patch.setattr(type(run_of(loader).shards), "read_images", reading)
             list(loader)
         pass_what_was_read(loader)
-        assert run_of(loader).shards.accepted.of(np.arange(1, COUNT)).tolist() == [[60, 40]] * (COUNT - 1)
+        assert not run_of(loader).shards.accepted.of(np.arange(1, COUNT)).any()  # nor are sizes that the index lacks

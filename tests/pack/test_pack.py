@@ -54,7 +54,7 @@ def test_the_loaders_scan_finds_what_the_result_says(photos: Path, tmp_path: Pat
     assert [str(tmp_path / name) for name in result.shards] == [str(path) for path in shard_set.shards]
     assert len(shard_set) == result.samples == 30
     assert not shard_set.index.left_out_count.any()
-    assert set(shard_set.column("label").tolist()) == {0, 1, 2}
+    assert set(shard_set.index.column("label").tolist()) == {0, 1, 2}
     assert result.bytes == sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
     assert (result.destination, result.missing, result.written) == (tmp_path, (), len(result.shards))
     assert {name.split("-")[0] for name in result.shards} == {"train", "val"}

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from gpuloader.shards import LocalShard, index_file
 from gpuloader.shards.index import Index, write_index
+from gpuloader.shards.index_files import size_and_time
 
 
 def saved_index(shard: LocalShard) -> Index:
     """The index that is kept for a shard; an error if it is not that of the shard as it is now."""
-    stat = shard.stat()
-    return Index.read(index_file(shard), stat.st_size, stat.st_mtime_ns)
+    return Index.read(index_file(shard), *size_and_time(shard))
 
 
 def with_columns(index: Index, **columns: NDArray[Any]) -> Index:

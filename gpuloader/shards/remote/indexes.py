@@ -55,9 +55,7 @@ def index_beside(entry: Entry, wanted: Wanted) -> Index | None:
     if data is None:
         return None
     try:
-        index = Index.parse_one(data, str(beside))
-        index.check_fresh(entry.version.size_bytes, None)
-        return index
+        return Index.parse_one(data, str(beside), entry.version.size_bytes)
     except IndexFileError as error:
         _log.info("%s; the file is ignored", error)
         return None
