@@ -151,15 +151,7 @@ def _measure_device(
             StageFigures(stage, TITLES[stage], 1000 / cost.seconds, cost.cpu_seconds, shares[stage])
             for stage, cost in costs.items()
         ),
-        limit=what_limits(
-            costs,
-            on_gpu,
-            stronger=_stronger(on_gpu, run.num_threads, machine.cores),
-            block=run.plan.source.shuffle == "full" and not data.fits_in_memory,
-            decoded=data.decoded,
-            not_seekable=data.jpegs - data.seekable > data.images / 2,
-            small_files=bool(run.shards.folders),
-        ),
+        limit=what_limits(costs, on_gpu),
     )
 
 
@@ -178,12 +170,6 @@ def _measure(batches: Batches, seconds: float) -> Cost:
             break
     thousands = images / 1000
     return Cost((time.perf_counter() - started) / thousands, (time.process_time() - cpu_started) / thousands)
-
-
-def _stronger(on_gpu: bool, threads: int, cores: int) -> str:
-    if on_gpu:
-        return "larger batches and other thread counts (`Decoder(num_threads=)`)"
-    return f"more threads ({threads} of {cores} cores decode) or a GPU" if threads < cores else "more cores or a GPU"
 
 
 def _first_steps(run: Run, seconds: float) -> list[Cursor]:

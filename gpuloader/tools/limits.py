@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from gpuloader.loading.monitor import Bottleneck, describe_bottleneck
 
@@ -83,13 +83,12 @@ def contradiction(costs: Mapping[StageName, Cost], on_gpu: bool) -> str | None:
     return None
 
 
-def what_limits(costs: Mapping[StageName, Cost], on_gpu: bool, **hints: Any) -> str:  # noqa: ANN401
+def what_limits(costs: Mapping[StageName, Cost], on_gpu: bool) -> str:
     """Says in one sentence what limits, and what to change; if the measurements contradict each other, it says that.
 
     Args:
         costs: of each stage.
         on_gpu: whether a GPU decodes.
-        hints: what `describe_bottleneck` takes besides.
     """
     if found := contradiction(costs, on_gpu):
         return (
@@ -98,4 +97,4 @@ def what_limits(costs: Mapping[StageName, Cost], on_gpu: bool, **hints: Any) -> 
         )
     limit, share = limit_of(costs, on_gpu)
     time = "time" if on_gpu or limit in ("read", "gate") else "CPU time"
-    return describe_bottleneck(limit, f"{share:.0%} of the {time}", on_gpu=on_gpu, **hints)
+    return describe_bottleneck(limit, f"{share:.0%} of the {time}")
