@@ -100,7 +100,6 @@ _ENDS = {"key_end": "key_bytes", "component_end": "components"}
 _NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that surrogateescape never makes
 _MOST_BYTES_PER_SHARD_BYTE = 8  # one byte of a name takes up to six in JSON; each member takes 512 bytes of the tar
 _MOST_BYTES_BESIDE = 1 << 20
-_LARGEST_ORIENTATION = 8
 _BLOCK_ROWS = 1 << 14
 _COUNTED = ("turned", "seekable", "jpegs", "decoded", "too_large", "unlabelled", "misfits")
 _OF_IMAGES = ("component_offset", "component_extension")
@@ -463,16 +462,16 @@ class Index(Table):
             heights, widths = raw["height"][start:stop], raw["width"][start:stop]
             if min(heights.min(), widths.min()) < 0 or ((heights == 0) != (widths == 0)).any():
                 raise ValueError("an image has no possible height and width")
-        elif name == "orientation" and values.max() > _LARGEST_ORIENTATION:
-            raise ValueError("an image has no possible orientation")
-        elif name == "seekable" and values.max() > 1:
-            raise ValueError("an image is neither seekable nor not")
         elif name == "label" and not self._has_labels(values):
             raise ValueError("a label is not one of those that its header says")
-        elif name == "folder" and (values.min() < 0 or values.max() >= self.counts["folders"]):
-            raise ValueError("a sample has an unknown folder")
-        elif name == "component_extension" and (values.min() < 0 or values.max() >= len(self.extensions)):
-            raise ValueError("a component has an unknown extension")
+        elif (numbers := self._numbers_in(name)) is not None and not 0 <= values.min() <= values.max() < numbers:
+            raise ValueError(f"its column {name} has an impossible number")
+
+    def _numbers_in(self, name: str) -> int | None:
+        """Returns how many numbers, from 0 on, a column may have; None if it has no such limit."""
+        folders, extensions = self.counts["folders"], len(self.extensions)
+        limits = {"orientation": 9, "seekable": 2, "folder": folders, "component_extension": extensions}
+        return limits.get(name)
 
     def _has_labels(self, labels: NDArray[np.int64]) -> bool:
         """Says whether labels are among those that the head says, as far as it says."""

@@ -36,7 +36,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, ClassVar, NamedTuple, TypeAlias
+from typing import IO, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,22 +53,13 @@ DIGEST_BYTES = 32
 Kinds: TypeAlias = Mapping[str, tuple[str, str]]
 """For each column: its type, and the name of its number of rows."""
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+_Places: TypeAlias = Mapping[str, tuple[int, np.dtype[Any], int]]
+"""For each column: its first byte in the file, its type, its number of rows."""
 
 _MAGIC = b"GPULIDX"
 _START = struct.Struct("<7sBQQ")
 COLUMNS_AT = _START.size + DIGEST_BYTES
 _MOST_HEAD_BYTES = 2 << 30  # six times that of a billion samples
-
-
-class _Place(NamedTuple):
-    """Where a column is: its first byte in the file, its type, its number of rows."""
-
-    offset: int
-    dtype: np.dtype[Any]
-    rows: int
-
-    def of(self, data: bytes | mmap.mmap) -> NDArray[Any]:
-        return np.frombuffer(data, self.dtype, self.rows, self.offset)
 
 
 class Table:
@@ -132,7 +123,7 @@ class Table:
         columns_end = _places(self.COLUMNS, self.counts, COLUMNS_AT)[1]
         if columns_end != self._head_at or end + DIGEST_BYTES * blocks != len(head):
             raise ValueError("its header has a wrong length")
-        self.head: Arrays = {name: place.of(head) for name, place in places.items()}
+        self.head = _views(head, places)
         self._block_digests = head[end:]
 
     @classmethod
@@ -165,7 +156,7 @@ class Table:
     def _use(self, data: bytes | mmap.mmap) -> None:
         self._data = data
         self._places = _places(self.COLUMNS, self.counts, COLUMNS_AT)[0]
-        self._raw = {name: place.of(data) for name, place in self._places.items()}
+        self._raw = _views(data, self._places)
         self._unchecked = np.ones(len(self._block_digests) // DIGEST_BYTES, np.bool_)
         self._any_unchecked = True
 
@@ -269,7 +260,7 @@ def write_columns(file: IO[bytes], at: int, kinds: Kinds, counts: Mapping[str, i
             file.seek(offset + written[name] * dtype.itemsize)
             file.write(values.data if len(values) else b"")
             written[name] += len(values)
-    if any(written[name] != place.rows for name, place in places.items()):
+    if any(written[name] != rows for name, (_, _, rows) in places.items()):
         raise ValueError("the columns have another length than was said")
     return end
 
@@ -307,13 +298,18 @@ def _read_start(read: Read, path: str) -> bytes:
     return start
 
 
-def _places(kinds: Kinds, counts: Mapping[str, int], offset: int) -> tuple[dict[str, _Place], int]:
+def _places(kinds: Kinds, counts: Mapping[str, int], offset: int) -> tuple[_Places, int]:
     """Returns where columns are, the first one being at `offset`, and where the last one ends."""
     places = {}
     for name, (kind, rows) in kinds.items():
-        places[name] = _Place(offset, np.dtype(kind), counts[rows])
-        offset += _padded(places[name].dtype.itemsize * counts[rows])
+        dtype = np.dtype(kind)
+        places[name] = offset, dtype, counts[rows]
+        offset += _padded(dtype.itemsize * counts[rows])
     return places, offset
+
+
+def _views(data: bytes | mmap.mmap, places: _Places) -> Arrays:
+    return {name: np.frombuffer(data, dtype, rows, offset) for name, (offset, dtype, rows) in places.items()}
 
 
 def _padded(length: int) -> int:

@@ -50,10 +50,7 @@ def test_what_data_sets_need_is_allowed(pattern: str, names: int) -> None:
     ("pattern", "says"),
     [
         ("{0..1000000}.tar", "may stand for more than 1,000,000 names: list the shards, or pack larger ones"),
-        ("{0..-99999999}", "may stand for more"),
-        ("{a..z}" * 6, "may stand for more"),
         ("{,}" * 10_000, "may stand for more"),  # names of no characters
-        ("{x,{y,{0..9}{0..999999}}}", "may stand for more"),
         ("{" + "9" * 5000 + ".." + "9" * 5000 + "}", "cannot be read"),  # more digits than Python reads
         ("{" * 5000 + "}" * 5000, "cannot be read"),
         ("{1..3", "cannot be read: check its braces and numbers (write \\{ for a brace in a name)"),

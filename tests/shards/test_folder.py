@@ -186,21 +186,6 @@ def test_files_that_come_and_go_while_a_folder_is_listed_do_not_matter_to_the_ot
     assert [listing.name(number) for number in range(len(listing))] == ["a/0.cls", "a/1.cls", "a/1.jpg", "b"]
 
 
-def test_a_folder_that_is_gone_while_it_is_listed_is_an_error_that_names_it(
-    photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names_of = os.listdir
-
-    def removing(folder: str) -> list[str]:
-        if folder == f"{photos}/b":
-            shutil.rmtree(folder)
-        return names_of(folder)
-
-    monkeypatch.setattr(os, "listdir", removing)
-    with pytest.raises(DataError, match=r"photos/b cannot be read \(No such file or directory\)"):
-        list_files(photos)
-
-
 PROGRAM = """
 import sys
 from pathlib import Path

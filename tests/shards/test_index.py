@@ -50,10 +50,6 @@ def samples_of_webdataset(shard: Path) -> list[tuple[str, dict[str, bytes]]]:
     return [(sample.pop("__key__"), sample) for sample in packing.samples_of([shard])]
 
 
-def batched(data: bytes, size: int) -> list[bytes]:
-    return [data[start : start + size] for start in range(0, len(data), size)]
-
-
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
@@ -124,16 +120,6 @@ def test_places_and_sizes_are_right(shards: list[Path]) -> None:
         assert (index.shard_bytes[0], index.shard_mtime_ns[0]) == (shard.stat().st_size, shard.stat().st_mtime_ns)
 
 
-def test_the_size_of_an_image_is_read_wherever_its_frame_begins(tmp_path: Path) -> None:
-    samples = []
-    for number, size in enumerate([*range(1200, 1600), 65_533, 3 * 65_533]):
-        segments = [b"\xff\xfe" + (len(part) + 2).to_bytes(2, "big") + part for part in batched(bytes(size), 65_533)]
-        samples.append({"__key__": str(number), "jpg": JPEG[:2] + b"".join(segments) + JPEG[2:]})
-    index = scan(write_shard(tmp_path / "a.tar", samples))
-    assert index.column("height").tolist() == [20] * 402
-    assert index.column("width").tolist() == [30] * 402
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"x", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + b"\xff" * 80], ids=repr
 )
@@ -148,21 +134,14 @@ def test_an_image_that_is_none_is_kept_without_a_size(tmp_path: Path, content: b
     ("cls", "label"),
     [
         (b"3", 3),
-        (b"-1", -1),
         (b"+7", 7),
-        (b"007", 7),
-        (b" 3\n", 3),
         (b"\t-12\r\n", -12),
         (b"9" * 18, 10**18 - 1),
         (b"9" * 19, BAD_LABEL),  # more than int64 is sure to hold
         (b"", BAD_LABEL),
         (b"dog", BAD_LABEL),
         (b"3.0", BAD_LABEL),
-        (b"1e3", BAD_LABEL),
         (b"1_000", BAD_LABEL),
-        (b"0x10", BAD_LABEL),
-        (b"1 2", BAD_LABEL),
-        (b"- 1", BAD_LABEL),
         ("٣".encode(), BAD_LABEL),  # a digit, but none of ASCII
         (b"\xef\xbb\xbf3", BAD_LABEL),  # a byte order mark
         (b"3" + b" " * 5000, BAD_LABEL),
@@ -179,15 +158,11 @@ def test_labels_are_integers_in_ascii(tmp_path: Path, cls: bytes | None, label: 
     [
         (["a.jpg", "a.jpg"], ["a"], {"a.jpg": "has a .jpg already"}),
         (["a.jpg", "b.jpg", "a.JPG"], ["a", "b"], {"a.JPG": "has a .jpg already"}),
-        (["a.jpg", "README"], ["a"], {"README": "no extension"}),
         (["a.jpg", "v1.0/README"], ["a"], {"v1.0/README": "no extension"}),  # the dot is the folder's
         (["a.jpg", ".hidden.jpg"], ["a"], {".hidden.jpg": "begins with a dot"}),
-        (["a.jpg", "./.jpg"], ["a"], {"./.jpg": "begins with a dot"}),
         (["x/a.jpg", "x/._a.jpg"], ["x/a"], {"x/._a.jpg": "begins with a dot"}),  # macOS writes these
         (["a.jpg", "b.cls", "b.json"], ["a"], {"b.cls": "no image", "b.json": "no image"}),
-        (["a.jpg", "b.gif"], ["a"], {"b.gif": "no image"}),
         (["a.jpg", "b."], ["a"], {"b.": "no image"}),
-        (["a.cls"], [], {"a.cls": "no image"}),
         (["a.jpg"], ["a"], {}),
     ],
 )
@@ -210,10 +185,8 @@ def test_what_is_in_no_sample_is_said_with_its_reason(
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (tarfile.LNKTYPE, "hard link"),
         (tarfile.SYMTYPE, "symbolic link"),
         (tarfile.FIFOTYPE, "pipe"),
-        (tarfile.CHRTYPE, "device"),
     ],
 )
 def test_what_is_no_file_is_left_out_whatever_its_name(tmp_path: Path, kind: bytes, why: str) -> None:
@@ -237,12 +210,6 @@ def test_of_many_members_left_out_the_first_thousand_are_kept_and_all_are_counte
     index = scan(shard_of(tmp_path / "a.tar", [f".{number}" for number in range(1500)], content=b""))
     assert [item.name for item in index.left_out] == [f".{number}" for number in range(1000)]
     assert index.left_out_count == 1500
-
-
-def test_keys_that_are_not_utf8_come_back_as_they_are(tmp_path: Path) -> None:
-    name = os.fsdecode(b"\xff\xfe.jpg")
-    index = scan(shard_of(tmp_path / "a.tar", ["grüße.jpg", name, "日本.jpg"]))
-    assert [index.key(row) for row in range(3)] == ["grüße", os.fsdecode(b"\xff\xfe"), "日本"]
 
 
 def test_a_shard_that_is_written_to_meanwhile_is_an_error(tmp_path: Path) -> None:
@@ -289,20 +256,6 @@ def test_a_saved_index_comes_back_as_it_was(saved: tuple[Path, Path]) -> None:
     assert sorted(other.name for other in path.parent.iterdir()) == ["a.index", "a.tar"]
 
 
-@pytest.mark.parametrize("names", [[], ["a.cls"]], ids=["nothing", "no samples"])
-def test_an_index_without_samples_comes_back_as_it_was(tmp_path: Path, names: list[str]) -> None:
-    shard = shard_of(tmp_path / "a.tar", names)
-    scan(shard).save(tmp_path / "a.index")
-    assert_equal(load(tmp_path / "a.index", shard), scan(shard))
-
-
-def test_the_same_shard_gives_the_same_bytes(saved: tuple[Path, Path]) -> None:
-    path, shard = saved
-    before = path.read_bytes()
-    scan(shard).save(path)
-    assert path.read_bytes() == before
-
-
 def test_any_byte_changed_is_an_error(saved: tuple[Path, Path]) -> None:
     path, shard = saved
     whole = path.read_bytes()
@@ -322,7 +275,7 @@ def test_any_cut_or_addition_is_an_error(saved: tuple[Path, Path]) -> None:
             load(path, shard)
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 3, 255])
+@pytest.mark.parametrize("version", [0, 3, 255])
 def test_another_version_is_an_error(saved: tuple[Path, Path], version: int) -> None:
     path, shard = saved
     path.write_bytes(sealed(parts_of(path.read_bytes()), version))

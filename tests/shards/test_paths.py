@@ -51,29 +51,22 @@ def train(*numbers: int) -> list[str]:
     ("tar", "expected"),
     [
         ("train-0003.tar", train(3)),
-        (Path("train-0003.tar"), train(3)),
         ("./deep/../train-0003.tar", ["deep/../train-0003.tar"]),
         ("data.zip", ["data.zip"]),  # a file that is named is taken, whatever it is called
         ("odd {name}.tar", ["odd {name}.tar"]),  # a file of that very name comes before what the braces mean
-        ("odd [1].tar", ["odd [1].tar"]),
         ("deep", ["deep/y.tar"]),  # a folder's own shards, not those of the folders in it
         (".", ["odd [1].tar", "odd {name}.tar", *train(*range(12)), "val-a.tar", "val-b.tar"]),
         ("train-{0002..0004}.tar", train(2, 3, 4)),
-        ("train-{0000..0010..5}.tar", train(0, 5, 10)),
-        ("train-00{10,02}.tar", train(10, 2)),
         ("{train-0001,val-b,deep/y}.tar", ["train-0001.tar", "val-b.tar", "deep/y.tar"]),
         ("train-{0000,000[12]}.tar", train(0, 1, 2)),  # a glob within braces
         ("{deep,val-a.tar}", ["deep/y.tar", "val-a.tar"]),  # a folder within braces
         ("train-000[3-5].tar", train(3, 4, 5)),
-        ("train-*.tar", train(*range(12))),
         ("train-0000*", ["train-0000.idx", "train-0000.tar", "train-0000.tar.idx"]),  # but not our own indexes
         ("**/*.tar", None),
         ("deep/**", ["deep/er/x.tar", "deep/y.tar"]),  # files alone
         ("~/val-a.tar", ["~/val-a.tar"]),
         ("pics/shards", ["pics/shards/x.tar"]),  # a preview beside tars, hidden pictures and other folders are ignored
         ("pics/flat/1.png", ["pics/flat/1.png"]),  # a file is taken for a shard
-        ("~/val-*.tar", ["~/val-a.tar", "~/val-b.tar"]),
-        (["val-b.tar", "train-0001.tar"], ["val-b.tar", "train-0001.tar"]),
         (("val-b.tar", Path("deep"), "train-{0001..0002}.tar"), ["val-b.tar", "deep/y.tar", *train(1, 2)]),
         ((name for name in ["val-b.tar", "val-a.tar"]), ["val-b.tar", "val-a.tar"]),
     ],
@@ -126,11 +119,8 @@ def test_an_absolute_path_and_a_file_url_are_the_same(folder: Path) -> None:
         ("trian-0003.tar", ["no such file: trian-0003.tar", "similar names are", "train-0003.tar"]),
         ("something.else", ["no such file: something.else", "the folder . has no such name"]),
         ("nowhere/a.tar", ["no such file: nowhere/a.tar", "there is no folder nowhere either"]),
-        (Path("nowhere"), ["no such file: nowhere"]),
         ("*.jpg", ["no file matches *.jpg: check the path (relative to ", "name the shards in a list"]),
-        ("no/where/*.tar", ["no file matches no/where/*.tar"]),
         ("d[e]ep", ["no file matches d[e]ep"]),  # it matches a folder
-        ("train-0000.tar.gpu*", ["no file matches"]),
         ("no-tar", ["neither *.tar nor pictures in the folder no-tar: check the path"]),
         (
             "two folders",
@@ -154,8 +144,6 @@ def test_what_is_not_there_is_said_with_what_to_do(tar: Tar, says: list[str]) ->
     ("tar", "says"),
     [
         (["val-a.tar", "val-b.tar", "val-a.tar"], ["the shard val-a.tar is named twice", "name it once"]),
-        (["val-a.tar", "./val-a.tar"], ["val-a.tar is named twice"]),
-        (["deep", "deep/y.tar"], ["deep/y.tar is named twice"]),
         ("ftp://example.org/train.tar", ["ftp:// is not supported", "allowed are local paths and s3://, gs://"]),
         (
             "https://example.org/shards/",
@@ -174,7 +162,6 @@ def test_what_is_not_there_is_said_with_what_to_do(tar: Tar, says: list[str]) ->
             ["pics/both has tars, such as x.tar, and folders of pictures, such as cat: give pics/both/*.tar"],
         ),
         (["pics/flat", "pics/../pics/flat"], ["the shard pics/../pics/flat is named twice"]),
-        (["val-a.tar", "~/val-a.tar"], ["val-a.tar is named twice"]),
     ],
     ids=named,
 )
@@ -188,12 +175,10 @@ def test_what_cannot_be_meant_is_said_with_what_to_do(tar: Tar, says: list[str])
     "tar",
     [
         "pics/flat",  # pictures alone
-        "pics/classes",
         "pics/two splits/train",  # one of the splits
         "pics/nested",  # at any depth
         "pics/top and splits",  # pictures outside of the splits
         "pics/splits and classes",  # "train" is a class, too
-        "pics/arrays",  # decoded pictures
         "pics/by name",  # a folder that is called like a tar
     ],
 )

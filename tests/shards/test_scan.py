@@ -78,13 +78,3 @@ def test_a_long_name_for_all_costs_its_length_once() -> None:
         assert time.thread_time() - start < 8  # it takes 0.5 s; a product would take 20 s
         assert (len(index), index.left_out_count) == (count, 20_000 - count)
         assert len(index.to_bytes()) < 10_000_000  # its file has no name of a member that is left out in full
-
-
-def test_what_is_left_out_is_said_with_the_end_of_a_long_name() -> None:
-    name = f"{'k' * 90}/{'n' * 900_000}.tiff.txt"
-    tar = b"".join([extended(b"x", record(b"path", name.encode())), forged(), END])
-    [item] = scanned(tar).left_out
-    assert item.name.startswith("k" * 90 + "/nnn")
-    assert item.name.endswith("nnn.tiff.txt")
-    assert f" ... ({len(name)} characters) ... " in item.name
-    assert len(item.name) == 500

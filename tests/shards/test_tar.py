@@ -165,13 +165,6 @@ def test_a_v7_tar_marks_a_directory_by_its_slash(tmp_path: Path) -> None:
         assert [info.isdir() for info in tar] == [True, False]
 
 
-def test_a_link_has_no_data_whatever_its_size_says(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar"
-    path.write_bytes(forged(b"link", size=999_999, kind=b"1") + forged(b"next.jpg", size=3) + padded(b"abc") + END)
-    assert_equals_tarfile(path)
-    assert [member.size for member in scanned(path)] == [0, 3]
-
-
 @pytest.mark.parametrize("holes", [1, 6, 60])  # its map is in the header for 4 pieces, then in blocks of 21
 @pytest.mark.parametrize(
     "options",
@@ -290,11 +283,6 @@ def test_the_padding_of_the_last_member_belongs_to_it(tmp_path: Path) -> None:
     assert error.offset == 1023
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 20])
-def test_an_archive_of_end_blocks_alone_is_empty(tmp_path: Path, blocks: int) -> None:
-    assert scanned_bytes(tmp_path, bytes(512 * blocks)) == []
-
-
 @pytest.mark.parametrize("size", [0, 1, 511])
 @pytest.mark.parametrize("fill", [b"\0", b"x"])
 def test_less_than_a_block_is_no_tar(tmp_path: Path, size: int, fill: bytes) -> None:
@@ -340,15 +328,6 @@ def test_an_extended_header_without_its_member_is_an_error(tmp_path: Path, kind:
 
 
 @pytest.mark.parametrize(
-    ("magic", "name"),
-    [(b"\x1f\x8b\x08", "gzip"), (b"BZh9", "bzip2"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstandard")],
-)
-def test_a_compressed_file_is_named_as_such(tmp_path: Path, magic: bytes, name: str) -> None:
-    assert f"compressed with {name}: unpack it" in str(error_of(tmp_path, magic.ljust(5000, b"\1")))
-
-
-@pytest.mark.parametrize("size", [64, 5000])  # less than a block, and more
-@pytest.mark.parametrize(
     ("content", "says"),
     [
         (b"\xff\xd8\xff\xe0", "not a tar, but a JPEG: `gpuloader pack FOLDER SHARDS` makes shards of a folder of"),
@@ -356,30 +335,32 @@ def test_a_compressed_file_is_named_as_such(tmp_path: Path, magic: bytes, name: 
         (b"PK\x03\x04", "not a tar, but a ZIP archive: unpack it, then `gpuloader pack FOLDER SHARDS`"),
         (b'{"images": [', "not a tar, but JSON: `gpuloader pack FILE SHARDS` makes shards of an annotation file"),
         (b"PAR1", "not a tar, but a Parquet file: `gpuloader pack FOLDER SHARDS` makes shards of a folder"),
+        (b"\x1f\x8b\x08", "compressed with gzip: unpack it"),
+        (b"BZh9", "compressed with bzip2"),
+        (b"\xfd7zXZ\0", "compressed with xz"),
+        (b"\x28\xb5\x2f\xfd", "compressed with zstandard"),
     ],
 )
-def test_what_is_given_in_the_place_of_a_tar_is_named(tmp_path: Path, content: bytes, size: int, says: str) -> None:
-    assert says in str(error_of(tmp_path, content.ljust(size, b"\1")))
+def test_what_is_given_in_the_place_of_a_tar_is_named(tmp_path: Path, content: bytes, says: str) -> None:
+    assert says in str(error_of(tmp_path, content.ljust(5000, b"\1")))
+    if "not a tar" in says:  # of less than a block, too
+        assert says in str(error_of(tmp_path, content.ljust(64, b"\1")))
 
 
 @pytest.mark.parametrize(
     ("content", "offset", "problem"),
     [
-        (b"x" * 5000, 0, "not a tar file"),
         (bytes(range(256)) * 20, 0, "not a tar file"),
-        (forged() + b"x" * 512, 512, "checksum is wrong"),
         (forged() + forged()[:-1] + b"x" + END, 512, "checksum is wrong"),
         (forged(size=9) + padded(b"123456789") + b"\0" * 511 + b"x", 1024, "checksum is wrong"),  # zeros, but for one
         (forged() + END + forged() + END, 1536, "join them with `tar -A`"),  # two tars put one behind the other
         (forged() + END + bytes(5 << 20) + b"x", 1536 + (5 << 20), "data after the end"),
         (forged(size=b"\xff" * 12), 0, "negative size"),
-        (forged(size=b"00000000-05"), 0, "not octal"),
         (forged(size=b"00000000009"), 0, "not octal"),
         (forged(size=b"\x80" + b"\xff" * 11), 0, "truncated"),
         (forged(size=9999) + padded(b"1"), 0, "truncated: a member of 9999 bytes"),
         (forged(size=100) + padded(b"x" * 1000) + END, 1024, "checksum is wrong"),  # says less than there is
         (forged(size=(1 << 20) + 1, kind=b"x") + bytes(2 << 20), 0, "too large"),
-        (forged(size=(1 << 20) + 1, kind=b"L") + bytes(2 << 20), 0, "too large"),
         (forged(kind=b"S")[:482] + b"\x01" + bytes(29), 0, "checksum is wrong"),
         (bytes(10_752), 0, "nothing but zeros"),  # one block more than an empty tar has
     ],
@@ -396,21 +377,15 @@ def test_what_cannot_be_explained_is_an_error_with_its_offset(
     "data",
     [
         b"17 path=b.jpg\n",  # longer than it is
-        b"9 path=b.jpg\n",
         b"0 path=b.jpg\n",
-        b"-5 path=b.jpg\n",
         b"14 path:b.jpg\n",
         b"14 path=b.jpgX",
-        b"14path=b.jpg\n\n",
-        b"path=b.jpg\n",
         b"999999999999999999999 a=b\n",
         b"14 path=b.jpg\n0 a=b\n",  # the second one
         b"14 path=b.jpg\n\0\0\0",
         record(b"size", b"-5"),
-        record(b"size", b"0x5"),
         record(b"size", b""),
         record(b"size", "٣".encode()),  # a digit, but none of ASCII
-        record(b"size", b"9" * 21),
         record(b"size", b"9" * 5000),  # more digits than Python reads
     ],
 )
