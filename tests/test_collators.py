@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import pickle
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -243,18 +242,6 @@ def test_a_sample_without_the_component_is_named_at_the_start_or_when_a_function
             next(iter(batches))
 
 
-def test_an_error_of_a_collator_of_yours_is_the_cause(tmp_path: Path) -> None:
-    def picky(components: Sequence[bytes]) -> list[bytes]:
-        if b"bad" in components:
-            raise ValueError("I do not like it")
-        return list(components)
-
-    with pytest.raises(DataError, match=r"component of '1' in .*: I do not like it") as caught:
-        first_of(shard(tmp_path, "txt", [b"good", b"bad"]), fields={"txt": picky})
-    assert caught.value.__cause__ is not None
-    assert traceback.extract_tb(caught.value.__cause__.__traceback__)[-1].name == "picky"
-
-
 # --- the registry
 
 
@@ -365,15 +352,6 @@ def test_an_array_that_cannot_become_a_tensor_is_named(tmp_path: Path, collate: 
 def test_what_has_not_a_row_for_each_sample_is_named(tmp_path: Path, collate: Any, message: str) -> None:  # noqa: ANN401
     with pytest.raises(DataError, match=message):
         first_of(shard(tmp_path, "data", [b""] * 4), batch_size=4, fields={"data": collate})
-
-
-def test_fields_are_those_of_the_samples_of_the_batch(tmp_path: Path) -> None:
-    tar = shard(tmp_path, "json", [json.dumps({"number": i}).encode() for i in range(7)])
-    fields = {"json": lambda components: np.array([json.loads(each)["number"] for each in components])}
-    with loader(tar, 3, fields=fields, shuffle="full", last_batch="partial") as batches:
-        for _ in range(2):
-            for batch in batches:
-                assert torch.equal(batch["json"], batch["index"])
 
 
 @pytest.mark.parametrize(

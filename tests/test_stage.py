@@ -24,7 +24,6 @@ from running import built_pipelines
 
 from gpuloader import Compose, Decoder, GPULoader, Stage
 from gpuloader.errors import ConfigError, DataError, LoaderError
-from gpuloader.pipelines import recipe_pipeline
 from gpuloader.recipe import Mix, View
 from gpuloader.transforms import Normalize, RandomHorizontalFlip, RandomIoUCrop, RandomResize, RandomResizedCrop, Resize
 
@@ -113,19 +112,6 @@ def test_batches_may_grow_and_shrink_and_change_from_files_to_arrays() -> None:
         rows = torch.cat([images for images, *_ in given])
         for number, row in enumerate(rows):
             assert torch.equal(row, alone(TRAIN, arrays[number], number, seed=1, epoch=epoch))
-
-
-def test_a_pipeline_is_built_once_for_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = []
-    monkeypatch.setattr(
-        "gpuloader.loading.decoding.recipe_pipeline", lambda **given: built.append(given) or recipe_pipeline(**given)
-    )
-    stage = Stage(EVALUATION)
-    for epoch in range(4):
-        assert len(list(stage(batches(PNGS, 4, 4, 2), epoch=epoch))) == 3
-    assert list(stage([])) == []
-    assert len(list(stage(batches(PNGS, 3)))) == 1
-    assert len(built) == 1
 
 
 def test_the_source_is_read_ahead() -> None:
@@ -330,13 +316,6 @@ def test_an_image_in_memory_that_cannot_become_an_array_is_bad(name: str, orient
         list(Stage(recipe)([([PICTURES[1], make()], [4, 5])]))
     with pytest.raises(DataError, match=f"image 1 cannot be decoded: {cause}"):
         recipe([PICTURES[1], make()])
-
-
-def test_a_source_of_bad_images_alone_gives_nothing() -> None:
-    stage = Stage(EVALUATION, on_error="skip")
-    assert list(stage([([damaged_jpeg()], [0]), ([b""], [1])])) == []
-    assert set(stage.bad) == {0, 1}
-    assert len(list(stage(batches(PNGS, 4, 4)))) == 2
 
 
 def test_skip_leaves_rows_of_arrays_and_tensors_out() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -302,9 +301,8 @@ def check_keys(
         ConfigError: no sample has a key, and some have annotations.
     """
     named = {name: field for name, field in fields.items() if field.path}
-    samples: Counter[str] = Counter()
-    found: set[tuple[str, str, str]] = set()
-    lacking: dict[tuple[str, str, str], Collection[str]] = {}
+    seen: dict[str, list[tuple[str, str, Collection[str]]]] = {name: [] for name in named}
+    samples = dict.fromkeys(named, 0)
     for read in documents:
         left = [name for name in named if samples[name] < _LOOKED_AT]
         if not left:
@@ -314,16 +312,17 @@ def check_keys(
             for name in left:
                 options = list(named[name].named_keys(document))
                 samples[name] += bool(options)
-                found |= {(name, option, key) for option, key, keys in options if key in keys}
-                lacking |= {(name, option, key): keys for option, key, keys in options if key not in keys}
-    for (name, option, key), each_key in lacking.items():
-        if (name, option, key) not in found:
-            keys = sorted(islice(each_key, _MOST_KEYS))
-            where, hint = f"{name}: {type(named[name]).__name__}({option})", did_you_mean(key, keys)
-            raise ConfigError(
-                f"fields: {where}: of {counted(samples[name], 'sample')} none has the key {key!r}{hint}: the keys are "
-                f"{describe(keys, 500)}; name the right one"
-            )
+                seen[name] += options
+    for name, options in seen.items():
+        found = {(option, key) for option, key, keys in options if key in keys}
+        for option, key, each_key in options:
+            if (option, key) not in found:
+                keys = sorted(islice(each_key, _MOST_KEYS))
+                where, hint = f"{name}: {type(named[name]).__name__}({option})", did_you_mean(key, keys)
+                raise ConfigError(
+                    f"fields: {where}: of {counted(samples[name], 'sample')} none has the key {key!r}{hint}: the keys "
+                    f"are {describe(keys, 500)}; name the right one"
+                )
     return {name: field for name, field in named.items() if not samples[name]}
 
 

@@ -12,7 +12,6 @@ import pytest
 from command_line import run
 from making import jpeg
 
-from gpuloader import GPULoader
 from gpuloader.errors import BadImageError, ConfigError, ShardNotFoundError, TarError
 from gpuloader.helpers.text import as_message, format_bytes, printable
 
@@ -155,14 +154,6 @@ def test_an_error_of_a_command_is_one_line(hostile: Path) -> None:
         assert result.stderr.endswith("\n")
         assert result.stderr.removesuffix("\n").isprintable()
         assert ESCAPED in result.stderr
-
-
-def test_a_warning_of_a_loader_can_be_printed(hostile: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with GPULoader(hostile, 1, None, preset="imagenet_eval", on_error="replace", output="dict") as loader:
-        next(iter(loader))
-    [said] = [message for message in caplog.messages if message.startswith("bad image replaced")]
-    assert said.isprintable()
-    assert ESCAPED in said
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from loaders import CUT
 from making import jpeg, saved, write_shard
 
 from gpuloader import BadImages, Field, GPULoader, LabelFrom, OneOf, Sampling, World
-from gpuloader.errors import BadImageError, ConfigError, DataError, LabelError
+from gpuloader.errors import BadImageError, ConfigError, LabelError
 from gpuloader.plan import Draws, Stream
 
 COUNT = 12
@@ -176,20 +176,6 @@ def test_a_replacement_brings_its_own_fields_and_a_broken_one_is_passed_over(tmp
         assert batches.stats().bad.keys() == {5, first}
     assert batch["index"][5] == second
     assert batch["number"] == batch["index"].tolist()
-
-
-def test_a_collator_of_yours_that_fails_ends_the_run_also_where_bad_images_are_replaced(tmp_path: Path) -> None:
-    def picky_collator(components: Sequence[bytes]) -> list[bytes]:
-        return [picky(component) for component in components]
-
-    tar = shard(tmp_path, {5: {"txt": b"bad"}})
-    for fields in ({"txt": picky_collator}, {"said": Field("txt", bytes, picky_collator)}):
-        with loader(tar, fields=fields, on_error="replace") as batches:
-            with pytest.raises(
-                DataError, match=r": of 4 samples, the \.txt component of '005' in .*a\.tar: I do not like it"
-            ):
-                list(batches)
-            assert batches.stats().bad == {}
 
 
 def test_an_error_that_says_nothing_of_the_data_is_not_taken_for_a_bad_sample(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from itertools import chain, count
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 from typing import Any
 
 import pytest
@@ -76,18 +76,6 @@ def test_threads_that_share_an_iterator_lose_and_double_nothing(shards: list[Pat
         each = list(threads.map(received, range(4)))
     assert sorted(chain(*each)) == whole
     assert all(batches == sorted(batches) for batches in each)
-
-
-def test_threads_that_take_turns_are_welcome(shards: list[Path], make: Callable[..., Any]) -> None:
-    with make(shards) as loader, ThreadPoolExecutor(3) as threads:
-        whole = [keys(batch) for batch in loader]
-        epoch, lock = iter(loader), Lock()
-
-        def one(_: int) -> tuple[str, ...]:
-            with lock:
-                return keys(next(epoch))
-
-        assert sorted(threads.map(one, range(len(whole)))) == whole
 
 
 # --- what a user's code raises in the reading thread

@@ -88,12 +88,6 @@ def test_whose_turn_it_is(shards: list[Path], mode: dict[str, Any], epochs: list
     assert lengths == [len(epoch) for epoch in epochs]
 
 
-def test_one_loader_alone_is_as_it_is(data: list[Path], shards: list[Path]) -> None:
-    with MixedLoader({"a": loader(data)}) as batches, loader(shards) as alone:
-        for _ in range(2):
-            assert records(batches) == [("a", batch["index"].tolist()) for batch in alone]
-
-
 def drawn_names(weights: dict[str, float], steps: int, epoch: int = 0, seed: int = 0) -> str:
     """Whose turns they are where no loader ends."""
     numbers = MixedLoader({name: range(steps) for name in weights}, "weighted", weights=weights, seed=seed)
@@ -169,18 +163,6 @@ def test_epochs_can_be_chosen_left_and_run_again(shards: list[Path]) -> None:
         batches.set_epoch(2)
         assert records(batches) == whole[2]
         assert records(batches) == whole[3]
-
-
-def test_an_older_iterator_is_refused_after_a_newer_one_began(shards: list[Path]) -> None:
-    with mixed(shards) as batches:
-        older = iter(batches)
-        next(older)
-        newer = iter(batches)
-        next(newer)
-        with pytest.raises(LoaderError, match="this iterator is over: a newer one began"):
-            next(older)
-        assert len(list(newer)) == len(batches) - 1
-        assert list(newer) == []
 
 
 def test_a_loader_that_is_used_beside_the_loop_is_an_error(shards: list[Path]) -> None:

@@ -1,85 +1,25 @@
-"""Reader: which images of a batch are replaced."""
+"""Reader: which images go through the gate again, and which of them are replaced."""
 
-from collections.abc import Collection, Sequence
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from making import encoded, jpeg, picture, write_samples, write_shard
+from making import encoded, jpeg, picture, write_shard
 
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Admitted
 from gpuloader.images.png import trimmed
 from gpuloader.loading.options import BadImages
-from gpuloader.loading.reader import EncodedBatch, Reader
+from gpuloader.loading.reader import Reader
 from gpuloader.loading.run import Run
-from gpuloader.plan import Cursor, Draws, Plan, all_samples
-from gpuloader.recipe import Drawn, load_preset
+from gpuloader.plan import Cursor, Plan, all_samples
+from gpuloader.recipe import load_preset
 from gpuloader.shards import Arena, EncodedImage, ShardSet, make_labels
 
-SAMPLES = 24
-DAMAGED_FROM_ROW = 40
 REPLACED = BadImages(replace=True)
-PRESET = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
-
-
-@pytest.fixture
-def damaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All images are damaged from a row on: whether it shows depends on the window that is drawn."""
-
-    def find(_recipe: Any, _decoder: Any, _device: Any, images: Sequence[Any], drawn: Drawn) -> dict[int, str]:  # noqa: ANN401
-        assert len(images) == len(drawn.region)
-        return damage_shows(drawn)
-
-    monkeypatch.setattr("gpuloader.loading.reader.find_bad_rows", find)
-
-
-def damage_shows(drawn: Drawn) -> dict[int, str]:
-    _, _, bottom, _ = drawn.region.T
-    return dict.fromkeys(np.flatnonzero(bottom > DAMAGED_FROM_ROW).tolist(), "damaged")
-
-
-def read(
-    folder: Path,
-    epoch: int,
-    batch_size: int = SAMPLES,
-    suspects: Collection[int] = (),
-    **options: Any,  # noqa: ANN401
-) -> list[EncodedBatch]:
-    """All batches of an epoch, in order."""
-    shards = ShardSet.open(write_samples(folder, SAMPLES, sizes=[(64, 64)]))
-    plan = Plan(all_samples(SAMPLES, "none"), batch_size, last_batch="partial")
-    reader = Reader(Run(plan, shards, PRESET, make_labels(shards, "cls"), **options), suspects)
-    return [reader.read(Cursor(epoch, done), Arena()) for done in range(0, SAMPLES, batch_size)]
-
-
-def shows_in(epoch: int, sample: int) -> bool:
-    return 0 in damage_shows(PRESET.draw(Draws(0, epoch, np.array([sample])), np.array([[64, 64]])))
-
-
-@pytest.mark.usefixtures("damaged")
-def test_an_image_is_bad_in_the_epochs_whose_window_shows_the_damage(tmp_path: Path) -> None:
-    seen = set()
-    for epoch in range(12):
-        [batch] = read(tmp_path, epoch, bad_images=REPLACED, suspects=[5])
-        shows = shows_in(epoch, sample=5)
-        assert batch.bad == ({5: "damaged"} if shows else {})
-        assert batch.valid.tolist() == [sample != 5 or not shows for sample in range(SAMPLES)]
-        assert (batch.ids[5] == 5) != shows
-        seen.add(shows)
-    assert seen == {True, False}
-
-
-@pytest.mark.usefixtures("damaged")
-def test_how_the_epoch_is_split_does_not_say_which_images_are_bad(tmp_path: Path) -> None:
-    for epoch in range(3):
-        parts = read(tmp_path, epoch, batch_size=5, bad_images=REPLACED, suspects=[2, 5, 11])
-        [whole] = read(tmp_path, epoch, bad_images=REPLACED, suspects=[2, 5, 11])
-        assert np.array_equal(np.concatenate([part.ids for part in parts]), whole.ids)
-        assert np.array_equal(np.concatenate([part.valid for part in parts]), whole.valid)
-
-
 IMAGES = {
     "good": jpeg(64, 64),
     "cut": jpeg(64, 64, seed=1)[:-30],
