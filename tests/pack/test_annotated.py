@@ -430,7 +430,7 @@ def test_masks_in_two_folders_and_pictures_of_one_name_or_without_a_mask(tmp_pat
     assert f"{images}/b.c.jpg has no mask, as have 2 of 3 pictures" in error_of(images, tmp_path, PackError)
     write_masks(tmp_path / "masks")
     write_masks(tmp_path / "annotations")
-    assert "has masks in masks and in annotations beside it" in error_of(images, tmp_path, PackError)
+    assert "has masks in masks and in annotations beside its images" in error_of(images, tmp_path, PackError)
     (images / "a.png").write_bytes(encoded(picture(8, 8), "PNG"))
     (tmp_path / "annotations" / "a.png").rename(tmp_path / "a.png")
     assert "are called the same" not in error_of(images, tmp_path, PackError)
