@@ -24,11 +24,7 @@ VALIDATION = "val"
 
 
 def parse_bytes(size: int | str) -> int:
-    """Returns the value of `shard_bytes` in bytes: it is a number, or text such as "256MiB".
-
-    Raises:
-        ConfigError: it is neither, or it is less than 1 MiB and has no unit, which was probably forgotten.
-    """
+    """Returns the value of `shard_bytes` in bytes: it is a number, or text such as "256MiB"."""
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
     try:
@@ -89,9 +85,6 @@ def assign(keys: Sequence[str], sizes: Sequence[int | None], layout: Layout) -> 
     Args:
         keys: unique, one for each sample.
         sizes: bytes of each sample; only `shard_bytes` needs them.
-
-    Raises:
-        ConfigError: `shard_bytes` is set and a size is not known.
     """
     if layout.shard_bytes is not None and None in sizes:
         raise ConfigError("shard_bytes: this source does not tell sizes in advance; give samples_per_shard instead")

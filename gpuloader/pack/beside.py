@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpuloader.errors import PackError, describe
 from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations
@@ -19,18 +19,11 @@ _IMAGES, _LABELS, _MASKS = "images", "labels", ("masks", "annotations")  # ADE20
 _TOLERANCE = 0.01  # of coordinates outside of the picture, by rounding
 
 
-class Targets(NamedTuple):
-    """The folder that has `images`, and the files beside a folder's pictures, by name without extension."""
+def with_targets_beside(folder: Path, classes: Sequence[str] | None) -> OpenedSource | None:
+    """Opens the pictures of ROOT/images/SPLIT, sorted by name, with ROOT/labels/SPLIT/*.txt, ROOT/masks/SPLIT/*.png, or
+    both. Returns None if there are neither, or if the folder has folders, which then are classes.
 
-    root: Path
-    labels: dict[str, str] | None
-    masks: dict[str, str] | None
-
-
-def targets_beside(folder: Path) -> Targets | None:
-    """Finds ROOT/labels/SPLIT/*.txt and ROOT/masks/SPLIT/*.png for the folder ROOT/images/SPLIT.
-
-    Returns None if there are neither, or if the folder has folders, which then are classes.
+    A picture without a text file is background. Classes have the names in data.yaml, or are bare numbers.
     """
     folder = folder.absolute()
     images = next((each for each in (folder, *folder.parents) if each.name == _IMAGES), None)
@@ -38,50 +31,49 @@ def targets_beside(folder: Path) -> Targets | None:
         if images is None or any(entry.is_dir() and entry.name[0] != "." for entry in entries):
             return None
     root, below = images.parent, folder.relative_to(images)
-    labels = _files_in(root / _LABELS / below, "txt")
-    found = ((name, _files_in(root / name / below, "png")) for name in _MASKS)
-    masks = {name: files for name, files in found if files}
-    if len(masks) > 1:
-        raise PackError(f"{folder} has masks in {' and in '.join(masks)} beside it: rename one of the folders")
-    return Targets(root, labels, next(iter(masks.values()), None)) if labels or masks else None
-
-
-def with_targets(folder: Path, targets: Targets, classes: Sequence[str] | None) -> OpenedSource:
-    """Opens the folder's pictures, sorted by name, with boxes and polygons of text files, masks, or both.
-
-    A picture without a text file is background. Classes have the names in data.yaml, or are bare numbers.
-    """
-    folder = folder.absolute()
+    labels, masks = _files_in(root / _LABELS / below, "txt"), _masks(root, below)
+    if not labels and not masks:
+        return None
     pictures = by_stem(folder, IMAGE_EXTENSIONS)
-    paths = list(pictures.values())
-    root, labels, masks = targets
-    contents: list[dict[str, Any]] | None = None
-    names = None
-    if labels is not None:
-        files = [labels.get(stem) for stem in pictures]
-        contents = [
-            {"image_id": i, "file_name": Path(path).name, "annotations": _annotations(file) if file else []}
-            for i, (path, file) in enumerate(zip(paths, files, strict=True))
-        ]
-        names = number_categories(contents, files, classes, _names(root))
-    if masks is not None and (missing := [path for stem, path in pictures.items() if stem not in masks]):
+    paths, stems = list(pictures.values()), list(pictures)
+    if masks and (missing := [path for stem, path in pictures.items() if stem not in masks]):
         raise PackError(
             f"{missing[0]} has no mask, as have {len(missing)} of {len(paths)} pictures: add or remove them"
         )
+    contents, names = _labelled(pictures, labels, classes, root) if labels else (None, None)
     return annotated_files(
         folder,
         paths,
         lambda i: paths[i],
         contents=contents,
-        relative=labels is not None,
-        masks=None if masks is None else [masks[stem] for stem in pictures],
+        relative=bool(labels),
+        masks=[masks[stem] for stem in stems] if masks else None,
         classes=names,
-        left_out_count=len({*(labels or ()), *(masks or ())} - pictures.keys()),
+        left_out_count=len((labels.keys() | masks.keys()) - pictures.keys()),
     )
 
 
-def _files_in(folder: Path, extension: str) -> dict[str, str] | None:
-    return by_stem(folder, [extension]) or None if folder.is_dir() else None
+def _labelled(
+    pictures: Mapping[str, str], labels: Mapping[str, str], classes: Sequence[str] | None, root: Path
+) -> tuple[list[dict[str, Any]], tuple[str, ...] | None]:
+    """Reads the text files: each picture's `json`, and the names of the classes."""
+    files = [labels.get(stem) for stem in pictures]
+    contents = [
+        {"image_id": i, "file_name": Path(path).name, "annotations": _annotations(file) if file else []}
+        for i, (path, file) in enumerate(zip(pictures.values(), files, strict=True))
+    ]
+    return contents, number_categories(contents, files, classes, _names(root))
+
+
+def _masks(root: Path, below: Path) -> dict[str, str]:
+    found = {name: files for name in _MASKS if (files := _files_in(root / name / below, "png"))}
+    if len(found) > 1:
+        raise PackError(f"{root} has masks in {' and in '.join(found)} beside its {_IMAGES}: rename one of the folders")
+    return next(iter(found.values()), {})
+
+
+def _files_in(folder: Path, extension: str) -> dict[str, str]:
+    return by_stem(folder, [extension]) if folder.is_dir() else {}
 
 
 def _annotations(file: str) -> list[dict[str, Any]]:

@@ -222,10 +222,6 @@ def _claim(
     """Claims the folder's shards of these prefixes for this pack, or checks that it already has them.
 
     Returns the names and sizes of the finished shards.
-
-    Raises:
-        ConfigError: the folder's path is a file.
-        StateError: another pack has them, or they do not fit the folder's other packs.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

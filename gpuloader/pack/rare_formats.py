@@ -16,7 +16,7 @@ import resource
 import sys
 import warnings
 
-from PIL import Image, UnidentifiedImageError, features
+from PIL import Image, UnidentifiedImageError
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
 from PIL.PpmImagePlugin import PpmImageFile
@@ -105,9 +105,6 @@ def _ask(encoded: bytes) -> Image.Image | None:
 
 def serve() -> None:
     """Runs in the process: answers requests until there are no more."""
-    for library in ("jpg_2000", "libtiff"):
-        if not features.check(library):
-            sys.exit(f"Pillow was built without {library}: install one that has it, such as the wheel")
     Image.MAX_IMAGE_PIXELS = None  # `check_size` has a bound
     warnings.simplefilter("ignore")  # Pillow's, about metadata
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

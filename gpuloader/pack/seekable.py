@@ -26,11 +26,7 @@ _WANTED_MCUS = 5  # of an interval: shorter ones make files larger, longer ones 
 
 @cache
 def find_version() -> str:
-    """Finds the version of `jpegtran`, by which results differ.
-
-    Raises:
-        ConfigError: there is none, or it is not that of libjpeg-turbo.
-    """
+    """Finds the version of `jpegtran`, by which results differ."""
     try:
         done = subprocess.run([_PROGRAM, "-version"], check=False, stdin=subprocess.DEVNULL, capture_output=True)
     except OSError as error:

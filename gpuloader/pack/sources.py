@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from gpuloader.errors import ConfigError, GPULoaderError, PackError
 from gpuloader.pack import tables
-from gpuloader.pack.beside import targets_beside, with_targets
+from gpuloader.pack.beside import with_targets_beside
 from gpuloader.pack.coco import coco
 from gpuloader.pack.folders import class_folders
 from gpuloader.pack.hugging_face import hugging_face, is_saved_dataset
@@ -76,8 +76,7 @@ def _named(source: PictureSource, names: Sequence[str] | None, images: Path | No
         return voc(path, names)
     if not path.is_dir() or is_saved_dataset(path) or any(path.glob("*.tar")):
         return None
-    targets = targets_beside(path)
-    return class_folders(path, names) if targets is None else with_targets(path, targets, names)
+    return with_targets_beside(path, names) or class_folders(path, names)
 
 
 def _numbered(source: PictureSource, progress: bool) -> OpenedSource:

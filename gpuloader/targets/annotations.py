@@ -49,10 +49,6 @@ def parse_boxes(
         annotations: COCO's, a list of n objects; or, without columns, a list of n boxes.
         format: of the file: two corners, a corner and a size, or a centre and a size.
         columns: the keys of other values in each annotation, see `parse_column`. "area" is always float32.
-
-    Raises:
-        ValueError: there are more than 10,000 annotations, a key is missing, a value is no finite number, or a box has
-            a negative width or height.
     """
     values, name = values_of(annotations, "bbox")
     for number, value in enumerate(values):
@@ -76,9 +72,6 @@ def parse_column(values: object, n: int) -> NDArray[Any]:
     """Returns a column that is in a list beside n boxes, (n,): integers as int64, numbers as float32, bools as bool.
 
     A column without values is int64.
-
-    Raises:
-        ValueError: it is no list of n values, or they are no finite numbers, or larger than these types.
     """
     if not isinstance(values, list) or len(values) != n:
         raise ValueError(f"the values beside {n:,} boxes are {shown(values)}: allowed is a list of {n:,}")
@@ -95,11 +88,6 @@ def parse_points(annotations: object, count: int | None = None) -> tuple[NDArray
         annotations: COCO's, a list of n objects with a list of x, y and visibility, k times; or a list of n such lists.
             Such a list may have a list for each point, also without the visibility, which is then 2.
         count: k; None takes that of the first annotation with points, 0 if there is none.
-
-    Raises:
-        ValueError: there are more than 10,000 annotations, 1,000 points of one, or 100,000 points of all; the
-            annotations differ in their number of points; a value is no finite number; or a visibility is not 0 (not
-            labelled), 1 (labelled, not visible) or 2.
     """
     values, name = values_of(annotations, "keypoints", otherwise=[])
     first = next((number for number, value in enumerate(values) if value != []), None)
@@ -140,9 +128,6 @@ def values_of(annotations: object, key: str, otherwise: object = None) -> tuple[
 
     Args:
         otherwise: the value of an annotation without the key; None makes it an error.
-
-    Raises:
-        ValueError: there are too many annotations, or one has no such value.
     """
     listed = as_list(annotations, "annotations", MOST_ANNOTATIONS)
     if listed and isinstance(listed[0], list):

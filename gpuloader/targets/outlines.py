@@ -43,13 +43,6 @@ def parse_outlines(annotations: object, height: int, width: int) -> NDArray[np.u
             run lengths, an object with "size", [height, width], and "counts", a list or pycocotools' text. Or a list of
             n lists of polygons.
         height: of the image, in pixels, as is `width`.
-
-    Raises:
-        ValueError: there are more than 10,000 annotations, or their masks take more than 256 MiB; an instance has no
-            polygon, or one with fewer than 3 points; all polygons have more than 100,000 points or are longer than
-            1,000,000 pixels; a coordinate is not finite or more than the image's size outside of the image; a size is
-            another, a count is no integer of at least 0, the sum of counts is not height x width, or they are more than
-            these, or more than 1,000,000 of all instances.
     """
     outlines, name = values_of(annotations, "segmentation")
     if len(outlines) * height * width > MOST_MASK_PIXELS:

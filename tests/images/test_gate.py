@@ -316,19 +316,3 @@ def test_every_cut_of_a_jpeg_is_refused() -> None:
     image = jpeg(40, 40)
     for end in range(len(image) - 1):
         assert isinstance(check(image[:end]), str), end
-
-
-def test_whatever_passes_at_a_flipped_bit_is_decodable_by_size() -> None:
-    # The gate may let damaged entropy data pass; a header it lets pass must have a size that can be cropped.
-    rng = np.random.default_rng(1)
-    for _ in range(300):
-        data = bytearray(GOOD)
-        place = int(rng.integers(0, 700))
-        data[place] ^= 1 << int(rng.integers(0, 8))
-        result = check(bytes(data))
-        assert isinstance(result, str) or (result[0] > 0 and result[1] > 0)
-
-
-def test_it_takes_views_into_a_larger_buffer() -> None:
-    buffer = np.frombuffer(b"x" * 10 + GOOD + b"y" * 10, np.uint8)
-    assert admit(buffer[10:-10])[1] == (60, 80)

@@ -131,19 +131,6 @@ def test_packed_shards_give_the_same_batches(tmp_path: Path) -> None:
 
 
 @needs_jpegtran
-def test_one_that_could_lose_anything_stays_and_info_counts_the_others(tmp_path: Path) -> None:
-    source = tmp_path / "photos" / "a"
-    source.mkdir(parents=True)
-    for number in range(8):
-        picture(40, 60, seed=number).save(source / f"{number}.{'png' if number == 3 else 'jpg'}")
-    with (source / "5.jpg").open("ab") as file:
-        file.write(b"the film of a motion photo")
-    pack(source.parent, tmp_path / "packed", workers=1, seekable=True)
-    info = describe_shards(tmp_path / "packed")
-    assert (info.jpegs, info.seekable) == (7, 6)
-
-
-@needs_jpegtran
 @pytest.mark.usefixtures("asked_again")
 def test_another_version_does_not_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pictures = [(picture(40, 60, seed=number), number % 2) for number in range(4)]

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import write_shard
 from scenes import annotations_of, loader, sample_of
-from serving import Server
 
 from gpuloader import Boxes, Field, Keypoints, Mask, OneOf, Sampling
 from gpuloader.errors import BadImageError, ConfigError
@@ -79,15 +78,6 @@ def test_a_key_that_no_sample_has_is_an_error_of_its_option(
     batches = loader(merged(tar), fields=fields, on_error=on_error)
     with batches, pytest.raises(ConfigError, match=f"fields: mine: {message}"):
         next(iter(batches))
-
-
-def test_on_a_store_it_is_an_error_of_the_first_batch(tmp_path: Path) -> None:
-    write(tmp_path, [content_of(number) for number in range(6)])
-    fields = {"boxes": Boxes("json:annotations", "xywh", labels="category")}
-    with Server(tmp_path) as server:
-        batches = loader(f"{server.url}/a.tar", fields=fields, on_error="replace", cache={"folder": tmp_path / "cache"})  # type: ignore[arg-type]
-        with batches, pytest.raises(ConfigError, match="none has the key 'category'"):
-            next(iter(batches))
 
 
 @pytest.mark.parametrize(
