@@ -129,13 +129,19 @@ def test_bytes_changed_at_random(shard: Path, parts: Parts) -> None:
         ({"key_end": lambda ends: ends - 1}, "its keys do not follow"),  # a byte that is in no key
         ({"component_end": lambda ends: ends + 1}, "its samples' components do not follow each other"),
         ({"component_end": lambda ends: ends - 2**62}, "its samples' components do not follow"),
-        ({"component_extension": lambda numbers: numbers + 1}, "column component_extension has an impossible number"),
-        ({"component_extension": lambda numbers: numbers - 1}, "column component_extension has an impossible number"),
-        ({"folder": lambda numbers: numbers + 1}, "column folder has an impossible number"),
+        (
+            {"component_extension": lambda numbers: numbers + 1},
+            "its column component_extension has an impossible number",
+        ),
+        (
+            {"component_extension": lambda numbers: numbers - 1},
+            "its column component_extension has an impossible number",
+        ),
+        ({"folder": lambda numbers: numbers + 1}, "its column folder has an impossible number"),
         ({"height": lambda heights: -heights}, "an image has no possible height and width"),
         ({"width": lambda widths: widths * 0}, "an image has no possible height and width"),
-        ({"orientation": lambda orientations: orientations + 9}, "column orientation has an impossible number"),
-        ({"seekable": lambda seekable: seekable + 2}, "column seekable has an impossible number"),
+        ({"orientation": lambda orientations: orientations + 9}, "its column orientation has an impossible number"),
+        ({"seekable": lambda seekable: seekable + 2}, "its column seekable has an impossible number"),
         ({"label": lambda labels: labels + 1}, "a label is not one of those that its header says"),
     ],
 )

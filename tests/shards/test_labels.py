@@ -220,19 +220,11 @@ def test_classes_are_those_of_the_file_beside_the_shards(
     assert labels.of(np.arange(2)).tolist() == [1, 1]
 
 
-def two_folders(folder: Path, one: object, other: object) -> ShardSet:
-    """A shard in each of two folders; a content of None is no file."""
-    paths = []
-    for name, content in (("one", one), ("other", other)):
-        (folder / name).mkdir()
-        if content is not None:
-            named(folder / name, content)
-        paths.append(write_shard(folder / name / "a.tar", [{"__key__": name, "jpg": b"image", "cls": b"1"}]))
-    return ShardSet.open(paths)
-
-
 def test_folders_that_call_a_label_differently_are_an_error_unless_the_names_are_given(tmp_path: Path) -> None:
-    shards = two_folders(tmp_path, ["cat", "dog"], ["cat", "emu"])
+    sample: dict[str, bytes | str] = {"__key__": "a", "jpg": b"image", "cls": b"1"}
+    names = {"one": ["cat", "dog"], "other": ["cat", "emu"]}
+    folders = [named(tmp_path / folder, classes) for folder, classes in names.items()]
+    shards = ShardSet.open([write_shard(folder / "a.tar", [sample]) for folder in folders])
     with pytest.raises(DataError) as caught:
         make_labels(shards, "cls")
     assert f"the label 1 is 'dog' in {tmp_path}/one/classes.json, but 'emu' in {tmp_path}/other/classes.json" in str(
