@@ -1,25 +1,7 @@
-"""Every error that the library raises on purpose, in one tree.
+"""Every error that the library raises on purpose; all are a `GPULoaderError`, and those about the data a `DataError`.
 
-    GPULoaderError
-    ├── ConfigError (ValueError)          an invalid argument
-    │   └── PresetError                   a recipe with a wrong key, type or range
-    ├── DeviceError (RuntimeError)        a device that is missing, cannot be used or decode, or has no memory left
-    ├── InstallationError (ImportError)   DALI or the compiled kernels are missing, or do not fit
-    ├── StateError (ValueError)           a state that belongs to another run
-    ├── LoaderError (RuntimeError)        the loader is closed or in use by another thread, or an iterator has ended
-    └── DataError
-        ├── ShardNotFoundError (FileNotFoundError)  no file under that path, URL, glob or pattern
-        ├── RemoteError                   a store that does not deliver a shard after several tries
-        ├── TarError                      bytes that are not a plain tar, with their offset
-        ├── IndexFileError                an index file that is damaged, stale or from another version
-        ├── ShardChangedError             a shard that changed since it was indexed
-        ├── NoSamplesError                shards without one usable sample
-        ├── LabelError                    a sample without the label that was asked for
-        ├── PackError                     a source of pictures that cannot be packed, or packing that cannot continue
-        ├── BadImageError                 an image that cannot be decoded, or a field beside it that cannot be parsed
-        └── TooManyBadImagesError         more bad images than `BadImages` allows
-
-The message of each says what was wrong, what was found, what is allowed and what to do next.
+Where Python has an error of that meaning, such as ValueError, theirs is one of this, too. The message of each says what
+was wrong, what was found, what is allowed and what to do next.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from threading import get_ident
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from torch.utils.data import SequentialSampler
 from typing_extensions import Self
@@ -29,16 +29,8 @@ class Closing:
         self.close()
 
 
-class Resumption(NamedTuple):
-    """A state that was checked.
-
-    Attributes:
-        steps: of its epoch.
-        take: makes the loader go on there.
-    """
-
-    steps: int
-    take: Callable[[], None]
+Resumption: TypeAlias = tuple[int, Callable[[], None]]
+"""Of a state that was checked: the steps of its epoch, and what makes the loader go on there."""
 
 
 class Epochs(Protocol[Item_co]):

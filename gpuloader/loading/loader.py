@@ -28,6 +28,7 @@ from gpuloader.loading.run_batches import RunBatches
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
 from gpuloader.plan import Cursor, LastBatch
+from gpuloader.shards import write_quarantine
 
 # A loader's type has what it was given as `output` and `fields`, and `__iter__` says which batch follows from them. So
 # `__init__` needs no overloads, and for a wrong argument type checkers name this argument instead of all overloads.
@@ -219,7 +220,8 @@ class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
             StateError: the state belongs to another version, dataset, recipe, seed or sampling, or its quantum does not
                 allow this number of ranks and batch size; the message names the difference.
         """
-        self.check_state(state).take()
+        _, take = self.check_state(state)
+        take()
 
     def begin_epoch(self, epoch: int) -> Iterator[B_co]:
         """Begins an epoch from its first batch, even if a state was restored in it."""
@@ -229,7 +231,7 @@ class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
     def check_state(self, state: Mapping[str, Any]) -> Resumption:
         """Checks a state as `load_state_dict` does, which then takes it."""
         resumed = self._fresh.resume(state)
-        return Resumption(resumed.run.plan.steps, partial(self._go_on, resumed))
+        return resumed.run.plan.steps, partial(self._go_on, resumed)
 
     def stats(self) -> Stats:
         """Returns what the loader has done since it was created."""
@@ -241,7 +243,7 @@ class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
         The file is JSON Lines with shard, key, offset and cause. Use it to repair the data, or pass it to the next run
         as `BadImages(known=...)`.
         """
-        self._quarantine.write(Path(path))
+        write_quarantine(Path(path), self._fresh.shards, {**self._fresh.known_bad, **self._quarantine.bad})
 
     def close(self) -> None:
         """Ends threads, closes files and frees memory; the loader cannot be used again. Closing twice is fine."""

@@ -149,15 +149,15 @@ class MixedLoader(Closing, Generic[B_co]):
         if not isinstance(saved, Mapping) or set(saved) != set(self._epochs):
             raise _other("loaders", list(saved) if isinstance(saved, Mapping) else saved, list(self._epochs))
         checked = {name: self._check(name, saved[name]) for name in self._epochs}
-        lengths = {name: each.steps for name, each in checked.items()}
+        lengths = {name: steps for name, (steps, _) in checked.items()}
         for name, value in self._identity(lengths).items():
             what = _names_in if name == "lengths" and is_same(state["step"], 0) else lambda each: each
             if not is_same(what(state[name]), what(value)):
                 raise _other(name, state[name], value)
         turn = Cursor(*check_place(state, "step", lambda epoch: self._steps(epoch, lengths)))
         self._progress.restore(Cursor(self._progress.start.epoch))  # in case a loader fails
-        for each in checked.values():
-            each.take()
+        for _, take in checked.values():
+            take()
         self._progress.restore(turn)
 
     def close(self) -> None:

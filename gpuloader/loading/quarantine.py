@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 
 from gpuloader.errors import TooManyBadImagesError
 from gpuloader.loading.run import Run
-from gpuloader.shards import write_quarantine
 
 _log = logging.getLogger("gpuloader")
 
@@ -45,7 +43,3 @@ class Quarantine:
                 f"{len(self.bad)} of {samples} images are bad, more than BadImages(max_share={max_share}) allows; "
                 f"the last one is {where.key!r} in {where.shard}: {cause}. Repair the shards, or allow more"
             )
-
-    def write(self, path: Path) -> None:
-        """Writes all bad images, met and known before, as JSON Lines; see `write_quarantine`."""
-        write_quarantine(path, self._run.shards, {**self._run.known_bad, **self.bad})

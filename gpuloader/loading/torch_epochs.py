@@ -56,7 +56,7 @@ class TorchEpochs:
                 f"it was left in the middle of an epoch, after batch {delivered}, and has no state_dict: use "
                 f"torchdata's StatefulDataLoader, or resume from a state of an epoch's end"
             )
-        return Resumption(len(self), partial(self._take, epoch, delivered, state["state"] if inside else None))
+        return len(self), partial(self._take, epoch, delivered, state["state"] if inside else None)
 
     def close(self) -> None:
         """Does nothing: torch's loaders end their workers themselves."""

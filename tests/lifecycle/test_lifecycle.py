@@ -330,7 +330,7 @@ def test_an_interrupt_at_any_place_of_loading_a_state_leaves_it_or_the_one_befor
             next(epoch)
             before = batches.state_dict()
             interrupt = InterruptAt(place, everywhere=False)
-            interrupt.run(batches.check_state(state).take)
+            interrupt.run(batches.check_state(state)[1])
             said = batches.state_dict()
             assert said in (before, after), interrupt.where
             goes_on = list(map(records, epoch if said == before else batches))

@@ -14,17 +14,6 @@ from running import draw, run_graph
 from gpuloader import Decoder
 
 
-def test_a_batch_is_images_and_labels(shards: list[Path]) -> None:
-    with loader(shards) as batches:
-        assert batches.device == torch.device("cpu")
-        for images, labels in batches:
-            assert images.shape == (8, 3, 32, 32)
-            assert images.dtype == torch.float32
-            assert images.device == labels.device == batches.device
-            assert labels.shape == (8,)
-            assert labels.dtype == torch.int64
-
-
 def test_every_key_and_label_is_webdatasets(shards: list[Path]) -> None:
     expected = samples_of(shards)
     with loader(shards, output="dict", last_batch="partial") as batches:
