@@ -225,8 +225,6 @@ def _claim(
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise ConfigError(f"the destination {folder} is a file, or below one: give another folder") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"the destination {folder} cannot be made ({error}): give another folder") from None
     for written in (*folder.glob("*.tar"), *folder.glob(MANIFEST.format(prefix="*")), *folder.glob(f"{LEFT_OUT}/*")):
@@ -240,7 +238,7 @@ def _claim(
         "samples": len(source.records),
         "classes": source.classes and len(source.classes),
         **asdict(layout),
-        **{name: value for name, value in asdict(rendering).items() if name != "seekable" or value is not None},
+        **asdict(rendering),
         "shards": len(shards),
     }
     text = json.dumps(content, indent=1).encode() + b"\n"

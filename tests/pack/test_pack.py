@@ -444,7 +444,7 @@ def test_a_store_as_the_destination_names_the_command_that_copies_a_folder(
 def test_a_file_where_the_destination_should_be(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for destination in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(ConfigError, match=r"the destination .* is a file, or below one: give another folder"):
+        with pytest.raises(ConfigError, match=r"the destination .* cannot be made .*: give another folder"):
             pack(photos, destination)
 
 
