@@ -51,8 +51,8 @@ class Cursor:
 
     Attributes:
         epoch: in [0, 2**32), or 2**32 at the end of the last.
-        delivered: the samples of this epoch that all ranks together have delivered, without padding. Only the plan
-            reads and makes it.
+        delivered: the samples of this epoch that all ranks together have delivered, without padding; only the plan
+            reads and makes it. Of a `MixedLoader`: the batches.
     """
 
     epoch: int = 0

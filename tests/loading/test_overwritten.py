@@ -91,10 +91,11 @@ def test_an_image_that_the_gate_refuses_gets_nowhere(shard: Path) -> None:
         lambda shard: shard.with_suffix(".link").hardlink_to(shard),
         lambda shard: shard.rename(shard.with_suffix(".moved")),
         Path.unlink,
+        lambda shard: written(shard.with_suffix(".new"), images(9)).replace(shard),
     ],
-    ids=["chmod", "link", "rename", "unlink"],
+    ids=["chmod", "link", "rename", "unlink", "another in its place"],
 )
-def test_what_changes_no_byte_is_no_error(
+def test_a_shard_of_which_no_byte_changes_is_read_on(
     shard: Path, change: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     with evaluation(shard, 4) as loader:

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from loaders import evaluation, loader, spoilt
 from making import jpeg, write_shard
 
-from gpuloader import Decoder, GPULoader, World
+from gpuloader import GPULoader, World
 from gpuloader.errors import (
     ConfigError,
     LabelError,
@@ -65,19 +64,6 @@ def test_a_shard_that_changes_meanwhile_is_named(tmp_path: Path, change: Callabl
         change(tar)
         with pytest.raises(ShardChangedError, match=r"spoilt\.tar"):
             list(batches)
-
-
-@pytest.mark.parametrize("change", [Path.unlink, lambda tar: write_shard(tar.with_suffix(".new"), []).replace(tar)])
-def test_a_shard_that_loses_its_name_meanwhile_is_read_on(tmp_path: Path, change: Callable[[Path], None]) -> None:
-    tar = spoilt(tmp_path, {})
-    with loader(tar, 2) as whole:
-        expected = [images for images, _ in whole]
-    with loader(tar, 2, decoder=Decoder(prefetch=1)) as batches:
-        epoch = iter(batches)
-        next(epoch)
-        change(tar)
-        for (images, _), theirs in zip(epoch, expected[1:], strict=True):
-            assert torch.equal(images, theirs)
 
 
 def test_a_label_that_json_lacks_is_an_error_at_its_batch(tmp_path: Path) -> None:
