@@ -128,6 +128,10 @@ class Page:
         return Left(dict(self._names), said.getvalue(), error)
 
 
+_kept: list[Any] = []
+"""Models that are never freed: in torch 2.13, freeing one joins a thread of gloo that may wait for the GIL."""
+
+
 def train_as_rank(page: int, number: int, rank: int, world_size: int, folder: Path, names: Names) -> None:
     """Calls a block's `train(rank, world_size)`, with gloo for NCCL and a CPU for the rank's GPU."""
     dist = torch.distributed
@@ -141,6 +145,10 @@ def train_as_rank(page: int, number: int, rank: int, world_size: int, folder: Pa
         patch.setattr(torch.cuda, "set_device", lambda rank: None)
         for kind in (torch.Tensor, torch.nn.Module):
             patch.setattr(kind, "to", lambda self, device, **_: self)
-        patch.setattr(torch.nn.parallel, "DistributedDataParallel", lambda model, device_ids: parallel(model))
+        patch.setattr(
+            torch.nn.parallel,
+            "DistributedDataParallel",
+            lambda model, device_ids: _kept.append(parallel(model)) or _kept[-1],
+        )
         exec(code, names)
         names["train"](rank, world_size)
