@@ -76,10 +76,14 @@ def _print_device(device: DeviceFigures, batch_size: int) -> None:
 
 
 def _caching_note(result: BenchResult) -> str:
-    shards, memory = format_bytes(result.data.shard_bytes), format_bytes(result.machine.memory_bytes)
-    if result.data.fits_in_memory:
-        return f"The shards ({shards}) fit into memory ({memory}): after the first epoch, the page cache has them."
+    data, memory = result.data, format_bytes(result.machine.memory_bytes)
+    shards = f"The shards ({format_bytes(data.shard_bytes)})"
+    if data.node_bytes < data.shard_bytes:
+        read = f"{format_bytes(data.node_bytes)} of {format_bytes(data.shard_bytes)}"
+        shards = f"The shards that this node reads ({read})"
+    if data.fits_in_memory:
+        return f"{shards} fit into memory ({memory}): after the first epoch, the page cache has them."
     return (
-        f"The shards ({shards}) do not fit into memory ({memory}): every epoch also reads from the disk, which "
+        f"{shards} do not fit into memory ({memory}): every epoch also reads from the disk, which "
         f"`gpuloader doctor SHARDS` measures."
     )

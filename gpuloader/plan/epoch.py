@@ -333,6 +333,10 @@ class Plan:
 
         return lru_cache(maxsize=4)(sort)
 
+    def share_of(self, ranks: Sequence[int]) -> float:
+        """Returns about which share of the shards some neighbouring ranks read."""
+        return 1.0 if self.grouped is None else len(ranks) / self.world_size
+
     def times_read(self, nodes: int) -> float:
         """Returns how often a group of shards is read in an epoch, by all nodes together; each has as many ranks."""
         if self.grouped is None:

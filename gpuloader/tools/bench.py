@@ -239,15 +239,17 @@ def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
 
 def _data(run: Run, machine: Machine) -> DataFacts:
     shard_bytes = int(run.shards.index.shard_bytes.sum())
+    node_bytes = round(shard_bytes * run.plan.share_of(run.world.node))
     images = len(run.shards)
     jpegs, seekable = (run.shards.index.counts[name] for name in ("jpegs", "seekable"))
     return DataFacts(
         shards=len(run.shards.shards),
         images=images,
         shard_bytes=shard_bytes,
+        node_bytes=node_bytes,
         image_bytes=int(run.shards.index.column("image_size").sum()) // images,
         decoded=run.decoded,
         jpegs=jpegs,
         seekable=seekable,
-        fits_in_memory=shard_bytes < _PAGE_CACHE_SHARE * machine.memory_bytes,
+        fits_in_memory=node_bytes < _PAGE_CACHE_SHARE * machine.memory_bytes,
     )

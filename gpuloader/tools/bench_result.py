@@ -58,15 +58,17 @@ class DataFacts:
     Attributes:
         shards, images: how many.
         shard_bytes: of all shards together.
+        node_bytes: what this node reads of them: its share, with `shuffle="shards"`.
         image_bytes: of an image, on average.
         decoded: whether the images are decoded already.
         jpegs, seekable: how many images are JPEGs, and how many of these are seekable.
-        fits_in_memory: whether the page cache can hold all of it.
+        fits_in_memory: whether the page cache can hold what this node reads.
     """
 
     shards: int
     images: int
     shard_bytes: int
+    node_bytes: int
     image_bytes: int
     decoded: bool
     jpegs: int

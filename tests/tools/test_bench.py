@@ -10,7 +10,7 @@ import pytest
 from making import damaged_jpeg, jpeg, write_decoded, write_shard
 from PIL import Image
 
-from gpuloader import BadImages, GPULoader
+from gpuloader import BadImages, GPULoader, World
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.tools.bench import bench
 from gpuloader.tools.bench_result import BenchResult
@@ -41,11 +41,20 @@ def test_every_stage_is_measured_and_the_shares_add_up(measured: BenchResult) ->
     assert cpu.limit.endswith(".")
 
 
+def test_a_node_reads_its_share_of_the_shards(shards: list[Path]) -> None:
+    world = World(0, 4, local_world_size=2)
+    for shuffle, share in (("full", 1.0), ("shards", 0.5)):
+        data = bench(
+            shards, 4, None, preset={"imagenet_eval": SMALL}, seconds=SECONDS, shuffle=shuffle, world=world
+        ).data
+        assert data.node_bytes / data.shard_bytes == pytest.approx(share, rel=0.01)
+
+
 def test_the_facts_are_those_of_the_shards_and_the_call(measured: BenchResult, shards: list[Path]) -> None:
     data = measured.data
     assert (data.shards, data.images, data.decoded, data.fits_in_memory) == (2, 40, False, True)
     assert (data.jpegs, data.seekable) == (40, 0)
-    assert data.shard_bytes == sum(shard.stat().st_size for shard in shards)
+    assert data.node_bytes == data.shard_bytes == sum(shard.stat().st_size for shard in shards)
     assert measured.settings["batch_size"] == 8
     assert list(measured.settings["preset"]) == ["imagenet_eval"]
     assert measured.machine == this_machine()
@@ -117,4 +126,5 @@ def test_without_matplotlib_the_extra_is_named(
 def test_a_folder_is_measured_as_shards_are(folder: Path, measured: BenchResult) -> None:
     result = bench(folder, 8, None, preset={"imagenet_eval": SMALL}, seconds=SECONDS)
     assert stages(result) == stages(measured)
-    assert result.data == replace(measured.data, shards=1, shard_bytes=result.data.shard_bytes)
+    size = result.data.shard_bytes
+    assert result.data == replace(measured.data, shards=1, shard_bytes=size, node_bytes=size)

@@ -83,8 +83,7 @@ class Need:
 
     def bytes_of_node(self, sizes: NDArray[np.int64]) -> int:
         """Returns about how many bytes of the shards this machine needs."""
-        share = 1.0 if self.plan.grouped is None else len(self.ranks) / self.plan.world_size
-        return round(int(sizes.sum()) * share)
+        return round(int(sizes.sum()) * self.plan.share_of(self.ranks))
 
     @property
     def chunk_steps(self) -> int:
