@@ -183,7 +183,7 @@ class TrainerLoaders:
         try:
             loader.load_state_dict({**state, "delivered": 0, **place})  # a pass goes on in the next epoch
         except StateError as error:
-            _log.info("the order of epoch %d begins anew: %s", epoch, error)
+            _log.info("epoch %d begins without the place of the checkpoint: %s", epoch, error)
         loader.set_epoch(epoch)
 
     def _place_of(self, loader: GPULoader, state: Mapping[str, Any], epoch: int, done: int) -> dict[str, Any]:
