@@ -29,6 +29,9 @@ class ViewPlan:
         transforms: as the recipe has them.
         number: of the view; each view draws different numbers.
         batch: how the images of a batch are held, as the recipe says.
+        shared: transforms that come first and are the same in several views: they draw view 0's numbers.
+        before: transforms that are done elsewhere, before all of these. Here they only count, so that a second
+            transform of a kind draws other numbers than the first.
 
     Attributes:
         number: of the view.
@@ -40,9 +43,16 @@ class ViewPlan:
         ValueError: their order cannot be run, or they leave images of different sizes, and the batch is "dense".
     """
 
-    def __init__(self, transforms: Sequence[Transform], number: int, batch: Batching = "dense") -> None:
+    def __init__(
+        self,
+        transforms: Sequence[Transform],
+        number: int,
+        batch: Batching = "dense",
+        shared: Sequence[Transform] = (),
+        before: Sequence[Transform] = (),
+    ) -> None:
         # The same object may occur several times; each occurrence draws its own numbers.
-        self._transforms = [copy(each) for each in transforms]
+        self._transforms = [copy(each) for each in (*shared, *transforms)]
         self.number = number
         self._batch = batch
         left = deque(self._transforms)
@@ -55,9 +65,10 @@ class ViewPlan:
                 f"{_name(left[0])} is in the wrong place: allowed are resizing, cropping, padding and flips first, "
                 f"then what changes pixels, then Normalize once, then RandomErasing once"
             )
-        streams = [each.stream for each in transforms]
-        self._occurrences = [streams[:n].count(stream) for n, stream in enumerate(streams)]
-        if max(self._occurrences, default=0) >= OCCURRENCES:
+        streams = [each.stream for each in (*before, *self._transforms)]
+        occurrences = [streams[:n].count(stream) for n, stream in enumerate(streams)][len(before) :]
+        self._drawn_as = [(n, 0 if at < len(shared) else number) for at, n in enumerate(occurrences)]
+        if max(occurrences, default=0) >= OCCURRENCES:
             raise ValueError(f"a view may have {OCCURRENCES} transforms of one kind; this has more")
         self._check_placing()
 
@@ -159,8 +170,8 @@ class ViewPlan:
         return shape
 
     def _draw(self, transform: Transform, draws: Draws) -> Draw:
-        [occurrence] = [n for each, n in zip(self._transforms, self._occurrences) if each is transform]
-        return draws.of(transform.stream, occurrence, self.number)
+        [numbers] = [each for own, each in zip(self._transforms, self._drawn_as) if own is transform]
+        return draws.of(transform.stream, *numbers)
 
 
 _NO_DRAWS = Draws(0, 0, np.zeros(0, np.int64))

@@ -155,6 +155,22 @@ def test_more_views_change_no_draws_of_the_first() -> None:
         np.testing.assert_array_equal(factors(first, 0), factors(alone, 0))
 
 
+def test_shared_transforms_draw_the_numbers_of_view_0_and_count() -> None:
+    shared = ViewPlan([JITTER, NORMAL], 2, shared=[CROP, JITTER])
+    of_view_0, of_view_2 = (plan(CROP, JITTER, JITTER, NORMAL, number=number) for number in (0, 2))
+    windows = [view.draw(DRAWS, SIZES).placement.window for view in (shared, of_view_0)]
+    np.testing.assert_array_equal(*windows)
+    np.testing.assert_array_equal(factors(shared, 0), factors(of_view_0, 0))
+    np.testing.assert_array_equal(factors(shared, 1), factors(of_view_2, 1))
+
+
+def test_transforms_before_the_plan_only_count() -> None:
+    behind = ViewPlan([CROP, JITTER], 1, before=[CROP, JITTER])
+    assert behind.steps == 1
+    whole = plan(CROP, CROP, JITTER, JITTER, number=1).draw(DRAWS, SIZES)
+    np.testing.assert_array_equal(factors(behind, 0), whole.program.parameters[:, 1, 0])
+
+
 def test_a_sample_draws_the_same_alone() -> None:
     view = plan(CROP, FLIP, JITTER, NORMAL, ERASE)
     alone = Draws(3, 1, np.array([77]))
