@@ -20,13 +20,14 @@ from gpuloader.images.orientation import image_orientations
 from gpuloader.loading.argument_types import AnyDevice
 from gpuloader.loading.arguments import resolve_own_device
 from gpuloader.loading.decoding import Decoding
+from gpuloader.loading.linked import Linked, Way, decoding_of
 from gpuloader.loading.delivery import Images, by_view, finish
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.world import World
 from gpuloader.pipelines import cut_to_region
 from gpuloader.plan import Draws
 from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset, recipe_from_torchvision, recipe_yaml
-from gpuloader.targets.dictionaries import boxes_of, check_targets, move_targets
+from gpuloader.targets.dictionaries import OwnDictionaries, boxes_of, check_targets, move_targets
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -193,20 +194,28 @@ class Compose(Recipe):
         if self.by_boxes and not all("boxes" in each for each in listed or ({},)):
             raise ConfigError(f'{self.by_boxes} draws by boxes: give each image a target with "boxes", (n, 4)')
         draws = Draws(int(seed), int(epoch), np.arange(len(given)) + sample)
-        files, drawn, causes = draw_images(self, given, draws, () if listed is None else boxes_of(listed))
+        boxes = () if listed is None else boxes_of(listed)
+        files, drawn, causes = draw_images(self, given, draws, boxes)
         _refuse(causes)
-        views = self._graph.run(_Batch(*cut_copies(files, drawn)), resolve_own_device(device_id))
+        files, drawn = cut_copies(files, drawn)
+        links, own = self.links, None
+        if links is not None and links.takes_targets and listed is not None:
+            own = OwnDictionaries(listed, drawn)
+        views = self._graph.run(_Batch(files, drawn, way_of(self, draws, own)), resolve_own_device(device_id))
         made = finish(self, [view[0] for view in views] if one else views)
         if listed is None:
             return made
-        moved = [move_targets(listed, view, views[0][0].device) for view in drawn.views]
+        if links is not None:
+            drawn = self.draw(draws, drawn.views[0].placements[0].shape, boxes=boxes)
+        pairs = [(listed, view) for view in drawn.views] if own is None else own.behind
+        moved = [move_targets(*pair, views[0][0].device) for pair in pairs]
         return made, by_view([view[0] for view in moved] if one else moved)
 
     def __str__(self) -> str:
         return recipe_yaml(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_graph"}  # each process has its own
+        return {name: value for name, value in self.__dict__.items() if name not in ("_graph", "links")}  # each process has its own
 
     @cached_property
     def _graph(self) -> _Graph:
@@ -222,6 +231,19 @@ class _Batch(NamedTuple):
 
     images: Sequence[NDArray[np.uint8]]
     drawn: Drawn
+    way: Way | None
+
+
+def way_of(recipe: Recipe, draws: Draws, own: OwnDictionaries | None = None) -> Way | None:
+    """Returns what becomes of images, named by their ids, behind a recipe's own code; None if it has none."""
+    if recipe.links is None:
+        return None
+    finish = None if own is None else own.finish
+    return Way(recipe.at(draws.epoch), draws, name_image, own, finish)
+
+
+def name_image(draws: Draws, row: int) -> str:
+    return f"image {draws.ids[row]}"
 
 
 class _Graph:
@@ -230,7 +252,7 @@ class _Graph:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._lock = Lock()
-        self._decoding: dict[int | None, Decoding[_Batch]] = {}
+        self._decoding: dict[int | None, Decoding[_Batch] | Linked[_Batch]] = {}
         at_fork(self, _Graph._renew_lock)
 
     def run(self, batch: _Batch, device_id: int | None) -> list[Any]:
@@ -238,7 +260,7 @@ class _Graph:
         with self._lock:
             if device_id not in self._decoding:
                 decoder = Decoder(prefetch=1).on(device_id, World.of_process().decoding_threads(device_id))
-                self._decoding = {device_id: Decoding(self._recipe, decoder, device_id, between_calls=False)}
+                self._decoding = {device_id: decoding_of(self._recipe, decoder, device_id, between_calls=False)}
             batches = iter([batch])
             self._decoding[device_id].start(lambda: next(batches, EndOfItems()), lambda _, causes: _refuse(causes))
             decoded = self._decoding[device_id].next()
@@ -265,8 +287,8 @@ def _refuse(causes: Mapping[int, str]) -> None:
 def draw_images(
     recipe: Recipe, images: Sequence[Any], draws: Draws, boxes: Sequence[NDArray[np.float64]] = ()
 ) -> tuple[list[NDArray[np.uint8]], Drawn, dict[int, str]]:
-    """Returns files, or arrays and PIL images, as the graph takes them, what the recipe draws for them, and by row why
-    one cannot be decoded, or would be too large.
+    """Returns files, or arrays and PIL images, as the graph takes them, what the recipe draws for them, or what stands
+    before its own code, and by row why one cannot be decoded, or would be too large.
 
     Raises:
         ConfigError: one is neither a file nor uint8 of (height, width, 3).
@@ -278,7 +300,8 @@ def draw_images(
     else:
         files, refused = _as_arrays(images, upright=recipe.orientation == "apply")
         sizes = np.array([array.shape[:2] for array in files], np.int64)
-    drawn = recipe.draw(draws, sizes.reshape(-1, 2), turned, boxes)
+    at = recipe.at(draws.epoch)
+    drawn = (at if at.links is None else at.links.first).draw(draws, sizes.reshape(-1, 2), turned, boxes)
     return files, drawn, {**drawn.too_large(), **refused}
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.compose import cut_copies, draw_images
+from gpuloader.compose import cut_copies, draw_images, way_of
 from gpuloader.errors import ConfigError, DataError, LoaderError, describe
 from gpuloader.helpers.read_ahead import EndOfItems, ReadAhead
 from gpuloader.loading.argument_types import AnyDecoder, AnyDevice
@@ -25,6 +25,7 @@ from gpuloader.loading.arguments import resolve_own_device
 from gpuloader.loading.decoding import Decoding
 from gpuloader.loading.delivery import finish
 from gpuloader.loading.iteration import Closing
+from gpuloader.loading.linked import Linked, Way, decoding_of
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.world import World
 from gpuloader.plan import Draws, check_epoch, check_seed
@@ -93,7 +94,7 @@ class Stage(Closing):
         self._device_id = device = resolve_own_device(device_id)
         decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
         self._decoder = decoding.on(device, World.of_process().decoding_threads(device))
-        self._decoding: Decoding[_Batch] = Decoding(recipe, self._decoder, device)
+        self._decoding: Decoding[_Batch] | Linked[_Batch] = decoding_of(recipe, self._decoder, device)
         self._reading: ReadAhead[_Batch] | None = None
 
     def __call__(self, source: Iterable[Any], *, epoch: int = 0) -> Iterator[tuple[Any, ...]]:
@@ -156,13 +157,15 @@ class _Batch:
         columns: the ids and all others, as the source gave them.
         ids: (n,), with numbers in place of strings.
         images: n files (bytes,), or arrays (height, width, 3).
-        drawn: what the recipe draws for them.
+        drawn: what the recipe draws for them, or what stands before its own code.
+        way: what becomes of them behind own code; None without.
     """
 
     columns: Sequence[Any]
     ids: NDArray[np.int64]
     images: Sequence[NDArray[np.uint8]]
     drawn: Drawn
+    way: Way | None
 
     def take(self, rows: NDArray[np.int64]) -> _Batch:
         return _Batch(
@@ -170,6 +173,7 @@ class _Batch:
             self.ids[rows],
             [self.images[row] for row in rows.tolist()],
             self.drawn.take(rows),
+            None if self.way is None else replace(self.way, draws=self.way.draws.take(rows)),
         )
 
 
@@ -201,7 +205,7 @@ class _Gate:
         images, ids, columns = _check(given)
         draws = Draws(self._seed, self._epoch, ids)
         files, drawn, causes = draw_images(self._recipe, images, draws)
-        batch = self.leave_out(_Batch(columns, ids, files, drawn), causes)
+        batch = self.leave_out(_Batch(columns, ids, files, drawn, way_of(self._recipe, draws)), causes)
         if batch is None:
             return None
         cut, drawn = cut_copies(batch.images, batch.drawn)

@@ -1,5 +1,6 @@
 """What a `Compose` is made of, by torchvision's names; `docs/operations.md` shows each of them."""
 
+from gpuloader.recipe.apply import Apply
 from gpuloader.recipe.colors import (
     ColorJitter,
     GaussianBlur,
@@ -41,6 +42,7 @@ from gpuloader.recipe.timm import ThreeAugment, TimmAutoAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
+    "Apply",
     "AugMix",
     "AutoAugment",
     "CenterCrop",

@@ -384,6 +384,12 @@ def find_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> str | None:
     return names[0]
 
 
+def check_buckets(recipe: Recipe) -> None:
+    """Checks that images keep the aspect ratio of their bucket; raises ConfigError if own code changes it."""
+    if recipe.links is not None and not recipe.links.keeps_sizes:
+        raise ConfigError("buckets need images that keep their aspect ratio: leave Apply(same_size=False) out")
+
+
 def entries_of(fields: Mapping[str, Component], recipe: Recipe, in_buckets: bool) -> list[str]:
     """Lists the entries of a batch with these fields."""
     further = [*_SIZES] if any(field.is_target for field in fields.values()) else []

@@ -78,10 +78,10 @@ def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: AN
         "index": lambda: on_device(batch.ids),
         "valid": lambda: on_device(batch.valid),
         "key": lambda: [run.shards.index.key(int(sample)) for sample in batch.ids],
-        "original_size": lambda: on_device(batch.drawn.views[0].placements[0].shape.copy()),
-        "size": lambda: by_view([on_device(view.placement.shape.copy()) for view in batch.drawn.views]),
-        "crop": lambda: by_view([on_device(view.crop()) for view in batch.drawn.views]),
-        "pixel_mask": lambda: by_view([_pixel_mask(run.device, view) for view in batch.drawn.views]),
+        "original_size": lambda: on_device(batch.delivered.views[0].placements[0].shape.copy()),
+        "size": lambda: by_view([on_device(view.placement.shape.copy()) for view in batch.delivered.views]),
+        "crop": lambda: by_view([on_device(view.crop()) for view in batch.delivered.views]),
+        "pixel_mask": lambda: by_view([_pixel_mask(run.device, view) for view in batch.delivered.views]),
     }
     values["target_size"] = values["size"]
     for name, field in run.fields.items():
@@ -105,7 +105,7 @@ def leave_out(batch: EncodedBatch, views: list[Any]) -> tuple[EncodedBatch, list
         valid=batch.valid[rows],
         images=[batch.images[row] for row in rows.tolist()],
         labels=None if batch.labels is None else batch.labels[rows],
-        drawn=batch.drawn.take(rows),
+        delivered=batch.delivered.take(rows),
     )
     return left, [
         [view[row] for row in rows] if isinstance(view, list) else view[_on_device(view.device, rows)] for view in views

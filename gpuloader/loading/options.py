@@ -149,6 +149,8 @@ class Decoder:
         hybrid_huffman_threshold: for JPEGs that no engine decodes: if more pixels than this are decoded, the GPU
             decodes a part of the Huffman codes. Only the pixels of the decoded region count. None uses DALI's default,
             1,000,000. Ignored on a CPU.
+        processes: where the recipe's own code runs, if it has an `Apply`: in so many processes; 0 for the decoding
+            threads, whose Python code then competes with the training loop's. None uses as many as `num_threads`.
         region: whether only the region that a crop needs is decoded; if False, the whole image is decoded and then
             cropped. On the CPU the pixels are the same. None means True on a CPU and False on a GPU, where some
             versions of nvImageCodec fail on regions. It also means False for shards in which at least 9 of 10 images
@@ -165,6 +167,7 @@ class Decoder:
     hw_load: Share | None = None
     hybrid_huffman_threshold: Annotated[Integer, Field(ge=0, lt=2**31)] | None = None
     region: Flag | None = None
+    processes: Annotated[Integer, Field(ge=0, le=1024)] | None = None
 
     def on(self, device_id: int | None, num_threads: int, seekable: bool = False) -> Decoder:
         """Returns it with values in place of None: those for a GPU, or for the CPU, where `device_id` is None.
@@ -174,9 +177,11 @@ class Decoder:
             seekable: whether images are cut to their regions before they are decoded, so that all of them is needed.
         """
         on_cpu = device_id is None
+        num_threads = self.num_threads or num_threads
         return replace(
             self,
-            num_threads=self.num_threads or num_threads,
+            num_threads=num_threads,
+            processes=num_threads if self.processes is None else self.processes,
             hw_load=1.0 if self.hw_load is None and not on_cpu else self.hw_load,
             region=on_cpu and not seekable if self.region is None else self.region,
         )

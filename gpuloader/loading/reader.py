@@ -32,6 +32,8 @@ from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
 from gpuloader.loading.decoding import find_bad_rows
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, Ragged, cause_of, check_keys, parse_fields
+from gpuloader.loading.linked import Way
+from gpuloader.loading.own_targets import OwnTargets
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import GOOD_SIZE, cut_to_region, good_jpeg
 from gpuloader.plan import Cursor, PlannedBatch, Stream
@@ -74,7 +76,9 @@ class EncodedBatch:
         ids: (b,) int64, the samples that are delivered: the plan's, or their replacements.
         valid: (b,) bool, False for padding and for bad samples: only their replacements are delivered, or nothing.
         images: b encoded images, views into the arena; or arrays (height, width, 3) if the shards contain arrays.
-        drawn: what the recipe draws for them.
+        drawn: what the recipe draws for them; with own code, what the recipe before it draws.
+        delivered: what is drawn for the images that are delivered.
+        way: what becomes of it behind own code; None without.
         mixing: how neighbours are mixed, or None.
         labels: (b,) int64, or None.
         fields: by name, what is made of the b values, or of those that are valid if others are left out; only targets
@@ -90,6 +94,8 @@ class EncodedBatch:
     valid: NDArray[np.bool_]
     images: Sequence[EncodedImage]
     drawn: Drawn
+    delivered: Drawn
+    way: Way | None
     mixing: Mixing | None
     labels: NDArray[np.int64] | None
     fields: Mapping[str, Any]
@@ -121,6 +127,10 @@ class Reader:
         self._unseen = run.unseen
         self._parsed_in_threads = {name: field for name, field in run.fields.items() if field.in_threads}
         self._parsed_in_order = {name: field for name, field in run.fields.items() if not field.in_threads}
+        takes_targets = run.recipe.links is not None and run.recipe.links.takes_targets
+        self._own_targets: Mapping[str, Any] = {
+            name: field for name, field in run.fields.items() if field.is_target and takes_targets
+        }
         # What a decoder refused of a sample, None for the whole file, and why: trying it may build pipelines on a GPU.
         self._undecodable: dict[int, tuple[tuple[int, ...] | None, str]] = {}
         self.arenas: deque[Arena] = deque()
@@ -173,25 +183,28 @@ class Reader:
             rows = [self._replace(planned.row(number), row, wanted) for number, row in enumerate(rows)]
             drawn = self._draw(planned, rows)
         files, drawn = self._cut([row.image for row in rows], drawn)
+        delivered = drawn if run.recipe.links is None else self._draw(planned, rows, whole=True)
         mixing = self._draw_mixing(planned)
         ids = np.array([row.sample for row in rows], np.int64)
         valid = np.array([row.valid for row in rows], np.bool_)
         stay = np.flatnonzero(valid) if run.bad_images.skip else np.arange(len(rows))
-        left, drawn_for_left = rows, drawn
+        left, drawn_for_left = rows, delivered
         if len(stay) < len(rows):
-            left, drawn_for_left = [rows[row] for row in stay.tolist()], drawn.take(stay)
+            left, drawn_for_left = [rows[row] for row in stay.tolist()], delivered.take(stay)
         return EncodedBatch(
             cursor=cursor,
             ids=ids,
             valid=valid,
             images=files,
             drawn=drawn,
+            delivered=delivered,
+            way=self._way(planned, rows, drawn, stay),
             mixing=mixing,
             labels=None if run.labels is None else self._labels_of(ids, stay, wanted),
             fields={
                 name: self._collate(name, field, left, drawn_for_left, mixing)
                 for name, field in run.fields.items()
-                if left or field.is_target
+                if (left or field.is_target) and name not in self._own_targets
             },
             bad={sample: cause for sample, cause in bad.items() if sample not in run.known_bad},
             arena=arena,
@@ -271,8 +284,11 @@ class Reader:
         values = parse_fields(fields, read, self._delivered_size(row.sample, row.size), numbers)
         return row._replace(fields={**row.fields, **values})
 
-    def _draw(self, planned: PlannedBatch, rows: Sequence[Row]) -> Drawn:
-        """Draws what the recipe draws for the images of these samples, with the values of their fields."""
+    def _draw(self, planned: PlannedBatch, rows: Sequence[Row], *, whole: bool = False) -> Drawn:
+        """Draws what the recipe draws for the images of these samples, with the values of their fields.
+
+        Of a recipe with own code it is what the recipe before it draws, or the `whole` one.
+        """
         recipe, index, name = self._run.recipe, self._run.shards.index, self._run.box_field
         sizes = np.array([side for row in rows for side in row.size], np.int64).reshape(-1, 2)  # pairs take longer
         turned = boxes = None
@@ -281,6 +297,7 @@ class Reader:
         if name is not None:
             boxes = [row.fields[name].boxes if name in row.fields else _NO_BOXES for row in rows]  # as of a bad sample
         recipe = recipe.at(planned.cursor.epoch, planned.shape)
+        recipe = recipe if whole or recipe.links is None else recipe.links.first
         return recipe.draw(planned.draws, np.maximum(sizes, 1), turned, boxes or ())
 
     def _find_too_large(self, rows: Sequence[Row], drawn: Drawn) -> dict[int, str]:
@@ -309,7 +326,7 @@ class Reader:
         if known == decoded:
             return cause
         run = self._run
-        causes = find_bad_rows(run.recipe, run.decoder, run.device_id, files, drawn)
+        causes = find_bad_rows(run.decoded_recipe, run.decoder, run.decoding_device_id, files, drawn)
         if causes:
             self._undecodable[row.sample] = decoded, causes[0]
         return causes.get(0)
@@ -349,6 +366,48 @@ class Reader:
     def _cut(self, images: list[EncodedImage], drawn: Drawn) -> tuple[list[EncodedImage], Drawn]:
         """Cuts JPEGs to what is drawn for them, in place."""
         return (images, drawn) if self._run.decoded else cut_to_region(images, drawn)
+
+    def _way(
+        self, planned: PlannedBatch, rows: Sequence[Row], drawn: Drawn, stay: NDArray[np.int64]
+    ) -> Way | None:
+        """Returns what becomes of a batch behind own code; the targets of the rows that `stay` are delivered."""
+        links = self._run.recipe.links
+        if links is None:
+            return None
+        targets, own_targets = None, self._own_targets
+        if own_targets:
+            targets = OwnTargets(own_targets, [row.fields for row in rows], drawn, self._run.box_field)
+        keeps = targets is None and links.keeps_sizes
+        return Way(
+            self._run.recipe.at(planned.cursor.epoch, planned.shape),
+            planned.draws,
+            lambda draws, row: "{0.key!r} in {0.shard}".format(self._run.shards.locate(rows[row].sample)),
+            targets,
+            None if keeps else partial(self._finish_own, rows, stay, targets),
+        )
+
+    def _finish_own(
+        self,
+        rows: Sequence[Row],
+        stay: NDArray[np.int64],
+        targets: OwnTargets | None,
+        batch: EncodedBatch,
+        drawn: Drawn,
+        made: Sequence[Sequence[Mapping[str, Any]]],
+    ) -> EncodedBatch:
+        """Returns a batch with what own code decided: sizes, and the targets of the rows that stay."""
+        links, fields, left = self._run.recipe.links, dict(batch.fields), drawn.take(stay)
+        assert links is not None
+        for name, field in self._own_targets.items() if targets is not None else ():
+            views = []
+            for own, view, of_view in zip(links.own, left.views, made):
+                values = [
+                    rows[row]._replace(fields={name: targets.value(name, of_view[row], "" if own is None else own.called)})
+                    for row in stay.tolist()
+                ]
+                views.append(self._collate(name, field, values, Drawn.of([view]), batch.mixing))
+            fields[name] = {part: [each for view in views for each in view[part]] for part in views[0]}
+        return replace(batch, delivered=drawn, fields=fields)
 
     def _draw_mixing(self, planned: PlannedBatch) -> Mixing | None:
         mix = self._run.recipe.mix

@@ -13,6 +13,7 @@ from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading.agreement import agree
 from gpuloader.loading.argument_types import AnyPreset, LoaderArguments
 from gpuloader.loading.arguments import (
+    check_buckets,
     check_counting,
     find_boxes,
     output_names,
@@ -126,6 +127,8 @@ def _resolve_values(given: LoaderArguments) -> _Values:
     for each in fields.values():
         each.check_recipe(recipe)
     find_boxes(recipe, fields)
+    if sampling.buckets is not None:
+        check_buckets(recipe)
     if given.shuffle is not None and sampling.weights is not None:
         raise ConfigError(
             f"Sampling(weights=...) and shuffle={given.shuffle!r} cannot be combined: the weights draw the order, so "
@@ -199,8 +202,9 @@ def _meet(run: Run, decoder: Decoder) -> Run:
     world = run.world
     if world.world_size > 1 or world.members:
         world = agree(world, {**run.identity, **run.plan.facts})
-    threads = world.decoding_threads(run.device_id)
-    return replace(run, world=world, decoder=decoder.on(run.device_id, threads, run.shards.seekable))
+    device_id = run.decoding_device_id
+    threads = world.decoding_threads(device_id)
+    return replace(run, world=world, decoder=decoder.on(device_id, threads, run.shards.seekable))
 
 
 def _name_recipe(preset: AnyPreset) -> str:

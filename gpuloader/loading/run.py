@@ -85,6 +85,16 @@ class Run:
         """The device of the batches."""
         return torch.device("cpu") if self.device_id is None else torch.device("cuda", self.device_id)
 
+    @property
+    def decoded_recipe(self) -> Recipe:
+        """The recipe, or what stands before its own code: what is done to encoded images."""
+        return self.recipe if self.recipe.links is None else self.recipe.links.first
+
+    @property
+    def decoding_device_id(self) -> int | None:
+        """Where images are decoded: on the CPU if there is own code."""
+        return self.device_id if self.recipe.links is None else None
+
     @cached_property
     def box_field(self) -> str | None:
         """The name of the field by whose boxes the recipe draws; None if it draws by none."""

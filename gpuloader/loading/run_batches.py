@@ -16,6 +16,7 @@ import torch
 from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.internals.dali import is_out_of_memory
+from gpuloader.loading.linked import Linked, decoding_of
 from gpuloader.loading.decoding import Decoding
 from gpuloader.loading.memory import explain_lack_of_memory
 from gpuloader.loading.quarantine import Quarantine
@@ -55,7 +56,7 @@ class RunBatches:
         self.run = run
         self._quarantine = quarantine
         self._reading: _Reading | None = None
-        self._decoding: Decoding[EncodedBatch] = Decoding(
+        self._decoding: Decoding[EncodedBatch] | Linked[EncodedBatch] = decoding_of(
             run.recipe, run.decoder, run.device_id, run.plan.batch_size, partial(largest_decoded, run)
         )
         self._cursor: Cursor | None = None  # of the next batch; None before the first, and within a step
@@ -124,7 +125,7 @@ class RunBatches:
         first, end = self.run.plan.share(cursor)
         if first == end:  # DALI takes no batch without samples
             batch = reading.reader.read(cursor, Arena())
-            return batch, self._make_no_images(batch.drawn)
+            return batch, self._make_no_images(batch.delivered)
         if (decoded := self._decoding.next()) is None:
             raise LoaderError("the batches ended before the plan's last step")
         reading.reader.arenas.append(decoded[0].arena)

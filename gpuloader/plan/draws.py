@@ -62,6 +62,7 @@ class Stream(IntEnum):
     ZOOM_OUT = 28
     FILTER = 29
     GROUPS = 30
+    OWN = 31
     NONE = 63
 
 
@@ -90,6 +91,11 @@ class Draw:
                 f"{count} random numbers for a sample, but {4 * len(self.blocks)} are left: nest fewer transforms"
             )
         return self.draws.uniform(self.stream, count, self.blocks.start)
+
+    def keys(self) -> NDArray[np.uint64]:
+        """Returns (n, 2) keys, each for a generator of its own."""
+        words = self.draws.words(self.stream, 4, self.blocks.start)
+        return words[:, :2] << _32 | words[:, 2:]
 
     def take(self, rows: NDArray[np.int64]) -> Draw:
         return replace(self, draws=self.draws.take(rows))

@@ -193,6 +193,8 @@ def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
     if not hasattr(value, "__dataclass_fields__"):
         return value
     values = set_values(value) if brief else values_of(value)
+    if hasattr(value, "written_as"):  # a part that holds more than plain values
+        values = value.written_as(brief)
     content = {name: as_plain_values(each, brief) for name, each in values.items()}
     if isinstance(value, Transform):
         name = type(value).__name__

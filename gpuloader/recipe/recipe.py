@@ -40,6 +40,7 @@ def _as_yaml_reads(orientation: object) -> object:
 Orientation: TypeAlias = Annotated[Literal["off", "apply"], BeforeValidator(_as_yaml_reads)]
 
 if TYPE_CHECKING:
+    from gpuloader.recipe.links import Links
 
     class _GivenMix:
         """What checkers know: a recipe takes a mapping of the keys of a `Mix`, too, and has a `Mix`."""
@@ -124,6 +125,7 @@ class Recipe:
         views = self.each_view
         for epoch in self._starts:
             self._made_for(epoch, None)
+        _ = [view.halves() for view in views if view.own is not None]  # which raises if one cannot be run alone
         if (steps := sum(view.steps for view in views)) > MAX_STEPS:
             raise ValueError(f"{steps} steps that change pixels, in all views: allowed are up to {MAX_STEPS}")
         if self.dtype == "uint8" and any(view.normalize or view.erasing for view in views):
@@ -154,6 +156,13 @@ class Recipe:
             each for view in self._views for _ in range(view.count) for each in _variants(view.transforms)
         ]
         return tuple(ViewPlan(transforms, number, self.batch) for number, transforms in enumerate(all_transforms))
+
+    @cached_property
+    def links(self) -> Links | None:
+        """The recipes before and behind its own code; None if it has none."""
+        from gpuloader.recipe.links import cut  # here, because they are recipes
+
+        return cut(self)
 
     @cached_property
     def random(self) -> bool:

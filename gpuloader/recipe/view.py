@@ -13,6 +13,7 @@ import numpy as np
 
 from gpuloader.plan import Draw, Draws
 from gpuloader.plan.draws import OCCURRENCES
+from gpuloader.recipe.apply import Apply
 from gpuloader.recipe.crops import RandomHorizontalFlip, Resize
 from gpuloader.recipe.drawn import Batching, DrawnView
 from gpuloader.recipe.model import Ints, PixelTransform, Transform
@@ -32,12 +33,15 @@ class ViewPlan:
         shared: transforms that come first and are the same in several views: they draw view 0's numbers.
         before: transforms that are done elsewhere, before all of these. Here they only count, so that a second
             transform of a kind draws other numbers than the first.
+        given: (height, width) of the images as they come, if all have the same.
 
     Attributes:
         number: of the view.
         placing: the transforms that say where the pixels come from.
         pixels: the transforms that change pixels, and flips between them.
         normalize, erasing: what is done to the finished image, or None.
+        own: own code, or None. It may stand between any of the transforms before `normalize`; then `placing` and
+            `pixels` have those on both sides of it, and it is taken to keep each image's size.
 
     Raises:
         ValueError: their order cannot be run, or they leave images of different sizes, and the batch is "dense".
@@ -50,20 +54,28 @@ class ViewPlan:
         batch: Batching = "dense",
         shared: Sequence[Transform] = (),
         before: Sequence[Transform] = (),
+        given: Shape | None = None,
     ) -> None:
         # The same object may occur several times; each occurrence draws its own numbers.
         self._transforms = [copy(each) for each in (*shared, *transforms)]
         self.number = number
         self._batch = batch
+        self._shared, self._before, self._given = len(shared), tuple(before), given
         left = deque(self._transforms)
         self.placing: list[PlacingTransform] = _take(left, PlacingTransform)
         self.pixels: list[PixelTransform | RandomHorizontalFlip] = _take(left, PixelTransform, RandomHorizontalFlip)
+        self.own: Apply | None = next(iter(_take(left, Apply, most=1)), None)
+        self._placing_before = len(self.placing)
+        if self.own is not None:
+            self.placing += _take(left, PlacingTransform)
+            self.pixels += _take(left, PixelTransform, RandomHorizontalFlip)
         self.normalize: Normalize | None = next(iter(_take(left, Normalize, most=1)), None)
         self.erasing: RandomErasing | None = next(iter(_take(left, RandomErasing, most=1)), None)
         if left:
             raise ValueError(
                 f"{_name(left[0])} is in the wrong place: allowed are resizing, cropping, padding and flips first, "
-                f"then what changes pixels, then Normalize once, then RandomErasing once"
+                f"then what changes pixels, then Normalize once, then RandomErasing once; Apply, once before Normalize, "
+                f"may be followed by resizing and the rest"
             )
         streams = [each.stream for each in (*before, *self._transforms)]
         occurrences = [streams[:n].count(stream) for n, stream in enumerate(streams)][len(before) :]
@@ -123,10 +135,24 @@ class ViewPlan:
     @cached_property
     def shape(self) -> Shape | None:
         """(height, width) of the output; None if that depends on the image."""
-        shape = None
-        for transform in self.placing:
-            shape = transform.output_shape(shape)
-        return shape
+        shape = self._given
+        for number, transform in enumerate(self.placing):
+            shape = transform.output_shape(None if number == self._placing_before and self._resizes else shape)
+        return None if self._resizes and len(self.placing) == self._placing_before else shape
+
+    @property
+    def _resizes(self) -> bool:
+        """Whether own code changes sizes."""
+        return self.own is not None and not self.own.same_size
+
+    def halves(self) -> tuple[ViewPlan, ViewPlan]:
+        """Returns the plans before and behind own code; without any, before and behind what no longer places pixels."""
+        end = len(self.placing) if self.own is None else self._transforms.index(self.own)
+        done = self._transforms[: end + (self.own is not None)]
+        behind, shared, left = self._transforms[len(done) :], self._shared, max(self._shared - len(done), 0)
+        first = ViewPlan(done[shared:end], self.number, "list", done[: min(shared, end)], self._before)
+        given = None if self._resizes else first.shape
+        return first, ViewPlan(behind[left:], self.number, self._batch, behind[:left], (*self._before, *done), given)
 
     def draw(
         self, draws: Draws, sizes: Ints, orientations: Ints | None = None, boxes: Sequence[Floats] = ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -118,9 +119,20 @@ class Boxes(Target):
         boxes = to_pixels(parsed.boxes, *size) if self.relative else parsed.boxes
         return ParsedBoxes(boxes, {name: _typed(name, column) for name, column in columns.items()})
 
+    def entries(self, value: ParsedBoxes, view: DrawnView) -> dict[str, NDArray[Any]]:
+        return super(Boxes, replace(self, pad_to=None)).entries(value, view)
+
+    def value_of(self, entries: Mapping[str, NDArray[Any]]) -> ParsedBoxes:
+        boxes = np.asarray(entries[""], np.float64).reshape(-1, 4)
+        columns = {name: np.asarray(entries[name]) for name in (*self._parsed, "number")}
+        if not np.isfinite(boxes).all() or any(len(column) != len(boxes) for column in columns.values()):
+            rows = {name: len(column) for name, column in columns.items()}
+            raise ValueError(f"{len(boxes)} boxes, and {rows}: allowed are finite boxes, with a row of each column")
+        return ParsedBoxes(boxes, columns)
+
     def moved(self, values: Sequence[ParsedBoxes], view: DrawnView) -> Iterator[tuple[str, Any]]:
         counts = np.array([len(value.boxes) for value in values], np.int64)
-        samples, first = samples_of(counts), np.cumsum(counts) - counts
+        samples = samples_of(counts)
         before = np.concatenate([np.zeros((0, 4)), *(value.boxes for value in values)])
         boxes = np.clip(move_boxes(before, samples, view), 0, np.tile(view.placement.shape[samples, ::-1], 2))
         kept = (boxes[:, 2:] - boxes[:, :2] >= self.min_size).all(1) & (areas(before) > 0)
@@ -137,7 +149,8 @@ class Boxes(Target):
                     column = column * areas(boxes[kept]) / areas(before[kept])
                 column = np.clip(column, -_MOST, _MOST).astype(np.float32)
             yield name, self._gathered(column, counts)
-        yield "number", self._gathered((np.arange(len(boxes)) - first[samples])[kept], counts)
+        numbered = (value.columns.get("number", np.arange(len(value.boxes))) for value in values)
+        yield "number", self._gathered(np.concatenate([np.zeros(0, np.int64), *numbered])[kept], counts)
         if self.pad_to is not None:
             yield "count", counts
 

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, describe
 from gpuloader.loading.delivery import to_device
-from gpuloader.loading.fields import Ragged
-from gpuloader.recipe import DrawnView, Recipe, Shape
+from gpuloader.recipe import Drawn, DrawnView, Recipe, Shape
 from gpuloader.targets.annotations import ParsedBoxes, parse_boxes, parse_column, parse_points
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.masks import Mask
-from gpuloader.targets.target import Target, check_recipe_moves
+from gpuloader.targets.target import check_recipe_moves
 
 _Made = TypeVar("_Made")
 _OF_IMAGES = ("mask", "image_id", "size", "orig_size")  # they have no rows, also if there are as many boxes
@@ -49,6 +48,37 @@ def boxes_of(targets: Sequence[Mapping[str, Any]]) -> list[NDArray[np.float64]]:
         ConfigError: as `parse_boxes`; or they are `tv_tensors.BoundingBoxes` of another format than "XYXY".
     """
     return _for_each(targets, lambda _, target: _read_boxes(target).boxes)
+
+
+class OwnDictionaries:
+    """The targets of images on their way through own code, which gets and returns such dictionaries, of arrays.
+
+    Args:
+        targets: of the images.
+        drawn: what the recipe before own code draws for them.
+
+    Attributes:
+        behind: for each view, the targets that own code returned, and what is drawn behind it.
+    """
+
+    def __init__(self, targets: Sequence[Mapping[str, Any]], drawn: Drawn) -> None:
+        self._targets, self._drawn = targets, drawn
+        self.behind: list[tuple[Sequence[Mapping[str, Any]], DrawnView]] = []
+
+    def before(self, view: int, row: int) -> dict[str, Any]:
+        """Returns those of an image as own code gets them; boxes are float64."""
+        given = {name: _array(value) if isinstance(value, torch.Tensor) else value for name, value in self._targets[row].items()}
+        [moved] = _for_each([given], lambda _, target: _move_target(target, self._drawn.views[view].take([row])))
+        return {name: _array(value).astype(np.float64) if name == "boxes" else value for name, value in moved.items()}
+
+    def boxes(self, made: Sequence[Mapping[str, Any]]) -> list[NDArray[np.float64]]:
+        """Returns the boxes of a view's images behind own code."""
+        return boxes_of(made)
+
+    def finish(self, batch: _Made, drawn: Drawn, made: Sequence[Sequence[Mapping[str, Any]]]) -> _Made:
+        """Keeps what own code made for each view, and what is drawn behind it."""
+        self.behind = list(zip(made, drawn.views))
+        return batch
 
 
 def move_targets(targets: Sequence[Mapping[str, Any]], view: DrawnView, device: torch.device) -> list[dict[str, Any]]:
@@ -88,16 +118,16 @@ def _move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:
     moved = dict(target)
     if "masks" in target:
         masks = _of_size(_array(target["masks"]), (height, width), ndim=3)
-        moved["masks"] = _moved(Mask("json:masks"), masks != 0, view)[""]
+        moved["masks"] = Mask("json:masks").entries(masks != 0, view)[""]
     if "mask" in target:
         mask = _of_size(_array(target["mask"]), (height, width), ndim=2)
-        moved["mask"] = _moved(Mask("png"), mask, view)[""].astype(np.int64)
+        moved["mask"] = Mask("png").entries(mask, view)[""].astype(np.int64)
     if "keypoints" in target:
         moved["keypoints"] = _move_points(_array(target["keypoints"]), view)
     if "boxes" not in target:
         return moved
     annotated = _read_boxes(target)
-    boxes = _moved(Boxes("json:boxes", keys=tuple(annotated.columns)), annotated, view)
+    boxes = Boxes("json:boxes", keys=tuple(annotated.columns)).entries(annotated, view)
     kept, count = boxes["number"], len(annotated.boxes)
     for name in {"masks", "keypoints"} & moved.keys():
         if len(moved[name]) != count:
@@ -118,21 +148,10 @@ def _as_tensors(target: Mapping[str, Any], device: torch.device) -> dict[str, An
 def _move_points(given: NDArray[Any], view: DrawnView) -> NDArray[np.float32]:
     points, seen = parse_points(given.tolist())
     values = points.reshape(*given.shape[:2], 2), seen.reshape(given.shape[:2])
-    moved = _moved(Keypoints("json:keypoints"), values, view)
+    moved = Keypoints("json:keypoints").entries(values, view)
     if given.shape[-1] == 2:
         return moved[""]
     return np.concatenate([moved[""], moved["visibility"][..., None].astype(np.float32)], -1)
-
-
-def _moved(field: Target, value: Any, view: DrawnView) -> dict[str, NDArray[Any]]:  # noqa: ANN401
-    """Returns the entries of a field for one sample."""
-    entries = {}
-    for name, entry in field.moved([value], view):
-        if not isinstance(entry, Ragged):
-            entries[name] = entry[0]
-        else:
-            entries[name] = entry.values if entry.shapes is None else entry.values.reshape(entry.shapes[0])
-    return entries
 
 
 def _has_numbers(tensor: torch.Tensor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -73,6 +73,12 @@ class Keypoints(Target):
     @property
     def _largest(self) -> int:
         return max((number for pair in self.flip_pairs for number in pair), default=-1)
+
+    def value_of(self, entries: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        points, visibility = np.asarray(entries[""], np.float64), np.asarray(entries["visibility"], np.int64)
+        if points.shape != (*visibility.shape, 2):
+            raise ValueError(f"points {points.shape} beside visibility {visibility.shape}: allowed are (n, k, 2) and (n, k)")
+        return points, visibility
 
     def moved(
         self, values: Sequence[tuple[NDArray[np.float64], NDArray[np.int64]]], view: DrawnView

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -113,6 +113,12 @@ class Mask(Target):
                 f"{len(numbers):,} masks of {size[1]}x{size[0]} pixels: allowed are {MOST_MASK_PIXELS:,} pixels in all"
             )
         return (mask == numbers[:, None, None]).view(np.uint8)
+
+    def value_of(self, entries: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        mask = np.asarray(entries[""])
+        if mask.dtype.kind not in "biu" or mask.ndim != 2 + self._of_objects:
+            raise ValueError(f"a mask of {mask.dtype} {mask.shape}: allowed are integers, with {2 + self._of_objects} axes")
+        return mask.astype(np.uint8) if self._of_objects else _narrowed(mask, self.fill)
 
     def count_masks(self, value: NDArray[Any]) -> int:
         return len(value) if self._of_objects else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from gpuloader.errors import ConfigError
-from gpuloader.loading.fields import Component, under
+from gpuloader.loading.fields import Component, Ragged, under
 from gpuloader.recipe import Drawn, DrawnView, Recipe
 from gpuloader.recipe.program import Op
 
@@ -66,6 +66,20 @@ class Target(Component):
         views = [dict(self.moved(values, view)) for view in drawn.views]
         return {name: [view[name] for view in views] for name in ("", *self.columns)}
 
+    def entries(self, value: Any, view: DrawnView) -> dict[str, NDArray[Any]]:  # noqa: ANN401
+        """Moves a sample's value to a view of it alone: the entry itself under "", and its columns."""
+        entries = {}
+        for name, entry in self.moved([value], view):
+            if not isinstance(entry, Ragged):
+                entries[name] = entry[0]
+            else:
+                entries[name] = entry.values if entry.shapes is None else entry.values.reshape(entry.shapes[0])
+        return entries
+
+    @abstractmethod
+    def value_of(self, entries: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401
+        """Returns a value of such entries, which own code may have changed; raises ValueError if it is none."""
+
     @abstractmethod
     def moved(self, values: Sequence[Any], view: DrawnView) -> Iterator[tuple[str, Any]]:
         """Yields the entries of a view by name, each an array or `Ragged`."""
@@ -82,6 +96,13 @@ def check_recipe_moves(recipe: Recipe, *, repeats: bool = False) -> None:
     Raises:
         ConfigError: the recipe blends warped images, or its padding repeats parts of the picture.
     """
+    for own, second in () if recipe.links is None else zip(recipe.links.own, recipe.links.second):
+        if own is not None and not own.targets and (second.by_boxes or not own.same_size):
+            cause = f"{second.by_boxes} behind it draws by boxes" if second.by_boxes else "it changes sizes"
+            raise ConfigError(
+                f"targets cannot follow {own.called}, because {cause}: use Apply(..., targets=True), and return the "
+                f"targets with the image"
+            )
     for view in recipe.each_view:
         if any(Op.MIX_BEGIN in choices for choices in view.choices):
             raise ConfigError(

@@ -203,7 +203,7 @@ def _run_graph(run: Run, last_step: LastStep) -> Batches:
     feed: Feed[EncodedBatch] = Feed(run.decoder.hw_load, run.plan.batch_size)
     feed.restart(batches.take)
     largest = partial(largest_decoded, run)
-    running = Running(partial(build_pipeline, run.recipe, feed, run.decoder, run.device_id, largest, last_step))
+    running = Running(partial(build_pipeline, run.decoded_recipe, feed, run.decoder, run.decoding_device_id, largest, last_step))
     with closing(batches):
         while running.begun or feed.begin():
             try:
@@ -232,7 +232,8 @@ def _load_epochs(loader: GPULoader) -> Batches:
 
 
 def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
-    for row, cause in find_bad_rows(run.recipe, run.decoder, run.device_id, batch.images, batch.drawn, message).items():
+    recipe, device_id = run.decoded_recipe, run.decoding_device_id
+    for row, cause in find_bad_rows(recipe, run.decoder, device_id, batch.images, batch.drawn, message).items():
         return BadImageError(*run.shards.locate(int(batch.ids[row])), cause)
     return RuntimeError(message)
 

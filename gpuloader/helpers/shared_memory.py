@@ -1,0 +1,47 @@
+"""`SharedMemory`: bytes that a process and its child both see, and that grow."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from multiprocessing import reduction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ROUNDED_UP_BYTES = 1 << 20
+
+
+class SharedMemory:
+    """Memory that either process may make larger, in turns. It is no file and has no name: it ends with them.
+
+    Unlike `multiprocessing.shared_memory` it does not need /dev/shm, of which containers often have 64 MB.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("gpuloader")
+        self._mapped = np.empty(0, np.uint8)
+
+    def bytes(self, size_bytes: int) -> NDArray[np.uint8]:
+        """Returns the first bytes, at least this many. After it became larger, earlier arrays are of the same memory."""
+        if len(self._mapped) < size_bytes:
+            there = os.fstat(self._fd).st_size
+            if there < size_bytes:
+                there = -(-size_bytes * 5 // 4 // _ROUNDED_UP_BYTES) * _ROUNDED_UP_BYTES
+                os.ftruncate(self._fd, there)
+            self._mapped = np.frombuffer(mmap.mmap(self._fd, there), np.uint8)
+        return self._mapped
+
+    def close(self) -> None:
+        """Gives the memory back, as soon as no array of it lives. Closing twice is fine."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+        self._mapped = np.empty(0, np.uint8)
+
+    def __getstate__(self) -> Any:  # noqa: ANN401 - while a process is started by another way than fork
+        return reduction.DupFd(self._fd)
+
+    def __setstate__(self, given: Any) -> None:  # noqa: ANN401
+        self._fd, self._mapped = given.detach(), np.empty(0, np.uint8)

@@ -1,0 +1,305 @@
+"""`Linked`: the loop that decodes batches of a recipe with own code, in three stages.
+
+    take -> Decoding of the first link -> own code, in `Workers` -> Decoding of the second link of each view
+            (on the CPU)                  (up to prefetch + 1 batches)
+
+Each stage takes from the one before it, in the thread of the loop. It holds that one, and is held by none before it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import DataError, LoaderError
+from gpuloader.helpers.read_ahead import EndOfItems
+from gpuloader.loading.decoding import Decoding, Size
+from gpuloader.loading.options import Decoder
+from gpuloader.loading.own_function import Failure, Item, Levels, Targets
+from gpuloader.loading.own_workers import InPlace, LostError, Outcomes, Processes, Threads, Workers
+from gpuloader.plan import Draws, Stream
+from gpuloader.recipe import Drawn, Recipe
+from gpuloader.recipe.links import Links
+
+Boxes: TypeAlias = Sequence[NDArray[np.float64]]
+_log = logging.getLogger("gpuloader")
+
+
+class Carried(Protocol):
+    """The targets of a batch, on their way through own code."""
+
+    def before(self, view: int, row: int) -> Targets:
+        """Returns those of an image as own code gets them."""
+
+    def boxes(self, made: Sequence[Targets]) -> Boxes:
+        """Returns the boxes of the images of a view behind own code."""
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """What becomes of a batch behind the first link.
+
+    Attributes:
+        recipe: as it is in the batch's epoch and bucket.
+        draws: of its images.
+        name: names an image of these draws, by its row, for errors.
+        targets: for own code that takes them.
+        finish: takes the batch, what was drawn behind own code, and the targets that this made, for each view and row;
+            returns the batch as it is delivered.
+    """
+
+    recipe: Recipe
+    draws: Draws
+    name: Callable[[Draws, int], str]
+    targets: Carried | None = None
+    finish: Callable[[Any, Drawn, Sequence[Sequence[Targets]]], Any] | None = None
+
+
+class LinkedBatch(Protocol):
+    """A batch as the first link takes it; its way is None only without own code."""
+
+    @property
+    def images(self) -> Sequence[Any]: ...
+
+    @property
+    def drawn(self) -> Drawn: ...
+
+    @property
+    def way(self) -> Way | None: ...
+
+
+BatchT = TypeVar("BatchT", bound=LinkedBatch)
+
+
+def decoding_of(
+    recipe: Recipe,
+    decoder: Decoder,
+    device_id: int | None,
+    rows: int = 1,
+    largest_image: Callable[[], Size] = lambda: (0, 0),
+    between_calls: bool = True,
+) -> Decoding[BatchT] | Linked[BatchT]:
+    """Makes the loop for a recipe; the arguments are those of `Decoding`.
+
+    Without `between_calls`, own code runs in the thread that asks.
+    """
+    if recipe.links is None:
+        return Decoding(recipe, decoder, device_id, rows, largest_image, between_calls)
+    return Linked(recipe.links, decoder, device_id, rows, between_calls)
+
+
+class Linked(Generic[BatchT]):
+    """Decodes the batches of one source after the other, as `Decoding` does, with own code between."""
+
+    def __init__(
+        self, links: Links, decoder: Decoder, device_id: int | None, rows: int, between_calls: bool
+    ) -> None:
+        if device_id is not None:
+            _say_where()
+        self._stages: _Stages[BatchT] = _Stages(links, decoder, rows, between_calls)
+        self._second: list[Decoding[_OfView[BatchT]]] = [
+            Decoding(recipe, decoder, device_id, rows, between_calls=between_calls) for recipe in links.second
+        ]
+
+    def start(
+        self,
+        take: Callable[[], BatchT | BaseException],
+        without: Callable[[BatchT, Mapping[int, str]], BatchT | None],
+    ) -> None:
+        """Goes on with the batches of another source; see `Decoding.start`."""
+        self._stages.start(take, without)
+        for view, second in enumerate(self._second):
+            second.start(partial(self._stages.take, view), _refuse)
+
+    def next(self) -> tuple[BatchT, list[Any]] | None:
+        """Returns the next batch and the images of each view; None after the last; see `Decoding.next`.
+
+        Raises:
+            DataError: own code raised an error, or returned what is no image.
+            LoaderError: a process of own code ended, or hangs.
+        """
+        try:
+            views = [second.next() for second in self._second]
+        except BaseException:
+            self.drop()
+            raise
+        if any(view is None for view in views):
+            return None
+        of_views, images = zip(*filter(None, views))
+        behind: _Behind[BatchT] = of_views[0].behind
+        batch, way = behind.batch, behind.batch.way
+        assert way is not None
+        if way.finish is not None:
+            batch = way.finish(batch, Drawn.of([each.drawn.views[0] for each in of_views]), behind.targets)
+        return batch, [each for [each] in images]
+
+    def drop(self) -> None:
+        """Ends the pipelines and the workers, and forgets all batches that were taken."""
+        for each in (*self._second, self._stages):
+            each.drop()
+
+    def close(self) -> None:
+        """Does the same, and returns the memory in DALI's pools if nobody else uses them."""
+        self.drop()
+        for second in self._second:
+            second.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _Behind(Generic[BatchT]):
+    """A batch behind own code: for each view, the images, what the second link draws for them, and the targets."""
+
+    batch: BatchT
+    images: Sequence[Sequence[Levels]]
+    drawn: Sequence[Drawn]
+    targets: Sequence[Sequence[Targets]]
+
+
+@dataclass(frozen=True, eq=False)
+class _OfView(Generic[BatchT]):
+    """A view of a batch, as the second link takes it."""
+
+    behind: _Behind[BatchT]
+    images: Sequence[Levels]
+    drawn: Drawn
+
+
+class _Stages(Generic[BatchT]):
+    """The first link and own code: what the second links take from."""
+
+    def __init__(self, links: Links, decoder: Decoder, rows: int, between_calls: bool) -> None:
+        on_cpu = replace(decoder, hw_load=None, hybrid_huffman_threshold=None)
+        self._links = links
+        self._first: Decoding[BatchT] = Decoding(links.first, on_cpu, None, rows, between_calls=between_calls)
+        self._functions = [each for each in links.own if each is not None]
+        self._views = [view for view, each in enumerate(links.own) if each is not None]
+        self._ahead = decoder.prefetch + 1 if between_calls else 1
+        self._make = partial(_make_workers, decoder, between_calls, self._ahead)
+        self._workers: Workers | None = None
+        self._checked = False
+        self._under_way: deque[tuple[BatchT, list[list[Levels]]]] = deque()
+        self._failure: BaseException | None = None
+        self._waiting: list[deque[_Behind[BatchT]]] = [deque() for _ in links.own]
+
+    def start(
+        self,
+        take: Callable[[], BatchT | BaseException],
+        without: Callable[[BatchT, Mapping[int, str]], BatchT | None],
+    ) -> None:
+        while self._under_way and self._workers is not None:
+            self._under_way.popleft()
+            self._workers.get()
+        self._failure = None
+        for each in self._waiting:
+            each.clear()
+        self._first.start(take, without)
+
+    def take(self, view: int) -> _OfView[BatchT] | BaseException:
+        """Returns a view of the next batch, or the error with which the batches end."""
+        if not self._waiting[view]:
+            try:
+                behind = self._next()
+            except BaseException as error:  # noqa: BLE001 - it ends the batches, see `Feed`
+                return error.with_traceback(None)
+            for each in self._waiting:
+                each.append(behind)
+        behind = self._waiting[view].popleft()
+        return _OfView(behind, behind.images[view], behind.drawn[view])
+
+    def drop(self) -> None:
+        self._first.drop()
+        self._under_way.clear()
+        for each in self._waiting:
+            each.clear()
+        workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.close()
+
+    def _next(self) -> _Behind[BatchT]:
+        if self._workers is None:  # before the first link's pipeline has threads: a fork has none of them
+            self._workers = self._make(self._functions)
+        while self._failure is None and len(self._under_way) < self._ahead:
+            try:
+                decoded = self._first.next()
+            except BaseException as error:  # noqa: BLE001 - behind the batches that come before it
+                self._failure = error.with_traceback(None)
+                break
+            if decoded is None:
+                self._failure = EndOfItems()
+                break
+            batch, views = decoded
+            images = [[image.numpy() for image in view] for view in views]
+            self._workers.put(self._items(batch, images))
+            self._under_way.append((batch, images))
+        if not self._under_way:
+            assert self._failure is not None
+            raise self._failure
+        batch, images = self._under_way.popleft()
+        try:
+            outcomes = self._workers.get()
+        except LostError as error:
+            raise LoaderError(self._explain(batch, error.number, str(error))) from None
+        return self._behind(batch, images, outcomes)
+
+    def _items(self, batch: BatchT, images: Sequence[Sequence[Levels]]) -> list[Item]:
+        way = batch.way
+        assert way is not None
+        items = []
+        for function, view in enumerate(self._views):
+            keys = way.draws.of(Stream.OWN, view=view).keys().tolist()
+            for row, (image, (low, high)) in enumerate(zip(images[view], keys)):
+                takes = self._functions[function].targets and way.targets is not None
+                targets = way.targets.before(view, row) if takes and way.targets is not None else {}
+                items.append(Item(function, image, (low, high), targets, checked=row == 0 and not self._checked))
+        self._checked = True
+        return items
+
+    def _behind(self, batch: BatchT, images: list[list[Levels]], outcomes: Outcomes) -> _Behind[BatchT]:
+        way, count = batch.way, len(batch.images)
+        assert way is not None
+        links = way.recipe.links
+        assert links is not None
+        targets: list[list[Targets]] = [[{}] * count for _ in images]
+        for number, outcome in enumerate(outcomes):
+            if isinstance(outcome, Failure):
+                raise DataError(self._explain(batch, number, outcome.lines[0]), *outcome.lines[1:]) from outcome.error
+            view, row = self._views[number // count], number % count
+            images[view][row], targets[view][row] = outcome
+        drawn = []
+        for second, of_view, made in zip(links.second, images, targets):
+            boxes = () if way.targets is None else way.targets.boxes(made)
+            sizes = np.array([image.shape[:2] for image in of_view], np.int64)
+            drawn.append(second.draw(way.draws, sizes, boxes=boxes))
+        return _Behind(batch, images, drawn, targets)
+
+    def _explain(self, batch: BatchT, number: int, cause: str) -> str:
+        assert batch.way is not None
+        function, row = divmod(number, len(batch.images))
+        return f"{self._functions[function].called} failed on {batch.way.name(batch.way.draws, row)}: {cause}"
+
+
+def _make_workers(decoder: Decoder, between_calls: bool, ahead: int, functions: Sequence[Any]) -> Workers:
+    if not between_calls:
+        return InPlace(functions)
+    if decoder.processes:
+        return Processes(functions, decoder.processes, ahead)
+    return Threads(functions, decoder.num_threads or 1)
+
+
+def _refuse(_: object, causes: Mapping[int, str]) -> None:
+    raise LoaderError(f"arrays could not be used: {', '.join(causes.values())}")
+
+
+@cache
+def _say_where() -> None:
+    """Says once what own code costs where a GPU could decode."""
+    _log.warning(
+        "the recipe has own code, so the CPU decodes its images and does what stands before it; the GPU does the rest"
+    )

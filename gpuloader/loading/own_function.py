@@ -1,0 +1,181 @@
+"""`OwnFunction`: calls own code on one image after the other, and checks what it returns."""
+
+from __future__ import annotations
+
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpuloader.errors import describe
+from gpuloader.images.limits import MAX_SIDE
+from gpuloader.recipe.apply import Apply, is_albumentations, is_transform, takes_rng
+
+Levels: TypeAlias = NDArray[np.uint8]
+Targets: TypeAlias = Mapping[str, Any]
+Made: TypeAlias = tuple[Levels, Targets]
+_32_BITS = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """An image for own code.
+
+    Attributes:
+        function: the number of the function.
+        image: uint8 (height, width, 3).
+        key: two integers of 64 bits, for its random numbers.
+        targets: for a function that takes them.
+        checked: whether the function is tried twice.
+    """
+
+    function: int
+    image: Levels
+    key: tuple[int, int]
+    targets: Targets = field(default_factory=dict)
+    checked: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Own code raised an exception, or returned what is no image.
+
+    Attributes:
+        lines: what was raised, and where.
+        error: the exception, if it is of this process.
+    """
+
+    lines: Sequence[str]
+    error: Exception | None = None
+
+
+class OwnFunction:
+    """Calls a function, or a transform of albumentations or torchvision, on images.
+
+    Args:
+        seeds: whether it seeds the generators that a process has for all, from which others' code may draw.
+    """
+
+    def __init__(self, apply: Apply, *, seeds: bool) -> None:
+        assert apply.function is not None
+        self._apply = apply
+        self._function: Callable[..., Any] = apply.function
+        self._seeds = seeds
+        self._takes_rng = takes_rng(apply.function, apply.targets)
+        self._call = (
+            self._albumentations
+            if is_albumentations(apply.function)
+            else self._module
+            if is_transform(apply.function)
+            else self._plain
+        )
+
+    def run(self, item: Item) -> Made | Failure:
+        """Returns the image and its targets, or what went wrong."""
+        try:
+            made = self._made(item)
+            if item.checked and not np.array_equal(made[0], self._made(item)[0]):
+                raise ValueError(
+                    "it made two different images of one, with the same random numbers, so no run could be repeated: "
+                    "draw from `rng` alone, and keep nothing from one image to the next"
+                )
+        except CancelledError:  # as itself, as SystemExit
+            raise
+        except Exception as error:
+            own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+            lines = [*traceback.format_exception_only(error), *traceback.format_list(own)]
+            return Failure("".join(lines).splitlines(), error)
+        return made
+
+    def _made(self, item: Item) -> Made:
+        if self._seeds:
+            seed_all(item.key)
+        image, targets = self._call(np.array(item.image), item)  # a copy, its own to change
+        self._check(item.image, image)
+        return np.ascontiguousarray(image), targets
+
+    def _plain(self, image: Levels, item: Item) -> tuple[Any, Targets]:
+        rng = [np.random.Generator(np.random.Philox(key=np.array(item.key, np.uint64)))] if self._takes_rng else []
+        if not self._apply.targets:
+            return self._function(image, *rng), {}
+        made = self._function(image, dict(item.targets), *rng)
+        if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping)):
+            raise TypeError(f"it returned {describe(made)}: with targets=True, allowed is (image, targets)")
+        return made
+
+    def _albumentations(self, image: Levels, item: Item) -> tuple[Any, Targets]:
+        self._function.set_random_seed(item.key[0] & _32_BITS)  # type: ignore[attr-defined]
+        if not self._apply.targets:
+            return self._function(image=image)["image"], {}
+        return _with_targets(self._function, image, item.targets)
+
+    def _module(self, image: Levels, _: Item) -> tuple[Any, Targets]:
+        made = self._function(torch.from_numpy(image).permute(2, 0, 1))
+        if not (isinstance(made, torch.Tensor) and made.ndim == 3):
+            raise TypeError(f"it returned {describe(made)}: allowed is a tensor (3, height, width) of uint8")
+        return made.permute(1, 2, 0).numpy(), {}
+
+    def _check(self, image: Levels, made: object) -> None:
+        if not (isinstance(made, np.ndarray) and made.dtype == np.uint8 and made.ndim == 3 and made.shape[2] == 3):
+            found = f"{made.dtype} of shape {made.shape}" if isinstance(made, np.ndarray) else describe(made)
+            raise TypeError(f"it returned {found}: allowed is an array (height, width, 3) of uint8")
+        if self._apply.same_size and made.shape != image.shape:
+            raise ValueError(
+                f"it made {made.shape[0]} x {made.shape[1]} pixels of {image.shape[0]} x {image.shape[1]}: keep the "
+                f"size, or declare others by Apply(..., same_size=False)"
+            )
+        if not 1 <= min(made.shape) <= max(made.shape) <= MAX_SIDE:
+            raise ValueError(f"it made {made.shape[0]} x {made.shape[1]} pixels: allowed are sides of 1 to {MAX_SIDE}")
+
+
+def _with_targets(transform: Any, image: Levels, targets: Targets) -> tuple[Any, Targets]:  # noqa: ANN401
+    """Calls albumentations with boxes and masks under its own names; the label field "rows" says which boxes stay."""
+    names: dict[str, str] = {}
+    for name, value in targets.items():
+        kind, ndim = (value.dtype.kind, value.ndim) if isinstance(value, np.ndarray) else ("", 0)
+        word = {("f", 2): "bboxes", ("u", 2): "mask", ("i", 2): "mask", ("u", 3): "masks"}.get((kind, ndim))
+        if word in names:
+            raise ValueError(f"{names[word]} and {name} are both {word} of albumentations, which takes one: write a function")
+        names |= {} if word is None else {word: name}
+    given = {word: targets[name] for word, name in names.items()}
+    made = transform(image=image, **given, **({"rows": np.arange(len(given["bboxes"]))} if "bboxes" in given else {}))
+    changed = {name: np.asarray(made[word]) for word, name in names.items()}
+    if "bboxes" in names:
+        name, rows = names["bboxes"], np.asarray(made["rows"], np.int64)
+        changed[name] = changed[name].reshape(-1, 4)
+        changed |= {each: value[rows] for each, value in targets.items() if each.startswith(f"{name}_")}
+    return made["image"], {**targets, **changed}
+
+
+def seed_all(key: tuple[int, int]) -> None:
+    """Seeds the generators that a process has for all."""
+    random.seed(key[1])
+    np.random.seed(key[1] & _32_BITS)  # noqa: NPY002 - others' code draws from it
+    torch.default_generator.manual_seed(key[1] & 0x7FFFFFFFFFFFFFFF)
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """Leaves these generators as they were."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
+
+
+def one_thread_each() -> None:
+    """Makes libraries of this process work in one thread, where there is a process for each core."""
+    torch.set_num_threads(1)
+    if "cv2" in sys.modules:
+        sys.modules["cv2"].setNumThreads(0)

@@ -1,0 +1,319 @@
+"""Where own code runs: in processes, whose pixels are in shared memory, in threads, or in the caller's thread."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from threading import local
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuloader.errors import ConfigError
+from gpuloader.helpers.forking import at_fork
+from gpuloader.helpers.progress import LongWork
+from gpuloader.helpers.shared_memory import SharedMemory
+from gpuloader.internals.multiprocessing import forget_child
+from gpuloader.loading.own_function import Failure, Item, Made, OwnFunction, kept_generators, one_thread_each
+from gpuloader.recipe.apply import Apply, is_transform
+
+Outcomes: TypeAlias = list["Made | Failure"]
+_HEADER_BYTES = 64
+_LOOKS_SECONDS = 1.0
+_HANGS_SECONDS = 300
+_ENDS_SECONDS = 5
+
+
+class Workers(ABC):
+    """Runs own code on batches of images, which it returns in their order."""
+
+    @abstractmethod
+    def put(self, items: Sequence[Item]) -> None:
+        """Begins with a batch."""
+
+    @abstractmethod
+    def get(self) -> Outcomes:
+        """Returns the results of the oldest batch, one for each item; those behind a `Failure` may be missing.
+
+        Raises:
+            LostError: a process ended, or hangs.
+        """
+
+    def close(self) -> None:
+        """Ends it, with the batches under way. Closing twice is fine."""
+
+
+class LostError(Exception):
+    """A process ended, or hangs, at an image of a batch."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(text)
+        self.number = number
+
+
+class InPlace(Workers):
+    """Runs own code in the thread that asks, and leaves the process's generators as they were."""
+
+    def __init__(self, functions: Sequence[Apply]) -> None:
+        self._functions = [OwnFunction(each, seeds=True) for each in functions]
+        self._made: deque[Outcomes] = deque()
+
+    def put(self, items: Sequence[Item]) -> None:
+        with kept_generators():
+            self._made.append([self._functions[item.function].run(item) for item in items])
+
+    def get(self) -> Outcomes:
+        return self._made.popleft()
+
+
+class Threads(Workers):
+    """Runs own code in threads, which share the process's generators and so do not seed them."""
+
+    def __init__(self, functions: Sequence[Apply], count: int) -> None:
+        self._functions, self._own = functions, local()
+        self._threads = ThreadPoolExecutor(count, "gpuloader-own-code")
+        self._made: deque[list[Future[Made | Failure]]] = deque()
+
+    def put(self, items: Sequence[Item]) -> None:
+        self._made.append([self._threads.submit(self._run, item) for item in items])
+
+    def get(self) -> Outcomes:
+        made, work = self._made.popleft(), LongWork("own code works on a batch: %s of %s images")
+        outcomes = []
+        for each in made:
+            outcomes.append(each.result())
+            work.reached(len(outcomes), len(made))
+        return outcomes
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._made.clear()
+
+    def _run(self, item: Item) -> Made | Failure:
+        if not hasattr(self._own, "functions"):  # each thread has its own, because transforms keep generators
+            self._own.functions = [
+                OwnFunction(replace(each, function=deepcopy(each.function)) if is_transform(each.function) else each, seeds=False)
+                for each in self._functions
+            ]
+        made: Made | Failure = self._own.functions[item.function].run(item)
+        return made
+
+
+class _Place(NamedTuple):
+    """Where an array is in shared memory."""
+
+    first: int
+    shape: tuple[int, ...]
+
+    def of(self, memory: SharedMemory) -> Any:  # noqa: ANN401
+        end = self.first + int(np.prod(self.shape))
+        return memory.bytes(end)[self.first : end].reshape(self.shape)
+
+
+class _Worker:
+    """A process, its pipe, and the shared memory of each batch that it may have at a time."""
+
+    def __init__(self, functions: Sequence[Apply], batches: int) -> None:
+        context = multiprocessing.get_context()
+        self.pipe, theirs = context.Pipe()
+        self.memories = [SharedMemory() for _ in range(batches)]
+        self.process = context.Process(
+            target=_serve, args=(theirs, self.memories, functions), name="gpuloader-own-code", daemon=True
+        )
+        try:
+            self.process.start()
+        except AssertionError as error:  # of multiprocessing: this process may have no children
+            raise ConfigError(
+                "own code cannot have processes here, in a worker of a DataLoader or Pool: use Decoder(processes=0)"
+            ) from error
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            names = ", ".join(each.called for each in functions)
+            raise ConfigError(
+                f"{names} cannot be sent to a process ({error}): define it at the top of a module, or use "
+                f"Decoder(processes=0), which runs it in threads"
+            ) from error
+        finally:
+            theirs.close()
+
+    def explain_end(self) -> str:
+        self.process.join(_ENDS_SECONDS)
+        code = self.process.exitcode
+        how = f"exit status {code}" if code is None or code >= 0 else signal.Signals(-code).name
+        return f"its process ended with {how}; what it wrote to stderr may say more"
+
+    def close(self) -> None:
+        self.pipe.close()
+        self.process.terminate()
+        self.process.join(_ENDS_SECONDS)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.process.close()
+        for memory in self.memories:
+            memory.close()
+
+
+class Processes(Workers):
+    """Runs own code in processes, which start with the first batch.
+
+    A batch's images are dealt to them in turns. Only places go through pipes, which so never fill up.
+    """
+
+    def __init__(self, functions: Sequence[Apply], count: int, batches: int) -> None:
+        self._functions, self._count, self._batches = functions, count, batches
+        self._workers: list[_Worker] = []
+        self._items: deque[Sequence[Item]] = deque()
+        self._put = self._got = 0
+        at_fork(self, Processes._leave_to_the_parent)
+
+    def put(self, items: Sequence[Item]) -> None:
+        while len(self._workers) < self._count:
+            self._workers.append(_Worker(self._functions, self._batches))
+        slot = self._put % self._batches
+        for number, worker in enumerate(self._workers):
+            write(worker.memories[slot], items[number :: self._count])
+            with suppress(BrokenPipeError):  # it has ended, which `get` finds
+                worker.pipe.send(slot)
+        self._put += 1
+        self._items.append(items)
+
+    def get(self) -> Outcomes:
+        items, slot = self._items[0], self._got % self._batches
+        self._wait(slot, items)
+        outcomes: Outcomes = [Failure(())] * len(items)
+        for number, worker in enumerate(self._workers):
+            outcomes[number :: self._count] = read(worker.memories[slot])
+        self._items.popleft()
+        self._got += 1
+        return outcomes
+
+    def close(self) -> None:
+        workers, self._workers = self._workers, []
+        self._items.clear()
+        for worker in workers:
+            worker.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _wait(self, slot: int, items: Sequence[Item]) -> None:
+        """Waits until all processes have done their part of a batch."""
+        waiting = dict(enumerate(self._workers))
+        work, done, since = LongWork("own code works on a batch: %s of %s images"), -1, time.monotonic()
+        while waiting:
+            ready = wait([worker.pipe for worker in waiting.values()], _LOOKS_SECONDS)
+            for number, worker in list(waiting.items()):
+                if worker.pipe in ready:
+                    try:
+                        worker.pipe.recv()
+                    except (EOFError, OSError):
+                        raise LostError(self._at(number, slot), worker.explain_end()) from None
+                    del waiting[number]
+            now = sum(_done(worker.memories[slot]) for worker in self._workers)
+            if now > done:
+                done, since = now, time.monotonic()
+            elif time.monotonic() - since > _HANGS_SECONDS and waiting:
+                number = next(iter(waiting))
+                raise LostError(self._at(number, slot), f"it has not come back for {_HANGS_SECONDS} seconds")
+            work.reached(done, len(items))
+
+    def _at(self, number: int, slot: int) -> int:
+        """Returns which image of the batch a process works on."""
+        return number + self._count * _done(self._workers[number].memories[slot])
+
+    def _leave_to_the_parent(self) -> None:
+        workers, self._workers = self._workers, []
+        self._items.clear()
+        for worker in workers:
+            forget_child(worker.process)
+
+
+def _header(memory: SharedMemory) -> NDArray[np.int64]:
+    """Returns how many images are done; where the pickled rest is, and how long."""
+    return memory.bytes(_HEADER_BYTES)[:24].view(np.int64)
+
+
+def _done(memory: SharedMemory) -> int:
+    return int(_header(memory)[0])
+
+
+def write(memory: SharedMemory, items: Sequence[Item]) -> None:
+    """Writes a process's part of a batch: the images, and then all else."""
+    places, end = [], _HEADER_BYTES
+    for item in items:
+        places.append(_Place(end, item.image.shape))
+        end += item.image.nbytes
+    _ = memory.bytes(end)
+    for item, place in zip(items, places):
+        place.of(memory)[:] = item.image
+    rest = [(replace(item, image=np.empty(0, np.uint8)), place) for item, place in zip(items, places)]
+    _write_rest(memory, end, 0, rest)
+
+
+def read(memory: SharedMemory) -> Outcomes:
+    """Reads what a process made of its part."""
+    return [
+        made if isinstance(made, Failure) else (made[0].of(memory).copy(), made[1]) for made in _read_rest(memory)
+    ]
+
+
+def _write_rest(memory: SharedMemory, first: int, done: int, rest: object) -> None:
+    pickled = np.frombuffer(pickle.dumps(rest, pickle.HIGHEST_PROTOCOL), np.uint8)
+    memory.bytes(first + len(pickled))[first : first + len(pickled)] = pickled
+    _header(memory)[:] = done, first, len(pickled)
+
+
+def _read_rest(memory: SharedMemory) -> Any:  # noqa: ANN401
+    _, first, size = _header(memory).tolist()
+    return pickle.loads(memory.bytes(first + size)[first : first + size])  # noqa: S301 - of this program's own process
+
+
+def _serve(pipe: Connection, memories: Sequence[SharedMemory], functions: Sequence[Apply]) -> None:
+    """Works for the parent as long as it lives."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
+    made = [OwnFunction(each, seeds=True) for each in functions]
+    parent, starter = multiprocessing.parent_process(), os.getppid()
+    while True:
+        while not pipe.poll(_LOOKS_SECONDS):
+            if os.getppid() != starter or parent is None or not parent.is_alive():
+                return
+        try:
+            slot = pipe.recv()
+        except EOFError:
+            return
+        one_thread_each()
+        _work(memories[slot], made)
+        pipe.send(slot)
+
+
+def _work(memory: SharedMemory, functions: Sequence[OwnFunction]) -> None:
+    """Does a part of a batch; an image that became larger is written behind all others."""
+    items, outcomes = _read_rest(memory), []
+    _, first, size = _header(memory).tolist()
+    end = first + size
+    for done, (item, place) in enumerate(items):
+        outcome = functions[item.function].run(replace(item, image=place.of(memory)))
+        if isinstance(outcome, Failure):
+            outcome = Failure(outcome.lines)
+        else:
+            image, targets = outcome
+            if image.nbytes > np.prod(place.shape):
+                place, end = _Place(end, image.shape), end + image.nbytes
+            place = place._replace(shape=image.shape)
+            place.of(memory)[:] = image
+            outcome = place, targets
+        outcomes.append(outcome)
+        _header(memory)[0] = done + 1
+    _write_rest(memory, end, len(items), outcomes)

@@ -1,0 +1,135 @@
+"""`Apply`: your own code on the pixels of each image, in the middle of a recipe."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar
+
+from pydantic import model_validator
+
+from gpuloader.errors import PresetError, describe
+from gpuloader.helpers.text import did_you_mean
+from gpuloader.plan import Stream
+from gpuloader.recipe.model import UNCHECKED, Flag, Transform
+from gpuloader.recipe.part import part
+
+
+@part
+class Apply(Transform):
+    """Calls your own code on each image: what stands before it runs first, what stands behind it works on its result.
+
+    A view may have one, anywhere before `Normalize`. The code runs in processes, see `Decoder(processes=)`.
+
+    Attributes:
+        function: takes an image, uint8 (height, width, 3) RGB, which is its own to change, and returns such an image.
+            With a second parameter, or one called `rng`, it also gets a NumPy `Generator`, whose numbers depend only on
+            seed, epoch and sample. Or a transform of albumentations or torchvision, as it is: it draws from a seed of
+            its own for each sample. None stands for a function that is only named yet, as in YAML.
+        name: what the recipe's fingerprint and YAML know it by; the code itself is not in them, so give a new name to
+            code that makes other pixels. None takes the function's own name; lambdas and partials have none.
+        targets: whether it also takes and returns the targets of the image, in a dictionary behind the image: the
+            entries of the loader's `Boxes`, `Mask` and `Keypoints`, or those that a `Compose` was called with. Boxes
+            are float64 (n, 4) in pixels of this image, x1, y1, x2, y2; it may leave out rows, in all of a field's
+            columns.
+        same_size: whether images keep their size. If not, a crop or `Resize` must follow, or `batch` allow any sizes.
+
+    Raises:
+        PresetError: the function cannot be called, or has no name.
+
+    Example:
+        >>> import numpy as np
+        >>> from gpuloader import Compose
+        >>> from gpuloader.transforms import Apply, RandomResizedCrop
+        >>> def film(image, rng):
+        ...     return (image + rng.normal(0, 8, image.shape)).clip(0, 255).astype("uint8")
+        >>> compose = Compose([RandomResizedCrop(32), Apply(film)])
+        >>> compose(np.zeros((48, 64, 3), np.uint8), seed=7).shape
+        torch.Size([3, 32, 32])
+    """
+
+    stream: ClassVar[Stream] = Stream.OWN
+
+    function: Annotated[Callable[..., Any] | None, UNCHECKED] = None
+    name: str | None = None
+    targets: Flag = False
+    same_size: Flag = True
+
+    @model_validator(mode="after")
+    def _check(self) -> Apply:
+        if self.function is not None and not callable(self.function):
+            raise ValueError(f"function={describe(self.function)}: allowed is a function that takes an image")
+        if self.name is None and not own_name(self.function):
+            raise ValueError(f"{describe(self.function)} has no name of its own: give one, such as name='film'")
+        return self
+
+    @property
+    def called(self) -> str:
+        """The name by which recipes know it."""
+        return self.name or own_name(self.function)
+
+    @property
+    def random(self) -> bool:
+        return self.function is None or is_transform(self.function) or takes_rng(self.function, self.targets)
+
+    def written_as(self, brief: bool) -> dict[str, Any]:
+        """Returns what is written of it: in YAML the name; in a fingerprint also what a library's transform says."""
+        values: dict[str, Any] = {"name": self.called, "targets": self.targets, "same_size": self.same_size}
+        if brief:
+            return {name: value for name, value in values.items() if value is not getattr(type(self), name)}
+        if is_albumentations(self.function):
+            described = json.dumps(self.function.to_dict()["transform"], sort_keys=True, default=str)  # type: ignore[union-attr]
+            values["transform"] = hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
+        elif is_transform(self.function):
+            values["transform"] = repr(self.function)
+        return values
+
+
+def is_albumentations(function: object) -> bool:
+    """Whether it is a transform of albumentations, or a `Compose` of these."""
+    return hasattr(function, "set_random_seed") and hasattr(function, "to_dict")
+
+
+def is_transform(function: object) -> bool:
+    """Whether it is a transform of a library, which draws in its own way."""
+    module = getattr(sys.modules.get("torch.nn"), "Module", ())
+    return is_albumentations(function) or isinstance(function, module)
+
+
+def own_name(function: object) -> str:
+    """Returns the name of a function, or of a transform's class; "" if it has none."""
+    name = getattr(type(function) if is_transform(function) else function, "__qualname__", "")
+    name = name.rpartition("<locals>.")[2]
+    return "" if "<" in name else name
+
+
+def takes_rng(function: Callable[..., Any] | None, targets: bool) -> bool:
+    """Returns whether a function wants random numbers: a parameter more than image and targets, or one called `rng`."""
+    try:
+        parameters = inspect.signature(function).parameters  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # of C, without a signature
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [each for each in parameters.values() if each.kind in positional and each.default is each.empty]
+    return "rng" in parameters or len(needed) > 1 + targets
+
+
+def bound(transforms: Sequence[Transform], functions: dict[str, Callable[..., Any]]) -> list[Transform]:
+    """Gives each `Apply` that is only named its function.
+
+    Raises:
+        PresetError: no function has its name.
+    """
+    made = list(transforms)
+    for number, each in enumerate(made):
+        if isinstance(each, Apply) and each.function is None:
+            if each.called not in functions:
+                raise PresetError(
+                    f"the recipe applies {each.called!r}, and functions={sorted(functions)}"
+                    f"{did_you_mean(each.called, functions)}: a file holds no code, so pass the function"
+                )
+            made[number] = Apply(functions[each.called], each.name, each.targets, each.same_size)
+    return made

@@ -1,0 +1,71 @@
+"""A recipe with `Apply` is two recipes with your own code between them: `Links`.
+
+The first makes levels of the encoded images, on the CPU; the second works on arrays. They draw the numbers that the whole
+recipe would draw, so cutting it changes no pixel, except that values are rounded to levels between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuloader.errors import PresetError
+from gpuloader.recipe.apply import Apply
+from gpuloader.recipe.part import values_of
+from gpuloader.recipe.recipe import Recipe
+from gpuloader.recipe.view import ViewPlan
+
+
+@dataclass(frozen=True)
+class Links:
+    """What a recipe with own code consists of.
+
+    Attributes:
+        first: its images are uint8, with channels last, in lists.
+        own: the own code of each view; None for a view without.
+        second: a recipe for each view, with that view's number and draws.
+    """
+
+    first: Recipe
+    own: tuple[Apply | None, ...]
+    second: tuple[Recipe, ...]
+
+    @property
+    def takes_targets(self) -> bool:
+        """Whether own code moves targets."""
+        return any(own.targets for own in self.own if own is not None)
+
+    @property
+    def keeps_sizes(self) -> bool:
+        """Whether all images keep their size."""
+        return all(own.same_size for own in self.own if own is not None)
+
+
+def cut(recipe: Recipe) -> Links | None:
+    """Cuts a recipe at its own code; returns None if it has none. Views without own code are cut behind their geometry.
+
+    Raises:
+        PresetError: own code is only named, as in YAML.
+    """
+    views = recipe.each_view
+    own = tuple(view.own for view in views)
+    for each in own:
+        if each is not None and each.function is None:
+            raise PresetError(
+                f"the recipe applies {each.called!r}, and a file holds no code: pass the function, such as "
+                f"Compose.load(PATH, functions=[{each.called}])"
+            )
+    if not any(own):
+        return None
+    halves = [view.halves() for view in views]
+    first = _of_plans(recipe, (half for half, _ in halves), dtype="uint8", layout="channels_last", batch="list")
+    return Links(first, own, tuple(_of_plans(recipe, [half], orientation="off") for _, half in halves))
+
+
+def _of_plans(recipe: Recipe, plans: Iterable[ViewPlan], **keys: Any) -> Recipe:  # noqa: ANN401
+    """Makes a recipe of parts of another one, which were checked as a whole."""
+    made = object.__new__(Recipe)
+    vars(made).update({**values_of(recipe), "transforms": (), "views": 1, "mix": None, **keys})
+    vars(made)["each_view"] = tuple(plans)
+    return made
