@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from threading import Lock
@@ -20,8 +20,8 @@ from gpuloader.images.orientation import image_orientations
 from gpuloader.loading.argument_types import AnyDevice
 from gpuloader.loading.arguments import resolve_own_device
 from gpuloader.loading.decoding import Decoding
-from gpuloader.loading.linked import Linked, Way, decoding_of
 from gpuloader.loading.delivery import Images, by_view, finish
+from gpuloader.loading.linked import Linked, Way, decoding_of
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.world import World
 from gpuloader.pipelines import cut_to_region
@@ -53,11 +53,19 @@ class Compose(Recipe):
     """
 
     @classmethod
-    def load(cls, preset: AnyPreset, /, **overrides: Any) -> Compose:  # noqa: ANN401
+    def load(
+        cls,
+        preset: AnyPreset,
+        /,
+        *,
+        functions: Iterable[Callable[..., Any]] = (),
+        **overrides: Any,  # noqa: ANN401
+    ) -> Compose:
         """Loads a preset by name, or a recipe from a YAML file, and replaces some values.
 
         Args:
             preset: a name, a path, a recipe, a dictionary of a recipe's keys, or `{name: {key: new value}}`.
+            functions: the functions that the recipe's `Apply` names, for a file holds no code.
             overrides: new values for keys of the recipe, such as `dtype="float16"`, and for its transforms by name,
                 such as `RandomResizedCrop={"size": 160}`; None removes a transform.
 
@@ -69,10 +77,10 @@ class Compose(Recipe):
             >>> Compose.load("imagenet_train", RandomResizedCrop={"size": 160}).shapes
             [(160, 160)]
         """
-        return cls._of(load_preset(preset, overrides))
+        return cls._of(load_preset(preset, overrides, functions))
 
     @classmethod
-    def from_torchvision(cls, transform: object, **options: Any) -> Compose:  # noqa: ANN401
+    def from_torchvision(cls, transform: object, *, own_code: bool = False, **options: Any) -> Compose:  # noqa: ANN401
         """Converts a torchvision transform, v1 or v2, or a model's own configuration, to a recipe that does the same.
 
         It also takes the presets and transforms of torchvision's reference programs, and the transforms of open_clip
@@ -84,6 +92,8 @@ class Compose(Recipe):
                 evaluation: timm's `resolve_model_data_config(model)`, or Hugging Face's `AutoImageProcessor`, also as
                 the mapping of its `to_dict()`. Hugging Face's centre crop rounds down, torchvision's does not: the
                 window may be one pixel away.
+            own_code: whether transforms without counterpart run as they are, with all those between them, in an
+                `Apply`; they come before `Normalize`.
             options: further arguments of the recipe, such as `layout`.
 
         Raises:
@@ -96,10 +106,10 @@ class Compose(Recipe):
             >>> Compose.from_torchvision(config).transforms[0]
             Resize(size=168, interpolation='bicubic', max_size=None, antialias=True, pad=None)
         """
-        return cls._of(recipe_from_torchvision(transform, **options))
+        return cls._of(recipe_from_torchvision(transform, own_code=own_code, **options))
 
     @classmethod
-    def from_timm(cls, transform: object, **options: Any) -> Compose:  # noqa: ANN401
+    def from_timm(cls, transform: object, *, own_code: bool = False, **options: Any) -> Compose:  # noqa: ANN401
         """Converts what timm's `create_transform(...)` returns, for training or evaluation, to a recipe.
 
         Its RandAugment becomes `TimmRandAugment`, its AutoAugment `TimmAutoAugment`, and its 3-Augment `ThreeAugment`;
@@ -107,13 +117,14 @@ class Compose(Recipe):
 
         Args:
             transform: what `create_transform` returns, or the mapping of `resolve_model_data_config(model)`.
+            own_code: as in `from_torchvision`.
             options: further arguments of the recipe, such as `layout`, or `mix` in place of timm's `Mixup`.
 
         Raises:
             PresetError: it has parts that this library does not support; the message names all of them, and says what
                 to give `create_transform` instead.
         """
-        return cls.from_torchvision(transform, **options)
+        return cls.from_torchvision(transform, own_code=own_code, **options)
 
     @overload
     def __call__(
@@ -197,11 +208,11 @@ class Compose(Recipe):
         boxes = () if listed is None else boxes_of(listed)
         files, drawn, causes = draw_images(self, given, draws, boxes)
         _refuse(causes)
-        files, drawn = cut_copies(files, drawn)
+        cut, drawn = cut_copies(files, drawn)
         links, own = self.links, None
         if links is not None and links.takes_targets and listed is not None:
             own = OwnDictionaries(listed, drawn)
-        views = self._graph.run(_Batch(files, drawn, way_of(self, draws, own)), resolve_own_device(device_id))
+        views = self._graph.run(_Batch(cut, drawn, way_of(self, draws, own)), resolve_own_device(device_id))
         made = finish(self, [view[0] for view in views] if one else views)
         if listed is None:
             return made
@@ -215,7 +226,9 @@ class Compose(Recipe):
         return recipe_yaml(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_graph", "links")}  # each process has its own
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_graph", "links")
+        }  # each process has its own
 
     @cached_property
     def _graph(self) -> _Graph:
@@ -239,11 +252,7 @@ def way_of(recipe: Recipe, draws: Draws, own: OwnDictionaries | None = None) -> 
     if recipe.links is None:
         return None
     finish = None if own is None else own.finish
-    return Way(recipe.at(draws.epoch), draws, name_image, own, finish)
-
-
-def name_image(draws: Draws, row: int) -> str:
-    return f"image {draws.ids[row]}"
+    return Way(recipe.at(draws.epoch), draws, lambda its, row: f"image {its.ids[row]}", own, finish)
 
 
 class _Graph:

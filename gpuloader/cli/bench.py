@@ -11,6 +11,7 @@ from gpuloader.cli.options import (
     AsJson,
     Cpu,
     DeviceId,
+    Functions,
     LabelFrom,
     Preset,
     Quarantine,
@@ -18,6 +19,7 @@ from gpuloader.cli.options import (
     Shuffle,
     chosen_device,
     label_source,
+    with_functions,
 )
 from gpuloader.cli.printing import finish, say
 from gpuloader.cli.signatures import from_tool
@@ -32,6 +34,7 @@ def bench(
     shards: Shards,
     run: Callable[..., Any],
     preset: Preset = "imagenet_train",
+    functions: Functions = None,
     device_id: DeviceId = None,
     cpu: Cpu = False,
     num_threads: Annotated[int | None, typer.Option(help="Number of threads that decode.")] = None,
@@ -46,7 +49,7 @@ def bench(
 
     Example: gpuloader bench shards/train/ --preset imagenet_train
     """
-    arguments: dict[str, Any] = {"preset": preset, "label_from": label_source(label_from)}
+    arguments: dict[str, Any] = {"preset": with_functions(preset, functions), "label_from": label_source(label_from)}
     arguments |= {} if shuffle is None else {"shuffle": shuffle}
     arguments |= {} if quarantine is None else {"on_error": {"known": quarantine}}
     arguments |= {} if num_threads is None else {"decoder": {"num_threads": num_threads}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import Annotated, Any, Literal
 
 import typer
@@ -12,6 +14,27 @@ def complete_preset(begun: str) -> list[str]:
     from gpuloader.recipe import preset_names
 
     return [name for name in preset_names() if name.startswith(begun)]
+
+
+def imported(path: str, what: str) -> Any:  # noqa: ANN401
+    """Imports what an installed Python module, or one in this folder, has under a name, MODULE:NAME."""
+    from gpuloader.errors import PresetError
+
+    module, _, name = path.partition(":")
+    sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise PresetError(f"{path}: {error}; allowed is MODULE:NAME of {what}") from None
+    except Exception as error:
+        raise PresetError(f"{path}: importing {module} fails: {type(error).__name__}: {error}") from error
+
+
+def with_functions(preset: Any, functions: list[str] | None) -> Any:  # noqa: ANN401
+    """Returns a loader's `preset`, in which own code is these functions, each MODULE:NAME."""
+    from gpuloader.recipe import load_preset
+
+    return load_preset(preset, None, [imported(each, "a function") for each in functions]) if functions else preset
 
 
 def label_source(text: str) -> str | None:
@@ -31,7 +54,10 @@ def loader_of(context: typer.Context, *names: str) -> dict[str, Any]:
         options["label_from"] = label_source(options["label_from"])
     sources = {name: context.get_parameter_source(name) for name in names}
     written = {name: options[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
-    return {**options, **read_loader(context.params["shards"]), **written}
+    loader = {**options, **read_loader(context.params["shards"]), **written}
+    if functions := context.params.get("functions"):
+        loader["preset"] = with_functions(loader["preset"], functions)
+    return loader
 
 
 def chosen_device(cpu: bool, device_id: int | None = None) -> int | Literal["auto"] | None:
@@ -48,6 +74,9 @@ Shards = Annotated[
 ]
 Preset = Annotated[
     str, typer.Option("--preset", "-p", help="A preset's name, or a YAML file.", autocompletion=complete_preset)
+]
+Functions = Annotated[
+    list[str] | None, typer.Option("--functions", help="Own code that the recipe names: MODULE:NAME; may be repeated.")
 ]
 LabelFrom = Annotated[
     str, typer.Option(help="Where labels are: cls, json:NAME, folder, folder:top, none, auto or default.")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuloader.cli.options import complete_preset
+from gpuloader.cli.options import complete_preset, imported
 
 if TYPE_CHECKING:
     from gpuloader.recipe import Recipe
@@ -44,15 +42,7 @@ def presets(
 
 def _import_preset(path: str) -> Recipe:
     """Imports the recipe that an installed Python module, or one in this folder, has under a name."""
-    from gpuloader.errors import PresetError
     from gpuloader.recipe import Recipe, recipe_from_torchvision
 
-    module, _, name = path.partition(":")
-    sys.path.insert(0, "")
-    try:
-        recipe = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise PresetError(f"{path}: {error}; allowed is MODULE:NAME of a Compose or a torchvision transform") from None
-    except Exception as error:
-        raise PresetError(f"{path}: importing {module} fails: {type(error).__name__}: {error}") from error
+    recipe = imported(path, "a Compose or a torchvision transform")
     return recipe if isinstance(recipe, Recipe) else recipe_from_torchvision(recipe)

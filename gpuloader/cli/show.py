@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpuloader.cli.options import AsJson, Cpu, LabelFrom, Preset, ShardsOrLoader, chosen_device, loader_of
+from gpuloader.cli.options import AsJson, Cpu, Functions, LabelFrom, Preset, ShardsOrLoader, chosen_device, loader_of
 from gpuloader.cli.printing import finish, say
 from gpuloader.cli.signatures import from_tool
 from gpuloader.errors import kind_of
@@ -24,6 +24,7 @@ def show(
     shards: ShardsOrLoader,
     run: Callable[..., Any],
     preset: Preset = "imagenet_train",
+    functions: Functions = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Replaces a value of the recipe: RandomResizedCrop.size=160.")
     ] = None,

@@ -24,7 +24,7 @@ class SharedMemory:
         self._mapped = np.empty(0, np.uint8)
 
     def bytes(self, size_bytes: int) -> NDArray[np.uint8]:
-        """Returns the first bytes, at least this many. After it became larger, earlier arrays are of the same memory."""
+        """Returns the first bytes, at least this many; earlier arrays stay those of the same memory."""
         if len(self._mapped) < size_bytes:
             there = os.fstat(self._fd).st_size
             if there < size_bytes:

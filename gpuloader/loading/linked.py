@@ -98,9 +98,7 @@ def decoding_of(
 class Linked(Generic[BatchT]):
     """Decodes the batches of one source after the other, as `Decoding` does, with own code between."""
 
-    def __init__(
-        self, links: Links, decoder: Decoder, device_id: int | None, rows: int, between_calls: bool
-    ) -> None:
+    def __init__(self, links: Links, decoder: Decoder, device_id: int | None, rows: int, between_calls: bool) -> None:
         if device_id is not None:
             _say_where()
         self._stages: _Stages[BatchT] = _Stages(links, decoder, rows, between_calls)
@@ -142,8 +140,9 @@ class Linked(Generic[BatchT]):
 
     def drop(self) -> None:
         """Ends the pipelines and the workers, and forgets all batches that were taken."""
-        for each in (*self._second, self._stages):
-            each.drop()
+        for second in self._second:
+            second.drop()
+        self._stages.drop()
 
     def close(self) -> None:
         """Does the same, and returns the memory in DALI's pools if nobody else uses them."""
@@ -266,15 +265,20 @@ class _Stages(Generic[BatchT]):
         assert way is not None
         links = way.recipe.links
         assert links is not None
-        targets: list[list[Targets]] = [[{}] * count for _ in images]
+        targets: list[list[Targets]] = [
+            [{} if way.targets is None else way.targets.before(view, row) for row in range(count)]
+            for view in range(len(images))
+        ]
         for number, outcome in enumerate(outcomes):
             if isinstance(outcome, Failure):
                 raise DataError(self._explain(batch, number, outcome.lines[0]), *outcome.lines[1:]) from outcome.error
             view, row = self._views[number // count], number % count
-            images[view][row], targets[view][row] = outcome
+            images[view][row], made = outcome
+            if self._functions[number // count].targets:
+                targets[view][row] = made
         drawn = []
-        for second, of_view, made in zip(links.second, images, targets):
-            boxes = () if way.targets is None else way.targets.boxes(made)
+        for second, of_view, its in zip(links.second, images, targets):
+            boxes = () if way.targets is None else way.targets.boxes(its)
             sizes = np.array([image.shape[:2] for image in of_view], np.int64)
             drawn.append(second.draw(way.draws, sizes, boxes=boxes))
         return _Behind(batch, images, drawn, targets)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import describe
 from gpuloader.images.limits import MAX_SIDE
-from gpuloader.recipe.apply import Apply, is_albumentations, is_transform, takes_rng
+from gpuloader.recipe.apply import Apply, is_albumentations, is_module, takes_rng
 
 Levels: TypeAlias = NDArray[np.uint8]
 Targets: TypeAlias = Mapping[str, Any]
@@ -74,7 +74,7 @@ class OwnFunction:
             self._albumentations
             if is_albumentations(apply.function)
             else self._module
-            if is_transform(apply.function)
+            if is_module(apply.function)
             else self._plain
         )
 
@@ -89,7 +89,7 @@ class OwnFunction:
                 )
         except CancelledError:  # as itself, as SystemExit
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the program's own, of any kind
             own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
             lines = [*traceback.format_exception_only(error), *traceback.format_list(own)]
             return Failure("".join(lines).splitlines(), error)
@@ -143,7 +143,9 @@ def _with_targets(transform: Any, image: Levels, targets: Targets) -> tuple[Any,
         kind, ndim = (value.dtype.kind, value.ndim) if isinstance(value, np.ndarray) else ("", 0)
         word = {("f", 2): "bboxes", ("u", 2): "mask", ("i", 2): "mask", ("u", 3): "masks"}.get((kind, ndim))
         if word in names:
-            raise ValueError(f"{names[word]} and {name} are both {word} of albumentations, which takes one: write a function")
+            raise ValueError(
+                f"{names[word]} and {name} are both {word} of albumentations, which takes one: write a function"
+            )
         names |= {} if word is None else {word: name}
     given = {word: targets[name] for word, name in names.items()}
     made = transform(image=image, **given, **({"rows": np.arange(len(given["bboxes"]))} if "bboxes" in given else {}))
@@ -158,19 +160,19 @@ def _with_targets(transform: Any, image: Levels, targets: Targets) -> tuple[Any,
 def seed_all(key: tuple[int, int]) -> None:
     """Seeds the generators that a process has for all."""
     random.seed(key[1])
-    np.random.seed(key[1] & _32_BITS)  # noqa: NPY002 - others' code draws from it
+    np.random.seed(key[1] & _32_BITS)
     torch.default_generator.manual_seed(key[1] & 0x7FFFFFFFFFFFFFFF)
 
 
 @contextmanager
 def kept_generators() -> Iterator[None]:
     """Leaves these generators as they were."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
     finally:
         random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
+        np.random.set_state(states[1])
         torch.set_rng_state(states[2])
 
 

@@ -57,7 +57,7 @@ class OwnTargets:
             return []
         return [np.asarray(each.get(self._box_field, np.zeros((0, 4))), np.float64).reshape(-1, 4) for each in made]
 
-    def value(self, name: str, made: Mapping[str, Any], function: str) -> Any:  # noqa: ANN401
+    def value(self, name: str, made: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Returns the value of a field of what own code made.
 
         Raises:
@@ -70,4 +70,4 @@ class OwnTargets:
                 raise ValueError(f"it is missing; there are {describe(sorted(made))}")
             return self._fields[name].value_of({"": made[name], **entries})
         except (ValueError, TypeError, KeyError) as error:
-            raise DataError(f"{function} returned no target {name!r} that can be used: {error}") from error
+            raise DataError(f"own code returned no target {name!r} that can be used: {error}") from error

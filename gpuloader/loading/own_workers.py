@@ -51,8 +51,9 @@ class Workers(ABC):
             LostError: a process ended, or hangs.
         """
 
+    @abstractmethod
     def close(self) -> None:
-        """Ends it, with the batches under way. Closing twice is fine."""
+        """Ends them, with the batches under way. Closing twice is fine."""
 
 
 class LostError(Exception):
@@ -76,6 +77,9 @@ class InPlace(Workers):
 
     def get(self) -> Outcomes:
         return self._made.popleft()
+
+    def close(self) -> None:
+        self._made.clear()
 
 
 class Threads(Workers):
@@ -104,7 +108,10 @@ class Threads(Workers):
     def _run(self, item: Item) -> Made | Failure:
         if not hasattr(self._own, "functions"):  # each thread has its own, because transforms keep generators
             self._own.functions = [
-                OwnFunction(replace(each, function=deepcopy(each.function)) if is_transform(each.function) else each, seeds=False)
+                OwnFunction(
+                    replace(each, function=deepcopy(each.function)) if is_transform(each.function) else each,
+                    seeds=False,
+                )
                 for each in self._functions
             ]
         made: Made | Failure = self._own.functions[item.function].run(item)
@@ -264,9 +271,7 @@ def write(memory: SharedMemory, items: Sequence[Item]) -> None:
 
 def read(memory: SharedMemory) -> Outcomes:
     """Reads what a process made of its part."""
-    return [
-        made if isinstance(made, Failure) else (made[0].of(memory).copy(), made[1]) for made in _read_rest(memory)
-    ]
+    return [made if isinstance(made, Failure) else (made[0].of(memory).copy(), made[1]) for made in _read_rest(memory)]
 
 
 def _write_rest(memory: SharedMemory, first: int, done: int, rest: object) -> None:
@@ -277,7 +282,7 @@ def _write_rest(memory: SharedMemory, first: int, done: int, rest: object) -> No
 
 def _read_rest(memory: SharedMemory) -> Any:  # noqa: ANN401
     _, first, size = _header(memory).tolist()
-    return pickle.loads(memory.bytes(first + size)[first : first + size])  # noqa: S301 - of this program's own process
+    return pickle.loads(memory.bytes(first + size)[first : first + size])
 
 
 def _serve(pipe: Connection, memories: Sequence[SharedMemory], functions: Sequence[Apply]) -> None:
@@ -300,20 +305,19 @@ def _serve(pipe: Connection, memories: Sequence[SharedMemory], functions: Sequen
 
 def _work(memory: SharedMemory, functions: Sequence[OwnFunction]) -> None:
     """Does a part of a batch; an image that became larger is written behind all others."""
-    items, outcomes = _read_rest(memory), []
+    items: list[tuple[Item, _Place]] = _read_rest(memory)
+    outcomes: list[Failure | tuple[_Place, Any]] = []
     _, first, size = _header(memory).tolist()
     end = first + size
-    for done, (item, place) in enumerate(items):
-        outcome = functions[item.function].run(replace(item, image=place.of(memory)))
+    for done, (item, given) in enumerate(items, start=1):
+        outcome = functions[item.function].run(replace(item, image=given.of(memory)))
         if isinstance(outcome, Failure):
-            outcome = Failure(outcome.lines)
+            outcomes.append(Failure(outcome.lines))
         else:
             image, targets = outcome
-            if image.nbytes > np.prod(place.shape):
-                place, end = _Place(end, image.shape), end + image.nbytes
-            place = place._replace(shape=image.shape)
+            place = _Place(given.first if image.nbytes <= np.prod(given.shape) else end, image.shape)
+            end += image.nbytes if place.first == end else 0
             place.of(memory)[:] = image
-            outcome = place, targets
-        outcomes.append(outcome)
-        _header(memory)[0] = done + 1
+            outcomes.append((place, targets))
+        _header(memory)[0] = done
     _write_rest(memory, end, len(items), outcomes)

@@ -367,46 +367,38 @@ class Reader:
         """Cuts JPEGs to what is drawn for them, in place."""
         return (images, drawn) if self._run.decoded else cut_to_region(images, drawn)
 
-    def _way(
-        self, planned: PlannedBatch, rows: Sequence[Row], drawn: Drawn, stay: NDArray[np.int64]
-    ) -> Way | None:
+    def _way(self, planned: PlannedBatch, rows: Sequence[Row], drawn: Drawn, stay: NDArray[np.int64]) -> Way | None:
         """Returns what becomes of a batch behind own code; the targets of the rows that `stay` are delivered."""
         links = self._run.recipe.links
         if links is None:
             return None
-        targets, own_targets = None, self._own_targets
-        if own_targets:
-            targets = OwnTargets(own_targets, [row.fields for row in rows], drawn, self._run.box_field)
-        keeps = targets is None and links.keeps_sizes
+        targets = OwnTargets(self._own_targets, [row.fields for row in rows], drawn, self._run.box_field)
         return Way(
             self._run.recipe.at(planned.cursor.epoch, planned.shape),
             planned.draws,
-            lambda draws, row: "{0.key!r} in {0.shard}".format(self._run.shards.locate(rows[row].sample)),
-            targets,
-            None if keeps else partial(self._finish_own, rows, stay, targets),
+            lambda _, row: "{0.key!r} in {0.shard}".format(self._run.shards.locate(rows[row].sample)),
+            targets if self._own_targets else None,
+            partial(self._finish_own, rows, stay, targets) if self._own_targets or not links.keeps_sizes else None,
         )
 
     def _finish_own(
         self,
         rows: Sequence[Row],
         stay: NDArray[np.int64],
-        targets: OwnTargets | None,
+        targets: OwnTargets,
         batch: EncodedBatch,
         drawn: Drawn,
         made: Sequence[Sequence[Mapping[str, Any]]],
     ) -> EncodedBatch:
         """Returns a batch with what own code decided: sizes, and the targets of the rows that stay."""
-        links, fields, left = self._run.recipe.links, dict(batch.fields), drawn.take(stay)
-        assert links is not None
-        for name, field in self._own_targets.items() if targets is not None else ():
-            views = []
-            for own, view, of_view in zip(links.own, left.views, made):
-                values = [
-                    rows[row]._replace(fields={name: targets.value(name, of_view[row], "" if own is None else own.called)})
-                    for row in stay.tolist()
-                ]
-                views.append(self._collate(name, field, values, Drawn.of([view]), batch.mixing))
-            fields[name] = {part: [each for view in views for each in view[part]] for part in views[0]}
+        fields, left = dict(batch.fields), drawn.take(stay)
+        for name, field in self._own_targets.items():
+            of_views = []
+            for view, of_view in zip(left.views, made):
+                values = [targets.value(name, of_view[row]) for row in stay.tolist()]
+                moved = [rows[row]._replace(fields={name: value}) for row, value in zip(stay.tolist(), values)]
+                of_views.append(self._collate(name, field, moved, Drawn.of([view]), batch.mixing))
+            fields[name] = {part: [each for view in of_views for each in view[part]] for part in ("", *field.columns)}
         return replace(batch, delivered=drawn, fields=fields)
 
     def _draw_mixing(self, planned: PlannedBatch) -> Mixing | None:

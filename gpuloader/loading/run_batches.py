@@ -16,8 +16,8 @@ import torch
 from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.internals.dali import is_out_of_memory
-from gpuloader.loading.linked import Linked, decoding_of
 from gpuloader.loading.decoding import Decoding
+from gpuloader.loading.linked import Linked, decoding_of
 from gpuloader.loading.memory import explain_lack_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.reader import EncodedBatch, Reader

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import model_validator
 
-from gpuloader.errors import PresetError, describe
-from gpuloader.helpers.text import did_you_mean
+from gpuloader.errors import describe
 from gpuloader.plan import Stream
 from gpuloader.recipe.model import UNCHECKED, Flag, Transform
 from gpuloader.recipe.part import part
@@ -88,15 +90,53 @@ class Apply(Transform):
         return values
 
 
+class Originals:
+    """Transforms of torchvision's kind that have no counterpart here, as a function of an image.
+
+    Args:
+        transforms: each takes what the one before it returns.
+        given: what the first takes: "picture" for a PIL image, "uint8" or "float32" for a tensor (3, height, width).
+    """
+
+    def __init__(self, transforms: Sequence[Callable[[Any], Any]], given: str) -> None:
+        self._transforms, self._given = list(transforms), given
+
+    def __call__(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        made: Any = image
+        if self._given == "picture":
+            from PIL import Image  # late: most recipes have no such transforms
+
+            made = Image.fromarray(image)
+        else:
+            import torch
+
+            made = torch.from_numpy(image).permute(2, 0, 1)
+            made = made if self._given == "uint8" else made.float() / 255
+        for transform in self._transforms:
+            made = transform(made)
+        if not hasattr(made, "permute"):
+            return np.asarray(made)
+        made = made.permute(1, 2, 0)
+        array: NDArray[np.uint8] = (made * 255).round().byte().numpy() if made.is_floating_point() else made.numpy()
+        return array
+
+    def __repr__(self) -> str:
+        return ", ".join(re.sub(" at 0x[0-9a-f]+", "", repr(each)) for each in self._transforms)
+
+
 def is_albumentations(function: object) -> bool:
     """Whether it is a transform of albumentations, or a `Compose` of these."""
     return hasattr(function, "set_random_seed") and hasattr(function, "to_dict")
 
 
+def is_module(function: object) -> bool:
+    """Whether it is a transform of torchvision, or another module of torch."""
+    return isinstance(function, getattr(sys.modules.get("torch.nn"), "Module", ()))
+
+
 def is_transform(function: object) -> bool:
     """Whether it is a transform of a library, which draws in its own way."""
-    module = getattr(sys.modules.get("torch.nn"), "Module", ())
-    return is_albumentations(function) or isinstance(function, module)
+    return is_albumentations(function) or is_module(function) or isinstance(function, Originals)
 
 
 def own_name(function: object) -> str:
@@ -115,21 +155,3 @@ def takes_rng(function: Callable[..., Any] | None, targets: bool) -> bool:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [each for each in parameters.values() if each.kind in positional and each.default is each.empty]
     return "rng" in parameters or len(needed) > 1 + targets
-
-
-def bound(transforms: Sequence[Transform], functions: dict[str, Callable[..., Any]]) -> list[Transform]:
-    """Gives each `Apply` that is only named its function.
-
-    Raises:
-        PresetError: no function has its name.
-    """
-    made = list(transforms)
-    for number, each in enumerate(made):
-        if isinstance(each, Apply) and each.function is None:
-            if each.called not in functions:
-                raise PresetError(
-                    f"the recipe applies {each.called!r}, and functions={sorted(functions)}"
-                    f"{did_you_mean(each.called, functions)}: a file holds no code, so pass the function"
-                )
-            made[number] = Apply(functions[each.called], each.name, each.targets, each.same_size)
-    return made

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any, get_args
 
 from gpuloader.errors import PresetError
+from gpuloader.recipe.apply import Apply, Originals
 from gpuloader.recipe.crops import CenterCrop, RandomResizedCrop, Resize
 from gpuloader.recipe.detection import Scaling
 from gpuloader.recipe.from_config import as_config, translate_config
@@ -27,6 +28,7 @@ _NESTING = {"Compose", "Sequential", "ModuleList"}
 _NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity", "ConvertBoundingBoxFormat"}
 _ATTRIBUTES = {"sampler_options": "options"}
 """Parameters that torchvision keeps under another name."""
+_MAKES_TENSORS = {"ToTensor", "PILToTensor", "ToImage"}
 _CONVERTING = {"ToTensor", "ToPILImage", "ConvertImageDtype", "ConvertDtype", "ToDtype"}
 _MIXING = {"MixUp": "mixup_alpha", "CutMix": "cutmix_alpha"}
 """The parameter of `Mix` that takes the alpha of torchvision's transform."""
@@ -35,7 +37,7 @@ _ONLY = {"num_output_channels": 3, "expand": False}
 """Attributes that must have this value."""
 
 
-def recipe_from_torchvision(transform: object, **options: Any) -> Recipe:  # noqa: ANN401
+def recipe_from_torchvision(transform: object, *, own_code: bool = False, **options: Any) -> Recipe:  # noqa: ANN401
     """Makes the recipe that does the same as torchvision's transform; see `gpuloader.Compose.from_torchvision`."""
     problems: list[str] = []
     config = as_config(transform)
@@ -46,15 +48,18 @@ def recipe_from_torchvision(transform: object, **options: Any) -> Recipe:  # noq
     else:
         libraries = {library for leaf in _leaves(transform) if (library := library_of(leaf)) in LIBRARIES}
         what = f"{min(libraries, default='torchvision')}'s transform"
-        keys, dtype = _translate_views(transform, options, problems)
+        keys, dtype = _translate_views(transform, options, problems, own_code)
     if problems:
-        raise PresetError(f"{what} cannot be translated: {'; '.join(dict.fromkeys(problems))}")
+        advice = "" if own_code or config is not None else "; or with own_code=True, which runs them as they are"
+        raise PresetError(f"{what} cannot be translated: {'; '.join(dict.fromkeys(problems))}{advice}")
     return make_part(Recipe, {"dtype": dtype, **options, **keys}, f"{what}: `")
 
 
-def _translate_views(transform: object, options: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, Any], str]:
+def _translate_views(
+    transform: object, options: Mapping[str, Any], problems: list[str], own_code: bool
+) -> tuple[dict[str, Any], str]:
     """Returns (`transforms` or `views` of the recipe, or both; the dtype after them)."""
-    made = [(_translate_view(each, options, problems), count) for each, count in views_of(transform)]
+    made = [(_translate_view(each, options, problems, own_code), count) for each, count in views_of(transform)]
     dtypes = sorted({dtype for (_, dtype), _ in made})
     if len(dtypes) > 1:
         problems.append(f"its views are {' and '.join(dtypes)}: allowed is one dtype for all")
@@ -72,10 +77,11 @@ def _translate_views(transform: object, options: Mapping[str, Any], problems: li
 
 
 def _translate_view(
-    transform: object, options: Mapping[str, Any], problems: list[str]
+    transform: object, options: Mapping[str, Any], problems: list[str], own_code: bool
 ) -> tuple[tuple[Transform, ...], str]:
     """Returns (the transforms of a view, the dtype after them)."""
-    transforms, dtype = _translate(_leaves(transform, problems), "uint8", problems)
+    whole = _with_originals(transform) if own_code else transform
+    transforms, dtype = _translate(_leaves(whole, problems), "uint8", problems)
     resizes = [type(each).__name__ for each in transforms if isinstance(each, (Resize, RandomResizedCrop, Scaling))]
     if len(resizes) > 1:
         problems.append(f"{' and '.join(resizes)}: here they are one resizing, which gives other pixels: leave one")
@@ -86,6 +92,27 @@ def _translate_view(
             f'{floats[0]}, or give dtype="float32"'
         )
     return transforms, dtype
+
+
+def _with_originals(transform: object) -> list[Any]:
+    """Lists the transforms, with all from the first to the last one without counterpart in an `Apply`."""
+    leaves, dtype, given, states, without = list(_leaves(transform)), "uint8", "picture", [], []
+    for number, leaf in enumerate(leaves):
+        problems: list[str] = []
+        states.append(given)
+        _, dtype = _translate(_leaves(leaf, problems), dtype, problems)
+        name = type(leaf).__name__
+        given = "picture" if name == "ToPILImage" else dtype if name in _MAKES_TENSORS or given != "picture" else given
+        if problems:
+            without.append(number)
+    if not without:
+        return leaves
+    first, end = without[0], without[-1] + 1
+    name = " ".join(name_of(leaf)[1] for leaf in leaves[first:end])
+    resized = any(type(leaf).__name__ in TRANSFORMS and hasattr(leaf, "size") for leaf in leaves[end:])
+    own = Apply(Originals(leaves[first:end], states[first]), name, same_size=not resized)
+    converting = [leaf for leaf in leaves[first:end] if type(leaf).__name__ in _CONVERTING]
+    return [*leaves[:first], own, *converting, *leaves[end:]]
 
 
 def _leaves(transform: Any, problems: list[str] | None = None) -> Iterable[Any]:  # noqa: ANN401

@@ -1,7 +1,7 @@
 """A recipe with `Apply` is two recipes with your own code between them: `Links`.
 
-The first makes levels of the encoded images, on the CPU; the second works on arrays. They draw the numbers that the whole
-recipe would draw, so cutting it changes no pixel, except that values are rounded to levels between.
+The first makes levels of the encoded images, on the CPU; the second works on arrays. They draw the numbers that the
+whole recipe would draw, so cutting it changes no pixel, except that values are rounded to levels between.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeGuard
 
@@ -12,6 +12,7 @@ import yaml
 from gpuloader.errors import PresetError, describe
 from gpuloader.helpers.text import did_you_mean, either
 from gpuloader.recipe import apply, colors, crops, detection, output, policies, timm, warps
+from gpuloader.recipe.apply import Apply, own_name
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import Transform, with_inner
 from gpuloader.recipe.part import NOT_NEEDED, as_plain_values, first_lines, key_name, make_part, not_needed, values_of
@@ -65,7 +66,9 @@ def recipe_yaml(recipe: Recipe) -> str:
     return yaml.safe_dump(as_plain_values(recipe, brief=True), sort_keys=False, default_flow_style=None, width=110)
 
 
-def load_preset(source: AnyPreset, overrides: Mapping[str, Any] | None = None) -> Recipe:
+def load_preset(
+    source: AnyPreset, overrides: Mapping[str, Any] | None = None, functions: Iterable[Callable[..., Any]] = ()
+) -> Recipe:
     """Returns the recipe that an argument `preset` stands for, wherever the library takes one.
 
     It is a name, the path of a YAML file, a Recipe, or a mapping of a recipe's keys, such as `{"transforms": [...],
@@ -75,6 +78,7 @@ def load_preset(source: AnyPreset, overrides: Mapping[str, Any] | None = None) -
         overrides: values to replace: of the recipe's keys, and of its transforms by their name, such as
             `{"dtype": "float16", "RandomResizedCrop": {"size": 160}}`. An override applies to all transforms of that
             name; None leaves them out.
+        functions: own code that the recipe names.
 
     Raises:
         PresetError: names the file, the key, what was found, what is allowed and the nearest right name.
@@ -96,7 +100,34 @@ def load_preset(source: AnyPreset, overrides: Mapping[str, Any] | None = None) -
             f"preset={describe(source)}: allowed are a name, a path, a Compose or a mapping of a recipe's keys; "
             "Compose.from_torchvision(...) translates transforms of torchvision"
         )
-    return _replace(recipe, overrides, f"{where} with overrides") if overrides else recipe
+    recipe = _replace(recipe, overrides, f"{where} with overrides") if overrides else recipe
+    return _bind(recipe, functions) if functions else recipe
+
+
+def _bind(recipe: Recipe, functions: Iterable[Callable[..., Any]]) -> Recipe:
+    """Gives each `Apply` that is only named the function of this name.
+
+    Raises:
+        PresetError: none has it.
+    """
+    by_name = {own_name(each): each for each in functions}
+
+    def bound(transforms: Sequence[Transform]) -> list[Transform]:
+        made = list(transforms)
+        for number, each in enumerate(made):
+            if isinstance(each, Apply) and each.function is None:
+                if each.called not in by_name:
+                    raise PresetError(
+                        f"the recipe applies {each.called!r}{did_you_mean(each.called, by_name)}: functions has "
+                        f"{', '.join(by_name)}"
+                    )
+                made[number] = replace(each, function=by_name[each.called])
+        return made
+
+    views = recipe.views
+    if not isinstance(views, int):
+        views = [View(bound(view.transforms), view.count) for view in views]
+    return replace(recipe, transforms=bound(recipe.transforms), views=views)
 
 
 def is_recipe_mapping(source: object) -> TypeGuard[Mapping[str, Any]]:

@@ -74,8 +74,7 @@ class ViewPlan:
         if left:
             raise ValueError(
                 f"{_name(left[0])} is in the wrong place: allowed are resizing, cropping, padding and flips first, "
-                f"then what changes pixels, then Normalize once, then RandomErasing once; Apply, once before Normalize, "
-                f"may be followed by resizing and the rest"
+                f"then what changes pixels, then Normalize once, then RandomErasing once; Apply once before Normalize"
             )
         streams = [each.stream for each in (*before, *self._transforms)]
         occurrences = [streams[:n].count(stream) for n, stream in enumerate(streams)][len(before) :]

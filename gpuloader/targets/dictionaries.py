@@ -67,7 +67,10 @@ class OwnDictionaries:
 
     def before(self, view: int, row: int) -> dict[str, Any]:
         """Returns those of an image as own code gets them; boxes are float64."""
-        given = {name: _array(value) if isinstance(value, torch.Tensor) else value for name, value in self._targets[row].items()}
+        given = {
+            name: _array(value) if isinstance(value, torch.Tensor) else value
+            for name, value in self._targets[row].items()
+        }
         [moved] = _for_each([given], lambda _, target: _move_target(target, self._drawn.views[view].take([row])))
         return {name: _array(value).astype(np.float64) if name == "boxes" else value for name, value in moved.items()}
 

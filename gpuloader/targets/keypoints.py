@@ -77,7 +77,9 @@ class Keypoints(Target):
     def value_of(self, entries: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         points, visibility = np.asarray(entries[""], np.float64), np.asarray(entries["visibility"], np.int64)
         if points.shape != (*visibility.shape, 2):
-            raise ValueError(f"points {points.shape} beside visibility {visibility.shape}: allowed are (n, k, 2) and (n, k)")
+            raise ValueError(
+                f"points {points.shape} beside visibility {visibility.shape}: allowed are (n, k, 2) and (n, k)"
+            )
         return points, visibility
 
     def moved(

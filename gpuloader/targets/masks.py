@@ -117,7 +117,9 @@ class Mask(Target):
     def value_of(self, entries: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         mask = np.asarray(entries[""])
         if mask.dtype.kind not in "biu" or mask.ndim != 2 + self._of_objects:
-            raise ValueError(f"a mask of {mask.dtype} {mask.shape}: allowed are integers, with {2 + self._of_objects} axes")
+            raise ValueError(
+                f"a mask of {mask.dtype} {mask.shape}: allowed are integers, with {2 + self._of_objects} axes"
+            )
         return mask.astype(np.uint8) if self._of_objects else _narrowed(mask, self.fill)
 
     def count_masks(self, value: NDArray[Any]) -> int:

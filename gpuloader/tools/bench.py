@@ -203,7 +203,9 @@ def _run_graph(run: Run, last_step: LastStep) -> Batches:
     feed: Feed[EncodedBatch] = Feed(run.decoder.hw_load, run.plan.batch_size)
     feed.restart(batches.take)
     largest = partial(largest_decoded, run)
-    running = Running(partial(build_pipeline, run.decoded_recipe, feed, run.decoder, run.decoding_device_id, largest, last_step))
+    running = Running(
+        partial(build_pipeline, run.decoded_recipe, feed, run.decoder, run.decoding_device_id, largest, last_step)
+    )
     with closing(batches):
         while running.begun or feed.begin():
             try:
