@@ -38,6 +38,7 @@ class ViewPlan:
         placing: the transforms that say where the pixels come from.
         pixels: the transforms that change pixels, and flips between them.
         normalize, erasing: what is done to the finished image, or None.
+        shares_place: whether all of `placing` is shared, so that other views may have the same placed pixels.
 
     Raises:
         ValueError: their order cannot be run, or they leave images of different sizes, and the batch is "dense".
@@ -65,6 +66,7 @@ class ViewPlan:
                 f"{_name(left[0])} is in the wrong place: allowed are resizing, cropping, padding and flips first, "
                 f"then what changes pixels, then Normalize once, then RandomErasing once"
             )
+        self.shares_place = len(self.placing) <= len(shared) and bool(shared)
         streams = [each.stream for each in (*before, *self._transforms)]
         occurrences = [streams[:n].count(stream) for n, stream in enumerate(streams)][len(before) :]
         self._drawn_as = [(n, 0 if at < len(shared) else number) for at, n in enumerate(occurrences)]
@@ -117,8 +119,12 @@ class ViewPlan:
 
     @property
     def in_one_pass(self) -> bool:
-        """Whether the view only places and normalises pixels."""
-        return not self.pixels and self.erasing is None
+        """Whether the view only places and normalises pixels, which no other view has."""
+        return not self.pixels and self.erasing is None and not self.shares_place
+
+    def shares_place_with(self, other: ViewPlan) -> bool:
+        """Whether both have the same placed pixels; views of a `FiveCrop` among the shared transforms do not."""
+        return self.shares_place and other.shares_place and self.placing == other.placing
 
     @cached_property
     def shape(self) -> Shape | None:
@@ -172,6 +178,11 @@ class ViewPlan:
     def _draw(self, transform: Transform, draws: Draws) -> Draw:
         [numbers] = [each for own, each in zip(self._transforms, self._drawn_as) if own is transform]
         return draws.of(transform.stream, *numbers)
+
+
+def placed_by(views: Sequence[ViewPlan]) -> list[int]:
+    """Returns for each view the number of the view whose placed pixels it has: its own, or that of an earlier one."""
+    return [next((other.number for other in views if view.shares_place_with(other)), view.number) for view in views]
 
 
 _NO_DRAWS = Draws(0, 0, np.zeros(0, np.int64))
