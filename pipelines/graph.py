@@ -3,8 +3,9 @@
     encoded, region -> decode -> for each view: resize, crop, pad, flip -> [change pixels] -> normalise -> [erase]
 
 Its nodes depend only on the recipe: an operation that the recipe lacks has no node. A training crop is a drawn region;
-an evaluation crop is the region that the centre needs. The region is decoded once for all views. On the CPU, one kernel
-does everything after the decoder, or two if pixels are changed. On a GPU, DALI's operators do, and only work on pixels:
+an evaluation crop is the region that the centre needs. The region is decoded once for all views. Views that share their
+geometry are placed once, as levels. On the CPU, one kernel does everything after the decoder, or two if pixels are
+changed or shared. On a GPU, DALI's operators do, and only work on pixels:
 `inputs` computes the numbers that they take.
 """
 
@@ -25,15 +26,14 @@ from gpuloader.pipelines.inputs import Arrays, LastStep, Numbers, make_inputs, u
 from gpuloader.pipelines.operators import (
     cut_region,
     decode_region,
+    finish_on_cpu,
+    finish_on_gpu,
     place_on_cpu,
     place_on_gpu,
-    turn,
-    view_on_cpu,
-    view_on_gpu,
 )
 from gpuloader.pipelines.steps import Nodes, check_for_gpu
 from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset
-from gpuloader.recipe.view import ViewPlan
+from gpuloader.recipe.view import placed_by
 
 Source: TypeAlias = Callable[[], tuple[Sequence[Any], Drawn]]
 """Returns a batch: its encoded images, and what the recipe draws for them; or raises StopIteration."""
@@ -144,27 +144,23 @@ def recipe_graph(
         image = decode_region(image, given, device, largest_image, decoder_options, region)
     elif device == "gpu":
         image = cut_region(image, given).gpu()
-    views = tuple(
-        _one_view(image, under(given, view.number), view, preset, device, last_step) for view in preset.each_view
-    )
+    views = _views(image, given, preset, device, last_step)
     if last_step != "all" or not isinstance(preset.batch, dict):
         return views
     axes = (1, 2) if preset.layout == "nchw" else (0, 1)
     return tuple(fn.pad(view, axes=axes, align=[preset.batch["pad"]] * 2, fill_value=0.0) for view in views)
 
 
-def _one_view(
-    region: DataNode,
-    given: Nodes,
-    view: ViewPlan,
-    preset: Recipe,
-    device: Literal["cpu", "gpu"],
-    last_step: LastStep,
-) -> DataNode:
-    """Returns a view, or one row of it after an earlier step."""
-    if last_step == "all":
-        return (view_on_cpu if device == "cpu" else view_on_gpu)(region, given, view, preset)
+def _views(
+    region: DataNode, given: Nodes, preset: Recipe, device: Literal["cpu", "gpu"], last_step: LastStep
+) -> tuple[DataNode, ...]:
+    """Returns all views, or one row of each after an earlier step."""
+    views = preset.each_view
+    if last_step == "decode":
+        return (region[0:1],) * len(views)
+    place, finish = (place_on_cpu, finish_on_cpu) if device == "cpu" else (place_on_gpu, finish_on_gpu)
+    of_views, first = [under(given, view.number) for view in views], placed_by(views)
+    placed = {at: place(region, of_views[at], views[at], preset) for at in dict.fromkeys(first)}
     if last_step == "resize":
-        region = (place_on_cpu if device == "cpu" else place_on_gpu)(region, given, view, preset)
-        region = region if device == "cpu" else turn(region, given)
-    return region[0:1]
+        return tuple(placed[at][0:1] for at in first)
+    return tuple(finish(placed[at], of_view, view, preset) for at, of_view, view in zip(first, of_views, views))

@@ -18,7 +18,7 @@ from gpuloader.recipe.crops import RandomHorizontalFlip
 from gpuloader.recipe.model import Ints, Transform, with_inner
 from gpuloader.recipe.placement import PaddingMode
 from gpuloader.recipe.program import NEAREST, Op
-from gpuloader.recipe.view import ViewPlan
+from gpuloader.recipe.view import ViewPlan, placed_by
 from gpuloader.recipe.warps import RandomPerspective
 
 LastStep: TypeAlias = Literal["decode", "resize", "all"]
@@ -59,11 +59,12 @@ def make_inputs(
         made, start = {}, drawn.origin
     if last_step == "decode":
         return made
-    for view, drawn_view in zip(views, drawn.views, strict=True):
+    for at, (view, drawn_view, placed) in enumerate(zip(views, drawn.views, placed_by(views), strict=True)):
+        is_placed = placed != at  # with another view, whose numbers say how
         if device == "cpu":
-            named = _for_kernels(drawn_view, start, last_step)
+            named = _for_kernels(drawn_view, None if is_placed else start, last_step)
         else:
-            named = _placing(view, drawn_view, drawn.region, len(views) > 1)
+            named = {} if is_placed else _placing(view, drawn_view, drawn.region, len(views) > 1)
             if last_step == "all" and view.erasing is not None and drawn_view.erased is not None:
                 size = drawn_view.placement.shape.astype(np.int32)
                 named |= erasing(drawn_view.erased, size, isinstance(view.erasing.value, str))
@@ -84,8 +85,8 @@ def under(given: Mapping[str, Each], prefix: object) -> dict[str, Each]:
     return {name.removeprefix(f"{prefix}/"): each for name, each in given.items() if name.startswith(f"{prefix}/")}
 
 
-def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> Arrays:
-    """Computes what the CPU's kernels take for a view; only what it uses.
+def _for_kernels(drawn: DrawnView, region_start: Ints | None, last_step: LastStep) -> Arrays:
+    """Computes what the CPU's kernels take for a view; only what it uses. Without a region it is placed already.
 
     roi           (n, 8) float64           top, left, bottom, right of the window that is resized, in the image's
                                            pixels, and of the picture; both may reach beyond the region
@@ -99,14 +100,12 @@ def _for_kernels(drawn: DrawnView, region_start: Ints, last_step: LastStep) -> A
     erase         (n, 6 * count) int32     what `RandomErasing` draws
     """
     at, program = drawn.placement, drawn.program
-    made: Arrays = {
-        "roi": np.concatenate([at.window, at.part], 1),
-        "placed": np.concatenate(
-            [at.resized, at.corner, at.mirrored, at.shown, at.transposed[:, None], at.filters()[:, None], region_start],
-            1,
-        ).astype(np.int32),
-        "like_output": _empty(at.shape),
-    }
+    made: Arrays = {}
+    if region_start is not None:
+        placed = (at.resized, at.corner, at.mirrored, at.shown, at.transposed[:, None], at.filters()[:, None])
+        made["roi"] = np.concatenate([at.window, at.part], 1)
+        made["placed"] = np.concatenate([*placed, region_start], 1).astype(np.int32)
+    made["like_output"] = _empty(at.shape)
     if last_step == "resize":
         return made
     if program.choices:

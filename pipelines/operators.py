@@ -76,9 +76,8 @@ def cut_region(image: DataNode, drawn: Nodes) -> DataNode:
     return fn.slice(image, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1))
 
 
-def view_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe) -> DataNode:
-    """Makes one view of a decoded region with compiled kernels: one pass, and a second one if pixels are changed."""
-    image = place_on_cpu(region, drawn, view, preset)
+def finish_on_cpu(image: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe) -> DataNode:
+    """Finishes what `place_on_cpu` made with a second pass, unless it is finished already."""
     if view.in_one_pass:
         return image
 
@@ -122,14 +121,9 @@ def _erase_value(view: ViewPlan) -> EraseValue:
     return value if isinstance(value, str) else rgb(value)
 
 
-def view_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Recipe) -> DataNode:
-    """Makes one view of a decoded region with DALI's operators."""
-    mirror = None
-    image = place_on_gpu(region, given, view, preset)
-    if view.pixels or "vertical" in given:
-        image = turn(image, given)
-    else:
-        mirror = given.get("horizontal")
+def finish_on_gpu(image: DataNode, given: Nodes, view: ViewPlan, preset: Recipe) -> DataNode:
+    """Finishes what `place_on_gpu` made with DALI's operators."""
+    mirror = given.get("horizontal") if _mirrors_last(given, view) else None
     image = run_steps(image, [under(given, step) for step in range(view.steps)], view.choices)
     if view.erasing is None:
         return normalise(image, view, preset, preset.graph_dtype, mirror)
@@ -138,8 +132,8 @@ def view_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Recipe) 
     return image if preset.graph_dtype == "float32" else fn.cast(image, dtype=_DTYPES[preset.graph_dtype])
 
 
-def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Recipe) -> DataNode:
-    """Resizes, crops and pads; the result is uint8 HWC.
+def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, _preset: Recipe) -> DataNode:
+    """Resizes, crops, pads and flips, but for a flip that normalising does; the result is uint8 HWC.
 
     At the border, DALI's filter repeats pixels, while the filters of PIL and torch are cut off.
     """
@@ -157,7 +151,13 @@ def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, preset: Recipe)
         roi_start=given["resize_start"],
         roi_end=given["resize_end"],
     )
-    return _pad(image, given, "crop", how) if how.overlapping[1] else image
+    image = _pad(image, given, "crop", how) if how.overlapping[1] else image
+    return image if _mirrors_last(given, view) else _turn(image, given)
+
+
+def _mirrors_last(given: Nodes, view: ViewPlan) -> bool:
+    """Whether normalising mirrors the image, which saves a pass."""
+    return not (view.pixels or view.shares_place or "vertical" in given)
 
 
 def _pad(image: DataNode, given: Nodes, name: str, how: Placement) -> DataNode:
@@ -178,8 +178,8 @@ def _pad(image: DataNode, given: Nodes, name: str, how: Placement) -> DataNode:
     )
 
 
-def turn(image: DataNode, given: Nodes) -> DataNode:
-    """Flips and transposes an image as `place_on_gpu` leaves it."""
+def _turn(image: DataNode, given: Nodes) -> DataNode:
+    """Flips and transposes an image."""
     ways = {name: given[name] for name in ("vertical", "horizontal") if name in given}
     image = fn.flip(image, **{"horizontal": 0, **ways}) if ways else image
     return change_where(given["transposed"], _transpose, image) if "transposed" in given else image

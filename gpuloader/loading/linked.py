@@ -177,8 +177,8 @@ class _Stages(Generic[BatchT]):
         on_cpu = replace(decoder, hw_load=None, hybrid_huffman_threshold=None)
         self._links = links
         self._first: Decoding[BatchT] = Decoding(links.first, on_cpu, None, rows, between_calls=between_calls)
-        self._functions = [each for each in links.own if each is not None]
-        self._views = [view for view, each in enumerate(links.own) if each is not None]
+        self._views = [view for view, own in enumerate(links.own) if own is not None and links.same[view] == view]
+        self._functions = [own for view, own in enumerate(links.own) if own is not None and view in self._views]
         self._ahead = decoder.prefetch + 1 if between_calls else 1
         self._make = partial(_make_workers, decoder, between_calls, self._ahead)
         self._workers: Workers | None = None
@@ -276,6 +276,7 @@ class _Stages(Generic[BatchT]):
             images[view][row], made = outcome
             if self._functions[number // count].targets:
                 targets[view][row] = made
+        images, targets = [images[view] for view in links.same], [targets[view] for view in links.same]
         drawn = []
         for second, of_view, its in zip(links.second, images, targets):
             boxes = () if way.targets is None else way.targets.boxes(its)

@@ -25,11 +25,13 @@ class Links:
         first: its images are uint8, with channels last, in lists.
         own: the own code of each view; None for a view without.
         second: a recipe for each view, with that view's number and draws.
+        same: for each view, the number of the first view that has the same images behind own code.
     """
 
     first: Recipe
     own: tuple[Apply | None, ...]
     second: tuple[Recipe, ...]
+    same: tuple[int, ...]
 
     @property
     def takes_targets(self) -> bool:
@@ -60,7 +62,9 @@ def cut(recipe: Recipe) -> Links | None:
         return None
     halves = [view.halves() for view in views]
     first = _of_plans(recipe, (half for half, _ in halves), dtype="uint8", layout="channels_last", batch="list")
-    return Links(first, own, tuple(_of_plans(recipe, [half], orientation="off") for _, half in halves))
+    shared = [view.shared_own for view in views]
+    same = tuple(number if each is None else shared.index(each) for number, each in enumerate(shared))
+    return Links(first, own, tuple(_of_plans(recipe, [half], orientation="off") for _, half in halves), same)
 
 
 def _of_plans(recipe: Recipe, plans: Iterable[ViewPlan], **keys: Any) -> Recipe:  # noqa: ANN401

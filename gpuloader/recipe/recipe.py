@@ -54,7 +54,6 @@ else:
 Layout: TypeAlias = Literal["nchw", "channels_last"]
 
 _SEVERAL = (FiveCrop, TenCrop)
-_EITHER = "give either `transforms`, or `views` with their own transforms"
 _NOT_PIXELS = {"layout"}
 
 
@@ -86,8 +85,8 @@ class Recipe:
 
     Attributes:
         transforms: what is done to each image. An empty list only decodes; then `batch` must allow images that differ.
-        views: how many images are made of each sample, drawn independently; or several `View`s, without `transforms`.
-            A batch then has a list of image tensors.
+        views: how many images are made of each sample, drawn independently. Or several `View`s: then `transforms`, if
+            there are any, come first and are drawn once for all of them. A batch has a list of image tensors.
         mix: a `Mix`, which is MixUp and CutMix, or a mapping of its keys; None does not mix.
         dtype: of the output; "uint8" gives levels of 0 to 255, the others give values in [0, 1] without `Normalize`.
             "bfloat16" is rounded from float32, to 8 bits: values change by up to 1/256 of their size.
@@ -114,13 +113,13 @@ class Recipe:
     def _check_given(cls, given: ArgsKwargs) -> ArgsKwargs:
         values = given.kwargs or {}
         if not given.args and "transforms" not in values and isinstance(values.get("views", 1), int):
-            raise ValueError(f"{_EITHER}; an empty list of transforms only decodes")
+            raise ValueError(
+                "give `transforms`, or `views` with their own, or both; an empty list of transforms only decodes"
+            )
         return given
 
     @model_validator(mode="after")
     def _check(self) -> Recipe:
-        if not isinstance(self.views, int) and self.transforms:
-            raise ValueError(_EITHER)
         self._check_count()
         views = self.each_view
         for epoch in self._starts:
@@ -138,8 +137,8 @@ class Recipe:
 
     def _check_count(self) -> None:
         """Runs before anything is made of views or transforms, which may be too many."""
-        views = self._views
-        check_transforms([each for view in views for each in view.transforms])
+        views = [View([*self._shared, *view.transforms], view.count) for view in self._views]
+        check_transforms([*self.transforms, *(each for view in self._views for each in view.transforms)])
         if any(sum(isinstance(each, _SEVERAL) for each in view.transforms) > 1 for view in views):
             raise ValueError("a view may have one FiveCrop or TenCrop: leave the others out")
         if sum(view.count * len(_variants(view.transforms)) for view in views) > VIEWS:
@@ -149,13 +148,22 @@ class Recipe:
     def _views(self) -> Sequence[View]:
         return (View(self.transforms, self.views),) if isinstance(self.views, int) else self.views
 
+    @property
+    def _shared(self) -> Sequence[Transform]:
+        """The transforms that come first and are drawn once for all views."""
+        return () if isinstance(self.views, int) else self.transforms
+
     @cached_property
     def each_view(self) -> tuple[ViewPlan, ...]:
         """The images that are made of a sample."""
-        all_transforms = [
-            each for view in self._views for _ in range(view.count) for each in _variants(view.transforms)
+        ways = [
+            (own, shared)
+            for view in self._views
+            for _ in range(view.count)
+            for shared in _variants(self._shared)
+            for own in _variants(view.transforms)
         ]
-        return tuple(ViewPlan(transforms, number, self.batch) for number, transforms in enumerate(all_transforms))
+        return tuple(ViewPlan(own, number, self.batch, shared) for number, (own, shared) in enumerate(ways))
 
     @cached_property
     def links(self) -> Links | None:
@@ -221,7 +229,7 @@ class Recipe:
             shape: (height, width) of the output, in place of the recipe's own: the size of its last crop or `Resize`.
 
         Raises:
-            PresetError: no size of the recipe decides its output's, or it has `View`s, which may differ in size.
+            PresetError: no size of the recipe's `transforms` decides its output's, or its `View`s have their own.
 
         Example:
             >>> from gpuloader import Compose
@@ -245,7 +253,8 @@ class Recipe:
     @cached_property
     def _starts(self) -> tuple[int, ...]:
         """The epochs in which a size changes."""
-        sizes = [getattr(each, "size", None) for view in self._views for each in view.transforms]
+        views = (self.transforms, *(view.transforms for view in self._views))
+        sizes = [getattr(each, "size", None) for transforms in views for each in transforms]
         return tuple(sorted({start for size in sizes if isinstance(size, dict) for start in size}))
 
     @cached_property
@@ -255,15 +264,14 @@ class Recipe:
         return max(self._starts, key=lambda epoch: self.draw(Draws(0, epoch, one), size).pixels[0], default=0)
 
     def _made_for(self, epoch: int, shape: Shape | None) -> Self:
-        if isinstance(self.views, int):
-            made = replace(self, transforms=_sized(self.transforms, epoch, shape))
-        else:
-            views = [View(_sized(view.transforms, epoch, None), view.count) for view in self.views]
-            made = replace(self, views=views)
+        views = self.views
+        if not isinstance(views, int):
+            views = [View(_sized(view.transforms, epoch, None), view.count) for view in views]
+        made = replace(self, transforms=_sized(self.transforms, epoch, shape), views=views)
         if shape is not None and set(made.shapes) != {shape}:
             raise PresetError(
                 f"shape {shape} cannot replace the recipe's {made.shapes[0] or 'sizes'}: allowed are recipes without "
-                f"`View`s, which end with RandomResizedCrop, with a crop, or with Resize to [height, width]"
+                f"sizes in `View`s, whose `transforms` end with RandomResizedCrop, a crop, or Resize to [height, width]"
             )
         return made
 

@@ -42,6 +42,7 @@ class ViewPlan:
         normalize, erasing: what is done to the finished image, or None.
         own: own code, or None. It may stand between any of the transforms before `normalize`; then `placing` and
             `pixels` have those on both sides of it, and it is taken to keep each image's size.
+        shares_place: whether all of `placing` is shared, so that other views may have the same placed pixels.
 
     Raises:
         ValueError: their order cannot be run, or they leave images of different sizes, and the batch is "dense".
@@ -76,6 +77,7 @@ class ViewPlan:
                 f"{_name(left[0])} is in the wrong place: allowed are resizing, cropping, padding and flips first, "
                 f"then what changes pixels, then Normalize once, then RandomErasing once; Apply once before Normalize"
             )
+        self.shares_place = len(self.placing) <= len(shared) and bool(shared)
         streams = [each.stream for each in (*before, *self._transforms)]
         occurrences = [streams[:n].count(stream) for n, stream in enumerate(streams)][len(before) :]
         self._drawn_as = [(n, 0 if at < len(shared) else number) for at, n in enumerate(occurrences)]
@@ -128,8 +130,12 @@ class ViewPlan:
 
     @property
     def in_one_pass(self) -> bool:
-        """Whether the view only places and normalises pixels."""
-        return not self.pixels and self.erasing is None
+        """Whether the view only places and normalises pixels, which no other view has."""
+        return not self.pixels and self.erasing is None and not self.shares_place
+
+    def shares_place_with(self, other: ViewPlan) -> bool:
+        """Whether both have the same placed pixels; views of a `FiveCrop` among the shared transforms do not."""
+        return self.shares_place and other.shares_place and self.placing == other.placing
 
     @cached_property
     def shape(self) -> Shape | None:
@@ -143,6 +149,12 @@ class ViewPlan:
     def _resizes(self) -> bool:
         """Whether own code changes sizes."""
         return self.own is not None and not self.own.same_size
+
+    @property
+    def shared_own(self) -> list[Transform] | None:
+        """The transforms up to own code, if these are shared: other views with the same have the same result."""
+        end = 0 if self.own is None else self._transforms.index(self.own) + 1
+        return self._transforms[:end] if 0 < end <= self._shared else None
 
     def halves(self) -> tuple[ViewPlan, ViewPlan]:
         """Returns the plans before and behind own code; without any, before and behind what no longer places pixels."""
@@ -197,6 +209,12 @@ class ViewPlan:
     def _draw(self, transform: Transform, draws: Draws) -> Draw:
         [numbers] = [each for own, each in zip(self._transforms, self._drawn_as) if own is transform]
         return draws.of(transform.stream, *numbers)
+
+
+def placed_by(views: Sequence[ViewPlan]) -> list[int]:
+    """Returns for each view the place in the list of the view whose placed pixels it has: itself, or an earlier one."""
+    each = list(enumerate(views))
+    return [next((at for at, other in each if view.shares_place_with(other)), own) for own, view in each]
 
 
 _NO_DRAWS = Draws(0, 0, np.zeros(0, np.int64))

@@ -507,6 +507,60 @@ def test_on_a_gpu_a_view_of_a_part_of_the_image_needs_not_hold_all_that_is_resiz
         torch.testing.assert_close(of_two[number], alone, atol=1.01 / 255, rtol=0)
 
 
+SHARED = [RandomResizedCrop(40, (0.1, 0.6), interpolation="bicubic"), RandomHorizontalFlip()]
+NORMAL = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+IN_LEVELS = 255 * 0.224  # at least, of what is normalised
+
+
+@pytest.mark.parametrize("run", [run_views, run_gpu_graph], ids=["the CPU's graph", "the GPU's graph"])
+@pytest.mark.parametrize(
+    ("shared", "own", "options"),
+    [
+        (SHARED, [[NORMAL], [TimmRandAugment(), NORMAL], [AugMix(), NORMAL, RandomErasing(1)]], {}),
+        (SHARED, [[], [ColorJitter(0.4), RandomVerticalFlip()]], {"dtype": "uint8", "layout": "channels_last"}),
+        # geometry behind the shared one is resized by itself
+        (SHARED, [[], [CenterCrop(24), NORMAL], [RandomVerticalFlip(), Resize((20, 30)), ColorJitter(0.4)]], {}),
+        # shared colours are those of view 0 in all views
+        ([*SHARED, ColorJitter(0.4, hue=0.1)], [[], [RandomInvert(), RandomHorizontalFlip()]], {}),
+        ([Resize((50, 60)), RandomCrop(48, 8, padding_mode="reflect")], [[NORMAL], [RandomInvert()]], {}),
+        ([Resize(40), TenCrop((24, 30))], [[], [RandomInvert()]], {}),
+    ],
+    ids=["policies", "levels", "own geometry", "shared colours", "padding", "ten crops"],
+)
+def test_views_that_share_are_those_of_a_recipe_of_shared_and_own(
+    run: Any,  # noqa: ANN401
+    shared: list[Transform],
+    own: list[list[Transform]],
+    options: dict[str, Any],
+) -> None:
+    preset = Recipe(shared, [View(each) for each in own], **options)
+    drawn = draw(preset, small())
+    together = run(preset, small(), drawn)
+    crops = len(together) // len(own)
+    for number, view in enumerate(together):
+        way, crop = divmod(number, crops)
+        of_way = Drawn.of(drawn.views[way * crops : (way + 1) * crops])
+        alone = run(Recipe([*shared, *own[way]], **options), small(), of_way)[crop]
+        only_normalises = way == 0 and not preset.each_view[number].pixels and run is run_views
+        off = 0.5 / (1 if "dtype" in options else IN_LEVELS) + FLOAT if only_normalises else 0
+        torch.testing.assert_close(view, alone, atol=off, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("views", "passes", "resizes"),
+    [
+        ([View([NORMAL]), View([RandomInvert(), NORMAL], 2)], 4, 1),  # one to place, and one for each view
+        ([View([NORMAL]), View([CenterCrop(24)], 2)], 4, 3),  # two for the first, and one for each of the others
+        ([View([CenterCrop(24)]), View([CenterCrop(24), RandomInvert()])], 3, 2),
+    ],
+)
+def test_shared_geometry_is_resized_once(views: list[View], passes: int, resizes: int) -> None:
+    preset = Recipe(SHARED, views)
+    assert operators(preset, None)["Compiled"] == passes
+    assert operators(preset, 0)["Resize"] == resizes
+    assert operators(preset, 0)["ImageSlice"] == 1
+
+
 # --- sizes that change
 
 

@@ -198,6 +198,10 @@ def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path
             Recipe(views=[View([CenterCrop(8)]), View([CenterCrop(9)], 3)]),
         ),
         (
+            "transforms: [CenterCrop: {size: 9}]\nviews: [transforms: [], {transforms: [Grayscale], count: 2}]\n",
+            Recipe([CenterCrop(9)], [View([]), View([Grayscale()], 2)]),
+        ),
+        (
             "transforms: [CenterCrop: {size: 8}]\nmix: {num_classes: 10, mixup_alpha: 1, per: sample}",
             Recipe([CenterCrop(8)], mix=Mix(10, 1.0, per="sample")),
         ),
@@ -333,7 +337,16 @@ NORMALIZED = [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [1,
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"views": [{"transforms": ["RandomHorizontalFlip"]}]}, "give either `transforms`, or `views` with their"),
+        ({"views": [{"transforms": ["Grayscale", {"CenterCrop": {"size": 4}}]}]}, "CenterCrop is in the wrong place: "),
+        (
+            {"transforms": NORMALIZED, "views": [{"transforms": ["Grayscale"]}]},  # of shared and own together
+            "Grayscale is in the wrong place: ",
+        ),
+        (
+            {"transforms": [{"TenCrop": {"size": 8}}], "views": [{"transforms": [{"FiveCrop": {"size": 4}}]}]},
+            "a view may have one FiveCrop or TenCrop",
+        ),
+        ({"transforms": [{"TenCrop": {"size": 8}}], "views": [{"transforms": [], "count": 7}]}, "a recipe may have 64"),
         (
             {"transforms": NORMALIZED, "dtype": "uint8"},
             'dtype "uint8" gives levels: leave Normalize and RandomErasing ',

@@ -317,7 +317,17 @@ def test_another_shape_takes_the_place_of_the_last_size(
     assert Recipe(transforms, views=2).at(2, (4, 6)) == Recipe(at_a_shape, views=2)
 
 
-@pytest.mark.parametrize("preset", [Recipe([CROP, Pad(2)]), Recipe(views=[View([CROP])])], ids=str)
+def test_another_shape_is_that_of_shared_transforms() -> None:
+    shared = Recipe([RandomResizedCrop({0: 8, 2: 9}), FLIP], [View([JITTER]), View([GRAY])])
+    assert shared.at(2, (4, 6)) == Recipe([RandomResizedCrop((4, 6)), FLIP], [View([JITTER]), View([GRAY])])
+    assert shared.at(2).shapes == [(9, 9), (9, 9)]
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [Recipe([CROP, Pad(2)]), Recipe(views=[View([CROP])]), Recipe([CROP], [View([]), View([CenterCrop(8)])])],
+    ids=str,
+)
 def test_a_shape_without_a_place_is_refused(preset: Recipe) -> None:
     with pytest.raises(
         PresetError, match=r"shape \(4, 6\) cannot replace the recipe's \(.*\): allowed are recipes without"

@@ -245,6 +245,18 @@ def test_several_views_have_their_own_targets(tar: Path) -> None:
     assert [size.tolist() for size in batch["size"]] == [[[48, 64]] * 4] * 2
 
 
+def test_targets_under_a_shared_crop_are_the_same_in_all_views(tar: Path) -> None:
+    preset = {
+        "transforms": [CROP, *FLIPS],
+        "views": [{"transforms": []}, {"transforms": [{"ColorJitter": {"hue": 0.1}}]}],
+    }
+    batch = next(iter(loader(tar, preset=preset, shuffle="none")))
+    for name in ("boxes", "points", "mask", "objects"):
+        for one, other in zip(*batch[name], strict=True):
+            assert torch.equal(one, other), name
+    assert_covers(colored(batch["image"][0][1], 0), batch["objects"][1][1][0].bool())
+
+
 def test_targets_of_a_turned_picture_count_in_the_upright_one(tar: Path, tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # rows and columns are exchanged
