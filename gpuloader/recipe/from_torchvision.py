@@ -30,6 +30,7 @@ _ATTRIBUTES = {"sampler_options": "options"}
 """Parameters that torchvision keeps under another name."""
 _MAKES_TENSORS = {"ToTensor", "PILToTensor", "ToImage"}
 _CONVERTING = {"ToTensor", "ToPILImage", "ConvertImageDtype", "ConvertDtype", "ToDtype"}
+_NEVER_OWN = {"MixUp", "CutMix", "Normalize", "RandomErasing", *_CONVERTING}
 _MIXING = {"MixUp": "mixup_alpha", "CutMix": "cutmix_alpha"}
 """The parameter of `Mix` that takes the alpha of torchvision's transform."""
 _FILL_MAY_BE_NONE = {"RandomRotation", "RandomAffine", "RandomPerspective"}
@@ -50,9 +51,18 @@ def recipe_from_torchvision(transform: object, *, own_code: bool = False, **opti
         what = f"{min(libraries, default='torchvision')}'s transform"
         keys, dtype = _translate_views(transform, options, problems, own_code)
     if problems:
-        advice = "" if own_code or config is not None else "; or with own_code=True, which runs them as they are"
-        raise PresetError(f"{what} cannot be translated: {'; '.join(dict.fromkeys(problems))}{advice}")
+        message = f"{what} cannot be translated: {'; '.join(dict.fromkeys(problems))}"
+        if config is None and not own_code and _is_left_nothing(transform, options):
+            raise PresetError(message, "own_code=True runs what has no counterpart as it is")
+        raise PresetError(message)
     return make_part(Recipe, {"dtype": dtype, **options, **keys}, f"{what}: `")
+
+
+def _is_left_nothing(transform: object, options: Mapping[str, Any]) -> bool:
+    """Whether all can be translated if own code is allowed."""
+    problems: list[str] = []
+    _translate_views(transform, options, problems, own_code=True)
+    return not problems
 
 
 def _translate_views(
@@ -103,7 +113,7 @@ def _with_originals(transform: object) -> list[Any]:
         _, dtype = _translate(_leaves(leaf, problems), dtype, problems)
         name = type(leaf).__name__
         given = "picture" if name == "ToPILImage" else dtype if name in _MAKES_TENSORS or given != "picture" else given
-        if problems:
+        if problems and name not in _NEVER_OWN and callable(leaf) and not isinstance(leaf, type):
             without.append(number)
     if not without:
         return leaves

@@ -75,7 +75,7 @@ class ViewPlan:
         if left:
             raise ValueError(
                 f"{_name(left[0])} is in the wrong place: allowed are resizing, cropping, padding and flips first, "
-                f"then what changes pixels, then Normalize once, then RandomErasing once; Apply once before Normalize"
+                f"then what changes pixels, then Normalize once, then RandomErasing once"
             )
         self.shares_place = len(self.placing) <= len(shared) and bool(shared)
         streams = [each.stream for each in (*before, *self._transforms)]

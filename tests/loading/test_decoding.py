@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +92,19 @@ def test_a_recipe_run_by_itself_fills_its_batches_in_the_same_way(
 @pytest.mark.parametrize(
     ("decoder", "seekable", "on_cpu", "on_gpu"),
     [
-        (Decoder(), False, Decoder(3, region=True), Decoder(3, hw_load=1.0, region=False)),
-        (Decoder(), True, Decoder(3, region=False), Decoder(3, hw_load=1.0, region=False)),
-        (Decoder(5, 4, hw_load=0.5), False, Decoder(5, 4, 0.5, region=True), Decoder(5, 4, 0.5, region=False)),
-        (Decoder(region=True, hw_load=0), True, Decoder(3, hw_load=0, region=True), Decoder(3, hw_load=0, region=True)),
+        (Decoder(), False, {"num_threads": 3, "region": True}, {"num_threads": 3, "hw_load": 1.0, "region": False}),
+        (Decoder(), True, {"num_threads": 3, "region": False}, {"num_threads": 3, "hw_load": 1.0, "region": False}),
+        (Decoder(5, 4, hw_load=0.5), False, {"region": True}, {"region": False}),
+        (Decoder(region=True, hw_load=0), True, {"num_threads": 3}, {"num_threads": 3}),
+        (Decoder(5, processes=0), False, {"region": True}, {"hw_load": 1.0, "region": False}),
     ],
 )
-def test_a_device_decides_what_none_means(decoder: Decoder, seekable: bool, on_cpu: Decoder, on_gpu: Decoder) -> None:
-    assert decoder.on(None, 3, seekable) == on_cpu
-    assert decoder.on(0, 3, seekable) == on_gpu
+def test_a_device_decides_what_none_means(
+    decoder: Decoder, seekable: bool, on_cpu: dict[str, Any], on_gpu: dict[str, Any]
+) -> None:
+    processes = decoder.num_threads or 3 if decoder.processes is None else decoder.processes
+    assert decoder.on(None, 3, seekable) == replace(decoder, processes=processes, **on_cpu)
+    assert decoder.on(0, 3, seekable) == replace(decoder, processes=processes, **on_gpu)
 
 
 def test_a_gpu_decodes_whole_images_with_its_engines(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

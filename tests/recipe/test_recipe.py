@@ -760,7 +760,7 @@ def test_each_transform_is_written_and_read_again(tmp_path: Path, name: str) -> 
     needed: dict[str, Any] = {
         "size": 8, "padding": 1, "corner": "top left", "degrees": 5.0, "kernel_size": 3, "threshold": 9.0, "bits": 3,
         "sharpness_factor": 2.0, "transforms": [GaussianBlur(3)], "mean": (0, 0, 0), "std": (1, 1, 1),
-        "target_size": (9, 9), "min_size": 8, "max_size": 9, "sizes": [9],
+        "target_size": (9, 9), "min_size": 8, "max_size": 9, "sizes": [9], "name": "film",
     }  # fmt: skip
     fields = TRANSFORMS[name].__dataclass_fields__
     transform = TRANSFORMS[name](**{key: value for key, value in needed.items() if key in fields})
