@@ -163,6 +163,4 @@ def _views(
     placed = {number: place(region, of_views[number], views[number], preset) for number in dict.fromkeys(first)}
     if last_step == "resize":
         return tuple(placed[number][0:1] for number in first)
-    return tuple(
-        finish(placed[number], of_view, view, preset) for number, of_view, view in zip(first, of_views, views)
-    )
+    return tuple(finish(placed[number], of_view, view, preset) for number, of_view, view in zip(first, of_views, views))

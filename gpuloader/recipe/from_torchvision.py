@@ -46,7 +46,8 @@ def recipe_from_torchvision(transform: object, **options: Any) -> Recipe:  # noq
     else:
         libraries = {library for leaf in _leaves(transform) if (library := library_of(leaf)) in LIBRARIES}
         what = f"{min(libraries, default='torchvision')}'s transform"
-        keys, dtype = _translate_views(transform, options, problems)
+        splits = isinstance(transform, tuple) and len(transform) == 3 and "timm" in libraries
+        keys, dtype = (_translate_splits if splits else _translate_views)(transform, options, problems)
     if problems:
         raise PresetError(f"{what} cannot be translated: {'; '.join(dict.fromkeys(problems))}")
     return make_part(Recipe, {"dtype": dtype, **options, **keys}, f"{what}: `")
@@ -69,6 +70,25 @@ def _translate_views(transform: object, options: Mapping[str, Any], problems: li
     if len(groups) > 1:
         return {"views": groups}, dtypes[0]
     return {"transforms": made[0][0][0], **({"views": count} if count > 1 else {})}, dtypes[0]
+
+
+def _translate_splits(parts: Any, options: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, Any], str]:  # noqa: ANN401
+    """Translates what timm gives its `AugMixDataset`: transforms of all views, of all but the first, and the last."""
+    base, augmentation, end = parts
+    shared, _ = _translate(_leaves(base, problems), "uint8", problems)
+    first, dtype = _translate_view([base, end], options, problems)
+    others, _ = _translate_view([base, augmentation, end], options, problems)
+    if any(getattr(leaf, "num_splits", 0) > 1 for leaf in _leaves(end)):  # re_num_splits
+        first = tuple(each for each in first if not isinstance(each, RandomErasing))
+    count = options.get("views")
+    if not isinstance(count, int) or count < 2:
+        problems.append(
+            f"it has three parts, from separate=True, and views={count!r}: give the number of --aug-splits, from 2 on, "
+            f"such as views=3; or leave separate out"
+        )
+        count = 2
+    views = [View(first[len(shared) :]), View(others[len(shared) :], count - 1)]
+    return {"transforms": shared, "views": views}, dtype
 
 
 def _translate_view(
