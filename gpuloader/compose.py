@@ -116,7 +116,9 @@ class Compose(Recipe):
         the arithmetic of their operations is torchvision's instead of PIL's.
 
         Args:
-            transform: what `create_transform` returns, or the mapping of `resolve_model_data_config(model)`.
+            transform: what `create_transform` returns, or the mapping of `resolve_model_data_config(model)`. With
+                `separate=True` it is for timm's --aug-splits: give their number as `views`. All views share the crop,
+                and the first is not augmented; with `re_num_splits` it is not erased, either.
             own_code: as in `from_torchvision`.
             options: further arguments of the recipe, such as `layout`, or `mix` in place of timm's `Mixup`.
 

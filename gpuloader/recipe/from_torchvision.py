@@ -41,7 +41,7 @@ _ONLY = {"num_output_channels": 3, "expand": False}
 def recipe_from_torchvision(transform: object, *, own_code: bool = False, **options: Any) -> Recipe:  # noqa: ANN401
     """Makes the recipe that does the same as torchvision's transform; see `gpuloader.Compose.from_torchvision`."""
     problems: list[str] = []
-    config = as_config(transform)
+    config, splits = as_config(transform), False
     if config is not None:
         what = "the model's configuration"
         transforms, dtype = translate_config(config, problems)
@@ -49,10 +49,14 @@ def recipe_from_torchvision(transform: object, *, own_code: bool = False, **opti
     else:
         libraries = {library for leaf in _leaves(transform) if (library := library_of(leaf)) in LIBRARIES}
         what = f"{min(libraries, default='torchvision')}'s transform"
-        keys, dtype = _translate_views(transform, options, problems, own_code)
+        splits = isinstance(transform, tuple) and len(transform) == 3 and "timm" in libraries
+        if splits:
+            keys, dtype = _translate_splits(transform, options, problems)
+        else:
+            keys, dtype = _translate_views(transform, options, problems, own_code)
     if problems:
         message = f"{what} cannot be translated: {'; '.join(dict.fromkeys(problems))}"
-        if config is None and not own_code and _is_left_nothing(transform, options):
+        if config is None and not own_code and not splits and _is_left_nothing(transform, options):
             raise PresetError(message, "own_code=True runs what has no counterpart as it is")
         raise PresetError(message)
     return make_part(Recipe, {"dtype": dtype, **options, **keys}, f"{what}: `")
@@ -84,6 +88,25 @@ def _translate_views(
     if len(groups) > 1:
         return {"views": groups}, dtypes[0]
     return {"transforms": made[0][0][0], **({"views": count} if count > 1 else {})}, dtypes[0]
+
+
+def _translate_splits(parts: Any, options: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, Any], str]:  # noqa: ANN401
+    """Translates what timm gives its `AugMixDataset`: transforms of all views, of all but the first, and the last."""
+    base, augmentation, end = parts
+    shared, _ = _translate(_leaves(base, problems), "uint8", problems)
+    first, dtype = _translate_view([base, end], options, problems, own_code=False)
+    others, _ = _translate_view([base, augmentation, end], options, problems, own_code=False)
+    if any(getattr(leaf, "num_splits", 0) > 1 for leaf in _leaves(end)):  # re_num_splits
+        first = tuple(each for each in first if not isinstance(each, RandomErasing))
+    count = options.get("views")
+    if not isinstance(count, int) or count < 2:
+        problems.append(
+            f"it has three parts, from separate=True, and views={count!r}: give the number of --aug-splits, from 2 on, "
+            f"such as views=3; or leave separate out"
+        )
+        count = 2
+    views = [View(first[len(shared) :]), View(others[len(shared) :], count - 1)]
+    return {"transforms": shared, "views": views}, dtype
 
 
 def _translate_view(

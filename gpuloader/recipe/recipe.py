@@ -271,7 +271,7 @@ class Recipe:
         if shape is not None and set(made.shapes) != {shape}:
             raise PresetError(
                 f"shape {shape} cannot replace the recipe's {made.shapes[0] or 'sizes'}: allowed are recipes without "
-                f"sizes in `View`s, whose `transforms` end with RandomResizedCrop, a crop, or Resize to [height, width]"
+                f"sizes in `View`s, whose `transforms` end with a crop, RandomResizedCrop, or Resize to [height, width]"
             )
         return made
 

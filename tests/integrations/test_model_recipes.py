@@ -30,6 +30,7 @@ from gpuloader.transforms import (
     ThreeAugment,
     TimmAutoAugment,
     TimmRandAugment,
+    View,
 )
 
 pytest.importorskip("timm")
@@ -142,6 +143,28 @@ def test_training_has_timms_parameters(options: dict[str, Any], expected: list[A
     assert Compose.from_timm(theirs) == Compose([*expected, Normalize(**statistics)])
     without = create_transform(**{"input_size": 224, **TRAIN, **options, "normalize": False})
     assert Compose.from_timm(without) == Compose(expected, dtype="uint8")
+
+
+@pytest.mark.parametrize("re_num_splits", [0, 3])
+def test_the_parts_of_aug_splits_are_views_that_share(re_num_splits: int) -> None:
+    theirs = create_transform(
+        224,
+        is_training=True,
+        auto_augment="rand-m9-mstd0.5-inc1",
+        re_prob=0.25,
+        re_mode="pixel",
+        re_num_splits=re_num_splits,
+        separate=True,
+    )
+    normalize, erasing = Normalize(**IMAGENET), RandomErasing(0.25, (0.02, 1 / 3), (0.3, 3.33333333333), "random")
+    ours = Compose.from_timm(theirs, views=3)
+    assert ours.transforms == (RandomResizedCrop(224), RandomHorizontalFlip())
+    assert ours.views == (
+        View([normalize] if re_num_splits else [normalize, erasing]),
+        View([TimmRandAugment(interpolation="bilinear"), normalize, erasing], 2),
+    )
+    with pytest.raises(PresetError, match="give the number of --aug-splits, from 2 on, such as views=3"):
+        Compose.from_timm(theirs)
 
 
 OPERATIONS = {name for policy in POLICY_NAMES for pair in TimmAutoAugment(policy).pairs for name, *_ in pair}

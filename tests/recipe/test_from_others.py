@@ -28,7 +28,7 @@ from gpuloader.recipe.colors import ColorJitter, GaussianBlur, RandomEqualize, R
 from gpuloader.recipe.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from gpuloader.recipe.detection import RandomIoUCrop, RandomResize, RandomShortestSize, RandomZoomOut, ScaleJitter
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.output import Normalize
+from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.policies import RandomApply
 from gpuloader.recipe.warps import RandomRotation
 
@@ -123,6 +123,27 @@ def test_pils_blur_is_near(sigma: float, most: int, mean: float) -> None:
         apart = np.abs(ours(np.asarray(image)).permute(1, 2, 0).numpy() - blurred)
         assert apart.max() <= allowed[0]
         assert apart.mean() <= allowed[1]
+
+
+# --- timm's aug_splits, whose parts come apart
+
+
+def test_the_parts_for_aug_splits_are_shared_and_of_the_views_behind_the_first() -> None:
+    """As `create_transform(..., separate=True)` returns them; timm's own are in tests/integrations."""
+    size, scale, ratio = (9, 9), (0.08, 1.0), (0.75, 4 / 3)
+    place = "timm.data.transforms.RandomResizedCropAndInterpolation"
+    crop = theirs(place, size=size, scale=scale, ratio=ratio, interpolation=BICUBIC)
+    erasing = {"probability": 0.3, "min_area": 0.02, "max_area": 0.3, "log_aspect_ratio": (0.0, 0.0), "min_count": 1}
+    erase = theirs("timm.data.random_erasing.RandomErasing", **erasing, max_count=1, mode="const", num_splits=3)
+    normalize = v1.Normalize([0.5] * 3, [0.5] * 3)
+    parts = v1.Compose([crop]), v1.Compose([JITTER]), v1.Compose([TO_TENSOR, normalize, erase])
+    ours = Compose.from_timm(parts, views=3, layout="channels_last")
+    normal = Normalize([0.5] * 3, [0.5] * 3)
+    others = View([OUR_JITTER, normal, RandomErasing(0.3, (0.02, 0.3), (1.0, 1.0))], 2)
+    crop_of_ours = RandomResizedCrop(9, scale, ratio, "bicubic")
+    assert ours == Compose([crop_of_ours], [View([normal]), others], layout="channels_last")
+    for views in ({}, {"views": 1}):
+        assert "give the number of --aug-splits, from 2 on, such as views=3" in error_of(parts, **views)
 
 
 # --- a resize that keeps the ratio, with the crop behind it
