@@ -279,7 +279,7 @@ def draw_images(
         files, refused = _as_arrays(images, upright=recipe.orientation == "apply")
         sizes = np.array([array.shape[:2] for array in files], np.int64)
     drawn = recipe.draw(draws, sizes.reshape(-1, 2), turned, boxes)
-    return files, drawn, {**drawn.too_large(), **refused}
+    return files, drawn, {**drawn.refused(), **refused}
 
 
 def cut_copies(images: Sequence[NDArray[np.uint8]], drawn: Drawn) -> tuple[Sequence[NDArray[np.uint8]], Drawn]:

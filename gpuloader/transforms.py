@@ -1,5 +1,6 @@
 """What a `Compose` is made of, by torchvision's names; `docs/operations.md` shows each of them."""
 
+from gpuloader.recipe.budgets import ResizeToSequence, SmartResize
 from gpuloader.recipe.colors import (
     ColorJitter,
     GaussianBlur,
@@ -76,8 +77,10 @@ __all__ = [
     "RandomVerticalFlip",
     "RandomZoomOut",
     "Resize",
+    "ResizeToSequence",
     "SanitizeBoundingBoxes",
     "ScaleJitter",
+    "SmartResize",
     "TenCrop",
     "ThreeAugment",
     "TimmAutoAugment",

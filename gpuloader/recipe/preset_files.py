@@ -11,7 +11,7 @@ import yaml
 
 from gpuloader.errors import PresetError, describe
 from gpuloader.helpers.text import did_you_mean, either
-from gpuloader.recipe import colors, crops, detection, output, policies, timm, warps
+from gpuloader.recipe import budgets, colors, crops, detection, output, policies, timm, warps
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import Transform, with_inner
 from gpuloader.recipe.part import NOT_NEEDED, as_plain_values, first_lines, key_name, make_part, not_needed, values_of
@@ -34,7 +34,7 @@ _FOLDER = Path(__file__).resolve().parents[1] / "configs" / "presets"
 
 TRANSFORMS: dict[str, type[Any]] = {
     name: kind
-    for module in (crops, detection, warps, colors, policies, timm, output)
+    for module in (crops, budgets, detection, warps, colors, policies, timm, output)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, Transform) and hasattr(kind, "__dataclass_fields__")
 }
