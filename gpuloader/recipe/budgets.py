@@ -42,7 +42,8 @@ class SmartResize(Fitting):
     shrink in proportion and are rounded down, but not to 0; if it makes too few, they grow and are rounded up. An image
     with a side more than 200 times the other is bad. The recipe needs `batch: list` or `{pad: N}`, or a crop behind it.
 
-    On the CPU its levels are as close to PIL's as those of `Resize`.
+    On the CPU its levels differ from PIL's by at most 22 with `bicubic`, in enlarged noise: PIL rounds and clips to 8
+    bits between its two passes. They equal those of `Resize` to the same size.
 
     Attributes:
         factor: a patch's side times the patches that are merged: 28 for Qwen2-VL and Qwen2.5-VL, 32 for Qwen3-VL.
@@ -92,7 +93,8 @@ class ResizeToSequence(Fitting):
     that leaves no more than `max_seq_len` patches, found by bisection, as timm and transformers find it. The recipe
     needs `batch: list` or `{pad: N}`, or a crop behind it.
 
-    On the CPU its levels are as close to PIL's as those of `Resize`.
+    On the CPU its levels differ from PIL's by at most 20 with `bicubic`, in enlarged noise: PIL rounds and clips to 8
+    bits between its two passes. They equal those of `Resize` to the same size.
 
     Attributes:
         patch_size: a patch's side; 16 for SigLIP2.

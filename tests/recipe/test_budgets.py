@@ -19,7 +19,7 @@ from PIL import Image
 from gpuloader import BadImages, Compose, GPULoader
 from gpuloader.errors import BadImageError, DataError, PresetError
 from gpuloader.recipe.budgets import Fitting
-from gpuloader.transforms import CenterCrop, ResizeToSequence, SmartResize
+from gpuloader.transforms import CenterCrop, Resize, ResizeToSequence, SmartResize
 
 SIZES = np.concatenate(
     [
@@ -106,14 +106,16 @@ def test_no_images_have_no_sizes() -> None:
 
 
 @pytest.mark.parametrize("transform", [SmartResize(max_pixels=100 * 28 * 28), ResizeToSequence(16, 256)], ids=str)
-def test_the_pixels_are_pils_bicubic_of_that_size(transform: Fitting) -> None:
+def test_the_pixels_are_those_of_a_bicubic_resize_to_that_size(transform: Fitting) -> None:
     sizes = np.array([(300, 400), (97, 53), (501, 333), (30, 40)])
     images = [picture(height, width, seed) for seed, (height, width) in enumerate(sizes)]
     delivered = Compose([transform], batch="list", dtype="uint8")([np.asarray(image) for image in images])
     for image, pixels, (height, width) in zip(images, delivered, fitted(transform, sizes), strict=True):
+        resize = Compose([Resize((height, width), "bicubic")], dtype="uint8")
+        assert torch.equal(resize(np.asarray(image)), pixels)
         expected = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC), np.int16)
         apart = np.abs(pixels.permute(1, 2, 0).numpy() - expected)
-        assert apart.max() <= 13  # PIL rounds and clips between its two passes, see `Resize`
+        assert apart.max() <= 13  # PIL rounds and clips between its two passes
         assert apart.mean() <= 0.25
 
 
