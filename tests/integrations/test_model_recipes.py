@@ -321,9 +321,9 @@ def test_a_processor_with_a_budget_has_its_pixels(name: str) -> None:
 def test_the_pages_patches_are_qwens() -> None:
     [page] = [each.code for each in snippets_of(ROOT / "docs/image-text.md") if "def to_qwen" in each.code]
     names: dict[str, Any] = {}
-    exec(page.partition("\n\n\nrecipe = ")[0], names)  # noqa: S102 - of our own page
+    exec(page.partition("\n\n\nrecipe = ")[0], names)
     processor = transformers.Qwen2VLImageProcessor(do_resize=False)
-    images = [torch.from_numpy(np.asarray(picture(*size))).permute(2, 0, 1) for size in [(56, 84), (140, 28)]]
+    images = [torch.from_numpy(np.array(picture(*size))).permute(2, 0, 1) for size in [(56, 84), (140, 28)]]
     theirs = processor(images, return_tensors="pt", do_rescale=False, do_normalize=False)
     sizes = torch.tensor([image.shape[1:] for image in images])
     made = names["to_qwen"]({"image": [image.float() for image in images], "size": sizes, "txt": []})
