@@ -313,7 +313,7 @@ def draw_images(
         sizes = np.array([array.shape[:2] for array in files], np.int64)
     at = recipe.at(draws.epoch)
     drawn = (at if at.links is None else at.links.first).draw(draws, sizes.reshape(-1, 2), turned, boxes)
-    return files, drawn, {**drawn.too_large(), **refused}
+    return files, drawn, {**drawn.refused(), **refused}
 
 
 def cut_copies(images: Sequence[NDArray[np.uint8]], drawn: Drawn) -> tuple[Sequence[NDArray[np.uint8]], Drawn]:

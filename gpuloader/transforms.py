@@ -1,6 +1,7 @@
 """What a `Compose` is made of, by torchvision's names; `docs/operations.md` shows each of them."""
 
 from gpuloader.recipe.apply import Apply
+from gpuloader.recipe.budgets import ResizeToSequence, SmartResize
 from gpuloader.recipe.colors import (
     ColorJitter,
     GaussianBlur,
@@ -78,8 +79,10 @@ __all__ = [
     "RandomVerticalFlip",
     "RandomZoomOut",
     "Resize",
+    "ResizeToSequence",
     "SanitizeBoundingBoxes",
     "ScaleJitter",
+    "SmartResize",
     "TenCrop",
     "ThreeAugment",
     "TimmAutoAugment",

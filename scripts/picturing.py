@@ -43,7 +43,10 @@ PAGE, FOLDER = ROOT / "docs/operations.md", ROOT / "docs/operations"
 BEGIN, END = "<!-- written by scripts/operations -->\n", "<!-- end -->\n"
 SIDE, COLUMNS, GAP, LINE = 224, 3, 12, 16
 BOXES = np.array([[20.0, 30, 120, 140], [130, 120, 210, 215]])
-RESIZES = (T.Resize, T.RandomResizedCrop, T.ScaleJitter, T.RandomShortestSize, T.RandomResize, T.RandomSizeCrop)
+RESIZES = (
+    *(T.Resize, T.RandomResizedCrop, T.SmartResize, T.ResizeToSequence),
+    *(T.ScaleJitter, T.RandomShortestSize, T.RandomResize, T.RandomSizeCrop),
+)
 
 EXAMPLES: dict[str, Sequence[Transform]] = {
     "Resize": [T.Resize((side, SIDE), "bicubic") for side in (32, 112, 168, 300)]
@@ -57,6 +60,9 @@ EXAMPLES: dict[str, Sequence[Transform]] = {
     "RandomVerticalFlip": [T.RandomVerticalFlip(p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)],
     "CornerCrop": [T.CornerCrop(112, corner) for corner in ("top left", "top right", "bottom left", "bottom right")]
     + [T.CenterCrop(112)],
+    "SmartResize": [T.SmartResize(28, 1, pixels) for pixels in (2_000, 4_000, 10_000, 20_000)]
+    + [T.SmartResize(28, 80_000)],
+    "ResizeToSequence": [T.ResizeToSequence(16, patches) for patches in (4, 16, 64, 196, 400)],
     "ScaleJitter": [T.ScaleJitter((SIDE, SIDE), (scale, scale)) for scale in (0.1, 0.4, 0.8, 1.4, 2.0)],
     "RandomShortestSize": [T.RandomShortestSize(side) for side in (32, 64, 112, 168)]
     + [T.RandomShortestSize((64, 112, 168), max_size=140)],

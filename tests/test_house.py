@@ -72,7 +72,7 @@ PUBLIC = {
         RandAugment RandomAdjustSharpness RandomAffine RandomApply RandomAutocontrast RandomChoice RandomCrop
         RandomEqualize RandomErasing RandomGrayscale RandomHorizontalFlip RandomInvert RandomIoUCrop RandomPerspective
         RandomPosterize RandomResize RandomResizedCrop RandomRotation RandomShortestSize RandomSizeCrop RandomSolarize
-        RandomVerticalFlip RandomZoomOut Resize SanitizeBoundingBoxes ScaleJitter TenCrop
+        RandomVerticalFlip RandomZoomOut Resize ResizeToSequence SanitizeBoundingBoxes ScaleJitter SmartResize TenCrop
         ThreeAugment TimmAutoAugment TimmRandAugment TrivialAugmentWide View
     """,
 }

@@ -80,6 +80,8 @@ ROWS = [
     Row("FiveCrop", "torchvision", 0, 0, [T.FiveCrop(112), T.FiveCrop((31, 64))]),
     Row("ScaleJitter", "PIL", 0.1, 1, gpu=(0.1, 20)),
     Row("RandomShortestSize", "PIL", 0.1, 1, gpu=(0.1, 30)),
+    Row("SmartResize", "PIL", 0.1, 22, interpolation="bicubic", gpu=(0.05, 20)),
+    Row("ResizeToSequence", "PIL", 0.1, 20, interpolation="bicubic", gpu=(0.05, 20)),
     Row("RandomResize", "PIL", 0.1, 1, gpu=(0.1, 30)),
     Row("RandomSizeCrop", "PIL", 0.1, 1, gpu=(0.1, 20)),
     Row("RandomZoomOut", "torchvision", 0, 0, picturing.EXAMPLES["RandomZoomOut"][:3]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
 
@@ -20,7 +20,9 @@ from gpuloader.recipe import AnyPreset as AnyPreset  # noqa: PLC0414 - the other
 
 AnyDevice: TypeAlias = int | str | torch.device | None
 AnyShuffle: TypeAlias = Shuffle | bool | CustomOrder | None
-AnyOutput: TypeAlias = Literal["tuple", "dict"] | Mapping[str, str] | None
+AnyOutput: TypeAlias = (
+    Literal["tuple", "dict"] | tuple[str, ...] | list[str] | Mapping[str, str] | Callable[[dict[str, Any]], Any] | None
+)
 AnyLabels: TypeAlias = str | LabelFrom | Mapping[str, Any] | None
 AnyFields: TypeAlias = Sequence[str] | Mapping[str, Collator | Component | Mapping[str, Any]]
 AnySampling: TypeAlias = Sampling | Mapping[str, Any] | None

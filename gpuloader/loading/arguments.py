@@ -206,10 +206,10 @@ def resolve_bad_images(on_error: object) -> BadImages:
     return as_value(BadImages, "on_error", on_error)
 
 
-def check_counting(recipe: Recipe, bad_images: BadImages, names: Mapping[str, str] | None) -> None:
+def check_counting(recipe: Recipe, bad_images: BadImages, names: Mapping[str, str]) -> None:
     """Checks that an evaluation can tell replacements from its samples; raises ConfigError if it cannot."""
     replaces = bad_images.replace or (bad_images.known is not None and not bad_images.skip)
-    if replaces and not recipe.random and "valid" not in (names or ()):
+    if replaces and not recipe.random and "valid" not in names:
         given = 'on_error="replace"' if bad_images.replace else "BadImages(known=...)"
         raise ConfigError(
             f"{given}: this recipe draws no random numbers, so it is for evaluation, where replacements of bad images "
@@ -225,10 +225,15 @@ def resolve_label_from(label_from: object) -> LabelFrom:
     return as_value(LabelFrom, "label_from", label_from)
 
 
-def output_names(
+def as_tuple(batch: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Makes the batch of `output="tuple"`, and of names in a tuple."""
+    return tuple(batch.values())
+
+
+def resolve_output(
     output: object, fields: Mapping[str, Component], recipe: Recipe, in_buckets: bool
-) -> dict[str, str] | None:
-    """Maps each entry to its name in the batch; None for a tuple, which is the default without fields."""
+) -> tuple[dict[str, str], Callable[[dict[str, Any]], Any]]:
+    """Maps the entries that a batch needs to their names, and returns with it what makes the batch of these."""
     if output is None:
         output = "dict" if fields else "tuple"
     entries = entries_of(fields, recipe, in_buckets)
@@ -239,16 +244,19 @@ def output_names(
             raise ConfigError(
                 f'the recipe\'s batch={describe(recipe.batch)} has images of different sizes: use output="dict"'
             )
-        return None
-    if output == "dict":
-        return {entry: entry for entry in entries}
-    if not isinstance(output, Mapping) or not output or not set(output) <= set(entries):
+        output = ("image", "label")
+    if output == "dict" or callable(output):
+        return {entry: entry for entry in entries}, output if callable(output) else dict
+    given = output if isinstance(output, (Mapping, tuple, list)) else ()
+    names = {each: given[each] if isinstance(given, Mapping) else each for each in given if each in entries}
+    if not names or len(names) < len(given):
         raise ConfigError(
-            f'output={output!r}: allowed are "tuple", "dict" and a mapping from some of {", ".join(entries)} to names'
+            f'output={output!r}: allowed are "tuple", "dict", a function that takes the dictionary, and some of '
+            f"{', '.join(entries)}: in a tuple, each once, or in a mapping to names"
         )
-    if len(set(output.values())) < len(output):
+    if len(set(names.values())) < len(names):
         raise ConfigError(f"output={output!r} gives two entries the same name: use different names")
-    return dict(output)
+    return names, dict if isinstance(output, Mapping) else as_tuple
 
 
 _PLACES = {"bbox", "bboxes", "box", "boxes", "keypoint", "keypoints", "mask", "masks"}
@@ -350,7 +358,7 @@ def resolve_fields(
         raise ConfigError(f"fields={listed!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
     if listed and output == "tuple":
         raise ConfigError(
-            f'fields={list(listed)!r} are delivered with output="dict" only: leave output out, or give a mapping'
+            f'fields={list(listed)!r} are not in output="tuple": leave output out, or give a tuple of names'
         )
     fields: dict[str, Component] = {}
     for name, parsing in (listed if isinstance(listed, Mapping) else dict.fromkeys(listed)).items():

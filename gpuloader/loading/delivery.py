@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from typing_extensions import TypedDict, TypeVar
 
-from gpuloader.errors import DataError
+from gpuloader.errors import ConfigError, DataError
 from gpuloader.loading.blending import mix_images, soft_labels
 from gpuloader.loading.fields import Ragged
 from gpuloader.loading.reader import STAGED_BYTES, EncodedBatch
@@ -51,7 +51,7 @@ class Batch(TypedDict):
 
 
 B_co = TypeVar("B_co", covariant=True, default=Any)
-"""A loader's batch: `tuple[Images, Labels]`, `Batch` or `dict[str, Any]`, depending on `output`."""
+"""A loader's batch: `tuple[Images, Labels]`, `Batch`, `dict[str, Any]` or what a function returns, by `output`."""
 
 
 def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: ANN401 - depends on `output`
@@ -59,6 +59,7 @@ def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: AN
 
     Raises:
         DataError: torch cannot take an array of a field.
+        ConfigError: the function that makes the batch returned None, which would end the loop.
     """
     recipe, on_device = run.recipe, partial(_on_device, run.device)
     views = channels_first(recipe, views)
@@ -70,8 +71,6 @@ def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: AN
             labels = soft_labels(labels, weight, recipe.mix.num_classes, recipe.mix.label_smoothing)
     views = round_to_dtype(recipe, views)
     images = by_view(views)
-    if run.names is None:
-        return images, labels
     values: dict[str, Callable[[], Any]] = {
         "image": lambda: images,
         "label": lambda: labels,
@@ -91,7 +90,10 @@ def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: AN
                 values[entry] = partial(_deliver_target, run.device, entry, of_views, field.is_widened)
         else:
             values[name] = partial(_deliver_field, run.device, name, batch.fields.get(name, []))
-    return {name: values[entry]() for entry, name in run.names.items()}
+    made = run.make({name: values[entry]() for entry, name in run.names.items()})
+    if made is None:
+        raise ConfigError("output: the function returned None: return the batch, which may be anything else")
+    return made
 
 
 def leave_out(batch: EncodedBatch, views: list[Any]) -> tuple[EncodedBatch, list[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from inspect import unwrap
@@ -36,6 +36,7 @@ Output_co = TypeVar("Output_co", covariant=True, default=types.AnyOutput)
 Fields_co = TypeVar("Fields_co", covariant=True, default=types.AnyFields)
 Output = TypeVar("Output", bound=types.AnyOutput, default=None)
 Fields = TypeVar("Fields", bound=types.AnyFields, default=tuple[()])
+Made = TypeVar("Made")
 
 
 class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
@@ -83,8 +84,10 @@ class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
             draws random numbers, otherwise "partial"; with buckets "pad". Only the dictionary tells you which samples
             are padding.
         seed: an integer in [0, 2**64).
-        output: "tuple", "dict", or a mapping that selects entries of the dictionary and renames them, such as
-            `{"image": "pixel_values", "label": "labels"}`. None means "dict" with `fields`, otherwise "tuple".
+        output: "tuple"; "dict"; a tuple of entries, such as `("index", "image", "label")`; a mapping that selects
+            entries and renames them, such as `{"image": "pixel_values", "label": "labels"}`; or a function that takes
+            the dictionary and returns the batch, in the loop's thread. None means "dict" with `fields`, otherwise
+            "tuple".
         label_from: "cls", "json:NAME", "folder", "folder:top", or None for images only; "auto" for the first of "cls",
             "folder" and None that the data has; "default" for "auto" with folders of pictures, and for "cls" with
             shards, or None if there are `fields`, and no sample has a `.cls` or is in a folder; or a `LabelFrom`, which
@@ -182,6 +185,12 @@ class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
 
     @overload
     def __iter__(self: GPULoader[Any, Literal["dict"] | Mapping[str, str] | None, Any]) -> Iterator[dict[str, Any]]: ...
+
+    @overload
+    def __iter__(self: GPULoader[Any, tuple[str, ...] | list[str], Any]) -> Iterator[tuple[Any, ...]]: ...
+
+    @overload
+    def __iter__(self: GPULoader[Any, Callable[[dict[str, Any]], Made], Any]) -> Iterator[Made]: ...
 
     @overload
     def __iter__(self) -> Iterator[B_co]: ...

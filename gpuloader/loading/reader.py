@@ -225,7 +225,7 @@ class Reader:
         if self._run.fields or not sizes.all():
             rows = self._look_at(planned, rows, wanted)
         drawn = self._draw(planned, rows)
-        causes = self._find_too_large(rows, drawn)
+        causes = self._find_refused(rows, drawn)
         for number, row in enumerate(rows if self._suspects else ()):
             is_tried = row.sample in self._suspects and row.cause is None and number not in causes
             if is_tried and (cause := self._try(row, drawn.take([number]))):
@@ -300,15 +300,15 @@ class Reader:
         recipe = recipe if whole or recipe.links is None else recipe.links.first
         return recipe.draw(planned.draws, np.maximum(sizes, 1), turned, boxes or ())
 
-    def _find_too_large(self, rows: Sequence[Row], drawn: Drawn) -> dict[int, str]:
-        """Finds the rows whose output would be too large, with the causes."""
-        too_large = {} if self._run.recipe.batch == "dense" else drawn.too_large()
+    def _find_refused(self, rows: Sequence[Row], drawn: Drawn) -> dict[int, str]:
+        """Finds the rows that the recipe refuses, and those whose masks would be too large, with the causes."""
+        refused = drawn.refused()
         if not self._run.fields:
-            return too_large
+            return refused
         pixels = drawn.pixels
         masks = [sum(self._run.fields[name].count_masks(value) for name, value in row.fields.items()) for row in rows]
         pixels = pixels * np.array(masks, np.int64)
-        return too_large | {
+        return refused | {
             row: f"its {masks[row]:,} masks of objects have {pixels[row]:,} pixels as the recipe makes them: "
             f"allowed are {MOST_MASK_PIXELS:,} in a sample"
             for row in np.flatnonzero(pixels > MOST_MASK_PIXELS).tolist()

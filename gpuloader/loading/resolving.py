@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from gpuloader.loading.arguments import (
     check_buckets,
     check_counting,
     find_boxes,
-    output_names,
     resolve_bad_images,
     resolve_device,
     resolve_fields,
     resolve_label_from,
+    resolve_output,
     resolve_shuffle,
     resolve_world,
     warn_of_classes,
@@ -59,6 +59,7 @@ def resolve(arguments: LoaderArguments) -> Run:
         labels=data.labels,
         fields=values.fields,
         names=values.names,
+        make=values.make,
         bad_images=values.bad_images,
         known_bad=data.known_bad,
         device_id=values.device_id,
@@ -82,7 +83,8 @@ class _Values:
     decoder: Decoder
     cache: Cache
     fields: Mapping[str, Component]
-    names: Mapping[str, str] | None
+    names: Mapping[str, str]
+    make: Callable[[dict[str, Any]], Any]
     shuffle: Any
     last_batch: LastBatch
 
@@ -109,6 +111,7 @@ def _resolve_values(given: LoaderArguments) -> _Values:
         check_for_gpu(recipe)
     sampling = as_value(Sampling, "sampling", {} if given.sampling is None else given.sampling)
     fields = resolve_fields(given.fields, given.output)
+    names, make = resolve_output(given.output, fields, recipe, sampling.buckets is not None)
     values = _Values(
         recipe=recipe,
         world=world,
@@ -119,7 +122,8 @@ def _resolve_values(given: LoaderArguments) -> _Values:
         decoder=as_value(Decoder, "decoder", {} if given.decoder is None else given.decoder),
         cache=as_value(Cache, "cache", {} if given.cache is None else given.cache),
         fields=fields,
-        names=output_names(given.output, fields, recipe, sampling.buckets is not None),
+        names=names,
+        make=make,
         shuffle=recipe.default_shuffle if given.shuffle is None else resolve_shuffle(given.shuffle),
         last_batch=given.last_batch or ("pad" if sampling.buckets is not None else recipe.default_last_batch),
     )

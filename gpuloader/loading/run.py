@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -15,7 +15,7 @@ import torch
 from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
-from gpuloader.loading.arguments import find_boxes
+from gpuloader.loading.arguments import as_tuple, find_boxes
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Decoder
 from gpuloader.loading.selection import describe_source
@@ -36,7 +36,8 @@ class Run:
         recipe: how an image becomes a tensor.
         labels: the samples' labels, or None.
         fields: what is delivered beside the image, by name.
-        names: maps each entry to its name in a batch; None for a tuple.
+        names: maps each entry that a batch needs to its name.
+        make: makes the batch of a dictionary of these.
         bad_images: what happens to bad images.
         known_bad: samples that are always replaced, with the causes; their bytes are not checked.
         decoder: its settings, with values in place of None.
@@ -57,7 +58,8 @@ class Run:
     recipe: Recipe
     labels: Labels | None = None
     fields: Mapping[str, Component] = field(default_factory=dict)
-    names: Mapping[str, str] | None = None
+    names: Mapping[str, str] = field(default_factory=lambda: {"image": "image", "label": "label"})
+    make: Callable[[dict[str, Any]], Any] = as_tuple
     bad_images: BadImages = field(default_factory=BadImages)
     known_bad: Mapping[int, str] = field(default_factory=dict)
     decoder: Decoder = field(default_factory=lambda: Decoder(num_threads=1))

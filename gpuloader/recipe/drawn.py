@@ -99,14 +99,18 @@ class Drawn:
         """(n,) int64, how many pixels the output of each sample has in all views, without a batch's padding."""
         return np.sum([view.placement.shape.prod(1) for view in self.views], 0)
 
-    def too_large(self) -> dict[int, str]:
-        """Finds the rows whose output would be too large, with the causes."""
-        return {
+    def refused(self) -> dict[int, str]:
+        """Finds the rows that a transform cannot take, and those whose output would be too large, with the causes."""
+        causes = {
             row: f"the recipe makes {width}x{height} pixels of it: allowed are sides of up to {MAX_SIDE}"
             for view in self.views
             for row in np.flatnonzero((view.placement.shape > MAX_SIDE).any(1)).tolist()
             for height, width in [view.placement.shape[row]]
         }
+        for view in self.views:
+            for transform, before in zip(view.placing, view.placements):
+                causes |= transform.refused(before.shape)
+        return causes
 
     def take(self, rows: Rows) -> Drawn:
         return Drawn(tuple(view.take(rows) for view in self.views), self.region[rows], self.origin[rows])

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.plan import Draws
+from gpuloader.recipe.budgets import Fitting
 from gpuloader.recipe.crops import Pad, RandomHorizontalFlip, RandomResizedCrop, Resize
 from gpuloader.recipe.detection import RandomZoomOut, Scaling
 from gpuloader.recipe.drawn import DrawnView
@@ -122,7 +123,7 @@ def _placing(transform: PlacingTransform, before: Placement, after: Placement) -
         return Step(name, "flip" if (before.mirrored != after.mirrored).any() else None)
     if after is before:
         return Step(name, None)
-    if isinstance(transform, (Resize, Scaling)):
+    if isinstance(transform, (Fitting, Resize, Scaling)):
         return Step(name, "resize", dict(zip(("height", "width"), after.shape[0].tolist())))
     if isinstance(transform, RandomResizedCrop):
         window = after.window[0].round(_DIGITS)

@@ -7,16 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuloader.errors import PresetError, describe
+from gpuloader.recipe.budgets import ResizeToSequence, SmartResize
 from gpuloader.recipe.crops import CenterCrop, Resize
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import Normalize
 
 _OF_TIMM = {"input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode"}
 _OF_HUGGING_FACE = "image_processor_type"
-_PLAIN = {"Bit", "Blip", "CLIP", "ChineseCLIP", "ConvNext", "DeiT", "MobileNetV1", "Pvt", "Siglip", "ViT"}
+_PLAIN = {
+    *("Bit", "Blip", "CLIP", "ChineseCLIP", "ConvNext", "DeiT", "MobileNetV1", "Pvt", "Qwen2VL", "Siglip", "Siglip2"),
+    "ViT",
+}
 """The image processors that resize, crop and normalise as their configuration says."""
 _PIL_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 _CONVNEXT_CROPS_BELOW = 384
+_PIXELS = (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels"))
 
 
 def as_config(given: object) -> Mapping[str, Any] | None:
@@ -91,9 +96,17 @@ def _of_hugging_face(config: Mapping[str, Any]) -> tuple[tuple[Transform, ...], 
 
 
 def _resizing(config: Mapping[str, Any], name: str) -> list[Transform]:
-    size, filter_ = config["size"], _PIL_FILTERS.get(config["resample"])
+    filter_ = _PIL_FILTERS.get(config["resample"])
     if filter_ is None:
         raise PresetError(f"resample={config['resample']!r}: allowed are {_PIL_FILTERS}")
+    if name == "Siglip2":
+        return [ResizeToSequence(config["patch_size"], config["max_num_patches"], filter_)]  # type: ignore[arg-type]
+    if name == "Qwen2VL":
+        # Both are pixels; older configurations name them as smart_resize does, in `size` or beside it.
+        given = {**(config.get("size") or {}), **{key: value for key, value in config.items() if value is not None}}
+        least, most = (given[new] if old not in given else given[old] for new, old in _PIXELS)
+        return [SmartResize(config["patch_size"] * config["merge_size"], least, most, filter_)]  # type: ignore[arg-type]
+    size = config["size"]
     sides = set(size) if isinstance(size, Mapping) else set()
     if sides == {"height", "width"}:
         return [Resize((size["height"], size["width"]), filter_)]  # type: ignore[arg-type]

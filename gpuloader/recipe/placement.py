@@ -311,6 +311,10 @@ class PlacingTransform(Transform, ABC):
         """Returns (height, width) after it, or None if that depends on the image; `before` is the shape before it."""
         return before
 
+    def refused(self, shape: Ints) -> dict[int, str]:
+        """Finds the images that it cannot take, of those with these sizes before it, (n, 2): rows and causes."""
+        return {}
+
 
 MAX_SIDE = 8192
 Side: TypeAlias = Annotated[int, Field(ge=1, le=MAX_SIDE)]

@@ -11,7 +11,7 @@ import yaml
 
 from gpuloader.errors import PresetError, describe
 from gpuloader.helpers.text import did_you_mean, either
-from gpuloader.recipe import apply, colors, crops, detection, output, policies, timm, warps
+from gpuloader.recipe import apply, budgets, colors, crops, detection, output, policies, timm, warps
 from gpuloader.recipe.apply import Apply, own_name
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import Transform, with_inner
@@ -35,7 +35,7 @@ _FOLDER = Path(__file__).resolve().parents[1] / "configs" / "presets"
 
 TRANSFORMS: dict[str, type[Any]] = {
     name: kind
-    for module in (crops, detection, warps, colors, policies, timm, apply, output)
+    for module in (crops, budgets, detection, warps, colors, policies, timm, apply, output)
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, Transform) and hasattr(kind, "__dataclass_fields__")
 }

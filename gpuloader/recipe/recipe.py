@@ -96,7 +96,8 @@ class Recipe:
             them as they are stored, as torchvision does.
         batch: "dense" for a tensor (B, 3, H, W) of images of one size. If sizes differ, "list" for a list of B tensors
             (3, h, w), or {"pad": N} for a tensor in which images are padded with 0, at the right and the bottom, to
-            the batch's largest height and width, rounded up to multiples of N: both need a loader's `output="dict"`.
+            the batch's largest height and width, rounded up to multiples of N; neither fits a
+            loader's `output="tuple"`.
     """
 
     transforms: Transforms = ()

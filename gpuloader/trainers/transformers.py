@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gpuloader.errors import ConfigError, InstallationError, StateError
+from gpuloader.loading.arguments import as_tuple
 from gpuloader.loading.loader import GPULoader, run_of
 
 try:
@@ -112,9 +113,9 @@ class GPULoaderTrainer(Trainer):
                 f"{stage}_dataset is a GPULoader with batch_size={loader.batch_size}, but TrainingArguments say "
                 f"{batch_size}: make it with batch_size=args.per_device_{stage}_batch_size"
             )
-        if run_of(loader).names is None:
+        if run_of(loader).make is as_tuple:
             raise ConfigError(
-                f'{stage}_dataset is a GPULoader with output="tuple", but Trainer takes what the model takes by name: '
+                f"{stage}_dataset gives tuples, but Trainer takes what the model takes by name: "
                 f'make it with output={{"image": "pixel_values", "label": "labels"}}'
             )
         here, ranks = (self.args.process_index, self.args.world_size), (loader.world.rank, loader.world.world_size)

@@ -175,7 +175,7 @@ def test_a_restart_of_another_run_is_an_error(
     ("made", "given", "says"),
     [
         ({"batch_size": 4}, {}, "batch_size=4, but TrainingArguments say 8"),
-        ({"output": "tuple"}, {}, 'output="tuple", but Trainer takes'),
+        ({"output": "tuple"}, {}, "gives tuples, but Trainer takes"),
         ({"world": World(1, 2)}, {}, "for rank 1 of 2, but this process is rank 0 of 1"),
         ({}, {"auto_find_batch_size": True}, "a GPULoader's batch size is fixed"),
     ],

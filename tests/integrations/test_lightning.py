@@ -24,6 +24,7 @@ from trainers import SMALL, Step, model, trainer  # noqa: E402
 
 from gpuloader import GPULoader, Sampling, Stats, World  # noqa: E402
 from gpuloader.errors import LoaderError, StateError  # noqa: E402
+from gpuloader.targets import to_detr  # noqa: E402
 from gpuloader.trainers.lightning import GPULoaderDataModule  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -414,6 +415,8 @@ def test_the_command_line_shows_the_loaders_arguments_and_checks_their_types(
         ("on_error", "skip", "skip"),
         ("preset", "{imagenet_train: {dtype: float16}}", {"imagenet_train": {"dtype": "float16"}}),
         ("shuffle", "math.factorial", math.factorial),
+        ("output", "[index, image, label]", ("index", "image", "label")),
+        ("output", "gpuloader.targets.to_detr", to_detr),
         ("sampling", "balanced", None),
         ("on_error", "leave", None),
     ],

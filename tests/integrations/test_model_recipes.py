@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ import pytest
 import torch
 from making import picture
 from PIL import Image
+from snippets import snippets_of
 
 from gpuloader import Compose
-from gpuloader.errors import PresetError
+from gpuloader.errors import DataError, PresetError
 from gpuloader.recipe import TRANSFORMS, Mix, load_preset
 from gpuloader.recipe.timm import POLICY_NAMES, argument
 from gpuloader.transforms import (
@@ -27,6 +29,8 @@ from gpuloader.transforms import (
     RandomErasing,
     RandomHorizontalFlip,
     RandomResizedCrop,
+    ResizeToSequence,
+    SmartResize,
     ThreeAugment,
     TimmAutoAugment,
     TimmRandAugment,
@@ -40,7 +44,12 @@ import timm
 import transformers
 from timm.data import create_transform, resolve_model_data_config
 from timm.data.auto_augment import LEVEL_TO_ARG
+from timm.data.naflex_transforms import get_image_size_for_seq
 from timm.data.transforms import CenterCropOrPad
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+from transformers.models.siglip2.image_processing_siglip2 import get_image_size_for_max_num_patches
+
+ROOT = Path(__file__).resolve().parents[2]
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 SIZES = [(300, 400), (400, 300), (256, 256), (97, 53), (501, 333)]
@@ -270,3 +279,76 @@ def test_an_image_processor_is_its_evaluation(name: str) -> None:
     # Whose crops leave out the same number of pixels on both sides: else it takes the window one pixel before.
     sizes = [(300, 400), (400, 300), (256, 256), (128, 192)]
     assert apart(ours, theirs, sizes) <= (1.01 if processor.resample == 2 else 3.01)
+
+
+# --- sizes under a budget
+
+SIDES = np.random.default_rng(0).integers(1, 8192, (100_000, 2))
+BUDGETS = {
+    "Qwen2VL": {"size": {"shortest_edge": 4 * 28 * 28, "longest_edge": 60 * 28 * 28}},
+    "Qwen2VL, Qwen3-VL's": {"patch_size": 16, "size": {"shortest_edge": 65_536, "longest_edge": 16_777_216}},
+    "Siglip2": {},
+    "Siglip2, bicubic": {"resample": 3, "patch_size": 14, "max_num_patches": 100},
+}
+
+
+@pytest.mark.parametrize(("factor", "least", "most"), [(28, 56 * 56, 1280 * 28 * 28), (32, 65_536, 16_777_216)])
+def test_smart_sizes_are_transformers(factor: int, least: int, most: int) -> None:
+    sides = SIDES[SIDES.max(1) <= 200 * SIDES.min(1)]
+    theirs = [smart_resize(height, width, factor, least, most) for height, width in sides.tolist()]
+    np.testing.assert_array_equal(SmartResize(factor, least, most).fit(sides), theirs)
+
+
+@pytest.mark.parametrize(("patch", "most"), [(16, 256), (14, 729)])
+def test_sizes_of_sequences_are_timms_and_transformers(patch: int, most: int) -> None:
+    ours = ResizeToSequence(patch, most).fit(SIDES)
+    np.testing.assert_array_equal(ours, [get_image_size_for_seq(each, patch, most)[1] for each in SIDES.tolist()])
+    theirs = [get_image_size_for_max_num_patches(*each, patch, most) for each in SIDES.tolist()]
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("height", [199, 200, 201])
+def test_a_ratio_is_refused_where_transformers_refuses_it(height: int) -> None:
+    def refuses(function: Callable[[], object], error: type[Exception]) -> bool:
+        try:
+            function()
+        except error:
+            return True
+        return False
+
+    ours = Compose([SmartResize()], batch="list")
+    by_us = refuses(lambda: ours(np.zeros((height, 1, 3), np.uint8)), DataError)
+    assert by_us == refuses(lambda: smart_resize(height, 1), ValueError) == (height == 201)
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_a_processor_with_a_budget_has_its_pixels(name: str) -> None:
+    processor = getattr(transformers, f"{name.partition(',')[0]}ImageProcessor")(**BUDGETS[name])
+    ours = Compose.from_torchvision(processor, batch="list")
+    patch, merge = processor.patch_size, getattr(processor, "merge_size", 1)
+
+    def theirs(image: Image.Image) -> torch.Tensor:
+        """The image that the processor cut into patches."""
+        made = processor(image, return_tensors="pt")
+        if merge > 1:
+            _, rows, columns = made["image_grid_thw"][0].tolist()
+            patches = made["pixel_values"].reshape(rows // merge, columns // merge, merge, merge, 3, 2, patch, patch)
+            return patches[:, :, :, :, :, 0].permute(4, 0, 2, 5, 1, 3, 6).reshape(3, rows * patch, columns * patch)
+        rows, columns = made["spatial_shapes"][0].tolist()
+        patches = made["pixel_values"][0][: rows * columns].reshape(rows, columns, patch, patch, 3)
+        return patches.permute(4, 0, 2, 1, 3).reshape(3, rows * patch, columns * patch)
+
+    assert apart(ours, theirs) <= (1.01 if processor.resample == 2 else 3.01)
+
+
+def test_the_pages_patches_are_qwens() -> None:
+    [page] = [each.code for each in snippets_of(ROOT / "docs/image-text.md") if "def to_qwen" in each.code]
+    names: dict[str, Any] = {}
+    exec(page.partition("\n\n\nrecipe = ")[0], names)
+    processor = transformers.Qwen2VLImageProcessor(do_resize=False)
+    images = [torch.from_numpy(np.array(picture(*size))).permute(2, 0, 1) for size in [(56, 84), (140, 28)]]
+    theirs = processor(images, return_tensors="pt", do_rescale=False, do_normalize=False)
+    sizes = torch.tensor([image.shape[1:] for image in images])
+    made = names["to_qwen"]({"image": [image.float() for image in images], "size": sizes, "txt": []})
+    assert torch.equal(made["pixel_values"], theirs["pixel_values"].float())
+    assert torch.equal(made["image_grid_thw"], theirs["image_grid_thw"])

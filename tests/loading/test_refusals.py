@@ -27,18 +27,24 @@ from gpuloader.errors import (
     [
         ({"batch_size": 41}, ConfigError, "40 samples are fewer than one step of .* batch_size 41"),
         ({"preset": "imagenet_trian"}, PresetError, r"no preset is called 'imagenet_trian' \(did you mean"),
-        ({"output": "list"}, ConfigError, 'output=\'list\': allowed are "tuple", "dict" and a mapping'),
+        ({"output": "list"}, ConfigError, 'output=\'list\': allowed are "tuple", "dict", a function'),
+        ({"output": ("image", "lable")}, ConfigError, "some of image, label, index, valid, key: in a tuple"),
+        ({"output": ("image", "image")}, ConfigError, "in a tuple, each once"),
+        ({"output": ()}, ConfigError, r"output=\(\): allowed are"),
+        ({"output": [["image"]]}, ConfigError, r"output=\[\['image'\]\]: allowed are"),
+        ({"output": {"lable": "x"}}, ConfigError, "or in a mapping to names"),
+        ({"output": lambda batch: batch.get("no entry")}, ConfigError, "the function returned None: return the batch"),
         ({"output": {"image": "x", "label": "x"}}, ConfigError, "gives two entries the same name"),
         ({"tar": ["a.tar", 3]}, ConfigError, "allowed is a path, a URL, a folder, a pattern, or a list of these"),
         ({"fields": 3, "output": "dict"}, ConfigError, "fields=3: give a list of extensions"),
-        ({"fields": ["json"], "output": "tuple"}, ConfigError, 'with output="dict" only: leave output out'),
+        ({"fields": ["json"], "output": "tuple"}, ConfigError, 'are not in output="tuple": leave output out'),
     ],
 )
 def test_an_argument_that_cannot_be_meant_is_refused(
     shards: list[Path], kwargs: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        GPULoader(**{"tar": shards, "batch_size": 8, "device_id": None, **kwargs})
+        next(iter(GPULoader(**{"tar": shards, "batch_size": 8, "device_id": None, **kwargs})))
 
 
 def test_numpys_integers_are_integers(shards: list[Path]) -> None:

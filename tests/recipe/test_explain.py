@@ -53,6 +53,8 @@ def test_a_transform_that_has_no_choice_does_what_its_parameters_say(
     ("transform", "operation", "height", "width"),
     [
         (T.RandomShortestSize(30), "resize", 30, 40),
+        (T.SmartResize(28), "resize", 56, 84),
+        (T.ResizeToSequence(16, 12), "resize", 48, 64),
         (T.RandomZoomOut(side_range=(2, 2), p=1), "pad", 2 * HEIGHT, 2 * WIDTH),
         (T.SanitizeBoundingBoxes(), None, None, None),
     ],

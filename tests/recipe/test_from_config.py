@@ -9,6 +9,7 @@ import pytest
 from gpuloader import Compose
 from gpuloader.errors import PresetError
 from gpuloader.recipe import load_preset
+from gpuloader.recipe.budgets import ResizeToSequence, SmartResize
 from gpuloader.recipe.crops import CenterCrop, Resize
 from gpuloader.recipe.output import Normalize
 
@@ -42,6 +43,20 @@ CLIP = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
+QWEN = {
+    **CLIP,
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "size": {"shortest_edge": 3136, "longest_edge": 12_845_056},
+    "do_center_crop": False,
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+}
+OLD_QWEN = {"size": {"min_pixels": 3136, "max_pixels": 12_845_056}}
+SIGLIP2 = {
+    **{**STEPS, "image_processor_type": "Siglip2ImageProcessor", "resample": 2},
+    **{"patch_size": 16, "max_num_patches": 256},
+}
 CONVNEXT = {**STEPS, "image_processor_type": "ConvNextImageProcessor", "resample": 3, "crop_pct": 0.875}
 
 
@@ -66,6 +81,26 @@ def test_a_configuration_is_an_evaluation(config: dict[str, Any], transforms: li
     assert Compose.from_torchvision(config) == Compose.from_timm(config) == Compose(expected)
 
 
+@pytest.mark.parametrize(
+    ("config", "resize"),
+    [
+        (QWEN, SmartResize(28, 3136, 12_845_056)),
+        (
+            {**QWEN, "image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": 16},
+            SmartResize(32, 3136, 12_845_056),
+        ),
+        ({**QWEN, **OLD_QWEN}, SmartResize(28, 3136, 12_845_056)),  # as older transformers write it
+        ({**QWEN, "min_pixels": 784, "max_pixels": None}, SmartResize(28, 784, 12_845_056)),  # it overrides `size`
+        ({**QWEN, "size": None, "min_pixels": 784, "max_pixels": 7840}, SmartResize(28, 784, 7840)),
+        (SIGLIP2, ResizeToSequence(16, 256, "bilinear")),
+    ],
+)
+@pytest.mark.parametrize("batch", ["list", {"pad": 28}])
+def test_a_budget_of_pixels_or_patches_is_read(config: dict[str, Any], resize: Any, batch: Any) -> None:  # noqa: ANN401
+    normalize = HALF if "max_num_patches" in config else load_preset("clip_eval").transforms[-1]
+    assert Compose.from_torchvision(config, batch=batch) == Compose([resize, normalize], batch=batch)
+
+
 def test_levels_stay_where_they_are_not_rescaled() -> None:
     config = {**VIT, "do_rescale": False, "do_normalize": False}
     assert Compose.from_torchvision(config, layout="channels_last") == Compose(
@@ -83,6 +118,9 @@ def test_levels_stay_where_they_are_not_rescaled() -> None:
         ({**VIT, "size": {"longest_edge": 224}}, "size={'longest_edge': 224}: allowed are a shortest_edge, or"),
         ({**VIT, "do_rescale": False}, "do_normalize without do_rescale: mean and std must be for values from 0 to 1"),
         ({key: value for key, value in VIT.items() if key != "resample"}, "it has no 'resample': load it with"),
+        ({**QWEN, "size": {"shortest_edge": 3136}}, "it has no 'longest_edge': load it with"),
+        ({**QWEN, "size": {"shortest_edge": 9, "longest_edge": 8}}, "`SmartResize`: max_pixels 8: allowed is"),
+        ({**SIGLIP2, "max_num_patches": 0}, "`ResizeToSequence.max_seq_len`: found 0"),
     ],
 )
 def test_what_a_recipe_cannot_do_is_refused(config: dict[str, Any], says: str) -> None:

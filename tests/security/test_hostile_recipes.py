@@ -46,6 +46,7 @@ NEEDED: dict[str, dict[str, Any]] = {  # what each transform needs at least
     "CornerCrop": {"size": 32, "corner": "top left"},
     "ScaleJitter": {"target_size": (32, 48)},
     "RandomShortestSize": {"min_size": 32},
+    "ResizeToSequence": {"patch_size": 16, "max_seq_len": 256},
     "RandomResize": {"min_size": 16, "max_size": 32},
     "RandomSizeCrop": {"min_size": 16, "max_size": 32, "sizes": [32, 40]},
     **{name: {"transforms": [INVERT, Grayscale()]} for name in ("RandomApply", "RandomChoice")},

@@ -5,15 +5,17 @@ A line that must be an error says so by `ignore`: the checkers complain of one t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 from PIL import Image
 from torch import Tensor
 from typing_extensions import assert_type
 
-from gpuloader import Batch, Compose, Decoder, GPULoader, MixedLoader, Stage
+from gpuloader import Batch, Boxes, Compose, Decoder, GPULoader, MixedLoader, Stage
 from gpuloader.collators import as_text
 from gpuloader.loading.delivery import Images, Labels
+from gpuloader.targets import to_detection
 from gpuloader.trainers.datamodule import TrainerLoaders
 from gpuloader.transforms import (
     CenterCrop,
@@ -30,6 +32,8 @@ from gpuloader.transforms import (
     Resize,
     View,
 )
+
+BOXES = Boxes("json:annotations", labels="category_id")
 
 
 def tuples() -> None:
@@ -58,6 +62,26 @@ def dictionaries() -> None:
     assert_type(next(iter(GPULoader("a.tar", 8, fields=()))), tuple[Images, Labels])
     for renamed in GPULoader("a.tar", 8, output={"image": "pixel_values"}):
         assert_type(renamed, dict[str, Any])
+
+
+def named() -> None:
+    for index, image, label in GPULoader("a.tar", 8, output=("index", "image", "label")):
+        assert_type(image, Any)
+        del index, label
+    assert_type(next(iter(GPULoader("a.tar", 8, output=["image", "txt"], fields=["txt"]))), tuple[Any, ...])
+
+
+def made() -> None:
+    def shape(batch: dict[str, Any]) -> tuple[int, int]:
+        return len(batch["image"]), len(batch["txt"])
+
+    assert_type(next(iter(GPULoader("a.tar", 8, output=shape, fields=["txt"]))), tuple[int, int])
+    for images, targets in GPULoader("a.tar", 8, output=partial(to_detection, first_label=1), fields={"boxes": BOXES}):
+        assert_type(images, list[Tensor])
+        assert_type(targets, list[dict[str, Tensor]])
+    for _, mixed in MixedLoader({"a": GPULoader("a.tar", 8, output=shape)}):
+        assert_type(mixed, tuple[int, int])
+    GPULoader("a.tar", 8, output=len([]))  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
 def unknown_outputs(configured: dict[str, Any], either: Literal["tuple", "dict"]) -> None:
