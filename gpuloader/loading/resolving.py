@@ -118,7 +118,7 @@ def _resolve_values(given: LoaderArguments) -> _Values:
         decoder=as_value(Decoder, "decoder", {} if given.decoder is None else given.decoder),
         cache=as_value(Cache, "cache", {} if given.cache is None else given.cache),
         fields=fields,
-        names=output_names(given.output, fields, recipe, sampling.buckets is not None),
+        names=output_names(given.output, fields, recipe, sampling.sized),
         shuffle=recipe.default_shuffle if given.shuffle is None else resolve_shuffle(given.shuffle),
         last_batch=given.last_batch or ("pad" if sampling.buckets is not None else recipe.default_last_batch),
     )
@@ -213,8 +213,11 @@ def _name_recipe(preset: AnyPreset) -> str:
 
 def _check_shapes(recipe: Recipe, buckets: Bucketed) -> None:
     """Checks that the recipe can make images of each bucket that has samples."""
-    if recipe.batch != "dense":
-        raise ConfigError(f"buckets: their images have one size; leave the recipe's batch={recipe.batch!r} out")
+    if buckets.shapes and recipe.batch != "dense":
+        raise ConfigError(
+            f"buckets: their images have one size; leave the recipe's batch={recipe.batch!r} out, or take "
+            f"Buckets(groups=3), whose images have the recipe's sizes"
+        )
     for shape, run in zip(buckets.shapes, buckets.runs):
         try:
             _ = recipe.at(0, shape) if len(run) else None
