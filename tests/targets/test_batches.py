@@ -154,12 +154,12 @@ WITHOUT_CROWDS = Boxes("json:annotations", "xywh", labels="category_id", keys=["
 
 
 @pytest.mark.parametrize("labels", ["category_id", "json:labels"])
-@pytest.mark.parametrize("crowd", [1, 7, True])
-def test_annotations_are_left_out_whose_key_is_not_0(tmp_path: Path, labels: str, crowd: object) -> None:
+@pytest.mark.parametrize("crowd", [1, 7, True])  # which JSON has as true
+def test_annotations_are_left_out_whose_key_is_not_0(tmp_path: Path, labels: str, crowd: int) -> None:
     """Every second is a crowd; the columns, masks and points are those of the others, by their numbers."""
     changed = {}
     for number in range(COUNT):
-        annotations = [{**each, "iscrowd": each["iscrowd"] and crowd} for each in annotations_of(number)]
+        annotations = [{**each, "iscrowd": type(crowd)(each["iscrowd"] and crowd)} for each in annotations_of(number)]
         document = {"annotations": annotations, "labels": [each["category_id"] for each in annotations]}
         changed[number] = {"json": json.dumps(document).encode()}
     boxes = replace(WITHOUT_CROWDS, labels=labels)
