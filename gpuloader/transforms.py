@@ -9,6 +9,7 @@ from gpuloader.recipe.colors import (
     RandomEqualize,
     RandomGrayscale,
     RandomInvert,
+    RandomPhotometricDistort,
     RandomPosterize,
     RandomSolarize,
 )
@@ -25,6 +26,8 @@ from gpuloader.recipe.crops import (
     TenCrop,
 )
 from gpuloader.recipe.detection import (
+    FixedSizeCrop,
+    PadIfSmaller,
     RandomIoUCrop,
     RandomResize,
     RandomShortestSize,
@@ -47,11 +50,13 @@ __all__ = [
     "ColorJitter",
     "CornerCrop",
     "FiveCrop",
+    "FixedSizeCrop",
     "GaussianBlur",
     "Grayscale",
     "Mix",
     "Normalize",
     "Pad",
+    "PadIfSmaller",
     "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",
@@ -66,6 +71,7 @@ __all__ = [
     "RandomInvert",
     "RandomIoUCrop",
     "RandomPerspective",
+    "RandomPhotometricDistort",
     "RandomPosterize",
     "RandomResize",
     "RandomResizedCrop",
