@@ -11,6 +11,7 @@ from gpuloader.recipe.colors import (
     RandomEqualize,
     RandomGrayscale,
     RandomInvert,
+    RandomPhotometricDistort,
     RandomPosterize,
     RandomSolarize,
 )
@@ -27,6 +28,8 @@ from gpuloader.recipe.crops import (
     TenCrop,
 )
 from gpuloader.recipe.detection import (
+    FixedSizeCrop,
+    PadIfSmaller,
     RandomIoUCrop,
     RandomResize,
     RandomShortestSize,
@@ -50,11 +53,13 @@ __all__ = [
     "ColorJitter",
     "CornerCrop",
     "FiveCrop",
+    "FixedSizeCrop",
     "GaussianBlur",
     "Grayscale",
     "Mix",
     "Normalize",
     "Pad",
+    "PadIfSmaller",
     "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",
@@ -69,6 +74,7 @@ __all__ = [
     "RandomInvert",
     "RandomIoUCrop",
     "RandomPerspective",
+    "RandomPhotometricDistort",
     "RandomPosterize",
     "RandomResize",
     "RandomResizedCrop",

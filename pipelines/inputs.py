@@ -270,6 +270,8 @@ def _linear(ops: Numbers, parameters: Numbers) -> Numbers:
     factors = factors / _power(ops, parameters)
     matrices = factors[..., None, None] * np.eye(3, dtype=np.float32)
     matrices[ops == Op.GRAYSCALE] = GRAY
+    permuted = ops == Op.PERMUTE
+    matrices[permuted] = np.eye(3, dtype=np.float32)[parameters[permuted][:, :3].astype(np.int64) % 3]
     return matrices
 
 
@@ -305,7 +307,7 @@ _NUMBERS: Mapping[str, tuple[set[Op], Callable[[Numbers, Numbers], Numbers]]] = 
     "perspective_nearest": ({Op.WARP}, _matrix(affine=False, nearest=True)),
     "perspective_linear": ({Op.WARP}, _matrix(affine=False, nearest=False)),
     "fill": ({Op.WARP}, lambda ops, p: np.where((ops == Op.WARP)[..., None], p[..., 10:13], np.float32(0))),
-    "linear": ({Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.GRAYSCALE, Op.POSTERIZE}, _linear),
+    "linear": ({Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.GRAYSCALE, Op.POSTERIZE, Op.PERMUTE}, _linear),
     "mean": ({Op.CONTRAST}, _rest(Op.CONTRAST)),
     "gray": ({Op.SATURATION}, _rest(Op.SATURATION)),
     "added": ({Op.SOLARIZE_ADD}, _first(Op.SOLARIZE_ADD, 0)),

@@ -178,7 +178,10 @@ def _even_out(image: DataNode) -> DataNode:
 
 _CHANGES: list[tuple[set[Op], Callable[[DataNode, Nodes], DataNode]]] = [
     ({Op.WARP}, _warp),
-    ({Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.GRAYSCALE, Op.POSTERIZE, Op.SOLARIZE_ADD}, _colors),
+    (
+        {Op.BRIGHTNESS, Op.CONTRAST, Op.SATURATION, Op.GRAYSCALE, Op.POSTERIZE, Op.SOLARIZE_ADD, Op.PERMUTE},
+        _colors,
+    ),
     ({Op.SOLARIZE, Op.INVERT}, lambda image, p: image ^ ((image >= p["threshold"]) * _WHITE)),
     ({Op.HUE}, lambda image, p: _if(p.get("is_HUE"), _turn, image, to_device_of(image, p["turn"]))),
     ({Op.SHARPNESS}, _sharpness),

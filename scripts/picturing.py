@@ -71,6 +71,9 @@ EXAMPLES: dict[str, Sequence[Transform]] = {
     + [T.RandomSizeCrop(96, 160, (112, 168, 224, 300))],
     "RandomZoomOut": [T.RandomZoomOut((124, 116, 104), (side, side), 1.0) for side in (1.2, 1.5, 2.0, 3.0, 4.0)],
     "RandomIoUCrop": [T.RandomIoUCrop(sampler_options=(overlap,)) for overlap in (0.0, 0.1, 0.3, 0.5, 0.7)],
+    "FixedSizeCrop": [T.FixedSizeCrop(side, (124, 116, 104)) for side in (64, 112, 168, 224, 280)],
+    "PadIfSmaller": [T.PadIfSmaller(side, (124, 116, 104)) for side in (224, 240, 256, 280)]
+    + [T.PadIfSmaller((224, 280), (124, 116, 104))],
     "RandomRotation": [T.RandomRotation((angle, angle), "bilinear") for angle in (5, 15, 30, 60, 120)],
     "RandomAffine": [
         T.RandomAffine(0, (0.2, 0.2), interpolation="bilinear"),
@@ -87,6 +90,8 @@ EXAMPLES: dict[str, Sequence[Transform]] = {
         T.ColorJitter(hue=0.5),
         T.ColorJitter(0.4, 0.4, 0.4, 0.1),
     ],
+    "RandomPhotometricDistort": [T.RandomPhotometricDistort(p=p) for p in (0.2, 0.5, 0.8, 1.0)]
+    + [T.RandomPhotometricDistort((0.6, 1.4), (0.3, 1.7), (0.0, 2.0), (-0.3, 0.3), 1.0)],
     "Grayscale": [T.Grayscale()] * 5,
     "RandomGrayscale": [T.RandomGrayscale(p) for p in (0.0, 0.25, 0.5, 0.75, 1.0)],
     "GaussianBlur": [T.GaussianBlur(23, sigma) for sigma in (0.5, 1.0, 2.0, 4.0, 8.0)],

@@ -68,12 +68,13 @@ PUBLIC = {
         GPULoaderTrainer
     """,
     "gpuloader.transforms": """
-        AugMix AutoAugment CenterCrop ColorJitter CornerCrop FiveCrop GaussianBlur Grayscale Mix Normalize Pad
-        RandAugment RandomAdjustSharpness RandomAffine RandomApply RandomAutocontrast RandomChoice RandomCrop
-        RandomEqualize RandomErasing RandomGrayscale RandomHorizontalFlip RandomInvert RandomIoUCrop RandomPerspective
-        RandomPosterize RandomResize RandomResizedCrop RandomRotation RandomShortestSize RandomSizeCrop RandomSolarize
-        RandomVerticalFlip RandomZoomOut Resize ResizeToSequence SanitizeBoundingBoxes ScaleJitter SmartResize TenCrop
-        ThreeAugment TimmAutoAugment TimmRandAugment TrivialAugmentWide View
+        Apply AugMix AutoAugment CenterCrop ColorJitter CornerCrop FiveCrop FixedSizeCrop GaussianBlur Grayscale
+        Mix Normalize Pad PadIfSmaller RandAugment RandomAdjustSharpness RandomAffine RandomApply
+        RandomAutocontrast RandomChoice RandomCrop RandomEqualize RandomErasing RandomGrayscale
+        RandomHorizontalFlip RandomInvert RandomIoUCrop RandomPerspective RandomPhotometricDistort
+        RandomPosterize RandomResize RandomResizedCrop RandomRotation RandomShortestSize RandomSizeCrop
+        RandomSolarize RandomVerticalFlip RandomZoomOut Resize ResizeToSequence SanitizeBoundingBoxes
+        ScaleJitter SmartResize TenCrop ThreeAugment TimmAutoAugment TimmRandAugment TrivialAugmentWide View
     """,
 }
 

@@ -122,10 +122,11 @@ def _print_buckets(info: Info) -> None:
     cropped = sum(each.samples * each.cropped for each in held) / max(1, sum(each.samples for each in held))
     say()
     used = f"{len(held)} of {counted(len(info.buckets), 'bucket')} with samples"
-    say(f"{used}; of the pictures {cropped:.1%} is cropped away")
+    sized, most = any(each.height for each in held), max((each.samples for each in held), default=0)
+    say(f"{used}; of the pictures {cropped:.1%} is cropped away" if sized else f"{used}, by width / height")
     for each in held:
-        size, most = f"{each.height} x {each.width}", max(each.samples for each in held)
-        say(f"  {size:<20}{_bar(each.samples, most)} {each.samples:<11,} {each.cropped:.1%} is cropped away")
+        lost = f"{each.samples:<11,} {each.cropped:.1%} is cropped away" if sized else f"{each.samples:,}"
+        say(f"  {each.name:<20}{_bar(each.samples, most)} {lost}")
 
 
 def _bar(count: int, most: int) -> str:

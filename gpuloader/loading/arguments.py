@@ -327,13 +327,16 @@ def warn_of_groups(plan: Plan, nodes: int) -> None:
 
 def warn_of_small_buckets(buckets: Bucketed) -> None:
     """Logs a warning if last_batch="drop" leaves out all of a bucket, in every epoch."""
-    small = [shape for shape, run in zip(buckets.shapes, buckets.runs) if 0 < len(run) < buckets.quantum]
+    names = [f"{height}x{width}" for height, width in buckets.shapes] or [
+        f"number {n}" for n in range(len(buckets.runs))
+    ]
+    small = [name for name, run in zip(names, buckets.runs) if 0 < len(run) < buckets.quantum]
     if buckets.drop and small:
         _log.warning(
             'last_batch="drop" never delivers the samples of %s, which have fewer than %d: %s; use last_batch="pad"',
             counted(len(small), "bucket"),
             buckets.quantum,
-            ", ".join(f"{height}x{width}" for height, width in small[:10]),
+            ", ".join(small[:10]),
         )
 
 

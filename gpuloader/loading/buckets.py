@@ -1,4 +1,4 @@
-"""`Buckets`: the sizes of batches by aspect ratio, and which image goes to which."""
+"""`Buckets`: batches by aspect ratio, with a size for each or without, and which image goes to which."""
 
 from __future__ import annotations
 
@@ -26,18 +26,23 @@ _Size: TypeAlias = Annotated[Sequence[int], kept_as(tuple[_Side, _Side])]
 
 @argument
 class Buckets:
-    """Sizes of batches by aspect ratio: each image goes to the bucket whose ratio is nearest to its own.
+    """Batches by aspect ratio. With sizes, each image goes to the bucket whose ratio is nearest to its own.
 
     The distance is |log(image's ratio / bucket's ratio)|; of two buckets at the same distance, the one with the larger
-    area takes it, then the first. Give either `area` or `sizes`. With `area`, the buckets are those of NovelAI and
+    area takes it, then the first. Give `area`, `sizes` or `groups`. With `area`, the buckets are those of NovelAI and
     kohya's sd-scripts: for each width, a multiple of `step`, the largest height with at most this area, the same with
     width and height exchanged, and a square.
+
+    With `groups`, a batch has images of about one ratio, in the sizes that the recipe makes, as torchvision's detection
+    reference has them by `--aspect-ratio-group-factor`. A bucket ends where the next begins: at the 2 groups + 1
+    ratios width / height of `2 ** numpy.linspace(-1, 1, 2 * groups + 1)`, which belong to the bucket above.
 
     Attributes:
         area: the most pixels of a batch's images, such as 1024**2.
         step: what both sides are multiples of.
         ratios: the smallest and the largest width / height.
         sizes: the buckets as (height, width), instead of those made by `area`.
+        groups: buckets between two ratios whose quotient is 2; there are as many from 1/2 to 1 as from 1 to 2.
         quantum: a multiple of the global batch: how many samples of one bucket come together. A run can resume with any
             number of ranks and batch size whose product divides it. None takes the global batch at the start, and then
             the state's.
@@ -48,29 +53,47 @@ class Buckets:
         >>> from gpuloader import Buckets
         >>> Buckets(area=512**2, ratios=(1, 2)).shapes
         ((512, 512), (448, 576), (384, 640))
+        >>> Buckets(groups=1).ends  # so there are four: below 1/2, up to 1, up to 2, and from 2 on
+        (0.5, 1.0, 2.0)
     """
 
     area: _Count | None = None
     step: _Count = 64
     ratios: Annotated[Sequence[float], kept_as(tuple[_Ratio, _Ratio])] = (1 / 2, 2)
     sizes: Annotated[Sequence[tuple[int, int]], kept_as(tuple[_Size, ...], min_length=1)] | None = None
+    groups: Annotated[Integer, Field(ge=1, le=100)] | None = None
     quantum: _Count | None = None
     unknown: Literal["error", "skip"] = "error"
 
     def __post_init__(self) -> None:
-        if (self.area is None) == (self.sizes is None):
-            raise ValueError("give either area, such as 1024**2, or sizes, a list of (height, width)")
+        given = [name for name in ("area", "sizes", "groups") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"found {' and '.join(given) or 'none of them'}: give one of area, such as 1024**2; sizes, a list of "
+                f"(height, width); and groups, such as 3, for images in the sizes that the recipe makes"
+            )
         if self.ratios[0] > self.ratios[1]:
             raise ValueError(f"ratios {list(self.ratios)}: allowed is [low, high], such as [0.5, 2]")
-        if not 0 < len(self.shapes) <= _MOST:
+        if self.groups is None and not 0 < len(self.shapes) <= _MOST:
             raise ValueError(
                 f"area={self.area}, step={self.step} and ratios={list(self.ratios)} make "
                 f"{counted(len(self.shapes), 'size')}: allowed are 1 to {_MOST}; change the step"
             )
 
     @cached_property
+    def ends(self) -> tuple[float, ...]:
+        """Width / height where a bucket ends and the next begins, with `groups`; otherwise empty."""
+        return () if self.groups is None else tuple((2.0 ** np.linspace(-1, 1, 2 * self.groups + 1)).tolist())
+
+    def __len__(self) -> int:
+        """Returns the number of buckets."""
+        return len(self.shapes) or len(self.ends) + 1
+
+    @cached_property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """(height, width) of each bucket."""
+        """(height, width) of each bucket; empty with `groups`."""
+        if self.groups is not None:
+            return ()
         if self.sizes is not None:
             return tuple(dict.fromkeys((height, width) for height, width in self.sizes))
         assert self.area is not None
@@ -89,6 +112,8 @@ class Buckets:
 
     def assign(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the number of the bucket, (n,) int64, of images of these heights and widths, (n, 2), all above 0."""
+        if self.ends:
+            return np.searchsorted(self.ends, sizes[:, 1] / sizes[:, 0], side="right")
         # A ratio is nearer to the larger of two ratios if its square is above their product. Unlike logarithms, this is
         # exact for usual sizes, and the same on every machine.
         areas = np.prod(self.shapes, axis=1)

@@ -85,7 +85,7 @@ class LoaderFacts:
     def shapes(self) -> list[tuple[int, int]] | Any:  # noqa: ANN401 - or None
         """(height, width) of the images of each step that is left in the running or coming epoch; None without buckets.
 
-        They are the same on every rank.
+        They are the same on every rank. With `Buckets(groups=...)` it is None, too: images have their own sizes.
         """
         cursor = self._progress.cursor
         return self._run.plan.shapes(cursor, self._run.plan.steps_left(cursor))

@@ -60,8 +60,8 @@ class Sampling:
             divide, and that divides the samples of a step of all ranks, lets each node read shards of its own. None
             takes the largest such number up to 256 and to 16 for each node.
         require: extensions of components, such as ["txt"]: samples that lack one of them are left out.
-        buckets: a `Buckets`, or a list of (height, width): each batch has images of one aspect ratio, in that size.
-            None gives all batches the recipe's size.
+        buckets: a `Buckets`, or a list of (height, width): each batch has images of one aspect ratio, in that size, or
+            in the recipe's with `Buckets(groups=...)`. None puts images of all ratios into a batch.
 
     Example:
         >>> from gpuloader import Sampling
@@ -77,6 +77,11 @@ class Sampling:
     groups: Annotated[Integer, Field(ge=1, le=MOST_GROUPS)] | None = None
     require: Annotated[Collection[str], kept_as(tuple[_Extension, ...])] = ()
     buckets: Annotated[_AnyBuckets, PlainValidator(_as_buckets)] = None
+
+    @property
+    def sized(self) -> bool:
+        """Whether buckets have sizes, which replace the recipe's."""
+        return isinstance(self.buckets, Buckets) and self.buckets.groups is None
 
     __eq__ = object.__eq__  # not by arrays, which give no single answer
     __hash__ = object.__hash__

@@ -111,7 +111,7 @@ def _resolve_values(given: LoaderArguments) -> _Values:
         check_for_gpu(recipe)
     sampling = as_value(Sampling, "sampling", {} if given.sampling is None else given.sampling)
     fields = resolve_fields(given.fields, given.output)
-    names, make = resolve_output(given.output, fields, recipe, sampling.buckets is not None)
+    names, make = resolve_output(given.output, fields, recipe, sampling.sized)
     values = _Values(
         recipe=recipe,
         world=world,
@@ -131,7 +131,7 @@ def _resolve_values(given: LoaderArguments) -> _Values:
     for each in fields.values():
         each.check_recipe(recipe)
     find_boxes(recipe, fields)
-    if sampling.buckets is not None:
+    if sampling.sized:
         check_buckets(recipe)
     if given.shuffle is not None and sampling.weights is not None:
         raise ConfigError(
@@ -221,8 +221,11 @@ def _name_recipe(preset: AnyPreset) -> str:
 
 def _check_shapes(recipe: Recipe, buckets: Bucketed) -> None:
     """Checks that the recipe can make images of each bucket that has samples."""
-    if recipe.batch != "dense":
-        raise ConfigError(f"buckets: their images have one size; leave the recipe's batch={recipe.batch!r} out")
+    if buckets.shapes and recipe.batch != "dense":
+        raise ConfigError(
+            f"buckets: their images have one size; leave the recipe's batch={recipe.batch!r} out, or take "
+            f"Buckets(groups=3), whose images have the recipe's sizes"
+        )
     for shape, run in zip(buckets.shapes, buckets.runs):
         try:
             _ = recipe.at(0, shape) if len(run) else None

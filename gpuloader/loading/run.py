@@ -106,11 +106,8 @@ class Run:
     def largest(self) -> Recipe:
         """The recipe with its largest output: of all epochs, and of the largest bucket that has samples."""
         buckets, epoch = self.plan.bucketed, self.recipe.largest_epoch
-        if buckets is None:
-            return self.recipe.at(epoch)
-        return self.recipe.at(
-            epoch, max((shape for shape, run in zip(buckets.shapes, buckets.runs) if len(run)), key=prod)
-        )
+        shapes = [] if buckets is None else [shape for shape, run in zip(buckets.shapes, buckets.runs) if len(run)]
+        return self.recipe.at(epoch, max(shapes, key=prod, default=None))
 
     @property
     def decoded(self) -> bool:

@@ -192,7 +192,7 @@ def _deal(
         raise ConfigError(f'last_batch="{last_batch}" and buckets cannot be combined: use "pad" or "drop"')
     ids = chosen.at(np.arange(chosen.size))
     numbers = assign_buckets(shards, ids, buckets, upright, known_bad)
-    counts = np.bincount(numbers + 1, minlength=len(buckets.shapes) + 1)
+    counts = np.bincount(numbers + 1, minlength=len(buckets) + 1)
     _, *runs = np.split(ids[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
     quantum, is_fixed = buckets.quantum or global_batch, buckets.quantum is not None
     return Bucketed(buckets.shapes, list(map(shared, runs)), quantum, last_batch == "drop", shuffle, is_fixed)

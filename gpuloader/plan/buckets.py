@@ -29,7 +29,7 @@ class Bucketed(Passes):
     """Samples in buckets, each once in a pass, which has the buckets' padding among its places.
 
     Attributes:
-        shapes: (height, width) of each bucket's images.
+        shapes: (height, width) of each bucket's images; empty if these have the sizes that the recipe makes.
         runs: the ids of each bucket's samples, (n,) int64.
         quantum: how many places, one after the other, are of one bucket.
         drop: whether the samples of a bucket that do not fill a quantum are left out, others in each pass. If not, its
@@ -57,8 +57,9 @@ class Bucketed(Passes):
     def fingerprint(self) -> str:
         """See `Passes`; without the quantum, which states keep beside it."""
         digest = hashlib.blake2b(f"buckets {self.drop} {self.shuffle}".encode(), digest_size=16)
-        for (height, width), run in zip(self.shapes, self.runs, strict=True):
-            digest.update(f" {height} {width} {len(run)} ".encode() + np.ascontiguousarray(run).data)
+        shapes = [f"{height} {width}" for height, width in self.shapes] or ["any"] * len(self.runs)
+        for shape, run in zip(shapes, self.runs, strict=True):
+            digest.update(f" {shape} {len(run)} ".encode() + np.ascontiguousarray(run).data)
         return digest.hexdigest()
 
     def order(self, seed: int, number: int) -> Order:

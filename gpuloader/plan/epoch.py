@@ -69,7 +69,7 @@ class PlannedBatch:
         valid: (b,) bool, False for padding.
         draws: their random numbers: those of the samples. If a sample can occur twice in an epoch, those of the
             positions, so that each copy is augmented differently.
-        shape: (height, width) of the step's bucket; None without buckets.
+        shape: (height, width) of the step's bucket; None without buckets, and if these have no sizes.
     """
 
     cursor: Cursor
@@ -270,8 +270,8 @@ class Plan:
         return PlannedBatch(cursor, np.maximum(taken.ids, ~taken.ids), valid & (taken.ids >= 0), draws, shape)
 
     def shapes(self, cursor: Cursor, steps: int) -> list[tuple[int, int]] | None:
-        """Returns (height, width) of the next `steps` steps of the cursor's epoch; None without buckets."""
-        if self.bucketed is None:
+        """Returns (height, width) of the next `steps` steps of the cursor's epoch; None if buckets have no sizes."""
+        if self.bucketed is None or not self.bucketed.shapes:
             return None
         places = np.arange(cursor.delivered, self.after(cursor, steps).delivered, self.global_batch)
         return [self.bucketed.shapes[bucket] for bucket in self._buckets(cursor.epoch, places)]

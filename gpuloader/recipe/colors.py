@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import permutations
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -10,9 +11,9 @@ from pydantic import Field, model_validator
 
 from gpuloader.errors import ConfigError
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Factor, Ints, Number, Pair, PixelTransform, Probability
+from gpuloader.recipe.model import Factor, Ints, Number, Pair, PixelTransform, Probability, check_range
 from gpuloader.recipe.part import part
-from gpuloader.recipe.program import PARAMETERS, Op, Program, sometimes, step
+from gpuloader.recipe.program import PARAMETERS, Op, Program, chain, sometimes, step
 
 # The operation, and its parameter that changes nothing.
 _JITTERS = {
@@ -114,6 +115,63 @@ class ColorJitter(PixelTransform):
         parameters = np.zeros((draw.samples, len(on), PARAMETERS), np.float32)
         parameters[:, :, 0] = np.take_along_axis(low + uniform[:, 4:][:, columns] * (high - low), order, 1)
         return Program(np.array(ops, np.int32)[order], parameters, (frozenset(ops),) * len(on))
+
+
+@part
+class RandomPhotometricDistort(PixelTransform):
+    """torchvision's `RandomPhotometricDistort`: brightness, contrast, saturation, hue, and the order of channels.
+
+    Each of the five is changed with probability p. Contrast comes before saturation and hue in half of the images, and
+    after them in the others.
+
+    On the CPU its levels equal torchvision's.
+
+    Attributes:
+        brightness, contrast, saturation: bounds of the factors, [low, high].
+        hue: bounds of the turn, in full circles.
+
+    Example:
+        >>> from gpuloader.transforms import RandomPhotometricDistort
+        >>> RandomPhotometricDistort().hue
+        (-0.05, 0.05)
+    """
+
+    stream: ClassVar[Stream] = Stream.JITTER
+    steps: ClassVar[int] = 6
+
+    brightness: Pair = (0.875, 1.125)
+    contrast: Pair = (0.5, 1.5)
+    saturation: Pair = (0.5, 1.5)
+    hue: Pair = (-0.05, 0.05)
+    p: Probability = 0.5
+
+    @model_validator(mode="after")
+    def _check(self) -> RandomPhotometricDistort:
+        for name in _JITTERS:
+            check_range(name, getattr(self, name), *((-0.5, 0.5) if name == "hue" else (0.0, _GREATEST_FACTOR)))
+        return self
+
+    @property
+    def random(self) -> bool:
+        return self.p > 0
+
+    def program(self, draw: Draw, sizes: Ints) -> Program:
+        """Draws six steps; one of the two for contrast does nothing.
+
+        Columns: whether brightness, contrast, saturation, hue and the order of channels are changed; the parameters of
+        the first four; the order; whether contrast comes first.
+        """
+        uniform = draw(11)
+        jitters = []
+        for number, (name, (op, _)) in enumerate(_JITTERS.items()):
+            low, high = getattr(self, name)
+            changed = step(op, draw.samples, low + uniform[:, 5 + number] * (high - low))
+            jitters.append(sometimes(changed, uniform[:, number], self.p))
+        brightness, contrast, saturation, hue = jitters
+        orders = np.array([*permutations(range(3))])[(uniform[:, 9] * 6).astype(np.int64)]
+        order = sometimes(step(Op.PERMUTE, draw.samples, *orders.T), uniform[:, 4], self.p)
+        first = uniform[:, 10] < 0.5
+        return chain([brightness, contrast.where(first), saturation, hue, contrast.where(~first), order], draw.samples)
 
 
 @part

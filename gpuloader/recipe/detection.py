@@ -13,7 +13,17 @@ from gpuloader.recipe.crops import Resampling, resized_shorter
 from gpuloader.recipe.model import Factor, Fill, Ints, Pair, Probability, ResizeFilter, check_range, kept_as
 from gpuloader.recipe.moving import BoxTransform, Floats
 from gpuloader.recipe.part import part
-from gpuloader.recipe.placement import Bools, Placement, PlacingTransform, Shape, Side, rgb
+from gpuloader.recipe.placement import (
+    Bools,
+    PaddingMode,
+    Placement,
+    PlacingTransform,
+    Shape,
+    Side,
+    Size,
+    rgb,
+    sides,
+)
 
 _ROUNDS = 32
 _MOST_AT_ONCE = 1_000_000  # overlaps
@@ -206,6 +216,68 @@ class RandomZoomOut(PlacingTransform):
 
     def output_shape(self, before: Shape | None) -> Shape | None:
         return None
+
+
+@part
+class FixedSizeCrop(PlacingTransform):
+    """Cuts out a window of the given size, and pads a smaller image at the right and the bottom to it.
+
+    As in torchvision's detection reference, one number draws both places: its share of what is cut off lies above the
+    window, and to its left. Boxes that nothing is left of are left out, as by each crop.
+
+    On the CPU its levels equal torchvision's.
+
+    Attributes:
+        fill: the padding's colour in levels of 0 to 255.
+
+    Example:
+        >>> from gpuloader.transforms import FixedSizeCrop
+        >>> FixedSizeCrop((1024, 1024), fill=(123, 117, 104)).size
+        (1024, 1024)
+    """
+
+    size: Size
+    fill: Fill = 0.0
+    padding_mode: PaddingMode = "constant"
+    stream: ClassVar[Stream] = Stream.CROP
+
+    def place(self, at: Placement, draw: Draw) -> Placement:
+        size = np.array([sides(self.size)])
+        start = np.floor(np.maximum(at.shape - size, 0) * draw(1)).astype(np.int64)
+        at = at.crop(start, np.minimum(at.shape, size), clamps=False)
+        return at.pad(np.zeros_like(at.shape), size - at.shape, self.padding_mode, rgb(self.fill))
+
+    def output_shape(self, before: Shape | None) -> Shape | None:
+        return sides(self.size)
+
+
+@part
+class PadIfSmaller(PlacingTransform):
+    """Pads an image at the right and the bottom to the given size; what is larger stays as it is.
+
+    In front of a `RandomCrop` of that size, it is the padding of torchvision's segmentation reference.
+
+    On the CPU its levels equal torchvision's.
+
+    Attributes:
+        fill: the padding's colour in levels of 0 to 255.
+
+    Example:
+        >>> from gpuloader.transforms import PadIfSmaller
+        >>> PadIfSmaller(480)
+        PadIfSmaller(size=480, fill=0.0)
+    """
+
+    size: Size
+    fill: Fill = 0.0
+
+    def place(self, at: Placement, draw: Draw) -> Placement:
+        room = np.maximum(np.array([sides(self.size)]) - at.shape, 0)
+        return at.pad(np.zeros_like(room), room, "constant", rgb(self.fill))
+
+    def output_shape(self, before: Shape | None) -> Shape | None:
+        height, width = sides(self.size)
+        return None if before is None else (max(before[0], height), max(before[1], width))
 
 
 @part

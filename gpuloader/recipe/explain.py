@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpuloader.plan import Draws
 from gpuloader.recipe.budgets import Fitting
 from gpuloader.recipe.crops import Pad, RandomHorizontalFlip, RandomResizedCrop, Resize
-from gpuloader.recipe.detection import RandomZoomOut, Scaling
+from gpuloader.recipe.detection import PadIfSmaller, RandomZoomOut, Scaling
 from gpuloader.recipe.drawn import DrawnView
 from gpuloader.recipe.moving import Floats
 from gpuloader.recipe.placement import Placement, PlacingTransform, Shape
@@ -36,6 +36,7 @@ _NAMES: dict[Op, tuple[str, ...]] = {
     Op.SOLARIZE: ("threshold",),
     Op.SOLARIZE_ADD: ("added",),
     Op.BLUR: ("sigma", "kernel_size"),
+    Op.PERMUTE: ("red", "green", "blue"),
     Op.MIX_ADD: ("share",),
 }
 _INTERPOLATIONS = {number: name for name, number in INTERPOLATIONS.items()}
@@ -130,7 +131,8 @@ def _placing(transform: PlacingTransform, before: Placement, after: Placement) -
         top, left, bottom, right = (window.astype(int) if (window % 1 == 0).all() else window).tolist()
         return Step(name, "crop", dict(zip(_BOX, (top, left, bottom - top, right - left))))
     box = [*(after.corner - before.corner)[0].tolist(), *after.shape[0].tolist()]
-    return Step(name, "pad" if isinstance(transform, (Pad, RandomZoomOut)) else "crop", dict(zip(_BOX, box)))
+    pads = isinstance(transform, (Pad, PadIfSmaller, RandomZoomOut))
+    return Step(name, "pad" if pads else "crop", dict(zip(_BOX, box)))
 
 
 def _parameters(op: Op, row: NDArray[np.float32], height: int, width: int) -> Parameters:

@@ -24,6 +24,7 @@ gray = floor(0.2989 R + 0.587 G + 0.114 B):
     GRAYSCALE     R = G = B = gray
     BLUR          a Gaussian of standard deviation f in pixels, in a kernel whose side is the second parameter (odd) in
                   pixels; the border is reflected without repeating it; round
+    PERMUTE       the channels are those with the numbers of the first three parameters
     MIX_BEGIN     saves the image, and begins a sum of images with 0
     MIX_ADD       adds f times the image to the sum, and takes the saved image again
     MIX_END       the image is trunc(the sum)
@@ -62,9 +63,10 @@ class Op(IntEnum):
     EQUALIZE = 12
     GRAYSCALE = 13
     BLUR = 14
-    MIX_BEGIN = 15
-    MIX_ADD = 16
-    MIX_END = 17
+    PERMUTE = 15
+    MIX_BEGIN = 16
+    MIX_ADD = 17
+    MIX_END = 18
 
 
 @dataclass(frozen=True, eq=False)

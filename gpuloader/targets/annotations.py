@@ -32,10 +32,12 @@ class ParsedBoxes:
     Attributes:
         boxes: (n, 4) float64 of x1, y1, x2, y2, in pixels or relative to the image as in the file.
         columns: by name, (n,) int64, float32 or bool.
+        numbers: (n,) int64, which of the sample's annotations each box is.
     """
 
     boxes: NDArray[np.float64]
     columns: Mapping[str, NDArray[Any]]
+    numbers: NDArray[np.int64]
 
 
 def parse_boxes(
@@ -65,7 +67,8 @@ def parse_boxes(
     if format == "cxcywh":
         first = first - sizes / 2
     boxes = np.concatenate([first, second if format == "xyxy" else first + sizes], axis=1)
-    return ParsedBoxes(boxes, {key: _as_column(*_under(annotations, key), key == "area") for key in columns})
+    parsed = {key: _as_column(*_under(annotations, key), key == "area") for key in columns}
+    return ParsedBoxes(boxes, parsed, np.arange(len(boxes)))
 
 
 def parse_column(values: object, n: int) -> NDArray[Any]:

@@ -44,6 +44,8 @@ class Boxes(Target):
         labels: the key of the label in each annotation, or "json:NAME" of a list of labels beside the boxes.
         keys: further keys of each annotation, such as "iscrowd"; each is a column of int64. "area", which is scaled
             with its box, and "score" are float32.
+        leave_out: a key of each annotation, such as "iscrowd": annotations where it is not 0 or false are left out from
+            the start, so that the recipe does not draw by them; None leaves out none.
         min_size: boxes that are narrower or lower, in pixels of the delivered image, are left out; above 0.
         min_visibility: boxes of whose area, which is that of the upright box after a rotation, less than this share, in
             [0, 1], is in the image are left out.
@@ -74,6 +76,7 @@ class Boxes(Target):
     relative: Flag = False
     labels: str | None = None
     keys: Annotated[Sequence[str], kept_as(tuple[_Key, ...])] = ()
+    leave_out: _Key | None = None
     min_size: Annotated[float, Field(gt=0)] = 1.0
     min_visibility: Share = 0.0
     pad_to: Positive | None = None
@@ -100,6 +103,8 @@ class Boxes(Target):
         if self.labels is not None and not self.labels.startswith(_BESIDE):
             yield f"labels={self.labels!r}", self.labels
         yield from ((f"keys={key!r}", key) for key in self.keys)
+        if self.leave_out is not None:
+            yield f"leave_out={self.leave_out!r}", self.leave_out
 
     def named_keys(self, document: Any) -> Iterator[tuple[str, str, Collection[str]]]:  # noqa: ANN401
         of_annotations = list(super().named_keys(document))
@@ -111,24 +116,27 @@ class Boxes(Target):
     def value(self, component: object, size: Shape, drawn: NDArray[np.float64]) -> ParsedBoxes:
         beside = self.labels is not None and self.labels.startswith(_BESIDE)
         keys = [*(() if self.labels is None or beside else (self.labels,)), *self.keys]
+        keys += [] if self.leave_out is None else [self.leave_out]
         parsed = parse_boxes(self.annotations(component), self.format, columns=keys)
         columns = {("labels" if key == self.labels else key): column for key, column in parsed.columns.items()}
         if self.labels is not None and beside:
             labels = under(self.labels.removeprefix(_BESIDE), component, bool(len(parsed.boxes)))
             columns["labels"] = parse_column(labels if len(parsed.boxes) else [], len(parsed.boxes))
         boxes = to_pixels(parsed.boxes, *size) if self.relative else parsed.boxes
-        return ParsedBoxes(boxes, {name: _typed(name, column) for name, column in columns.items()})
+        stay = slice(None) if self.leave_out is None else parsed.columns[self.leave_out] == 0
+        typed = {name: _typed(name, columns[name])[stay] for name in self._parsed}
+        return ParsedBoxes(boxes[stay], typed, parsed.numbers[stay])
 
     def entries(self, value: ParsedBoxes, view: DrawnView) -> dict[str, NDArray[Any]]:
         return super(Boxes, replace(self, pad_to=None)).entries(value, view)
 
     def value_of(self, entries: Mapping[str, NDArray[Any]]) -> ParsedBoxes:
         boxes = np.asarray(entries[""], np.float64).reshape(-1, 4)
-        columns = {name: np.asarray(entries[name]) for name in (*self._parsed, "number")}
-        if not np.isfinite(boxes).all() or any(len(column) != len(boxes) for column in columns.values()):
-            rows = {name: len(column) for name, column in columns.items()}
+        *columns, numbers = (np.asarray(entries[name]) for name in (*self._parsed, "number"))
+        if not np.isfinite(boxes).all() or any(len(column) != len(boxes) for column in (*columns, numbers)):
+            rows = {name: len(entries[name]) for name in (*self._parsed, "number")}
             raise ValueError(f"{len(boxes)} boxes, and {rows}: allowed are finite boxes, with a row of each column")
-        return ParsedBoxes(boxes, columns)
+        return ParsedBoxes(boxes, dict(zip(self._parsed, columns)), numbers)
 
     def moved(self, values: Sequence[ParsedBoxes], view: DrawnView) -> Iterator[tuple[str, Any]]:
         counts = np.array([len(value.boxes) for value in values], np.int64)
@@ -149,8 +157,8 @@ class Boxes(Target):
                     column = column * areas(boxes[kept]) / areas(before[kept])
                 column = np.clip(column, -_MOST, _MOST).astype(np.float32)
             yield name, self._gathered(column, counts)
-        numbered = (value.columns.get("number", np.arange(len(value.boxes))) for value in values)
-        yield "number", self._gathered(np.concatenate([np.zeros(0, np.int64), *numbered])[kept], counts)
+        numbers = np.concatenate([np.zeros(0, np.int64), *(value.numbers for value in values)])
+        yield "number", self._gathered(numbers[kept], counts)
         if self.pad_to is not None:
             yield "count", counts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -112,7 +113,7 @@ def _read_boxes(target: Mapping[str, Any]) -> ParsedBoxes:
     if not {"area", "boxes"} <= target.keys():
         return parsed
     areas = parse_column(_array(target["area"]).tolist(), len(parsed.boxes))
-    return ParsedBoxes(parsed.boxes, {"area": areas.astype(np.float32)})
+    return replace(parsed, columns={"area": areas.astype(np.float32)})
 
 
 def _move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:

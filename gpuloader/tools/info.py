@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +69,17 @@ class ClassCount:
 
 @dataclass(frozen=True)
 class BucketCount:
-    """A bucket's size, its number of samples, and the mean share of their pictures that is cropped away, in [0, 1).
+    """A bucket's number of samples, and its size, or None if it has none.
 
-    Known bad images count as samples, as they are replaced, and not in the share.
+    Attributes:
+        name: its size, or its ratios width / height.
+        cropped: the mean share of its pictures that is cropped away, in [0, 1). Known bad images count as samples, as
+            they are replaced, but not in this share.
     """
 
-    height: int
-    width: int
+    name: str
+    height: int | None
+    width: int | None
     samples: int
     cropped: float
 
@@ -214,12 +220,19 @@ def _count_buckets(shards: ShardSet, buckets: Buckets, upright: bool, bad: Colle
     numbers = assign_buckets(shards, ids, replace(buckets, unknown="skip"), upright, bad)
     sizes, counted = sizes_of(shards, ids, upright), []
     delivered = ~np.isin(ids, list(bad))
+    if buckets.ends:
+        names = [f"{low:.3g} to {high:.3g}" for low, high in pairwise((0, *buckets.ends, math.inf))]
+        counts = np.bincount(numbers[numbers >= 0], minlength=len(buckets)).tolist()
+        return tuple(BucketCount(name, None, None, count, 0.0) for name, count in zip(names, counts, strict=True))
     for number, (height, width) in enumerate(buckets.shapes):
+        name = f"{height} x {width}"
         heights, widths = sizes[(numbers == number) & delivered].T
         ratios = widths * height / (heights * width)
         kept = np.minimum(ratios, 1 / ratios)
         counted.append(
-            BucketCount(height, width, int((numbers == number).sum()), float(1 - kept.mean()) if len(kept) else 0.0)
+            BucketCount(
+                name, height, width, int((numbers == number).sum()), float(1 - kept.mean()) if len(kept) else 0.0
+            )
         )
     return tuple(counted)
 

@@ -25,6 +25,7 @@ static void apply(enum op op, const float *parameters, const uint8_t *source, ui
     case SHARPNESS: sharpen(source, target, height, width, parameters[0]); break;
     case GRAYSCALE: make_gray(source, target, pixels); break;
     case BLUR: blur(source, target, height, width, parameters[0], parameters[1]); break;
+    case PERMUTE: permute(source, target, pixels, parameters); break;
     default: apply_table(source, target, pixels, op, parameters[0]);
   }
 }

@@ -24,6 +24,7 @@ enum op {
   EQUALIZE,
   GRAYSCALE,
   BLUR,
+  PERMUTE,
   MIX_BEGIN,
   MIX_ADD,
   MIX_END
@@ -108,6 +109,13 @@ static void apply_table(const uint8_t *restrict source, uint8_t *restrict target
 static void make_gray(const uint8_t *restrict source, uint8_t *restrict target, int64_t pixels) {
   for (int64_t pixel = 0; pixel < pixels; pixel++, source += CHANNELS, target += CHANNELS)
     target[0] = target[1] = target[2] = (uint8_t)gray(source[0], source[1], source[2]);
+}
+
+static void permute(const uint8_t *restrict source, uint8_t *restrict target, int64_t pixels, const float *order) {
+  int from[CHANNELS];
+  for (int channel = 0; channel < CHANNELS; channel++) from[channel] = level(order[channel]) % CHANNELS;
+  for (int64_t pixel = 0; pixel < pixels; pixel++, source += CHANNELS, target += CHANNELS)
+    for (int channel = 0; channel < CHANNELS; channel++) target[channel] = source[from[channel]];
 }
 
 static void saturate(const uint8_t *restrict source, uint8_t *restrict target, int64_t pixels, float factor) {

@@ -38,6 +38,15 @@ def test_of_a_loaders_file_the_buckets_are_drawn(tmp_path: Path) -> None:
     assert "memory of a loader, estimated (preset imagenet_train, batch size 10, prefetch 2)" in lines
 
 
+def test_buckets_without_sizes_are_named_by_their_ratios(tmp_path: Path) -> None:
+    write_samples(tmp_path, 40, sizes=[(60, 80), (60, 80), (60, 80), (60, 60)])
+    (tmp_path / "train.yaml").write_text(json.dumps({"tar": str(tmp_path), "sampling": {"buckets": {"groups": 3}}}))
+    lines = run("info", tmp_path / "train.yaml").stdout.splitlines()
+    start = lines.index("2 of 8 buckets with samples, by width / height")
+    found = [line.replace("█", "").split() for line in lines[start + 1 : start + 3]]
+    assert found == [["1", "to", "1.26", "10"], ["1.26", "to", "1.59", "30"]]
+
+
 def test_as_json(tmp_path: Path) -> None:
     write_samples(tmp_path, 40)
     printed = json.loads(run("info", tmp_path, "--json", "--preset", "raw_uint8", "--batch-size", 10).stdout)

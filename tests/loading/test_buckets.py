@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import tarfile
+from bisect import bisect_right
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 import torchvision.transforms.v2.functional as tv
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from making import damaged_jpeg, encoded, jpeg, picture, write_samples, write_shard
+from making import SIZES, damaged_jpeg, encoded, jpeg, picture, write_samples, write_shard
 from PIL import Image, ImageOps
 
 from gpuloader import BadImages, Buckets, Compose, GPULoader, Sampling, World
@@ -74,7 +75,40 @@ def test_the_sizes_of_an_area_are_those_of_kohya(area: int, step: int, ratios: t
     assert (1024, 1024) in Buckets(area=1024**2).shapes
 
 
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_groups_are_those_of_torchvisions_reference(k: int) -> None:
+    """Its bins are 2 ** linspace(-1, 1, 2 k + 1) on width / height, and `bisect_right` finds an image's."""
+    bins = [2 ** (-1 + number / k) for number in range(2 * k + 1)]
+    images = [(height, width) for height in (1, 7, 100, 640) for width in (1, 3, 50, 99, 100, 101, 200, 427, 640, 8192)]
+    buckets = Buckets(groups=k)
+    assert buckets.assign(np.array(images)).tolist() == [bisect_right(bins, width / height) for height, width in images]
+    assert (len(buckets), buckets.shapes) == (2 * k + 2, ())
+
+
 # --- an epoch
+
+
+@pytest.mark.parametrize(("last_batch", "steps", "samples"), [("pad", 9, 40), ("drop", 6, 30)])
+@pytest.mark.parametrize("batch", ["list", {"pad": 32}, "dense"])
+def test_groups_put_images_of_one_ratio_into_a_batch_in_the_recipes_sizes(
+    shards: list[Path],
+    batch: Any,  # noqa: ANN401
+    last_batch: str,
+    steps: int,
+    samples: int,
+) -> None:
+    """Of the five sizes in turn, 60x80, 64x64 and 33x51 are from 1 to 2, 80x60 below and 48x97 above: 24, 8, 8."""
+    size = [16, 16] if batch == "dense" else 16
+    given = {"preset": {"transforms": [{"Resize": {"size": size}}], "batch": batch}, "last_batch": last_batch}
+    delivered: Counter[int] = Counter()
+    with loader(shards, 5, shuffle="full", sampling={"buckets": {"groups": 1}}, **given) as batches:
+        assert (batches.shapes, len(batches)) == (None, steps)
+        for each in batches:
+            sizes = [SIZES[int(sample) % 5] for sample in each["index"]]
+            assert len({bisect_right([1 / 2, 1, 2], width / height) for height, width in sizes}) == 1
+            delivered.update(each["index"][each["valid"]].tolist())
+    assert max(delivered.values()) == 1
+    assert len(delivered) == samples
 
 
 def test_an_epoch_has_each_sample_once_in_the_shapes_that_the_loader_says(shards: list[Path]) -> None:
@@ -335,7 +369,13 @@ def test_a_known_bad_image_of_unknown_size_is_replaced_once_in_the_largest_bucke
             r"buckets: shape \(32, 32\) cannot replace the recipe's \(8, 8\)",
         ),
         ({"sampling": {"buckets": []}}, r"`Buckets\.sizes`: found \[\]: list should have at least 1"),
-        ({"sampling": {"buckets": {"area": 64**2, "sizes": SHAPES}}}, "give either area"),
+        ({"sampling": {"buckets": {"area": 64**2, "sizes": SHAPES}}}, "found area and sizes: give one of area, "),
+        ({"sampling": {"buckets": {}}}, "found none of them: give one of area, .*; and groups, such as 3"),
+        ({"sampling": {"buckets": {"groups": 0}}}, r"`buckets\.groups`: found 0: input should be greater"),
+        (
+            {"preset": {"transforms": [], "batch": "list"}},
+            r"or take Buckets\(groups=3\), whose images have the recipe's",
+        ),
         ({"sampling": {"buckets": {"area": 64}}}, "make 0 sizes: allowed are 1 to 1000; change the step"),
         ({"sampling": {"buckets": {"area": 64**2, "ratios": [2, 1]}}}, r"ratios \[2\.0, 1\.0\]: allowed is"),
         ({"sampling": {"buckets": 64}}, r"buckets=64: allowed is a Buckets\(area="),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -121,6 +122,13 @@ def test_colour_is_torchvisions_bit_for_bit(op: Op) -> None:
         ours = run(images, step(op, len(images), parameter))
         theirs = by_torchvision(images, lambda image, value=parameter: run_step(op, [value], image))
         assert differences(ours, theirs).max() == 0
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3)), (1, 1, 1)])
+def test_channels_are_those_with_the_numbers(order: tuple[int, ...]) -> None:
+    images = [*IMAGES, *NO_PIXELS_TO_SPARE]
+    ours = run(images, step(Op.PERMUTE, len(images), *order))
+    assert differences(ours, [image[..., list(order)] for image in images]).max() == 0
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 23])

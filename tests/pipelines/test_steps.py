@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -112,6 +113,13 @@ def test_it_is_torchvisions(op: Op, parameters: Sequence[float], largest: int, m
     pairs = [(image, float(parameter)) for image in images() for parameter in parameters]
     ours = run(step(op, len(pairs), [parameter for _, parameter in pairs]), [image for image, _ in pairs])
     check(ours, [by_torchvision(op, image, parameter) for image, parameter in pairs], largest, mean)
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3)), (1, 1, 1)])
+def test_channels_are_those_with_the_numbers(order: tuple[int, ...]) -> None:
+    batch = images()
+    for image, output in zip(batch, run(step(Op.PERMUTE, len(batch), *order), batch), strict=True):
+        assert np.array_equal(output, image[..., list(order)])
 
 
 @pytest.mark.parametrize("sigma", [0.1, 1.0, 2.0])

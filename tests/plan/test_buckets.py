@@ -161,9 +161,10 @@ def test_a_fingerprint_is_of_samples_and_sizes() -> None:
         bucketed([5, 4], 4, shuffle="none"),
         Bucketed([(1, 8), (2, 9)], same.runs, 4),
         Bucketed(same.shapes, [np.arange(9), np.arange(0)], 4),
+        Bucketed([], same.runs, 4),  # in the sizes that the recipe makes
     ]
     assert same.fingerprint == bucketed([5, 4], 8).fingerprint  # states keep the quantum
-    assert len({each.fingerprint for each in [same, *others]}) == 6
+    assert len({each.fingerprint for each in [same, *others]}) == 7
 
 
 @pytest.mark.parametrize("drop", [False, True])

@@ -18,6 +18,7 @@ from gpuloader.recipe.colors import (
     RandomEqualize,
     RandomGrayscale,
     RandomInvert,
+    RandomPhotometricDistort,
     RandomPosterize,
     RandomSolarize,
 )
@@ -75,6 +76,40 @@ def test_jitters_parameters_are_even_over_torchvisions_range(op: Op, low: float,
 )
 def test_only_the_jitters_that_are_on_are_steps(jitter: ColorJitter, ops: set[Op]) -> None:
     assert program(jitter).choices == (frozenset(ops),) * len(ops)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0])
+def test_a_photometric_distortion_is_torchvisions_with_the_same_numbers(p: float) -> None:
+    ranges = {"brightness": (0.9, 1.2), "contrast": (0.5, 1.5), "saturation": (0.3, 1.1), "hue": (-0.2, 0.1)}
+    ours, theirs = RandomPhotometricDistort(**ranges, p=p), v2.RandomPhotometricDistort(**ranges, p=p)
+    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+    steps, seen = program(ours, 300), set()
+    for row, (*changed, permuted, b, c, s, h, order, first) in enumerate(draw(ours, 300)(11).tolist()):
+        factors = [low + each * (high - low) for (low, high), each in zip(ranges.values(), (b, c, s, h))]
+        parameters = {
+            f"{name}_factor": float(np.float32(factor)) if each < p else None
+            for name, factor, each in zip(ranges, factors, changed)
+        }
+        parameters["contrast_before"] = first < 0.5
+        parameters["channel_permutation"] = list(orders[int(6 * order)]) if permuted < p else None
+        expected = theirs.transform(IMAGE, parameters)
+        assert torch.equal(run_program(steps, row, IMAGE), expected), row
+        seen.add((torch.equal(expected, IMAGE), first < 0.5, *(parameters["channel_permutation"] or ())))
+    assert len(seen) == {0.0: 2, 0.5: 16, 1.0: 12}[p]  # orders and places of contrast, and nothing at all
+    assert ours.random == (p > 0)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "message"),
+    [
+        ({"hue": (-0.6, 0.1)}, r"hue \[-0\.6, 0\.1\]: allowed is \[low, high\] with -0\.5 <= low <= high <= 0\.5"),
+        ({"contrast": (1.5, 0.5)}, r"contrast \[1\.5, 0\.5\]: allowed is"),
+        ({"brightness": (-0.1, 1.0)}, r"brightness \[-0\.1, 1\.0\]: allowed is"),
+    ],
+)
+def test_ranges_that_no_distortion_can_have(ranges: dict[str, tuple[float, float]], message: str) -> None:
+    with pytest.raises(PresetError, match=message):
+        RandomPhotometricDistort(**ranges)
 
 
 def test_leaving_a_jitter_out_does_not_change_the_others() -> None:

@@ -20,6 +20,8 @@ from gpuloader.recipe.model import Transform
 from gpuloader.recipe.moving import move_boxes, which_boxes_stay
 from gpuloader.transforms import (
     CenterCrop,
+    FixedSizeCrop,
+    PadIfSmaller,
     RandomIoUCrop,
     RandomResize,
     RandomShortestSize,
@@ -91,6 +93,55 @@ def test_a_zoom_is_drawn_as_torchvision_draws_it(numbers: list[float]) -> None:
         padding = zoomed.make_params([picture(row)])["padding"] if applied < 0.7 else [0, 0, 0, 0]
         assert (-after.corner[row, ::-1]).tolist() == padding[:2]
         assert after.shape[row].tolist() == list(functional.pad(picture(row), padding).shape[-2:])
+
+
+@pytest.mark.parametrize("size", [(90, 120), (200, 60), (400, 400)])
+def test_one_number_places_a_window_on_both_axes_and_the_rest_is_padded(size: tuple[int, int]) -> None:
+    """As the reference does: top and left are the same share of what is cut off; then rows and columns are added."""
+    sample, (height, width) = np.arange(SAMPLES), size
+    boxes = [boxes_of(number) for number in sample]
+    view = drawn(FixedSizeCrop(size), boxes=boxes)
+    seen = set()
+    for row, [uniform] in enumerate(DRAWS.of(Stream.CROP)(1).tolist()):
+        rows, columns = SIZES[row].tolist()
+        top, left = int(max(rows - height, 0) * uniform), int(max(columns - width, 0) * uniform)
+        shown = min(rows, height), min(columns, width)
+        at = view.placements[1]
+        assert at.corner[row].tolist() == [top, left]
+        assert at.shown[row].tolist() == [top, left, top + shown[0], left + shown[1]]
+        assert at.shape[row].tolist() == [height, width]
+        expected = boxes[row] - [left, top, left, top]
+        expected[:, 0::2] = expected[:, 0::2].clip(0, shown[1])
+        expected[:, 1::2] = expected[:, 1::2].clip(0, shown[0])
+        one = Compose([FixedSizeCrop(size)]).draw(Draws(3, 1, np.array([row])), SIZES[[row]]).views[0]
+        np.testing.assert_allclose(move_boxes(boxes[row], np.zeros(len(boxes[row]), np.int64), one), expected)
+        seen.add((shown[0] == height, shown[1] == width))
+    assert len(seen) == (4 if size != (400, 400) else 1)
+
+
+def test_boxes_that_a_window_shows_nothing_of_are_left_out() -> None:
+    image, boxes = np.zeros((100, 100, 3), np.uint8), np.array([[0, 0, 20, 20], [40, 40, 60, 60], [80, 80, 99, 99]])
+    target = {"boxes": boxes, "labels": np.arange(3)}
+    left = {len(Compose([FixedSizeCrop(40)])(image, target, seed=seed)[1]["labels"]) for seed in range(20)}
+    assert left == {1, 2}
+
+
+@pytest.mark.parametrize("size", [150, (120, 200)])
+def test_a_smaller_image_is_padded_behind_it(size: int | tuple[int, int]) -> None:
+    at = drawn(PadIfSmaller(size)).placements[1]
+    height, width = (size, size) if isinstance(size, int) else size
+    assert at.corner.tolist() == [[0, 0]] * SAMPLES
+    assert at.shown.tolist() == [[0, 0, *sides] for sides in SIZES.tolist()]
+    assert at.shape.tolist() == [[max(rows, height), max(columns, width)] for rows, columns in SIZES.tolist()]
+
+
+def test_pixels_and_masks_are_padded_with_their_own_fills() -> None:
+    image, mask = np.full((3, 5, 3), 9, np.uint8), np.full((3, 5), 2, np.uint8)
+    for transform in (PadIfSmaller((4, 7), fill=200), FixedSizeCrop((4, 7), fill=200)):
+        pixels, target = Compose([transform], batch="list", dtype="uint8")([image], [{"mask": mask}])
+        expected = functional.pad(torch.from_numpy(image).permute(2, 0, 1), [0, 0, 2, 1], fill=200)
+        assert torch.equal(pixels[0], expected)
+        assert torch.equal(target[0]["mask"], functional.pad(torch.from_numpy(mask)[None].long(), [0, 0, 2, 1])[0])
 
 
 def boxes_of(sample: int) -> NDArray[np.float64]:

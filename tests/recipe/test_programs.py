@@ -13,6 +13,7 @@ from gpuloader.recipe.colors import (
     RandomEqualize,
     RandomGrayscale,
     RandomInvert,
+    RandomPhotometricDistort,
     RandomPosterize,
     RandomSolarize,
 )
@@ -29,11 +30,12 @@ from gpuloader.recipe.program import PARAMETERS, Op, Program
 from gpuloader.recipe.timm import ThreeAugment, TimmAutoAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
-COUNTS = {Op.WARP: 14, Op.BLUR: 2} | dict.fromkeys(
+COUNTS = {Op.WARP: 14, Op.BLUR: 2, Op.PERMUTE: 3} | dict.fromkeys(
     (Op.IDENTITY, Op.INVERT, Op.AUTOCONTRAST, Op.EQUALIZE, Op.GRAYSCALE, Op.MIX_BEGIN, Op.MIX_END), 0
 )  # the others have 1
 DRAWN = [
     ColorJitter(0.4, 0.4, 0.4, 0.1),
+    RandomPhotometricDistort(),
     RandomGrayscale(),
     GaussianBlur(23),
     RandomSolarize(128),

@@ -74,6 +74,8 @@ def run_step(op: Op, values: list[float], image: torch.Tensor) -> torch.Tensor:
             return functional.rgb_to_grayscale(image, 3)
         case Op.BLUR:
             return functional.gaussian_blur(image, [int(values[1])] * 2, [f, f])
+        case Op.PERMUTE:
+            return functional.permute_channels(image, [int(value) % 3 for value in (3 * values)[:3]])
         case _:
             raise ValueError(f"{op!r} is no step of its own")
 

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,53 @@ def test_boxes_whose_centre_the_drawn_window_does_not_hold_are_left_out(tar: Pat
         assert len(sample["boxes"]) >= 1 or len(sample["objects"]) == 0
         seen_without_box += len(shown) - len(sample["boxes_number"])
     assert seen_without_box >= 3
+
+
+WITHOUT_CROWDS = Boxes("json:annotations", "xywh", labels="category_id", keys=["area"], leave_out="iscrowd")
+
+
+@pytest.mark.parametrize("labels", ["category_id", "json:labels"])
+@pytest.mark.parametrize("crowd", [1, 7, True])  # which JSON has as true
+def test_annotations_are_left_out_whose_key_is_not_0(tmp_path: Path, labels: str, crowd: int) -> None:
+    """Every second is a crowd; the columns, masks and points are those of the others, by their numbers."""
+    changed = {}
+    for number in range(COUNT):
+        annotations = [{**each, "iscrowd": type(crowd)(each["iscrowd"] and crowd)} for each in annotations_of(number)]
+        document = {"annotations": annotations, "labels": [each["category_id"] for each in annotations]}
+        changed[number] = {"json": json.dumps(document).encode()}
+    boxes = replace(WITHOUT_CROWDS, labels=labels)
+    batch = next(iter(loader(shard(tmp_path, changed), fields={**FIELDS, "boxes": boxes})))
+    _, targets = to_detection(batch, masks="objects", points="points")
+    for number, target in enumerate(targets):
+        stay = [place for place in range(number) if place % 2 == 0]
+        assert batch["boxes_number"][number].tolist() == target["labels"].tolist() == stay
+        assert torch.equal(target["masks"], batch["objects"][number][stay])
+        assert torch.equal(target["keypoints"][..., :2], batch["points"][number][stay])
+        scale = 60 * 40 / np.prod(size_of(number))
+        areas = [annotations_of(number)[place]["area"] * scale for place in stay]
+        np.testing.assert_allclose(target["area"], areas, rtol=1e-5)
+
+
+def test_a_recipe_does_not_draw_by_what_is_left_out(tmp_path: Path) -> None:
+    """Windows hold the centre of a box that stays; if crowds counted, some would hold only theirs."""
+    crop = {"RandomIoUCrop": {"sampler_options": [0.0], "max_scale": 0.6}}
+    tar = shard(tmp_path)
+    some_left = {True: 0, False: 0}
+    for without in some_left:
+        fields = {"boxes": WITHOUT_CROWDS if without else FIELDS["boxes"]}
+        made = loader(tar, preset=train(crop, SQUARE), fields=fields)
+        for sample in [each for _ in range(6) for each in by_sample(made).values()]:
+            counts = sample["boxes_number"].tolist()
+            some_left[without] += bool(counts) and all(number % 2 for number in counts)
+    assert some_left[True] == 0
+    assert some_left[False] > 0
+
+
+def test_an_annotation_without_the_key_makes_its_sample_bad(tmp_path: Path) -> None:
+    lacking = [{key: value for key, value in each.items() if key != "iscrowd"} for each in annotations_of(3)]
+    tar = shard(tmp_path, {3: {"json": json.dumps({"annotations": lacking}).encode()}})
+    with pytest.raises(BadImageError, match=r"annotations\[0\] is .*: allowed is an object with the key 'iscrowd'"):
+        next(iter(loader(tar, fields={"boxes": WITHOUT_CROWDS})))
 
 
 @pytest.mark.parametrize(

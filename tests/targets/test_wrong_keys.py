@@ -52,6 +52,10 @@ WRONG: list[tuple[Field | Boxes | Mask | Keypoints, str]] = [
         rf"Boxes\(keys='score'\): .* has the key 'score': {ANNOTATION}",
     ),
     (
+        Boxes("json:annotations", "xywh", leave_out="crowd"),
+        rf"Boxes\(leave_out='crowd'\): .* has the key 'crowd' \(did you mean iscrowd\?\): {ANNOTATION}",
+    ),
+    (
         Boxes("json:annotations", "xywh", labels="json:label"),
         rf"Boxes\(labels='json:label'\): .* has the key 'label' \(did you mean labels\?\): {DOCUMENT}",
     ),

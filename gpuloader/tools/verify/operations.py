@@ -54,6 +54,7 @@ PIXEL_OPERATIONS: Mapping[str, PixelTransform] = {
     "equalize": _step(Op.EQUALIZE),
     "grayscale": _step(Op.GRAYSCALE),
     "blur": _step(Op.BLUR, 2.0, 9),
+    "permute": _step(Op.PERMUTE, 2, 0, 1),
     "mix with the inverse": Steps(
         ((Op.MIX_BEGIN, ()), (Op.INVERT, ()), (Op.MIX_ADD, (0.3,)), (Op.MIX_ADD, (0.7,)), (Op.MIX_END, ()))
     ),
