@@ -282,6 +282,8 @@ class _Stages(Generic[BatchT]):
             boxes = () if way.targets is None else way.targets.boxes(its)
             sizes = np.array([image.shape[:2] for image in of_view], np.int64)
             drawn.append(second.draw(way.draws, sizes, boxes=boxes))
+            for row, cause in drawn[-1].refused().items():
+                raise DataError(f"own code made {sizes[row].tolist()} of {way.name(way.draws, row)}: {cause}")
         return _Behind(batch, images, drawn, targets)
 
     def _explain(self, batch: BatchT, number: int, cause: str) -> str:

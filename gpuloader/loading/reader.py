@@ -225,7 +225,9 @@ class Reader:
         if self._run.fields or not sizes.all():
             rows = self._look_at(planned, rows, wanted)
         drawn = self._draw(planned, rows)
-        causes = self._find_refused(rows, drawn)
+        links = self._run.recipe.links
+        whole = links is not None and links.keeps_sizes
+        causes = self._find_refused(rows, self._draw(planned, rows, whole=True) if whole else drawn)
         for number, row in enumerate(rows if self._suspects else ()):
             is_tried = row.sample in self._suspects and row.cause is None and number not in causes
             if is_tried and (cause := self._try(row, drawn.take([number]))):
