@@ -121,7 +121,7 @@ def _bind(recipe: Recipe, functions: Iterable[Callable[..., Any]]) -> Recipe:
                         f"the recipe applies {each.called!r}{did_you_mean(each.called, by_name)}: functions has "
                         f"{', '.join(by_name)}"
                     )
-                made[number] = replace(each, function=by_name[each.called])
+                made[number] = replace(each, function=by_name[each.called], name=None)
         return made
 
     views = recipe.views

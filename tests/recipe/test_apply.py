@@ -1,0 +1,247 @@
+"""Own code in a recipe: its name, what is written of it, and the two recipes before and behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from torchvision.transforms import v2
+
+from gpuloader import Compose
+from gpuloader.errors import PresetError
+from gpuloader.plan import Draws, Stream
+from gpuloader.recipe import Recipe, load_preset, recipe_yaml
+from gpuloader.recipe.model import Transform
+from gpuloader.transforms import (
+    Apply,
+    CenterCrop,
+    ColorJitter,
+    GaussianBlur,
+    Normalize,
+    Pad,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    View,
+)
+
+Levels = NDArray[np.uint8]
+CROP, FLIP, JITTER = RandomResizedCrop(16), RandomHorizontalFlip(), ColorJitter(0.4)
+NORMAL, ERASE = Normalize([0.5] * 3, [0.5] * 3), RandomErasing()
+DRAWS = Draws(3, 1, np.arange(5))
+
+
+def film(image: Levels, rng: np.random.Generator) -> Levels:
+    return image
+
+
+def invert(image: Levels) -> Levels:
+    return 255 - image
+
+
+def with_boxes(image: Levels, targets: Any, rng: np.random.Generator) -> Any:  # noqa: ANN401
+    return image, targets
+
+
+class Grain:
+    def __call__(self, image: Levels, rng: np.random.Generator) -> Levels:
+        return image
+
+
+# Its name.
+
+
+@pytest.mark.parametrize(
+    ("apply", "name"),
+    [
+        (lambda: Apply(film), "film"),
+        (lambda: Apply(np.flipud), "flipud"),
+        (lambda: Apply(v2.RandomPosterize(3)), "RandomPosterize"),  # that of its class
+        (lambda: Apply(partial(film, rng=None), name="film"), "film"),
+        (lambda: Apply(name="film"), "film"),  # which a file names, and a program passes
+    ],
+)
+def test_it_has_the_name_of_its_function_or_its_own(apply: Callable[[], Apply], name: str) -> None:
+    assert as_yaml([CROP, apply()]) == as_yaml([CROP, Apply(name=name)])
+
+
+def as_yaml(transforms: Sequence[Transform]) -> str:
+    return recipe_yaml(Recipe(transforms))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Apply(lambda image: image), "has no name of its own: give one, such as name='film'"),
+        (lambda: Apply(partial(film, rng=None)), "has no name of its own"),
+        (lambda: Apply(Grain()), "has no name of its own"),
+        (Apply, "has no name of its own"),
+        (lambda: Apply("film"), "function='film': allowed is a function that takes an image"),  # type: ignore[arg-type]
+        (lambda: Recipe([CROP, Apply(film), Apply(film)]), "Apply is in the wrong place"),
+        (lambda: Recipe([CROP, NORMAL, Apply(film)]), "Apply is in the wrong place"),
+        (lambda: Recipe([CROP, ERASE, Apply(film)]), "Apply is in the wrong place"),
+        (lambda: Recipe([CROP, Apply(film, same_size=False)]), "leaves images of different sizes"),
+        (lambda: Recipe([Resize("cover"), Apply(film), CenterCrop(9)]), 'Resize("cover") needs a crop behind it'),
+    ],
+)
+def test_what_cannot_be_run_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(PresetError) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+# Whether it draws.
+
+
+@pytest.mark.parametrize(
+    ("apply", "draws"),
+    [
+        (Apply(film), True),
+        (Apply(invert), False),
+        (Apply(np.rot90), False),  # its further parameters have defaults
+        (Apply(lambda image, strength=1, rng=None: image, name="x"), True),  # one is called rng
+        (Apply(with_boxes, targets=True), True),
+        (Apply(lambda image, targets: (image, targets), name="x", targets=True), False),
+        (Apply(v2.RandomPosterize(3)), True),  # nobody knows
+        (Apply(name="film"), True),
+    ],
+)
+def test_a_function_that_takes_no_numbers_draws_none(apply: Apply, draws: bool) -> None:
+    recipe = Recipe([CenterCrop(9), apply])
+    assert (recipe.random, recipe.default_shuffle) == (draws, "full" if draws else "none")
+
+
+# Fingerprint and YAML.
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (Apply(film), Apply(name="film"), True),
+        (Apply(film), Apply(invert, name="film"), True),  # the code is not in it
+        (Apply(film), Apply(film, name="film 2"), False),
+        (Apply(film), Apply(film, targets=True), False),
+        (Apply(film), Apply(film, same_size=False), False),
+        (Apply(v2.RandomPosterize(3)), Apply(v2.RandomPosterize(3)), True),
+        (Apply(v2.RandomPosterize(3)), Apply(v2.RandomPosterize(4)), False),  # a library's transform says what it does
+    ],
+)
+def test_the_fingerprint_has_its_name(one: Apply, other: Apply, same: bool) -> None:
+    prints = [
+        Recipe([Apply(each.function, each.name, each.targets, each.same_size), CROP]).fingerprint
+        for each in (one, other)
+    ]
+    assert (prints[0] == prints[1]) == same
+
+
+def test_a_file_names_it_and_the_program_passes_it(tmp_path: Path) -> None:
+    whole = Compose([CROP], views=[View([Apply(film, targets=True), JITTER, NORMAL]), View([NORMAL])])
+    path = tmp_path / "recipe.yaml"
+    path.write_text(str(whole))
+    assert "Apply: {name: film, targets: true}" in str(whole)
+    assert load_preset(str(path)).fingerprint == whole.fingerprint
+    assert Compose.load(str(path), functions=[invert, film]) == whole
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        (
+            [],
+            "the recipe applies 'film', and a file holds no code: pass the function, such as Compose.load(PATH, funct",
+        ),
+        ([invert], "the recipe applies 'film': functions has invert"),
+    ],
+)
+def test_a_function_that_is_missing_is_named(functions: list[Callable[..., Any]], message: str) -> None:
+    with pytest.raises(PresetError) as caught:
+        Compose.load(
+            {"transforms": [{"RandomResizedCrop": {"size": 8}}, {"Apply": {"name": "film"}}]}, functions=functions
+        )(np.zeros((9, 9, 3), np.uint8))
+    assert message in str(caught.value)
+
+
+# The recipes before and behind it.
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_both_halves_draw_what_the_whole_draws(at: int) -> None:
+    transforms = [CROP, FLIP, JITTER, GaussianBlur(3), JITTER]  # of a kind on both sides, the second draws its own
+    whole = Recipe([*transforms, NORMAL, ERASE])
+    links = Recipe([*transforms[:at], Apply(film), *transforms[at:], NORMAL, ERASE], batch="list").links
+    assert links is not None
+    sizes = np.array([[40, 50]] * 5)
+    before = links.first.draw(DRAWS, sizes).views[0]
+    [behind] = links.second[0].draw(DRAWS, before.placement.shape).views
+    [expected] = whole.draw(DRAWS, sizes).views
+    programs = np.concatenate([before.program.ops, behind.program.ops], 1)
+    parameters = np.concatenate([before.program.parameters, behind.program.parameters], 1)
+    assert np.array_equal(programs, expected.program.ops)
+    assert np.array_equal(parameters, expected.program.parameters)
+    assert behind.erased is not None
+    assert np.array_equal(behind.erased, expected.erased)
+    assert np.array_equal(behind.placement.shape, expected.placement.shape)
+
+
+def test_a_view_without_own_code_is_cut_behind_its_geometry() -> None:
+    links = Recipe(views=[View([CROP, Apply(film), NORMAL]), View([Pad(1), CROP, JITTER, NORMAL])]).links
+    assert links is not None
+    assert [None if own is None else own.called for own in links.own] == ["film", None]
+    assert [[type(each).__name__ for each in view.placing] for view in links.first.each_view] == [
+        ["RandomResizedCrop"],
+        ["Pad", "RandomResizedCrop"],
+    ]
+    assert [view.shape for second in links.second for view in second.each_view] == [(16, 16)] * 2
+    assert [view.number for second in links.second for view in second.each_view] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("shared", "own", "same"),
+    [
+        ([CROP, Apply(film)], [[NORMAL], [JITTER, NORMAL]], (0, 0)),  # it runs once for both
+        ([CROP], [[Apply(film), NORMAL], [Apply(film), NORMAL]], (0, 1)),  # drawn for each
+        ([Apply(film)], [[CROP, NORMAL], [CROP, NORMAL]], (0, 0)),
+    ],
+)
+def test_own_code_that_views_share_runs_once(
+    shared: list[Transform], own: list[list[Transform]], same: tuple[int, ...]
+) -> None:
+    links = Recipe(shared, views=[View(each) for each in own]).links
+    assert links is not None
+    assert links.same == same
+
+
+def test_a_recipe_without_own_code_is_not_cut() -> None:
+    assert Recipe([CROP, NORMAL]).links is None
+
+
+@pytest.mark.parametrize(
+    ("recipe", "shapes"),
+    [
+        (Recipe([CROP, Apply(film)]), [(16, 16)]),
+        (Recipe([CROP, Apply(film, same_size=False), Resize((4, 6))]), [(4, 6)]),
+        (Recipe([CROP, Apply(film, same_size=False)], batch="list"), [None]),
+        (Recipe([Apply(film), CROP]), [(16, 16)]),
+    ],
+)
+def test_the_size_behind_it(recipe: Recipe, shapes: list[Any]) -> None:
+    assert recipe.shapes == shapes
+
+
+def test_its_key_depends_on_seed_pass_sample_and_view_alone() -> None:
+    keys = DRAWS.of(Stream.OWN).keys()
+    assert keys.shape == (5, 2)
+    assert len(np.unique(keys)) == keys.size
+    assert np.array_equal(keys[[3, 1]], DRAWS.take(np.array([3, 1])).of(Stream.OWN).keys())
+    others = [
+        Draws(4, 1, DRAWS.ids).of(Stream.OWN),
+        Draws(3, 2, DRAWS.ids).of(Stream.OWN),
+        DRAWS.of(Stream.OWN, view=1),
+    ]
+    assert not any((other.keys() == keys).any() for other in others)
