@@ -31,8 +31,8 @@ from gpuloader.recipe.apply import Apply, is_transform
 
 Outcomes: TypeAlias = list["Made | Failure"]
 _HEADER_BYTES = 64
-_LOOKS_SECONDS = 1.0
-_HANGS_SECONDS = 300
+LOOKS_SECONDS = 1.0
+HANGS_SECONDS = 300
 _ENDS_SECONDS = 5
 
 
@@ -220,7 +220,7 @@ class Processes(Workers):
         waiting = dict(enumerate(self._workers))
         work, done, since = LongWork("own code works on a batch: %s of %s images"), -1, time.monotonic()
         while waiting:
-            ready = wait([worker.pipe for worker in waiting.values()], _LOOKS_SECONDS)
+            ready = wait([worker.pipe for worker in waiting.values()], LOOKS_SECONDS)
             for number, worker in list(waiting.items()):
                 if worker.pipe in ready:
                     try:
@@ -231,9 +231,9 @@ class Processes(Workers):
             now = sum(_done(worker.memories[slot]) for worker in self._workers)
             if now > done:
                 done, since = now, time.monotonic()
-            elif time.monotonic() - since > _HANGS_SECONDS and waiting:
+            elif time.monotonic() - since > HANGS_SECONDS and waiting:
                 number = next(iter(waiting))
-                raise LostError(self._at(number, slot), f"it has not come back for {_HANGS_SECONDS} seconds")
+                raise LostError(self._at(number, slot), f"it has not come back for {HANGS_SECONDS} seconds")
             work.reached(done, len(items))
 
     def _at(self, number: int, slot: int) -> int:
@@ -291,7 +291,7 @@ def _serve(pipe: Connection, memories: Sequence[SharedMemory], functions: Sequen
     made = [OwnFunction(each, seeds=True) for each in functions]
     parent, starter = multiprocessing.parent_process(), os.getppid()
     while True:
-        while not pipe.poll(_LOOKS_SECONDS):
+        while not pipe.poll(LOOKS_SECONDS):
             if os.getppid() != starter or parent is None or not parent.is_alive():
                 return
         try:

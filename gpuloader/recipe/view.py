@@ -131,7 +131,7 @@ class ViewPlan:
     @property
     def in_one_pass(self) -> bool:
         """Whether the view only places and normalises pixels, which no other view has."""
-        return not self.pixels and self.erasing is None and not self.shares_place
+        return not (self.pixels or self.erasing or self.shares_place or self._before)
 
     def shares_place_with(self, other: ViewPlan) -> bool:
         """Whether both have the same placed pixels; views of a `FiveCrop` among the shared transforms do not."""

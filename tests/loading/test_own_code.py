@@ -1,0 +1,547 @@
+"""Own code in a loader: the same pixels wherever it runs, exactly once, and errors that name the sample."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scenes
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lifecycles import left_behind, threads_and_files
+from loaders import CUT, SAMPLES, seen, spoilt
+from making import jpeg, write_shard
+from numpy.typing import NDArray
+from scenes import assert_same, by_sample, shard
+from torchvision.transforms import v2
+
+from gpuloader import Compose, Decoder, GPULoader, Stage, World
+from gpuloader.errors import ConfigError, DataError, LoaderError
+from gpuloader.loading import own_workers
+from gpuloader.recipe import Recipe
+from gpuloader.recipe.model import Transform
+from gpuloader.transforms import (
+    Apply,
+    ColorJitter,
+    Mix,
+    Normalize,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomIoUCrop,
+    RandomResizedCrop,
+    Resize,
+    View,
+)
+
+Levels = NDArray[np.uint8]
+CROP, FLIP, JITTER = RandomResizedCrop(24), RandomHorizontalFlip(), ColorJitter(0.4, 0.4, 0.4, 0.1)
+NORMAL, ERASE = Normalize([0.5] * 3, [0.25] * 3), RandomErasing()
+FILES = [jpeg(60 + 7 * number, 90 - 5 * number, number) for number in range(6)]
+
+
+def same(image: Levels, rng: np.random.Generator) -> Levels:
+    return image
+
+
+def grain(image: Levels, rng: np.random.Generator) -> Levels:
+    return (image + rng.normal(0, 20, image.shape)).clip(0, 255).astype(np.uint8)
+
+
+def from_all_generators(image: Levels, rng: np.random.Generator) -> Levels:
+    """What others' code draws from."""
+    drawn = random.random(), np.random.random(), torch.rand(()).item()
+    return (image * np.array(drawn)).astype(np.uint8)
+
+
+def turned(image: Levels) -> Levels:
+    return image[:, ::-1]
+
+
+def larger(image: Levels, rng: np.random.Generator) -> Levels:
+    return np.pad(image, [(0, int(rng.integers(0, 40))), (0, int(rng.integers(0, 40))), (0, 0)])
+
+
+def load(tar: Any, transforms: Sequence[Transform], *, processes: int = 0, **options: Any) -> GPULoader:  # noqa: ANN401
+    recipe = Recipe(transforms, **options.pop("recipe", {}))
+    arguments = {"output": "dict", "batch_size": 8, "device_id": None, **options}
+    return GPULoader(tar, preset=recipe, decoder=Decoder(2, processes=processes), **arguments)
+
+
+# Pixels.
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [Apply(same), CROP, FLIP, JITTER, NORMAL, ERASE],
+        [CROP, Apply(same), FLIP, JITTER, NORMAL, ERASE],
+        [CROP, FLIP, JITTER, Apply(same), JITTER, NORMAL, ERASE],
+        [CROP, FLIP, JITTER, FLIP, Apply(same), NORMAL, ERASE],  # flips among the colours, too
+    ],
+    ids=lambda transforms: str([type(each).__name__ for each in transforms].index("Apply")),
+)
+def test_a_recipe_cut_at_own_code_makes_the_pixels_of_the_whole(transforms: list[Transform]) -> None:
+    whole = [each for each in transforms if not isinstance(each, Apply)]
+    if isinstance(whole[2], Normalize):
+        whole.insert(2, JITTER)
+    given = {"seed": 3, "epoch": 2, "sample": 10}
+    assert torch.equal(Compose(transforms)(FILES, **given), Compose(whole)(FILES, **given))
+
+
+def test_a_recipe_of_one_pass_is_rounded_to_levels_between() -> None:
+    whole, cut = (Compose(each)(FILES, seed=3) for each in ([CROP, NORMAL], [CROP, Apply(same), NORMAL]))
+    assert 0 < ((whole - cut).abs().max() * 0.25 * 255).item() <= 0.5001
+
+
+def test_it_gets_the_levels_before_it_and_its_result_is_what_follows() -> None:
+    """The oracle is NumPy on the image that the recipe without it makes."""
+    before = Compose([CROP, JITTER], dtype="uint8")(FILES, seed=3).numpy()
+    made = Compose([CROP, JITTER, Apply(turned), NORMAL])(FILES, seed=3)
+    expected = (torch.from_numpy(before[..., ::-1].copy()) / 255 - 0.5) / 0.25
+    assert torch.allclose(made, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [grain, from_all_generators])
+def test_pixels_are_the_same_for_any_number_of_processes(
+    shards: list[Path], tmp_path: Path, function: Callable[..., Any]
+) -> None:
+    """Threads do not seed the generators of the process, so there only `rng` is repeatable."""
+    counts = (0, 1, 3) if function is grain else (1, 3)
+    runs = []
+    for processes in counts:
+        with load(shards, [CROP, Apply(function), NORMAL], processes=processes, seed=7) as batches:
+            runs.append([seen(batches), seen(batches)])
+    assert runs[1:] == runs[:-1]
+    assert runs[0][0] != runs[0][1]  # another epoch
+    tar = write_shard(
+        tmp_path / "a.tar", [{"__key__": str(n), "jpg": file, "cls": "0"} for n, file in enumerate(FILES)]
+    )
+    with load(tar, [CROP, Apply(function), NORMAL], processes=1, seed=7, shuffle="none", batch_size=6) as batches:
+        assert torch.equal(Compose([CROP, Apply(function), NORMAL])(FILES, seed=7), next(iter(batches))["image"])
+
+
+def test_a_call_leaves_the_generators_of_the_program_as_they_are() -> None:
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    expected = random.random(), np.random.random(), torch.rand(()).item()
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    Compose([CROP, Apply(from_all_generators)])(FILES)
+    assert (random.random(), np.random.random(), torch.rand(()).item()) == expected
+
+
+def test_torchvisions_transforms_work_as_they_are(shards: list[Path]) -> None:
+    before = Compose([CROP], dtype="uint8")(FILES, seed=3)
+    made = Compose([CROP, Apply(v2.RandomPosterize(2, p=1))], dtype="uint8")(FILES, seed=3)
+    assert torch.equal(made, v2.functional.posterize(before, 2))
+    with load(shards, [CROP, Apply(v2.RandomPerspective(p=1))], processes=2, seed=5) as batches:
+        processes = seen(batches)
+    with load(shards, [CROP, Apply(v2.RandomPerspective(p=1))], processes=1, seed=5) as batches:
+        assert seen(batches) == processes
+
+
+def test_an_image_is_its_own_to_change() -> None:
+    def black(image: Levels) -> Levels:
+        image[:] = 0
+        return image
+
+    pictures = [np.full((9, 9, 3), 200, np.uint8)]
+    assert Compose([Apply(black)], dtype="uint8", batch="list")(pictures)[0].max() == 0
+    assert pictures[0].min() == 200
+
+
+def test_sizes_that_it_changes(shards: list[Path]) -> None:
+    """What follows draws by the sizes that come out, and a batch says how large its images are."""
+    transforms = [Apply(larger, same_size=False), Resize((20, 30)), NORMAL]
+    with load(shards, transforms, processes=2, shuffle="none") as batches:
+        assert {batch["image"].shape for batch in batches} == {(8, 3, 20, 30)}
+    own = Apply(larger, same_size=False)
+    with load(shards, [own], processes=2, shuffle="none", recipe={"batch": "list", "dtype": "uint8"}) as batches:
+        made = [(size.tolist(), image) for batch in batches for size, image in zip(batch["size"], batch["image"])]
+    assert [size for size, _ in made] == [list(image.shape[1:]) for _, image in made]
+    assert len({tuple(size) for size, _ in made}) > 20
+    with load(shards, [own], processes=0, shuffle="none", recipe={"batch": {"pad": 8}, "dtype": "uint8"}) as batches:
+        masks = [mask for batch in batches for mask in batch["pixel_mask"]]
+    assert [[int(mask.any(1).sum()), int(mask.any(0).sum())] for mask in masks] == [size for size, _ in made]
+
+
+def test_each_view_has_its_own(shards: list[Path]) -> None:
+    views = [View([CROP, Apply(grain), NORMAL]), View([RandomResizedCrop(12), JITTER, NORMAL], count=2)]
+    without = [View([CROP, NORMAL]), *views[1:]]
+    with load(shards, [], recipe={"views": views}, processes=2, seed=5) as batches:
+        made = next(iter(batches))["image"]
+    with load(shards, [], recipe={"views": without}, seed=5) as batches:
+        expected = next(iter(batches))["image"]
+    assert [each.shape for each in made] == [(8, 3, 24, 24), (8, 3, 12, 12), (8, 3, 12, 12)]
+    assert [torch.equal(*each) for each in zip(made, expected)] == [False, True, True]
+
+
+def test_views_that_share_it_get_one_result() -> None:
+    calls = []
+
+    def counted(image: Levels, rng: np.random.Generator) -> Levels:
+        calls.append(1)
+        return grain(image, rng)
+
+    shared = Compose([CROP, Apply(counted)], views=[View([NORMAL]), View([NORMAL]), View([JITTER, NORMAL])])
+    first, second, third = shared(FILES, seed=3)
+    assert torch.equal(first, Compose([CROP, Apply(grain), NORMAL])(FILES, seed=3))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+    assert len(calls) == len(FILES) + 1  # the first image goes through twice
+
+
+def test_mixed_images_are_mixed_behind_it(shards: list[Path]) -> None:
+    recipe = {"mix": Mix(10, mixup_alpha=0.2), "dtype": "float32"}
+    with load(shards, [CROP, FLIP, JITTER, Apply(same), NORMAL], recipe=recipe, processes=1) as batches:
+        made = next(iter(batches))
+    with load(shards, [CROP, FLIP, JITTER, NORMAL], recipe=recipe) as batches:
+        expected = next(iter(batches))
+    assert torch.equal(made["image"], expected["image"])
+    assert torch.equal(made["label"], expected["label"])
+
+
+def test_a_stage_has_it_too() -> None:
+    recipe = Compose([CROP, Apply(grain), NORMAL])
+    source = [(FILES[:4], [0, 1, 2, 3]), (FILES[4:], [4, 5])]
+    with Stage(recipe, None, seed=3, decoder=Decoder(2, processes=2)) as stage:
+        made = torch.cat([images for images, _ in stage(source, epoch=1)])
+    assert torch.equal(made, recipe(FILES, seed=3, epoch=1))
+
+
+# Targets.
+
+COLUMNS = ("boxes", "boxes_labels", "boxes_iscrowd", "boxes_area", "boxes_number")
+MOVING: list[Transform] = [RandomResizedCrop((40, 56), scale=(0.5, 1), interpolation="nearest"), FLIP]
+
+
+def nothing(image: Levels, targets: dict[str, Any], rng: np.random.Generator) -> tuple[Levels, dict[str, Any]]:
+    return image, targets
+
+
+def flipped_boxes(boxes: Any, width: int) -> Any:  # noqa: ANN401
+    return np.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], 1)
+
+
+def flipped(image: Levels, targets: dict[str, Any]) -> tuple[Levels, dict[str, Any]]:
+    """As RandomHorizontalFlip(1) does it."""
+    width, points = image.shape[1], targets["points"]
+    return image[:, ::-1], {
+        **targets,
+        "boxes": flipped_boxes(targets["boxes"], width),
+        "points": np.stack([width - 1 - points[..., 0], points[..., 1]], -1)[:, ::-1],  # the pair changes places
+        "points_visibility": targets["points_visibility"][:, ::-1],
+        "mask": targets["mask"][:, ::-1],
+        "objects": targets["objects"][..., ::-1],
+    }
+
+
+def scene(tar: Path, transforms: Sequence[Transform], **options: Any) -> dict[int, dict[str, Any]]:  # noqa: ANN401
+    with scenes.loader(tar, preset=Recipe(transforms), **options) as batches:
+        return by_sample(batches)
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda own: [own, *MOVING, NORMAL],
+        lambda own: [*MOVING, own, JITTER, NORMAL],
+        lambda own: [MOVING[0], own, FLIP, NORMAL],  # geometry on both sides
+    ],
+)
+def test_targets_go_through_it_as_through_a_transform_of_the_recipe(
+    tmp_path: Path, cut: Callable[..., list[Transform]], processes: int
+) -> None:
+    tar = shard(tmp_path)
+    decoder = Decoder(2, processes=processes)
+    with_own = scene(tar, cut(Apply(flipped, targets=True)), decoder=decoder)
+    expected = scene(tar, cut(RandomHorizontalFlip(1)))
+    for number, sample in expected.items():
+        for name in (
+            "boxes",
+            "boxes_labels",
+            "boxes_area",
+            "boxes_number",
+            "points",
+            "points_visibility",
+            "mask",
+            "objects",
+        ):
+            assert torch.allclose(with_own[number][name].double(), sample[name].double(), atol=1e-3), (name, number)
+
+
+@pytest.mark.parametrize("transforms", [[Apply(same), *MOVING], [*MOVING, Apply(same)], [MOVING[0], Apply(same), FLIP]])
+def test_targets_of_code_that_does_not_take_them_move_with_the_rest(
+    tmp_path: Path, transforms: list[Transform]
+) -> None:
+    tar = shard(tmp_path)
+    assert_same(scene(tar, [*transforms, NORMAL]), scene(tar, [*MOVING, NORMAL]))
+
+
+def test_rows_that_it_leaves_out_go_from_all_columns(tmp_path: Path) -> None:
+    def first_only(image: Levels, targets: dict[str, Any]) -> tuple[Levels, dict[str, Any]]:
+        kept = {name: value[1:] if name.startswith("boxes") else value for name, value in targets.items()}
+        return image, kept
+
+    tar = shard(tmp_path)
+    left, whole = (scene(tar, [Resize((40, 60)), *own]) for own in ([Apply(first_only, targets=True)], []))
+    for number, sample in whole.items():
+        for name in COLUMNS:
+            assert torch.equal(left[number][name], sample[name][1:])
+
+
+def test_transforms_that_draw_by_boxes_draw_by_those_behind_it(tmp_path: Path) -> None:
+    tar, draw = shard(tmp_path), [RandomIoUCrop(), Resize((40, 60)), NORMAL]
+    assert_same(scene(tar, [Apply(nothing, targets=True), *draw]), scene(tar, draw))
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda image, targets: image, "TypeError: it returned array("),
+        (lambda image, targets: (image, {}), "own code returned no target 'boxes' that can be used: it is missing"),
+        (
+            lambda image, targets: (image, {**targets, "boxes": np.zeros((9, 4))}),
+            "9 boxes, and {'labels': 0, 'iscrowd': 0, 'area': 0, 'number': 0}: allowed are finite boxes, with a row",
+        ),
+        (
+            lambda image, targets: (image, {**targets, "boxes": targets["boxes"] + np.nan, "mask": 0}),
+            "own code returned no target",
+        ),
+    ],
+)
+def test_targets_that_cannot_be_used_are_an_error(tmp_path: Path, made: Any, message: str) -> None:  # noqa: ANN401
+    with pytest.raises(DataError) as caught:
+        scene(shard(tmp_path), [Apply(made, name="own", targets=True), Resize((40, 60))])
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "message"),
+    [
+        ([Apply(larger, same_size=False), Resize((40, 60))], "targets cannot follow larger, because it changes sizes"),
+        ([Apply(same), RandomIoUCrop(), Resize((9, 9))], "because RandomIoUCrop behind it draws by boxes: use Apply("),
+    ],
+)
+def test_targets_that_cannot_follow_are_refused(tmp_path: Path, transforms: list[Transform], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        scenes.loader(shard(tmp_path), preset=Recipe(transforms))
+    assert message in str(caught.value)
+    with pytest.raises(ConfigError):
+        Compose(transforms)(FILES[0], {"boxes": np.array([[1, 2, 3, 4]])})
+
+
+def test_a_call_moves_the_targets_that_it_was_given() -> None:
+    def flip(image: Levels, targets: dict[str, Any]) -> tuple[Levels, dict[str, Any]]:
+        assert targets["boxes"].dtype == np.float64
+        return image[:, ::-1], {**targets, "boxes": flipped_boxes(targets["boxes"], image.shape[1])}
+
+    target = {
+        "boxes": np.array([[8.0, 6.0, 40.0, 30.0], [1, 1, 90, 60]]),
+        "labels": torch.tensor([3, 4]),
+        "image_id": 9,
+    }
+    own, expected = (
+        Compose([RandomResizedCrop(24), each, JITTER])(FILES[0], dict(target), seed=2)
+        for each in (Apply(flip, targets=True), RandomHorizontalFlip(1))
+    )
+    assert torch.equal(own[0], expected[0])
+    assert torch.allclose(own[1]["boxes"], expected[1]["boxes"], atol=1e-4)
+    assert torch.equal(own[1]["labels"], expected[1]["labels"])
+    assert own[1]["image_id"] == 9
+
+
+# Order.
+
+
+def delivered(
+    tar: Path,
+    ranks: int,
+    batch_size: int,
+    processes: int,
+    state: Any = None,  # noqa: ANN401
+    steps: int = 99,
+) -> tuple[dict[int, int], Any]:
+    """What all ranks get in some steps, the sums over the pixels by sample, and the state behind them."""
+    found: dict[int, int] = {}
+    recipe = [CROP, Apply(grain), NORMAL]
+    for rank in range(ranks):
+        options = {"world": World(rank, ranks), "batch_size": batch_size, "seed": 4, "last_batch": "equal"}
+        with load(tar, recipe, processes=processes, **options) as batches:
+            if state is not None:
+                batches.load_state_dict(state)
+            for [rows], _ in zip(map(seen, ([batch] for batch in batches)), range(steps)):
+                found |= dict(rows)
+            after = batches.state_dict()
+    return found, after
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    begins=st.tuples(st.integers(1, 3), st.integers(1, 9)),
+    steps=st.integers(1, 3),
+    goes_on=st.tuples(st.integers(1, 3), st.integers(1, 9)),
+)
+def test_every_sample_comes_once_and_a_run_resumes_on_other_ranks_with_other_processes(
+    tmp_path_factory: pytest.TempPathFactory, begins: tuple[int, int], steps: int, goes_on: tuple[int, int]
+) -> None:
+    tar = tmp_path_factory.getbasetemp() / "own-order.tar"
+    if not tar.exists():
+        write_shard(tar, [{"__key__": str(n), "jpg": jpeg(30, 40, n), "cls": str(n)} for n in range(83)])
+    whole, _ = delivered(tar, 1, 40, 0)
+    assert sorted(whole) == list(range(83))
+    first, state = delivered(tar, *begins, 1, steps=steps)
+    rest, _ = delivered(tar, *goes_on, 2, state)
+    assert {**first, **rest} == whole
+    assert not first.keys() & rest.keys()
+
+
+# Bad images.
+
+
+def test_a_bad_image_is_replaced_before_it(tmp_path: Path) -> None:
+    tar = spoilt(tmp_path, {3: CUT, 11: b"no image"})
+    recipe = [CROP, Apply(grain), NORMAL]
+    with load(tar, recipe, processes=2, on_error="replace") as batches:
+        made = seen(batches)
+        assert sorted(batches.stats().bad) == [3, 11]
+    with load(tar, recipe, on_error="replace") as batches:
+        assert seen(batches) == made
+    with load(tar, recipe, processes=2, on_error="skip", shuffle="none", last_batch="partial") as batches:
+        assert [index for batch in batches for index in batch["index"].tolist()] == [
+            n for n in range(SAMPLES) if n not in (3, 11)
+        ]
+
+
+@pytest.mark.parametrize(("batch_size", "rows"), [(2, 1), (3, 1)])
+def test_a_last_step_of_few_samples(tmp_path: Path, batch_size: int, rows: int) -> None:
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": str(n), "jpg": FILES[n], "cls": "0"} for n in range(3)])
+    options = {"batch_size": batch_size, "world": World(1, 2), "last_batch": "partial", "shuffle": "none"}
+    with load(tar, [CROP, Apply(grain)], **options) as batches:
+        assert [batch["image"].shape for batch in batches] == [(rows, 3, 24, 24)]
+
+
+def test_a_rank_without_samples_gets_an_empty_batch(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": "0", "jpg": FILES[0], "cls": "0"}])
+    with load(tar, [CROP, Apply(grain)], batch_size=1, world=World(1, 2), last_batch="partial") as batches:
+        assert [batch["image"].shape for batch in batches] == [(0, 3, 24, 24)]
+
+
+# Errors.
+
+
+def raising(image: Levels, rng: np.random.Generator) -> Levels:
+    if rng.random() < 0.05:
+        raise KeyError("oops")
+    return image
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_an_error_ends_the_loop_and_names_the_sample_and_not_the_cursor(shards: list[Path], processes: int) -> None:
+    with load(shards, [CROP, Apply(raising)], processes=processes, seed=3) as batches:
+        rows: list[int] = []
+        with pytest.raises(DataError) as caught:
+            rows.extend(len(batch["image"]) for batch in batches)
+        message = str(caught.value)
+        assert "raising failed on '" in message
+        assert ".tar: KeyError: 'oops'" in message
+        assert 'raise KeyError("oops")' in message  # its own lines
+        assert "own_function" not in message  # and none of ours
+        assert batches.state_dict()["delivered"] == sum(rows)
+        assert batches.stats().bad == {}  # a bug is no bad image
+        with pytest.raises(DataError, match="oops"):  # the same batch comes again
+            next(iter(batches))
+    assert isinstance(caught.value.__cause__, KeyError) == (processes == 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda image: None, "TypeError: it returned None: allowed is an array (height, width, 3) of uint8"),
+        (lambda image: image / 255, "TypeError: it returned float64 of shape (24, 24, 3): allowed is an array"),
+        (lambda image: image[..., 0], "TypeError: it returned uint8 of shape (24, 24): allowed is an array"),
+        (lambda image: image[:9], "ValueError: it made 9 x 24 pixels of 24 x 24: keep the size, or declare others by"),
+        (lambda image: {}[1], "KeyError: 1"),
+        (lambda image: next(iter([])), "StopIteration"),  # which would end the loop as its end
+    ],
+)
+def test_what_is_no_image_is_an_error(function: Callable[..., Any], message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        Compose([CROP, Apply(function, name="own")])(FILES)
+    assert str(caught.value).startswith(f"own failed on image 0: {message}")
+
+
+GENERATOR = np.random.default_rng(3)
+
+
+def own_generator(image: Levels) -> Levels:
+    return (image + GENERATOR.normal(0, 20, image.shape)).clip(0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_code_that_draws_from_a_generator_of_its_own_is_found_at_the_first_image(
+    shards: list[Path], processes: int
+) -> None:
+    message = "it made two different images of one, with the same random numbers"
+    recipe = [CROP, Apply(own_generator)]
+    with load(shards, recipe, processes=processes) as batches, pytest.raises(DataError, match=message):
+        next(iter(batches))
+
+
+def dying(image: Levels, rng: np.random.Generator) -> Levels:
+    if rng.random() < 0.05:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return image
+
+
+def leaving(image: Levels) -> Levels:
+    raise SystemExit(3)
+
+
+def hanging(image: Levels) -> Levels:
+    time.sleep(1e6)
+    return image
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (dying, "its process ended with SIGSEGV; what it wrote to stderr may say more"),
+        (leaving, "its process ended with exit status 3"),
+        (hanging, "it has not come back for 2 seconds"),
+    ],
+)
+def test_a_process_that_ends_or_hangs_is_an_error(
+    shards: list[Path], monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], message: str
+) -> None:
+    monkeypatch.setattr(own_workers, "HANGS_SECONDS", 2)
+    monkeypatch.setattr(own_workers, "LOOKS_SECONDS", 0.2)
+    before = threads_and_files()
+    with load(shards, [CROP, Apply(function)], processes=2, seed=3) as batches:
+        with pytest.raises(LoaderError) as caught:
+            list(batches)
+        assert f"{function.__name__} failed on '" in str(caught.value)
+        assert message in str(caught.value)
+        with pytest.raises(LoaderError):  # new processes, and the same
+            list(batches)
+    gc.collect()
+    assert left_behind(before) == {}
+
+
+def test_a_recipe_without_it_starts_no_process(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_workers, "Processes", None)
+    with load(shards, [CROP, NORMAL], processes=2) as batches:
+        assert len(list(batches)) == len(batches)
+
+
+def test_what_a_named_function_needs_is_said_when_the_loader_is_made(shards: list[Path]) -> None:
+    with pytest.raises(Exception, match="the recipe applies 'film', and a file holds no code"):
+        load(shards, [CROP, Apply(name="film")])
