@@ -761,6 +761,7 @@ def test_each_transform_is_written_and_read_again(tmp_path: Path, name: str) -> 
         "size": 8, "padding": 1, "corner": "top left", "degrees": 5.0, "kernel_size": 3, "threshold": 9.0, "bits": 3,
         "sharpness_factor": 2.0, "transforms": [GaussianBlur(3)], "mean": (0, 0, 0), "std": (1, 1, 1),
         "target_size": (9, 9), "min_size": 8, "max_size": 9, "sizes": [9], "name": "film",
+        "patch_size": 8, "max_seq_len": 9,
     }  # fmt: skip
     fields = TRANSFORMS[name].__dataclass_fields__
     transform = TRANSFORMS[name](**{key: value for key, value in needed.items() if key in fields})
@@ -773,7 +774,7 @@ def around(content: object) -> list[Any]:
     """A recipe with a transform in its place."""
     name = content if isinstance(content, str) else next(iter(content))
     square, crop = {"Resize": {"size": [9, 9]}}, {"CenterCrop": {"size": 8}}
-    if TRANSFORMS[name].__module__ == "gpuloader.recipe.detection" or name == "Resize":
+    if TRANSFORMS[name].__module__.endswith((".budgets", ".detection")) or name == "Resize":
         return [content, crop]
     return [content] if name == "RandomResizedCrop" else [square, content]
 

@@ -56,7 +56,9 @@ from gpuloader.transforms import (
     RandomVerticalFlip,
     RandomZoomOut,
     Resize,
+    ResizeToSequence,
     ScaleJitter,
+    SmartResize,
     TenCrop,
     TrivialAugmentWide,
     View,
@@ -86,6 +88,9 @@ def calls(transform: Transform, draws: Draws, occurrence: int, view: int, height
             down, across = within[0] - h, within[1] - w
             around = across // 2, down // 2, across - across // 2, down - down // 2
             return [lambda each: F.resize(each, [h, w]), padded(around)]
+        case SmartResize() | ResizeToSequence():
+            [fitted] = transform.fit(np.array([[height, width]])).tolist()
+            return [lambda each: F.resize(each, fitted)]
         case ScaleJitter():
             fits = min(transform.target_size[1] / height, transform.target_size[0] / width)
             scale = fits * (transform.scale_range[0] + draw(1)[0, 0] * np.diff(transform.scale_range)[0])
@@ -364,6 +369,8 @@ PLACING = st.one_of(
     st.builds(RandomCrop, PAIRS, st.integers(0, 4)),
     st.builds(Resize, PAIRS, pad=st.just(0)),
     st.builds(RandomZoomOut, side_range=st.just((1.0, 2.0))),
+    st.builds(SmartResize, st.integers(3, 9), st.just(100), st.just(1600)),
+    st.builds(ResizeToSequence, st.integers(3, 9), st.integers(9, 49)),
     st.builds(ScaleJitter, PAIRS, st.just((0.3, 1.5))),
     st.builds(RandomShortestSize, st.lists(SIDES, min_size=1, max_size=3), st.none() | SIDES),
     st.builds(RandomSizeCrop, st.integers(5, 20), st.integers(20, 40), st.lists(SIDES, min_size=1, max_size=3)),
