@@ -61,7 +61,7 @@ class View:
     """One of the images that a recipe makes of each sample; or `count` of them, drawn from the same transforms.
 
     Attributes:
-        transforms: as in a recipe.
+        transforms: as in a recipe, behind its `transforms` if it has any.
         count: how many.
 
     Example:

@@ -18,6 +18,8 @@ from PIL import Image
 
 from gpuloader import Compose
 from gpuloader.errors import PresetError
+from gpuloader.loading.blending import soft_labels
+from gpuloader.plan import Draws, Stream
 from gpuloader.recipe import TRANSFORMS, Mix, load_preset
 from gpuloader.recipe.timm import POLICY_NAMES, argument
 from gpuloader.transforms import (
@@ -40,6 +42,7 @@ import timm
 import transformers
 from timm.data import create_transform, resolve_model_data_config
 from timm.data.auto_augment import LEVEL_TO_ARG
+from timm.data.mixup import mixup_target
 from timm.data.transforms import CenterCropOrPad
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -165,6 +168,13 @@ def test_the_parts_of_aug_splits_are_views_that_share(re_num_splits: int) -> Non
     )
     with pytest.raises(PresetError, match="give the number of --aug-splits, from 2 on, such as views=3"):
         Compose.from_timm(theirs)
+
+
+def test_labels_after_the_mixup_off_epoch_are_timms() -> None:
+    mix, labels = Mix(10, {0: 0.8, 5: 0}, label_smoothing=0.1).at(5), torch.tensor([3, 9])
+    weight = torch.from_numpy(mix.draw(Draws(0, 5, np.arange(2)).of(Stream.MIX), 8, 8).weight)
+    theirs = mixup_target(labels, 10, lam=1.0, smoothing=0.1)
+    torch.testing.assert_close(soft_labels(labels, weight, 10, mix.label_smoothing), theirs)
 
 
 OPERATIONS = {name for policy in POLICY_NAMES for pair in TimmAutoAugment(policy).pairs for name, *_ in pair}
