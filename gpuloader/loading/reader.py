@@ -404,13 +404,13 @@ class Reader:
         return replace(batch, delivered=drawn, fields=fields)
 
     def _draw_mixing(self, planned: PlannedBatch) -> Mixing | None:
-        mix = self._run.recipe.mix
-        if mix is None:
+        recipe = self._run.recipe.at(planned.cursor.epoch, planned.shape)
+        if (mix := recipe.mix) is None:
             return None
         draw = planned.draws.of(Stream.MIX)
         if mix.per == "batch":
             draw = self._run.plan.draws_of_step(planned.cursor, len(planned.ids)).of(Stream.MIX, occurrence=1)
-        [shape] = self._run.recipe.at(planned.cursor.epoch, planned.shape).shapes
+        [shape] = recipe.shapes
         assert shape is not None  # images that are mixed have one size
         return mix.draw(draw, *shape)
 

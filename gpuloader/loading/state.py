@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -19,6 +20,7 @@ _DIGITS = 4
 _MOST_RUNS = 256
 _MOST_SHOWN = 5
 _ABSENT = object()
+_EPOCH = re.compile(r"[0-9]{1,10}")  # a key of values by epoch
 _PLAIN = (str, int, float, type(None))
 
 
@@ -56,9 +58,14 @@ def check_identity(
             continue
         problem = f"the state has {name}={describe(state[name])}, this loader has {name}={value!r}"
         if name == "recipe" and isinstance(saved.get("recipe"), Mapping):
-            differences = _differences(saved["recipe"], described["recipe"])
+            begun, both = _begun_epochs(state), (saved["recipe"], described["recipe"])
+            differences, of_all_epochs = _differences(*both, epochs=begun), _differences(*both)
+            if of_all_epochs and not differences:
+                continue
             if differences:
                 problem = f"the state was saved with another recipe: {_list(differences, '; ')}"
+            if differences != of_all_epochs or any(re.search(r"\.\d+ was ", each) for each in differences):
+                problem += f". Values by epoch may change from epoch {begun} on"
         if name == "dataset" and (difference := _shard_difference(saved.get("shards"), shards)):
             problem = f"the state was saved with other data: {difference}"
         if name in ("sampling", "shuffle"):
@@ -110,8 +117,28 @@ def check_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN
     return dict(pairs)
 
 
-def _differences(saved: object, mine: object, where: str = "") -> list[str]:
-    """Returns a sentence for each value that differs between a tree and one of plain JSON types."""
+def _begun_epochs(state: Mapping[str, Any]) -> int:
+    """Returns how many epochs have begun before a state's place: values by epoch are fixed up to there."""
+    epoch = state["epoch"] if is_integer(state["epoch"], 0, EPOCHS + 1) else EPOCHS
+    return max(1, epoch + (not is_same(state["delivered"], 0)))
+
+
+def _in_epochs(value: object, count: int) -> object:
+    """Returns a value as it is in so many epochs: of values by epoch those that have begun; of one only this itself."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) and _EPOCH.fullmatch(key) for key in value):
+        return value
+    begun = {key: each for key, each in value.items() if int(key) < count}
+    return begun["0"] if [*begun] == ["0"] else begun
+
+
+def _differences(saved: object, mine: object, where: str = "", epochs: int | None = None) -> list[str]:
+    """Returns a sentence for each value that differs between a tree and one of plain JSON types.
+
+    Args:
+        epochs: compare values by epoch in so many epochs only.
+    """
+    if epochs is not None:
+        saved, mine = _in_epochs(saved, epochs), _in_epochs(mine, epochs)
     if isinstance(saved, Mapping) and isinstance(mine, Mapping):
         pairs = [
             (f"{where}.{_name(key)}" if where else _name(key), saved.get(key, _ABSENT), mine.get(key, _ABSENT))
@@ -124,7 +151,7 @@ def _differences(saved: object, mine: object, where: str = "") -> list[str]:
         return []
     else:
         return [f"{where} was {_quote(saved)}, is {_quote(mine)}"]
-    return [sentence for name, before, now in pairs for sentence in _differences(before, now, name)]
+    return [sentence for name, before, now in pairs for sentence in _differences(before, now, name, epochs)]
 
 
 def _name(key: object) -> str:

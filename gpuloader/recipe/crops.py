@@ -30,7 +30,6 @@ from gpuloader.recipe.placement import (
     Shape,
     Side,
     Size,
-    at_epoch,
     rgb,
     sides,
 )
@@ -123,14 +122,14 @@ class Resize(Resampling):
 
     def place(self, at: Placement, draw: Draw) -> Placement:
         assert not isinstance(self.size, str), "the view calls `cover`"
-        size = at_epoch(self.size, 0)
+        size = self.size[0] if isinstance(self.size, dict) else self.size
         if self.pad is not None:
             scale = (np.array(size) / at.shape).min(1, keepdims=True)
             shape = np.maximum(np.rint(at.shape * scale), 1).astype(np.int64)
             room = np.array(size) - shape
             at = at.resize(shape, self.interpolation, self.antialias)
             return at.pad(room // 2, room - room // 2, "constant", rgb(self.pad))
-        if isinstance(size, tuple):
+        if not isinstance(size, int):
             shape = np.broadcast_to(np.array(size, np.int64), at.shape.shape)
         else:
             shape = resized_shorter(at.shape, size, self.max_size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from pydantic import Field, model_validator
 from gpuloader.errors import describe
 from gpuloader.plan import Draw
 from gpuloader.recipe.distributions import beta
-from gpuloader.recipe.model import Factor, Probability
+from gpuloader.recipe.model import ByEpoch, Factor, Probability, at_epoch, in_all_epochs
 from gpuloader.recipe.part import make_part, part
 
 
@@ -40,7 +41,8 @@ class Mix:
 
     Attributes:
         num_classes: the width of the labels.
-        mixup_alpha: the share is drawn from Beta(alpha, alpha); 0 leaves MixUp out.
+        mixup_alpha: the share is drawn from Beta(alpha, alpha); 0 leaves MixUp out. This, `cutmix_alpha` and `p` may
+            be values by epoch, such as `{0: 0.8, 250: 0}`. When mixing has ended, labels stay a share for each class.
         cutmix_alpha: the same for CutMix.
         p: the probability of mixing at all.
         switch_p: the probability of CutMix instead of MixUp, if both are on.
@@ -55,23 +57,29 @@ class Mix:
     """
 
     num_classes: Annotated[int, Field(ge=1, le=100_000)]
-    mixup_alpha: Factor = 0.0
-    cutmix_alpha: Factor = 0.0
-    p: Probability = 1.0
+    mixup_alpha: ByEpoch[Factor] = 0.0
+    cutmix_alpha: ByEpoch[Factor] = 0.0
+    p: ByEpoch[Probability] = 1.0
     switch_p: Probability = 0.5
     per: Literal["sample", "batch"] = "batch"
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @model_validator(mode="after")
     def _check(self) -> Mix:
-        if not self.mixup_alpha and not self.cutmix_alpha:
+        if self.p and not any((*in_all_epochs(self.mixup_alpha), *in_all_epochs(self.cutmix_alpha))):
             raise ValueError("mixup_alpha and cutmix_alpha are both 0: set one, or leave `mix` out")
         return self
 
     @property
     def only_pastes(self) -> bool:
         """Whether it is always CutMix, which masks can follow, and never MixUp, which blends."""
-        return self.cutmix_alpha > 0 and (self.mixup_alpha == 0 or self.switch_p == 1)
+        mixup, cutmix = in_all_epochs(self.mixup_alpha), in_all_epochs(self.cutmix_alpha)
+        return not any(mixup) or (self.switch_p == 1 and all(cutmix))
+
+    def at(self, epoch: int) -> Mix:
+        """Returns it as it is in an epoch, without values by epoch; if it mixes no longer, with a `p` of 0."""
+        p, mixup, cutmix = (at_epoch(each, epoch) for each in (self.p, self.mixup_alpha, self.cutmix_alpha))
+        return replace(self, p=p if mixup or cutmix else 0.0, mixup_alpha=mixup, cutmix_alpha=cutmix)
 
     def draw(self, draw: Draw, height: int, width: int) -> Mixing:
         """Draws the mixing of samples, images of height x width.
@@ -80,11 +88,11 @@ class Mix:
         cut off at the border. The share is then what the box leaves.
         """
         uniform = draw(6)
-        switch = {(True, True): self.switch_p, (True, False): 0.0, (False, True): 1.0}
-        cut = uniform[:, 1] < switch[self.mixup_alpha > 0, self.cutmix_alpha > 0]
-        mixup = beta(uniform[:, 2:4], self.mixup_alpha) if self.mixup_alpha else np.ones(draw.samples)
-        cutmix = beta(uniform[:, 2:4], self.cutmix_alpha) if self.cutmix_alpha else np.ones(draw.samples)
-        mixed = uniform[:, 0] < self.p
+        p, mixup_alpha, cutmix_alpha = (at_epoch(each) for each in (self.p, self.mixup_alpha, self.cutmix_alpha))
+        cut = uniform[:, 1] < (self.switch_p if mixup_alpha and cutmix_alpha else bool(cutmix_alpha))
+        mixup = beta(uniform[:, 2:4], mixup_alpha) if mixup_alpha else np.ones(draw.samples)
+        cutmix = beta(uniform[:, 2:4], cutmix_alpha) if cutmix_alpha else np.ones(draw.samples)
+        mixed = uniform[:, 0] < p
         weight = np.where(mixed, np.where(cut, cutmix, mixup), 1.0)
         sides = np.array([height, width])
         centre = np.floor(uniform[:, 4:6] * sides)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, GetPydanticSchema
+from pydantic import AfterValidator, BeforeValidator, Field, GetPydanticSchema
 from pydantic_core import core_schema
 
+from gpuloader.errors import describe
 from gpuloader.helpers.values import as_python_number
-from gpuloader.plan import Draw, Stream
+from gpuloader.plan import EPOCHS, Draw, Stream
 from gpuloader.recipe.program import Program
 
 # Each bound is a hundred times what recipes use.
 _MAX_TRANSFORMS = 1_000
 _MAX_NESTED = 16
 MAX_STEPS = 1_000
+_MOST_EPOCHS = 1_000
+
+Value = TypeVar("Value")
 
 
 def kept_as(kind: Any, min_length: int | None = None, max_length: int | None = None) -> GetPydanticSchema:  # noqa: ANN401
@@ -51,6 +55,32 @@ ResizeFilter: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 CropFilter: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos", "random"]
 
 Ints: TypeAlias = NDArray[np.int64]
+
+
+def _check_epochs(values: dict[int, Value]) -> dict[int, Value]:
+    if 0 not in values or min(values) < 0 or max(values) >= EPOCHS or len(values) > _MOST_EPOCHS:
+        raise ValueError(
+            f"values by epoch {describe(values)}: allowed are epochs from 0 on, and 0 must be among them; at most "
+            f"{_MOST_EPOCHS} epochs"
+        )
+    return dict(sorted(values.items()))
+
+
+ByEpoch: TypeAlias = Value | Annotated[dict[int, Value], AfterValidator(_check_epochs)]
+"""A value, or values by epoch: `{0: 128, 30: 224}` is 128 from epoch 0 and 224 from epoch 30 on.
+
+Parts of a recipe take those of epoch 0; `Recipe.at` gives them those of another.
+"""
+
+
+def at_epoch(given: ByEpoch[Value], epoch: int = 0) -> Value:
+    """Returns the value in an epoch: of values by epoch, the one that began last."""
+    return given[max(start for start in given if start <= epoch)] if isinstance(given, dict) else given
+
+
+def in_all_epochs(given: ByEpoch[Value]) -> tuple[Value, ...]:
+    """Lists the values of all epochs."""
+    return tuple(given.values()) if isinstance(given, dict) else (given,)
 
 
 class Transform:

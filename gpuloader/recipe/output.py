@@ -9,7 +9,18 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Ints, Number, Pair, Probability, Transform, Triple, check_range
+from gpuloader.recipe.model import (
+    ByEpoch,
+    Ints,
+    Number,
+    Pair,
+    Probability,
+    Transform,
+    Triple,
+    at_epoch,
+    check_range,
+    in_all_epochs,
+)
 from gpuloader.recipe.moving import Floats
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import Bools
@@ -57,6 +68,7 @@ class RandomErasing(Transform):
     """Sets a random rectangle of the output to a value, with probability p.
 
     Attributes:
+        p: the probability; or by epoch, such as `{0: 0.25, 90: 0}`.
         scale: bounds of the rectangle's share of the area; of several rectangles, of the sum of their shares.
         ratio: bounds of its height over its width, drawn evenly on a logarithmic scale.
         value: in units of the output, so 0 is the mean if it is normalised; one number, one for each channel, or
@@ -70,7 +82,7 @@ class RandomErasing(Transform):
         RandomErasing(p=0.25, scale=(0.02, 0.33), ratio=(0.3, 3.3), value='random', count=1)
     """
 
-    p: Probability = 0.5
+    p: ByEpoch[Probability] = 0.5
     scale: Pair = (0.02, 0.33)
     ratio: Pair = (0.3, 3.3)
     value: Number | Triple | Literal["random", "random_color"] = 0.0
@@ -86,7 +98,7 @@ class RandomErasing(Transform):
 
     @property
     def random(self) -> bool:
-        return self.p > 0
+        return max(in_all_epochs(self.p)) > 0
 
     def draw(self, draw: Draw, sizes: Ints) -> NDArray[np.int32]:
         """Draws (n, 6 * count): each rectangle's top, left, height, width, or 0 for none; its noise's key, two words.
@@ -95,7 +107,7 @@ class RandomErasing(Transform):
         than the image is used. If none is, nothing is erased.
         """
         uniform = draw(_COLUMNS * self.count + 1)
-        erases, counts = uniform[:, 0] < self.p, 1 + np.floor(self.count * uniform[:, -1])
+        erases, counts = uniform[:, 0] < at_epoch(self.p), 1 + np.floor(self.count * uniform[:, -1])
         numbers = [uniform[:, _COLUMNS * number : _COLUMNS * (number + 1)] for number in range(self.count)]
         boxes = [self._draw_one(each, sizes, counts, erases & (n < counts)) for n, each in enumerate(numbers)]
         return np.concatenate(boxes, 1)

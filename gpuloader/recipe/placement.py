@@ -13,11 +13,10 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from gpuloader.errors import describe
 from gpuloader.plan import Draw
-from gpuloader.recipe.model import Fill, Ints, ResizeFilter, Transform, kept_as
+from gpuloader.recipe.model import ByEpoch, Fill, Ints, ResizeFilter, Transform, kept_as
 
 Shape: TypeAlias = tuple[int, int]
 Rgb: TypeAlias = tuple[float, float, float]
@@ -320,37 +319,14 @@ MAX_SIDE = 8192
 Side: TypeAlias = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
-_MOST_SIZES = 1_000
-
-
-def _check_schedule(schedule: dict[int, int]) -> dict[int, int]:
-    if 0 not in schedule or min(schedule) < 0 or max(schedule) >= 2**32 or len(schedule) > _MOST_SIZES:
-        raise ValueError(
-            f"sizes by epoch {describe(schedule)}: allowed are epochs from 0 on, and 0 must be among them; at most "
-            f"{_MOST_SIZES} epochs"
-        )
-    return dict(sorted(schedule.items()))
-
-
-Schedule: TypeAlias = Annotated[dict[int, Side], AfterValidator(_check_schedule)]
-Size: TypeAlias = Side | Annotated[Sequence[int], kept_as(tuple[Side, Side])] | Schedule
-"""A side, (height, width), or sides by epoch: `{0: 128, 30: 224}` is 128 from epoch 0 and 224 from epoch 30.
-
-Transforms take those of epoch 0; `Recipe.at` gives them those of another.
-"""
-
-
-def at_epoch(size: Size, epoch: int) -> int | Shape:
-    """Returns the size in an epoch: of sizes by epoch, the one that began last."""
-    if isinstance(size, dict):
-        return size[max(start for start in size if start <= epoch)]
-    return size if isinstance(size, int) else (size[0], size[1])
+Size: TypeAlias = ByEpoch[Side] | Annotated[Sequence[int], kept_as(tuple[Side, Side])]
+"""A side, sides by epoch, or (height, width)."""
 
 
 def sides(size: Size) -> Shape:
     """Returns (height, width) of a size; one number is a square."""
-    now = at_epoch(size, 0)
-    return (now, now) if isinstance(now, int) else now
+    now = size[0] if isinstance(size, dict) else size
+    return (now, now) if isinstance(now, int) else (now[0], now[1])
 
 
 def rgb(fill: Fill) -> Rgb:

@@ -7,7 +7,7 @@ every operation, magnitude and sign, so that a sample draws row numbers only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
@@ -19,7 +19,16 @@ from gpuloader.helpers.text import counted
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.distributions import beta, dirichlet, gamma_columns
-from gpuloader.recipe.model import Fill, Ints, PixelTransform, Probability, kept_as
+from gpuloader.recipe.model import (
+    ByEpoch,
+    Fill,
+    Ints,
+    PixelTransform,
+    Probability,
+    at_epoch,
+    in_all_epochs,
+    kept_as,
+)
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import PARAMETERS, Op, Program, chain, choose, sometimes, step
 from gpuloader.recipe.warps import INTERPOLATIONS, Interpolation, middle, rotation, shear, translate, warp
@@ -228,7 +237,7 @@ class RandAugment(PixelTransform):
 
     Attributes:
         num_ops: how many operations.
-        magnitude: from 0 to `num_magnitude_bins` - 1.
+        magnitude: from 0 to `num_magnitude_bins` - 1; or by epoch, such as `{0: 5, 30: 9}`.
         num_magnitude_bins: how many magnitudes there are, at least 2.
         interpolation, fill: of the operations that move pixels; see `RandomAffine`.
 
@@ -241,16 +250,16 @@ class RandAugment(PixelTransform):
     stream: ClassVar[Stream] = Stream.RAND_AUGMENT
 
     num_ops: Annotated[int, Field(ge=0, le=200)] = 2
-    magnitude: Annotated[int, Field(ge=0)] = 9
+    magnitude: ByEpoch[Annotated[int, Field(ge=0)]] = 9
     num_magnitude_bins: Annotated[int, Field(ge=2, le=3_100)] = 31
     interpolation: Interpolation = "nearest"
     fill: Fill | None = None
 
     @model_validator(mode="after")
     def _check(self) -> RandAugment:
-        if self.magnitude >= self.num_magnitude_bins:
+        if (greatest := max(in_all_epochs(self.magnitude))) >= self.num_magnitude_bins:
             raise ValueError(
-                f"magnitude {self.magnitude}: allowed is 0 to {self.num_magnitude_bins - 1}, below num_magnitude_bins"
+                f"magnitude {greatest}: allowed is 0 to {self.num_magnitude_bins - 1}, below num_magnitude_bins"
             )
         return self
 
@@ -263,7 +272,7 @@ class RandAugment(PixelTransform):
         steps = Table(RAND_SPACE, self.num_magnitude_bins, self.interpolation, self.fill)
         uniform = draw(2 * self.num_ops).reshape(draw.samples, self.num_ops, 2)
         operations = _below(len(RAND_SPACE.names), uniform[..., 0])
-        rows = steps.rows(operations, np.full_like(operations, self.magnitude), uniform[..., 1] < 0.5)
+        rows = steps.rows(operations, np.full_like(operations, at_epoch(self.magnitude)), uniform[..., 1] < 0.5)
         return steps.program(rows, sizes, (_ops(RAND_SPACE.names),) * self.num_ops)
 
 
@@ -301,7 +310,7 @@ class AugMix(PixelTransform):
     """torchvision's `AugMix`: the image and some chains of operations on it, mixed.
 
     Attributes:
-        severity: magnitudes are drawn from the lowest `severity` of 10.
+        severity: magnitudes are drawn from the lowest `severity` of 10; or by epoch, such as `{0: 1, 30: 3}`.
         mixture_width: the number of chains.
         chain_depth: operations in each; 0 or less draws 1, 2 or 3.
         alpha: of the Dirichlet distribution of the chains' weights, and of the Beta distribution of the image's weight.
@@ -316,7 +325,7 @@ class AugMix(PixelTransform):
 
     stream: ClassVar[Stream] = Stream.AUG_MIX
 
-    severity: Annotated[int, Field(ge=1, le=10)] = 3
+    severity: ByEpoch[Annotated[int, Field(ge=1, le=10)]] = 3
     mixture_width: Annotated[int, Field(ge=1, le=300)] = 3
     chain_depth: Annotated[int, Field(ge=-300, le=300)] = -1
     alpha: Annotated[float, Field(ge=0.01, le=100)] = 1.0
@@ -349,10 +358,9 @@ class AugMix(PixelTransform):
             1 - image_weight[:, None]
         )
         drawn = uniform[:, 2:in_chains].reshape(n, chains, 1 + 3 * depth)
-        numbers = drawn[..., 1:].reshape(n, chains, depth, 3)
-        rows = steps.rows(
-            _below(len(space.names), numbers[..., 0]), _below(self.severity, numbers[..., 1]), numbers[..., 2] < 0.5
-        )
+        chosen, level, sign = np.moveaxis(drawn[..., 1:].reshape(n, chains, depth, 3), 3, 0)
+        operations, magnitudes = _below(len(space.names), chosen), _below(at_epoch(self.severity), level)
+        rows = steps.rows(operations, magnitudes, sign < 0.5)
         ops = _ops(space.names)
         choices = (ops,) * depth
         if self.chain_depth <= 0:
@@ -376,7 +384,7 @@ class RandomApply(PixelTransform):
 
     Attributes:
         transforms: at least one.
-        p: the probability.
+        p: the probability; or by epoch, such as `{0: 0.8, 90: 0}`.
 
     Example:
         >>> from gpuloader.transforms import ColorJitter, RandomApply
@@ -387,7 +395,7 @@ class RandomApply(PixelTransform):
     stream: ClassVar[Stream] = Stream.APPLY
 
     transforms: PixelTransforms
-    p: Probability = 0.5
+    p: ByEpoch[Probability] = 0.5
 
     @property
     def steps(self) -> int:
@@ -395,12 +403,15 @@ class RandomApply(PixelTransform):
 
     @property
     def random(self) -> bool:
-        return 0 < self.p < 1 or (self.p == 1 and any(each.random for each in self.transforms))
+        some = in_all_epochs(self.p)
+        return any(0 < p < 1 for p in some) or (1 in some and any(each.random for each in self.transforms))
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
         own, *draws = draw.split(1 + len(self.transforms))
         parts = [transform.program(part, sizes) for transform, part in zip(self.transforms, draws)]
-        return sometimes(chain(parts, draw.samples), own(1)[:, 0], self.p)
+        of_epochs = [sometimes(chain(parts, draw.samples), own(1)[:, 0], p) for p in in_all_epochs(self.p)]
+        choices = tuple(frozenset().union(*each) for each in zip(*(program.choices for program in of_epochs)))
+        return replace(of_epochs[0], choices=choices)
 
 
 @part

@@ -21,10 +21,10 @@ from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.crops import FiveCrop, TenCrop
 from gpuloader.recipe.drawn import Batching, Drawn
 from gpuloader.recipe.mix import Mix, as_mix
-from gpuloader.recipe.model import MAX_STEPS, Ints, Transform, check_transforms, kept_as
+from gpuloader.recipe.model import MAX_STEPS, Ints, Transform, at_epoch, check_transforms, kept_as, with_inner
 from gpuloader.recipe.moving import Floats
-from gpuloader.recipe.part import as_plain_values, part, set_values
-from gpuloader.recipe.placement import Shape, at_epoch
+from gpuloader.recipe.part import as_plain_values, part, set_values, values_of
+from gpuloader.recipe.placement import Shape
 from gpuloader.recipe.view import ViewPlan
 
 Transforms: TypeAlias = Annotated[Sequence[Transform], kept_as(tuple[InstanceOf[Transform], ...])]
@@ -62,7 +62,7 @@ class View:
     """One of the images that a recipe makes of each sample; or `count` of them, drawn from the same transforms.
 
     Attributes:
-        transforms: as in a recipe.
+        transforms: as in a recipe, behind its `transforms` if it has any.
         count: how many.
 
     Example:
@@ -223,7 +223,7 @@ class Recipe:
         return [view.shape for view in self.each_view]
 
     def at(self, epoch: int, shape: Shape | None = None) -> Self:
-        """Returns the recipe as it is in an epoch, without sizes by epoch.
+        """Returns the recipe as it is in an epoch, without values by epoch.
 
         Args:
             epoch: from 0 on.
@@ -253,10 +253,11 @@ class Recipe:
 
     @cached_property
     def _starts(self) -> tuple[int, ...]:
-        """The epochs in which a size changes."""
+        """The epochs in which a value changes."""
         views = (self.transforms, *(view.transforms for view in self._views))
-        sizes = [getattr(each, "size", None) for transforms in views for each in transforms]
-        return tuple(sorted({start for size in sizes if isinstance(size, dict) for start in size}))
+        parts = [*(each for transforms in views for each in with_inner(transforms)), *([self.mix] if self.mix else [])]
+        values = [value for each in parts for value in values_of(each).values() if isinstance(value, dict)]
+        return tuple(sorted({start for each in values for start in each}))
 
     @cached_property
     def largest_epoch(self) -> int:
@@ -267,8 +268,9 @@ class Recipe:
     def _made_for(self, epoch: int, shape: Shape | None) -> Self:
         views = self.views
         if not isinstance(views, int):
-            views = [View(_sized(view.transforms, epoch, None), view.count) for view in views]
-        made = replace(self, transforms=_sized(self.transforms, epoch, shape), views=views)
+            views = [View(_at(view.transforms, epoch), view.count) for view in views]
+        mix = None if self.mix is None else self.mix.at(epoch)
+        made = replace(self, transforms=_at(self.transforms, epoch, shape), views=views, mix=mix)
         if shape is not None and set(made.shapes) != {shape}:
             raise PresetError(
                 f"shape {shape} cannot replace the recipe's {made.shapes[0] or 'sizes'}: allowed are recipes without "
@@ -298,15 +300,22 @@ class Recipe:
         return Drawn.of([view.draw(draws, sizes, orientations, boxes) for view in self.at(draws.epoch).each_view])
 
 
-def _sized(transforms: Sequence[Transform], epoch: int, shape: Shape | None) -> list[Transform]:
-    """Gives transforms their sizes of an epoch, and the last that has a size the shape, if there is one."""
-    made: list[Any] = list(transforms)
+def _at(transforms: Sequence[Transform], epoch: int, shape: Shape | None = None) -> list[Transform]:
+    """Gives transforms their values of an epoch, and the last that has a size the shape, if there is one."""
+    made: list[Any] = [_with(each, epoch) for each in transforms]
     sized = [number for number, each in enumerate(made) if getattr(each, "size", "cover") != "cover"]
-    for number in sized:
-        size = shape if shape is not None and number == sized[-1] else at_epoch(made[number].size, epoch)
-        if size != made[number].size:
-            made[number] = replace(made[number], size=size)
+    if shape is not None and sized:
+        made[sized[-1]] = replace(made[sized[-1]], size=shape)
     return made
+
+
+def _with(transform: Any, epoch: int) -> Transform:  # noqa: ANN401
+    """Gives a transform its values of an epoch."""
+    own = values_of(transform)
+    changed = {name: at_epoch(value, epoch) for name, value in own.items() if isinstance(value, dict)}
+    if "transforms" in own:
+        changed["transforms"] = _at(own["transforms"], epoch)
+    return replace(transform, **changed) if changed else transform
 
 
 def _digest(values: dict[str, Any]) -> str:

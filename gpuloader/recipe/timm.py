@@ -16,7 +16,7 @@ from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.auto_augment import POLICIES, V0, Trial
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur, Grayscale, RandomSolarize
 from gpuloader.recipe.distributions import normal
-from gpuloader.recipe.model import Factor, Fill, Ints, PixelTransform, Probability
+from gpuloader.recipe.model import ByEpoch, Factor, Fill, Ints, PixelTransform, Probability, at_epoch
 from gpuloader.recipe.part import part
 from gpuloader.recipe.policies import OPERATIONS, Floats, RandomChoice, operation
 from gpuloader.recipe.program import BICUBIC, BILINEAR, PARAMETERS, Op, Program, chain
@@ -115,7 +115,7 @@ class TimmRandAugment(_Timms):
     """timm's `rand_augment_transform`; "rand-m9-mstd0.5-inc1" are the defaults.
 
     Attributes:
-        magnitude: m, the mean of the operations' magnitudes, of 10.
+        magnitude: m, the mean of the operations' magnitudes, of 10; or by epoch, such as `{0: 5, 30: 9}`.
         num_ops: n, how many operations are chosen, with replacement.
         magnitude_std: mstd, the standard deviation of the magnitudes; each is drawn independently and cut off at 0 and
             at `magnitude_max`. Above 100, they are drawn evenly from 0 to `magnitude`, as by timm.
@@ -133,7 +133,7 @@ class TimmRandAugment(_Timms):
 
     stream: ClassVar[Stream] = Stream.RAND_AUGMENT
 
-    magnitude: Annotated[float, Field(ge=0, le=1_000)] = 9.0
+    magnitude: ByEpoch[Annotated[float, Field(ge=0, le=1_000)]] = 9.0
     num_ops: Annotated[int, Field(ge=0, le=200)] = 2
     magnitude_std: Std = 0.5
     increasing: bool = True
@@ -159,7 +159,7 @@ class TimmRandAugment(_Timms):
         numbers = draw(6 * self.num_ops).reshape(draw.samples, self.num_ops, 6)
         which, applied, radius, angle, sign, interpolation = np.moveaxis(numbers, 2, 0)
         chosen = np.where(applied < self.prob, (which * len(OPERATION_NAMES)).astype(np.int64), -1)
-        level = draw_levels(self.magnitude, self.magnitude_std, (radius, angle), self.magnitude_max)
+        level = draw_levels(at_epoch(self.magnitude), self.magnitude_std, (radius, angle), self.magnitude_max)
         steps = self._steps(self.names, chosen, level, sign, interpolation, sizes)
         names = frozenset(OPERATIONS[name] for name in OPERATION_NAMES) if self.prob > 0 else frozenset()
         choices = names | {Op.IDENTITY} if self.prob < 1 else names

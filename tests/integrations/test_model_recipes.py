@@ -20,6 +20,8 @@ from snippets import snippets_of
 
 from gpuloader import Compose
 from gpuloader.errors import DataError, PresetError
+from gpuloader.loading.blending import soft_labels
+from gpuloader.plan import Draws, Stream
 from gpuloader.recipe import TRANSFORMS, Mix, load_preset
 from gpuloader.recipe.timm import POLICY_NAMES, argument
 from gpuloader.transforms import (
@@ -45,6 +47,7 @@ import transformers
 from timm.data import create_transform, resolve_model_data_config
 from timm.data.auto_augment import LEVEL_TO_ARG
 from timm.data.naflex_transforms import get_image_size_for_seq
+from timm.data.mixup import mixup_target
 from timm.data.transforms import CenterCropOrPad
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 from transformers.models.siglip2.image_processing_siglip2 import get_image_size_for_max_num_patches
@@ -174,6 +177,13 @@ def test_the_parts_of_aug_splits_are_views_that_share(re_num_splits: int) -> Non
     )
     with pytest.raises(PresetError, match="give the number of --aug-splits, from 2 on, such as views=3"):
         Compose.from_timm(theirs)
+
+
+def test_labels_after_the_mixup_off_epoch_are_timms() -> None:
+    mix, labels = Mix(10, {0: 0.8, 5: 0}, label_smoothing=0.1).at(5), torch.tensor([3, 9])
+    weight = torch.from_numpy(mix.draw(Draws(0, 5, np.arange(2)).of(Stream.MIX), 8, 8).weight)
+    theirs = mixup_target(labels, 10, lam=1.0, smoothing=0.1)
+    torch.testing.assert_close(soft_labels(labels, weight, 10, mix.label_smoothing), theirs)
 
 
 OPERATIONS = {name for policy in POLICY_NAMES for pair in TimmAutoAugment(policy).pairs for name, *_ in pair}

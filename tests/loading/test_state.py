@@ -21,7 +21,7 @@ from gpuloader.plan import Cursor, Plan, all_samples
 from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet
 from gpuloader.shards.index import Index
-from gpuloader.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop
+from gpuloader.transforms import Mix, Normalize, RandomErasing, RandomHorizontalFlip, RandomResizedCrop
 
 CROP, FLIP, GRAY = RandomResizedCrop(32), RandomHorizontalFlip(), Normalize((0.5, 0.5, 0.5), (1.0, 1.0, 1.0))
 
@@ -56,10 +56,10 @@ def refusal(state: Any, tar: Any, **kwargs: Any) -> str:  # noqa: ANN401
             "transforms[1] was {'RandomHorizontalFlip': {'p': 0.5}}, is absent",
         ),
         (Compose([CROP]), Compose([CROP, GRAY]), "transforms[1] was absent, is {'Normalize': {'mean': [0.5, 0.5"),
-        (  # sizes by epoch have numbers for keys, which JSON writes as text
+        (
             Compose([RandomResizedCrop({0: 16, 2: 32})]),
-            Compose([RandomResizedCrop({0: 16, 2: 48})]),
-            "transforms[0].RandomResizedCrop.size.2 was 32, is 48",
+            Compose([RandomResizedCrop({0: 24, 2: 32})]),
+            "transforms[0].RandomResizedCrop.size was 16, is 24",
         ),
     ],
 )
@@ -68,6 +68,46 @@ def test_the_transform_that_differs_is_named(three: list[Path], saved: Compose, 
     assert message.startswith("the state was saved with another recipe: ")
     assert says in message
     assert message.endswith("Make the loader as it was when the state was saved, or start without the state")
+
+
+def erasing(p: Any) -> Compose:  # noqa: ANN401
+    return Compose([CROP, RandomErasing(p)])
+
+
+@pytest.mark.parametrize(
+    ("saved", "now"),
+    [
+        (erasing({0: 0.5, 9: 0.1}), erasing({0: 0.5, 9: 0.3})),
+        (erasing({0: 0.5, 9: 0.1}), erasing({0: 0.5, 2: 0.3, 9: 0.1})),
+        (erasing(0.5), erasing({0: 0.5, 3: 0.3})),
+        (erasing({0: 0.5, 9: 0.1}), erasing(0.5)),
+        (Compose([RandomResizedCrop({0: 16, 1: 32})]), Compose([RandomResizedCrop({0: 16, 1: 32, 2: 48})])),
+        (Compose([CROP], mix=Mix(9, 1.0)), Compose([CROP], mix=Mix(9, {0: 1.0, 2: 0}))),
+    ],
+    ids=str,
+)
+def test_values_of_later_epochs_may_change(three: list[Path], saved: Compose, now: Compose) -> None:
+    state = {**state_of(three, preset=saved), "epoch": 2}
+    with GPULoader(three, 2, None, preset=now) as loader:
+        loader.load_state_dict(state)
+        state = loader.state_dict()
+    with GPULoader(three, 2, None, preset=now) as loader:
+        loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("delivered", "now", "says"),
+    [
+        (0, {0: 0.5, 1: 0.2, 3: 0.2}, "p.1 was 0.1, is 0.2. Values by epoch may change from epoch 2 on. Make the"),
+        (2, {0: 0.5, 1: 0.1, 2: 0.2}, "p.2 was absent, is 0.2. Values by epoch may change from epoch 3 on. Make the"),
+        (0, {0: 0.5, 2: 0.1}, "p was {'0': 0.5, '1': 0.1}, is 0.5. Values by epoch may change from epoch 2 on. Make"),
+    ],
+)
+def test_values_of_epochs_that_have_begun_may_not_change(
+    three: list[Path], delivered: int, now: dict[int, float], says: str
+) -> None:
+    state = {**state_of(three, preset=erasing({0: 0.5, 1: 0.1})), "epoch": 2, "delivered": delivered}
+    assert f"transforms[1].RandomErasing.{says}" in refusal(state, three, preset=erasing(now))
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,26 @@ def test_a_label_that_is_no_class_of_the_recipe_is_named_at_its_batch(tmp_path: 
             next(epoch)
 
 
+@pytest.mark.parametrize(
+    "off", [{"p": {0: 1, 1: 0}}, {"mixup_alpha": {0: 0.8, 1: 0}, "cutmix_alpha": {0: 1, 1: 0}}], ids=str
+)
+def test_after_mixing_labels_stay_smoothed_shares(shards: list[Path], built: list[object], off: dict[str, Any]) -> None:
+    """timm's --mixup-off-epoch 1, whose labels are `mixup_target(labels, classes, lam=1.0, smoothing)`."""
+    with (
+        mixed(shards, mix={**MIX, **off}) as batches,
+        mixed(shards, mix=MIX) as always,
+        loader(shards, output="dict", last_batch="pad", preset={"imagenet_train": SMALL}) as never,
+    ):
+        for one, other in zip(batches, always, strict=True):
+            assert equal((one["image"], one["label"]), (other["image"], other["label"]))
+        never.set_epoch(1)
+        for one, other in zip(batches, never, strict=True):
+            assert torch.equal(one["image"], other["image"])
+            expected = [[0.91 if n == label else 0.01 for n in range(10)] for label in other["label"].tolist()]
+            torch.testing.assert_close(one["label"], torch.tensor(expected))
+    assert len(built) == 3  # one for each loader
+
+
 def test_a_mix_cuts_within_the_size_of_its_epoch(shards: list[Path]) -> None:
     growing = {"RandomResizedCrop": {"size": {0: 24, 1: 32}}}
     mix = {"num_classes": 10, "cutmix_alpha": 1.0, "per": "sample"}

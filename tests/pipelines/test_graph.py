@@ -7,6 +7,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu_graph import run_gpu_graph
+from gpu_graph import GPU, gpu_graph, run_gpu_graph
 from making import encoded, jpeg, picture
 from oracle import functional, parameters_of, transforms
 from PIL import Image, ImageOps
@@ -586,6 +587,28 @@ def test_a_resize_and_its_crop_can_have_schedules_of_their_own() -> None:
         reference = transforms.Compose([transforms.Resize(resize), transforms.CenterCrop(size)])
         ours = run_graph(preset, small(), draw(preset, small(), epoch))
         assert largest_difference(ours, [levels(reference(pil(image))) for image in small()]) <= 1
+
+
+@pytest.mark.parametrize("on_gpu", [False, True], ids=["the CPU's graph", "the GPU's graph"])
+def test_one_pipeline_runs_all_values_by_epoch(on_gpu: bool) -> None:
+    made = [RandomResizedCrop(32), RandomApply([ColorJitter(0.4)], {0: 1.0, 1: 0.0, 2: 0.5})]
+    preset = Recipe([*made, TimmRandAugment({0: 2, 2: 9}, prob=1.0), RandomErasing({0: 0, 1: 1})])
+    batches = iter([(as_arrays(small()), draw(preset, small(), epoch)) for epoch in range(3)])
+    with gpu_graph() if on_gpu else nullcontext():
+        pipeline = recipe_pipeline(
+            preset=preset,
+            source=lambda: next(batches),
+            batch_size=8,
+            num_threads=2,
+            device_id=GPU if on_gpu else None,
+            region=True,
+        )
+        for epoch in range(3):
+            ours = torch.from_numpy(np.array(pipeline.run()[0].as_tensor()))
+            of_epoch = preset.at(epoch)
+            drawn = draw(of_epoch, small(), epoch)
+            theirs = (run_gpu_graph if on_gpu else run_views)(of_epoch, small(), drawn)[0]
+            assert torch.equal(ours, theirs)
 
 
 # --- what holds of every recipe

@@ -136,8 +136,42 @@ def test_a_pair_is_drawn_the_same_alone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mix", "at_0", "at_5"),
+    [
+        (Mix(10, 0.8, 1.0, p={0: 1, 5: 0}), Mix(10, 0.8, 1.0), Mix(10, 0.8, 1.0, p=0.0)),
+        (Mix(10, {0: 0.8, 5: 0.2}), Mix(10, 0.8), Mix(10, 0.2)),
+        (Mix(10, {0: 0.8, 5: 0}, {0: 0, 5: 1}), Mix(10, 0.8), Mix(10, cutmix_alpha=1.0)),  # CutMix follows MixUp
+        (
+            Mix(10, {0: 0.8, 5: 0}, label_smoothing=0.1),
+            Mix(10, 0.8, label_smoothing=0.1),
+            Mix(10, p=0, label_smoothing=0.1),
+        ),
+    ],
+)
+def test_a_mix_by_epoch(mix: Mix, at_0: Mix, at_5: Mix) -> None:
+    assert [mix.at(epoch) for epoch in (0, 4, 5, 99)] == [at_0, at_0, at_5, at_5]
+    ended = mixing(Mix(10, p=0.0))
+    assert (ended.weight == 1).all()
+    assert not ended.box.any()
+
+
+@pytest.mark.parametrize(
+    ("mix", "only_pastes"),
+    [
+        (Mix(9, cutmix_alpha={0: 1, 5: 0}), True),
+        (Mix(9, {0: 0, 5: 1}, 1.0), False),
+        (Mix(9, 1.0, 1.0, switch_p=1), True),
+        (Mix(9, 1.0, {0: 1, 5: 0}, switch_p=1), False),  # then it is MixUp
+    ],
+)
+def test_a_mix_that_only_pastes_does_so_in_all_epochs(mix: Mix, only_pastes: bool) -> None:
+    assert mix.only_pastes == only_pastes
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: Mix(10, {0: 0, 5: 0.0}), "mixup_alpha and cutmix_alpha are both 0"),
         (lambda: Mix(10), "mixup_alpha and cutmix_alpha are both 0: set one, or leave `mix` out"),
         (lambda: Mix(10, 1.0, per="pair"), "found 'pair'.*'sample' or 'batch'"),  # type: ignore[arg-type]
     ],

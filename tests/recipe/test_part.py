@@ -35,7 +35,7 @@ FROM_TORCHVISION = (
         (Resize, "`Resize.size` is missing"),
         (lambda: ColorJitter(0.4, 0.4, 0.4, 0.1, 0.2, 0.3), "`ColorJitter`: found 0.2, one value too many; allowed"),
         (lambda: CenterCrop((8, 0)), "`CenterCrop.size`: found 0: input should be greater than or equal to 1"),
-        (Compose, "`Compose`: give either `transforms`, or `views` with their own transforms; an empty list"),
+        (Compose, "`Compose`: give `transforms`, or `views` with their own, or both; an empty list"),
         (
             lambda: Compose([CROP], mix={"num_classes": 9}),
             "`Compose.mix`: `Mix`: mixup_alpha and cutmix_alpha are both 0",

@@ -26,14 +26,13 @@ from gpuloader.recipe.crops import (
     Resize,
     random_windows,
 )
-from gpuloader.recipe.model import ResizeFilter
+from gpuloader.recipe.model import ResizeFilter, at_epoch
 from gpuloader.recipe.placement import (
     PaddingMode,
     Placement,
     PlacingTransform,
     Shape,
     Size,
-    at_epoch,
     sides,
 )
 

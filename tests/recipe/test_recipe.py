@@ -202,6 +202,14 @@ def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path
             Recipe([CenterCrop(9)], [View([]), View([Grayscale()], 2)]),
         ),
         (
+            "transforms:\n- CenterCrop: {size: 8}\n- RandomApply:\n    transforms: [RandAugment: {magnitude: {0: 5, "
+            "30: 9}}]\n    p: {0: 1, 90: 0}\nmix: {num_classes: 10, mixup_alpha: {0: 0.8, 250: 0}}",
+            Recipe(
+                [CenterCrop(8), RandomApply([RandAugment(magnitude={0: 5, 30: 9})], {0: 1.0, 90: 0.0})],
+                mix=Mix(10, {0: 0.8, 250: 0.0}),
+            ),
+        ),
+        (
             "transforms: [CenterCrop: {size: 8}]\nmix: {num_classes: 10, mixup_alpha: 1, per: sample}",
             Recipe([CenterCrop(8)], mix=Mix(10, 1.0, per="sample")),
         ),
@@ -663,6 +671,24 @@ def test_a_default_that_is_written_out_changes_no_fingerprint(tmp_path: Path) ->
     assert integers == floats != fingerprint
 
 
+@pytest.mark.parametrize(
+    ("recipe", "fingerprint"),
+    [
+        (
+            Recipe(
+                [RandomResizedCrop({0: 8, 2: 9}), RandomApply([ColorJitter(0.4)], 0.8), RandAugment(), RandomErasing()],
+                views=2,
+            ),
+            "aae2f9f80660642603a4157dbf542fe6",
+        ),
+        (Recipe([RandomResizedCrop(8)], mix=Mix(10, 0.8, 1)), "14007672aa4a7762bb29c1d2ed882e9e"),
+    ],
+    ids=["transforms", "mix"],
+)
+def test_fingerprints_stay_as_they_are(recipe: Recipe, fingerprint: str) -> None:
+    assert recipe.fingerprint == fingerprint
+
+
 def test_recipes_of_other_pixels_have_other_fingerprints() -> None:
     crop, jitter, mix = CenterCrop(8), ColorJitter(0.1), Mix(9, 1.0)
     recipes = [
@@ -689,6 +715,8 @@ def test_recipes_of_other_pixels_have_other_fingerprints() -> None:
         Recipe([crop, Normalize((0, 0, 0), (1, 1, 1))]),
         Recipe([crop, Normalize((0, 0, 0), (1, 1, 2))]),
         Recipe([crop, RandomErasing(value="random")]),
+        Recipe([crop, RandomErasing({0: 0.5, 5: 0}, value="random")]),
+        Recipe([crop], mix=Mix(9, {0: 1.0, 5: 0})),
         Recipe(views=[View([crop]), View([crop, jitter])]),
         Recipe(views=[View([crop, jitter]), View([crop])]),
         Recipe([Pad(1), crop]),

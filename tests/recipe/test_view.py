@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +30,9 @@ from gpuloader.recipe.crops import (
 )
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.policies import RandAugment, RandomApply
+from gpuloader.recipe.policies import AugMix, RandAugment, RandomApply, RandomChoice
 from gpuloader.recipe.program import Op
+from gpuloader.recipe.timm import TimmRandAugment
 from gpuloader.recipe.view import ViewPlan
 
 COUNT = 2000
@@ -333,6 +335,75 @@ def test_a_shape_without_a_place_is_refused(preset: Recipe) -> None:
         PresetError, match=r"shape \(4, 6\) cannot replace the recipe's \(.*\): allowed are recipes without"
     ):
         preset.at(0, (4, 6))
+
+
+# Other values by epoch.
+
+BY_EPOCH: list[tuple[Any, Any, Any]] = [  # in epochs 0 to 4, and from 5 on
+    (RandomErasing({0: 1.0, 5: 0.3}), RandomErasing(1.0), RandomErasing(0.3)),
+    (RandomApply([BLUR], {0: 1.0, 5: 0.0}), RandomApply([BLUR], 1.0), RandomApply([BLUR], 0.0)),
+    (RandAugment(magnitude={0: 3, 5: 9}), RandAugment(magnitude=3), RandAugment(magnitude=9)),
+    (TimmRandAugment({0: 3, 5: 9.5}), TimmRandAugment(3), TimmRandAugment(9.5)),
+    (AugMix({0: 1, 5: 3}), AugMix(1), AugMix(3)),
+    (RandomApply([RandomChoice([GRAY, RandAugment(magnitude={0: 3, 5: 9})])], 0.4),
+     RandomApply([RandomChoice([GRAY, RandAugment(magnitude=3)])], 0.4),
+     RandomApply([RandomChoice([GRAY, RandAugment(magnitude=9)])], 0.4)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", BY_EPOCH, ids=lambda given: type(given[0]).__name__)
+@pytest.mark.parametrize("as_views", [False, True])
+def test_values_follow_the_epoch(given: tuple[Any, Any, Any], as_views: bool) -> None:
+    preset, early, late = (Recipe([CROP], [View([each])]) if as_views else Recipe([CROP, each]) for each in given)
+    for epoch, of_epoch in ((0, early), (4, early), (5, late), (900, late)):
+        assert preset.at(epoch) == of_epoch
+        drawn, expected = (each.draw(Draws(3, epoch, np.arange(200)), SIZES[:200]) for each in (preset, of_epoch))
+        for one, other in zip(all_numbers_of(drawn), all_numbers_of(expected), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_the_operations_are_those_of_all_epochs() -> None:
+    """So one graph does them all: it has an identity, although nothing but the blur is drawn in epoch 0."""
+    [view] = Recipe([CROP, RandomApply([BLUR], {0: 1.0, 5: 0.0})]).each_view
+    assert [set(step) for step in view.choices] == [{Op.BLUR, Op.IDENTITY}]
+
+
+@pytest.mark.parametrize(
+    ("transform", "random"),
+    [
+        (RandomErasing({0: 0, 5: 0.5}), True),
+        (RandomErasing({0: 0, 5: 0.0}), False),
+        (RandomApply([RandomInvert(1)], {0: 0, 5: 0.5}), True),
+        (RandomApply([RandomInvert(1)], {0: 0, 5: 1}), False),  # in each epoch all images, or none
+        (RandomApply([JITTER], {0: 0, 5: 1}), True),
+        (RandomApply([JITTER], {0: 0, 5: 0.0}), False),
+    ],
+    ids=str,
+)
+def test_what_is_random_in_any_epoch_is_for_training(transform: Any, random: bool) -> None:  # noqa: ANN401
+    assert Recipe([CenterCrop(8), transform]).random == random
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (
+            lambda: RandomErasing({1: 0.5}),
+            r"`RandomErasing.p`: values by epoch {1: 0.5}: allowed are epochs from 0 on, and 0",
+        ),
+        (
+            lambda: RandomErasing({0: 0.5, 3: 1.5}),
+            "`RandomErasing.p`: found 1.5: input should be less than or equal to 1",
+        ),
+        (lambda: RandomErasing(1.5), "`RandomErasing.p`: found 1.5: input should be less than or equal to 1"),
+        (lambda: RandAugment(magnitude={0: 5, 3: 31}), "`RandAugment`: magnitude 31: allowed is 0 to 30"),
+        (lambda: AugMix({0: 3, 2: 0}), "`AugMix.severity`: found 0: input should be greater than or equal to 1"),
+    ],
+)
+def test_values_by_epoch_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(PresetError) as caught:
+        make()
+    assert str(caught.value).startswith(says)
 
 
 # Several crops of one image.
