@@ -118,7 +118,7 @@ def _resolve_values(given: LoaderArguments) -> _Values:
         decoder=as_value(Decoder, "decoder", {} if given.decoder is None else given.decoder),
         cache=as_value(Cache, "cache", {} if given.cache is None else given.cache),
         fields=fields,
-        names=output_names(given.output, fields, recipe, sampling.sized),
+        names=output_names(given.output, fields, recipe, bool(getattr(sampling.buckets, "shapes", ()))),
         shuffle=recipe.default_shuffle if given.shuffle is None else resolve_shuffle(given.shuffle),
         last_batch=given.last_batch or ("pad" if sampling.buckets is not None else recipe.default_last_batch),
     )
