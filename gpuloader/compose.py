@@ -86,6 +86,8 @@ class Compose(Recipe):
         It also takes the presets and transforms of torchvision's reference programs, and the transforms of open_clip
         and CLIP, timm, lightly and solo-learn; their lists of pipelines become `views`. The blur of lightly and
         solo-learn is Pillow's: `GaussianBlur` says how near it is. A list without `ToTensor` or `ToDtype` gives uint8.
+        `RandomPhotometricDistort` comes behind the geometry, which a warning says: boxes stay the same, but padding
+        changes its colour, too.
 
         Args:
             transform: a transform, a `Compose` of them, or a list. Or what a model's configuration says about its

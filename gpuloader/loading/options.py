@@ -78,11 +78,6 @@ class Sampling:
     require: Annotated[Collection[str], kept_as(tuple[_Extension, ...])] = ()
     buckets: Annotated[_AnyBuckets, PlainValidator(_as_buckets)] = None
 
-    @property
-    def sized(self) -> bool:
-        """Whether buckets have sizes, which replace the recipe's."""
-        return isinstance(self.buckets, Buckets) and self.buckets.groups is None
-
     __eq__ = object.__eq__  # not by arrays, which give no single answer
     __hash__ = object.__hash__
 

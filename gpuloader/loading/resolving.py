@@ -111,7 +111,8 @@ def _resolve_values(given: LoaderArguments) -> _Values:
         check_for_gpu(recipe)
     sampling = as_value(Sampling, "sampling", {} if given.sampling is None else given.sampling)
     fields = resolve_fields(given.fields, given.output)
-    names, make = resolve_output(given.output, fields, recipe, sampling.sized)
+    sized = bool(getattr(sampling.buckets, "shapes", ()))
+    names, make = resolve_output(given.output, fields, recipe, sized)
     values = _Values(
         recipe=recipe,
         world=world,
@@ -131,7 +132,7 @@ def _resolve_values(given: LoaderArguments) -> _Values:
     for each in fields.values():
         each.check_recipe(recipe)
     find_boxes(recipe, fields)
-    if sampling.sized:
+    if sized:
         check_buckets(recipe)
     if given.shuffle is not None and sampling.weights is not None:
         raise ConfigError(

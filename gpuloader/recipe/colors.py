@@ -161,13 +161,11 @@ class RandomPhotometricDistort(PixelTransform):
         Columns: whether brightness, contrast, saturation, hue and the order of channels are changed; the parameters of
         the first four; the order; whether contrast comes first.
         """
-        uniform = draw(11)
-        jitters = []
-        for number, (name, (op, _)) in enumerate(_JITTERS.items()):
-            low, high = getattr(self, name)
-            changed = step(op, draw.samples, low + uniform[:, 5 + number] * (high - low))
-            jitters.append(sometimes(changed, uniform[:, number], self.p))
-        brightness, contrast, saturation, hue = jitters
+        uniform, ranges = draw(11), (self.brightness, self.contrast, self.saturation, self.hue)
+        brightness, contrast, saturation, hue = (
+            sometimes(step(op, draw.samples, low + uniform[:, 5 + n] * (high - low)), uniform[:, n], self.p)
+            for n, ((op, _), (low, high)) in enumerate(zip(_JITTERS.values(), ranges))
+        )
         orders = np.array([*permutations(range(3))])[(uniform[:, 9] * 6).astype(np.int64)]
         order = sometimes(step(Op.PERMUTE, draw.samples, *orders.T), uniform[:, 4], self.p)
         first = uniform[:, 10] < 0.5

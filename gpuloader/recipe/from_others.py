@@ -26,12 +26,13 @@ Row: TypeAlias = Callable[[Any], Iterable[Any]]
 
 LIBRARIES = ("clip", "lightly", "open_clip", "solo", "timm")
 REFERENCES = "the reference"
-DIGESTS = (  # of presets.py and transforms.py in classification/, detection/ and segmentation/
+DIGESTS = (  # of presets.py, transforms.py and v2_extras.py in classification/, detection/ and segmentation/
     "c39872b59484 06fb2eda60df 9664eef68357 724e1769cea4 8731d1cd24ab "
     "d3d0c84e77a0 b9d90e92e6cc 33acac38ba31 62caf9971cae e071961f65f7 67339f33b556 eece9b0228fd b59ed7b7486c "
     "16b11b09c20a cceac6f490fd ccf2c5893690 de5c4195c15d 58a5b60e3b8a "
     "8425957cf5c3 e8dae1b661fb 0cb86c9da45c 06ec3096b668 1c8dd45ae7d0 3a02b20d64b6 899e1263d7f9 09b7b9d02760 "
-    "915b18ad3bd5 1e7c93691075 03f5a919b59e da873d05a674 34abe0ba1da0"
+    "915b18ad3bd5 1e7c93691075 03f5a919b59e da873d05a674 34abe0ba1da0 "
+    "9efd07ecb8f9 d31f86c1322a c1e998adaa39 60bb25cb7f0b d0d390bdce6f 01943daa4be2"
 )
 """`digest_of` the classes of torchvision's references/, whose names anybody's classes may have: of v0.13 to v0.15, and
 of v0.16 to the main branch in August 2024, before v0.20."""
@@ -118,8 +119,17 @@ def _of_reference(leaf: Any) -> list[Any]:  # noqa: ANN401
     return [leaf.transforms if "Preset" in name else like(name, **attributes)]
 
 
-def _pads_at_the_end(leaf: object) -> list[Any]:
-    raise NoCounterpartError('pads at the right and bottom: the nearest is RandomCrop, as in the preset "segmentation"')
+def _fixed_size(leaf: Any) -> list[Any]:  # noqa: ANN401
+    size = (leaf.crop_height, leaf.crop_width)
+    return [like("FixedSizeCrop", size=size, fill=leaf.fill, padding_mode=leaf.padding_mode)]
+
+
+def _distort(leaf: Any) -> list[Any]:  # noqa: ANN401
+    """Takes its ranges from the `ColorJitter`s that it holds, which write None for one that changes nothing."""
+    neutral = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
+    held = {name: getattr(getattr(leaf, f"_{name}"), name) for name in neutral}
+    ranges: dict[str, Any] = {name: bounds or (neutral[name],) * 2 for name, bounds in held.items()}
+    return [like("RandomPhotometricDistort", p=leaf.p, **ranges)]
 
 
 def _resize_by_range(leaf: Any) -> list[Any]:  # noqa: ANN401
@@ -173,20 +183,19 @@ def _resize_to_crop(leaf: Any) -> list[Transform]:  # noqa: ANN401
 NEAREST = {
     "ClampBoundingBoxes": "leave it out: boxes are cut to the image",
     "ElasticTransform": "the nearest is RandomPerspective",
-    "FixedSizeCrop": 'the nearest is the preset "detection_multiscale"',
     "GaussianNoise": 'the nearest is RandomErasing(value="random")',
     "JPEG": "the nearest is GaussianBlur",
     "LinearTransformation": "the nearest is Normalize",
-    "PadIfSmaller": 'leave it out: RandomCrop pads, as in the preset "segmentation"',
-    "RandomChannelPermutation": "the nearest is ColorJitter(hue=0.5)",
+    "RandomChannelPermutation": "the nearest is RandomPhotometricDistort",
     "RandomOrder": "the nearest are its transforms in one order, and RandomChoice",
-    "RandomPhotometricDistort": 'the nearest are the colours of the preset "ssd"',
     "SimpleCopyPaste": 'the nearest is the preset "detection_multiscale"',
     **dict.fromkeys(("_convert_to_rgb", "_convert_image_to_rgb"), "leave it out: images are RGB"),
 }
 """What to do about transforms that have no counterpart."""
 _REFERENCES: Mapping[str, Row] = {
-    "RandomCrop": _pads_at_the_end,
+    "FixedSizeCrop": _fixed_size,
+    "RandomCrop": lambda leaf: [like("PadIfSmaller", size=leaf.size), like("RandomCrop", size=leaf.size)],
+    "RandomPhotometricDistort": _distort,
     "RandomResize": _resize_by_range,
 }
 _ROWS: Mapping[str, Row] = {

@@ -5,6 +5,7 @@ They are read from their attributes. None of these libraries is imported.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from enum import Enum
@@ -13,7 +14,8 @@ from typing import Any, get_args
 
 from gpuloader.errors import PresetError
 from gpuloader.recipe.apply import Apply, Originals
-from gpuloader.recipe.crops import CenterCrop, RandomResizedCrop, Resize
+from gpuloader.recipe.colors import RandomPhotometricDistort
+from gpuloader.recipe.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 from gpuloader.recipe.detection import Scaling
 from gpuloader.recipe.from_config import as_config, translate_config
 from gpuloader.recipe.from_others import LIBRARIES, library_of, name_of, row_of, views_of, why_not, with_crops
@@ -21,8 +23,11 @@ from gpuloader.recipe.from_timm import NoCounterpartError
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.part import make_part
+from gpuloader.recipe.placement import PlacingTransform
 from gpuloader.recipe.preset_files import TRANSFORMS
 from gpuloader.recipe.recipe import Dtype, Recipe, View
+
+_log = logging.getLogger("gpuloader")
 
 _NESTING = {"Compose", "Sequential", "ModuleList"}
 _NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity", "ConvertBoundingBoxFormat"}
@@ -115,6 +120,7 @@ def _translate_view(
     """Returns (the transforms of a view, the dtype after them)."""
     whole = _with_originals(transform) if own_code else transform
     transforms, dtype = _translate(_leaves(whole, problems), "uint8", problems)
+    transforms = _with_distortion_last(transforms)
     resizes = [type(each).__name__ for each in transforms if isinstance(each, (Resize, RandomResizedCrop, Scaling))]
     if len(resizes) > 1:
         problems.append(f"{' and '.join(resizes)}: here they are one resizing, which gives other pixels: leave one")
@@ -146,6 +152,22 @@ def _with_originals(transform: object) -> list[Any]:
     own = Apply(Originals(leaves[first:end], states[first]), name, same_size=not resized)
     converting = [leaf for leaf in leaves[first:end] if type(leaf).__name__ in _CONVERTING]
     return [*leaves[:first], own, *converting, *leaves[end:]]
+
+
+def _with_distortion_last(transforms: tuple[Transform, ...]) -> tuple[Transform, ...]:
+    """Puts SSD's colours behind the geometry; flips may follow them in any case."""
+    kinds = [type(each) for each in transforms]
+    behind = kinds[kinds.index(RandomPhotometricDistort) :] if RandomPhotometricDistort in kinds else []
+    if not any(issubclass(kind, PlacingTransform) and not issubclass(kind, RandomHorizontalFlip) for kind in behind):
+        return transforms
+    _log.warning(
+        "RandomPhotometricDistort is in front of resizing, cropping or padding; here it comes behind them: boxes are "
+        "torchvision's, but it changes the padding, too, and contrast counts in what the crop shows"
+    )
+    end = 1 + max(number for number, kind in enumerate(kinds) if issubclass(kind, PlacingTransform))
+    return (
+        tuple(sorted(transforms[:end], key=lambda each: isinstance(each, RandomPhotometricDistort))) + transforms[end:]
+    )
 
 
 def _leaves(transform: Any, problems: list[str] | None = None) -> Iterable[Any]:  # noqa: ANN401
@@ -268,4 +290,6 @@ def _of_images(value: Any) -> Any:  # noqa: ANN401
     if not isinstance(value, Mapping):
         return value
     by_name = {getattr(kind, "__name__", kind): each for kind, each in value.items()}
-    return next((by_name[kind] for kind in ("Image", "Tensor", "others") if kind in by_name), None)
+    otherwise = getattr(value, "default_factory", None)  # of a defaultdict
+    known = [by_name[kind] for kind in ("Image", "Tensor", "others") if kind in by_name]
+    return next(iter(known), None if otherwise is None else otherwise())

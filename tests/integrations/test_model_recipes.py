@@ -46,8 +46,8 @@ import timm
 import transformers
 from timm.data import create_transform, resolve_model_data_config
 from timm.data.auto_augment import LEVEL_TO_ARG
-from timm.data.naflex_transforms import get_image_size_for_seq
 from timm.data.mixup import mixup_target
+from timm.data.naflex_transforms import get_image_size_for_seq
 from timm.data.transforms import CenterCropOrPad
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 from transformers.models.siglip2.image_processing_siglip2 import get_image_size_for_max_num_patches

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -20,13 +21,31 @@ import torch
 from making import picture
 from oracle import transforms as v1
 from PIL import Image, ImageFilter
+from torchvision import tv_tensors
+from torchvision.transforms import v2
 
 from gpuloader import Compose
 from gpuloader.errors import PresetError
 from gpuloader.recipe import Recipe, View, from_others
-from gpuloader.recipe.colors import ColorJitter, GaussianBlur, RandomEqualize, RandomGrayscale, RandomSolarize
-from gpuloader.recipe.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
-from gpuloader.recipe.detection import RandomIoUCrop, RandomResize, RandomShortestSize, RandomZoomOut, ScaleJitter
+from gpuloader.recipe.colors import (
+    ColorJitter,
+    GaussianBlur,
+    RandomEqualize,
+    RandomGrayscale,
+    RandomPhotometricDistort,
+    RandomSolarize,
+)
+from gpuloader.recipe.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from gpuloader.recipe.detection import (
+    FixedSizeCrop,
+    PadIfSmaller,
+    RandomIoUCrop,
+    RandomResize,
+    RandomShortestSize,
+    RandomZoomOut,
+    SanitizeBoundingBoxes,
+    ScaleJitter,
+)
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.policies import RandomApply
@@ -287,11 +306,27 @@ OF_DETECTION = {
         [ScaleJitter((40, 30), (0.1, 2.0), "bicubic")],
     ),
     "RandomShortestSize": ({"min_size": [10, 20], "max_size": 33}, [RandomShortestSize((10, 20), 33)]),
+    "FixedSizeCrop": (
+        {"crop_height": 40, "crop_width": 30, "fill": (123.0, 117.0, 104.0), "padding_mode": "constant"},
+        [FixedSizeCrop((40, 30), (123.0, 117.0, 104.0))],
+    ),
+    "RandomPhotometricDistort": (
+        {
+            "_brightness": v1.ColorJitter(brightness=(0.875, 1.125)),
+            "_contrast": v1.ColorJitter(contrast=(0.5, 1.5)),
+            "_saturation": v1.ColorJitter(saturation=(1, 1)),  # which is kept as None
+            "_hue": v1.ColorJitter(hue=(-0.05, 0.05)),
+            "p": 0.3,
+        },
+        [RandomPhotometricDistort(saturation=(1.0, 1.0), p=0.3)],
+    ),
 }
 OF_SEGMENTATION = {
     "RandomHorizontalFlip": ({"flip_prob": 0.0}, [RandomHorizontalFlip(0.0)]),
     "RandomResize": ({"min_size": 10, "max_size": 20}, [RandomResize(10, 21)]),  # whose max_size is drawn, too
     "CenterCrop": ({"size": 9}, [CenterCrop(9)]),
+    "RandomCrop": ({"size": 9}, [PadIfSmaller(9), RandomCrop(9)]),  # which pads at the right and the bottom
+    "PadIfSmaller": ({"size": 9, "fill": {tv_tensors.Mask: 255, "others": 0}}, [PadIfSmaller(9)]),
     "Normalize": ({"mean": (0.1, 0.2, 0.3), "std": [0.4, 0.5, 0.6]}, [Normalize((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))]),
 }
 
@@ -354,6 +389,81 @@ def test_a_preset_is_the_compose_that_it_holds(program: Program) -> None:
     assert Compose.from_torchvision(program("presets", PRESETS).Preset(v1.Compose([CROP]))).transforms == tuple(OUR_ONE)
 
 
+MEAN = (123.0, 117.0, 104.0)
+SCALES = tuple(range(480, 801, 32))
+SHORTEST = RandomShortestSize(SCALES, 1333)
+OUR_FLIP = RandomHorizontalFlip()
+OF_SSD = [RandomZoomOut(MEAN), RandomIoUCrop(), OUR_FLIP]
+NORMALIZE = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+OF_PRESETS: dict[str, list[Transform]] = {
+    "hflip": [OUR_FLIP],
+    "lsj": [ScaleJitter((1024, 1024)), FixedSizeCrop(1024, MEAN), OUR_FLIP],
+    "multiscale": [SHORTEST, OUR_FLIP],
+    "ssd": [*OF_SSD, RandomPhotometricDistort()],  # the warning says that it comes behind the geometry
+    "ssdlite": [RandomIoUCrop(), OUR_FLIP],
+    "segmentation": [RandomResize(260, 1040), OUR_FLIP, PadIfSmaller(480), RandomCrop(480), NORMALIZE],
+}
+OF_BOTH = [*OF_DETECTION, "ToDtype", "RandomCrop", "RandomResize", "PadIfSmaller"]
+
+
+def preset_of_v1(module: ModuleType, name: str) -> list[Any]:
+    """What references/detection and references/segmentation do without --use-v2, with their classes' attributes."""
+    jitters = {key: v1.ColorJitter(**{key: getattr(RandomPhotometricDistort(), key)}) for key in
+               ("brightness", "contrast", "saturation", "hue")}  # fmt: skip
+    zoom = module.RandomZoomOut(fill=[*MEAN], side_range=(1.0, 4.0), p=0.5)
+    options = [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]
+    crop = module.RandomIoUCrop(min_scale=0.3, max_scale=1.0, min_aspect_ratio=0.5, max_aspect_ratio=2.0,
+                                options=options, trials=40)  # fmt: skip
+    fixed = module.FixedSizeCrop(crop_height=1024, crop_width=1024, fill=MEAN, padding_mode="constant")
+    bilinear, flip = v1.InterpolationMode.BILINEAR, module.RandomHorizontalFlip(p=0.5)
+    distort = module.RandomPhotometricDistort(p=0.5, **{f"_{key}": jitter for key, jitter in jitters.items()})
+    made = {
+        "hflip": [flip],
+        "lsj": [module.ScaleJitter(target_size=(1024, 1024), interpolation=bilinear), fixed, flip],
+        "multiscale": [module.RandomShortestSize(min_size=[*SCALES], max_size=1333, interpolation=bilinear), flip],
+        "ssd": [distort, zoom, crop, flip],
+        "ssdlite": [crop, flip],
+        "segmentation": [module.RandomResize(min_size=260, max_size=1040), flip, module.RandomCrop(size=480)],
+    }[name]
+    return [*made, module.PILToTensor(), module.ToDtype(dtype=torch.float32, scale=True)]
+
+
+def preset_of_v2(module: ModuleType, name: str) -> list[Any]:
+    """The same with --use-v2."""
+    boxes = [v2.ConvertBoundingBoxFormat("XYXY"), v2.SanitizeBoundingBoxes(labels_getter=None), v2.ToPureTensor()]
+    flip, fill = v2.RandomHorizontalFlip(0.5), defaultdict(lambda: MEAN, {tv_tensors.Mask: 0})
+    fixed = module.FixedSizeCrop(crop_height=1024, crop_width=1024, fill=MEAN, padding_mode="constant")
+    pad = module.PadIfSmaller(size=480, fill={tv_tensors.Mask: 255, "others": 0})
+    to_dtype = v2.ToDtype({tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None}, scale=True)
+    made: list[Any] = {
+        "hflip": [flip],
+        "lsj": [v2.ScaleJitter((1024, 1024)), fixed, flip],
+        "multiscale": [v2.RandomShortestSize(SCALES, 1333), flip],
+        "ssd": [v2.RandomPhotometricDistort(), v2.RandomZoomOut(fill), v2.RandomIoUCrop(), flip],
+        "ssdlite": [v2.RandomIoUCrop(), flip],
+        "segmentation": [v2.RandomResize(260, 1040), flip, pad, v2.RandomCrop(480), to_dtype],
+    }[name]
+    return [v2.ToImage(), *made, *([] if name == "segmentation" else [v2.ToDtype(torch.float32, scale=True), *boxes])]
+
+
+@pytest.mark.parametrize("preset_of", [preset_of_v1, preset_of_v2], ids=["v1", "v2"])
+@pytest.mark.parametrize("name", OF_PRESETS)
+def test_a_preset_of_the_references_is_translated_whole(
+    program: Program, name: str, preset_of: Callable[[ModuleType, str], list[Any]]
+) -> None:
+    module = program("transforms", PRESETS + "".join(NAMED.format(name=each) for each in OF_BOTH))
+    leaves = preset_of(module, name) + ([v1.Normalize(NORMALIZE.mean, NORMALIZE.std)] if name == "segmentation" else [])
+    batch = "dense" if name in ("lsj", "segmentation") else "list"
+    made = Compose.from_torchvision(module.Preset(v2.Compose(leaves)), batch=batch)
+    ours = OF_PRESETS[name]
+    if preset_of is preset_of_v1 and name == "segmentation":
+        ours = [RandomResize(260, 1041), *ours[1:]]  # there `max_size` is drawn, too
+    if preset_of is preset_of_v2 and name != "segmentation":
+        place = 3 if name == "ssd" else len(ours)
+        ours = [*ours[:place], SanitizeBoundingBoxes(), *ours[place:]]
+    assert (made.transforms, made.dtype, made.batch) == (tuple(ours), "float32", batch)
+
+
 def test_anybodys_preset_may_do_more_so_the_error_shows_what_to_translate(program: Program) -> None:
     module = program("presets", PRESETS, known=False)
     assert error_of(module.Preset(v1.Compose([CROP]))) == (
@@ -366,8 +476,8 @@ def test_anybodys_preset_may_do_more_so_the_error_shows_what_to_translate(progra
 @pytest.mark.parametrize(
     ("place", "says"),
     [
-        ("transforms.FixedSizeCrop", 'FixedSizeCrop has no counterpart: the nearest is the preset "detection_m'),
-        ("torchvision.transforms.v2.RandomPhotometricDistort", 'the nearest are the colours of the preset "ssd"'),
+        ("transforms.FixedSizeCrop", "transforms.FixedSizeCrop is not a transform of torchvision"),
+        ("torchvision.transforms.v2.RandomChannelPermutation", "the nearest is RandomPhotometricDistort"),
         ("torchvision.transforms.v2.RandomResizeCrop", "has no counterpart (did you mean RandomResizedCrop?)"),
         ("lightly.transforms.rfft.RFFT2DTransform", "lightly's RFFT2DTransform has no counterpart"),
         ("open_clip.transform.MaybeConvertMode", "open_clip's MaybeConvertMode with mode='L': only \"RGB\" is"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from inspect import signature
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from oracle import parameters_of, torchvision, transforms
+from torchvision import tv_tensors
 from torchvision.models import ResNet50_Weights
 
 from gpuloader.errors import ConfigError, PresetError
@@ -23,6 +25,7 @@ from gpuloader.recipe.colors import (
     RandomEqualize,
     RandomGrayscale,
     RandomInvert,
+    RandomPhotometricDistort,
     RandomPosterize,
     RandomSolarize,
 )
@@ -55,6 +58,7 @@ v1, v2 = transforms, transforms.v2
 BOTH = pytest.mark.parametrize("theirs", [v1, v2], ids=["v1", "v2"])
 Mode = v1.InterpolationMode
 SQUARE, MEAN, STD = Resize((9, 9)), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+FLIP, GRAY = RandomHorizontalFlip(0.3), Grayscale()
 TO_FLOAT = [v1.PILToTensor(), v1.ConvertImageDtype(torch.float)]
 
 
@@ -113,13 +117,45 @@ CASES: list[list[Transform]] = [
     [SQUARE, RandomErasing(value=(1.0, 2.0, 3.0))],
     [SQUARE, RandomErasing(value="random")],
 ]
+DISTORT = RandomPhotometricDistort((0.5, 1.2), (0.1, 0.9), (0.0, 3.0), (-0.2, 0.1), 0.7)
 ONLY_IN_V2: list[list[Transform]] = [
     [ScaleJitter((40, 30), (0.5, 1.5), "bicubic", antialias=False), RandomCrop(9)],
     [RandomShortestSize((10, 20), 33, "nearest"), RandomCrop(9)],
     [RandomResize(10, 20, "bicubic"), RandomCrop(9)],
     [RandomZoomOut((1.0, 2.0, 3.0), (2.0, 3.0), 0.4), SQUARE],
+    [SQUARE, DISTORT],
     [RandomIoUCrop(0.4, 0.9, 0.6, 1.5, (0.2, 0.4), 30), SQUARE, SanitizeBoundingBoxes(2.0, 9.0)],
 ]
+
+
+@pytest.mark.parametrize(
+    ("order", "ours", "warns"),
+    [
+        ([DISTORT, SQUARE], [SQUARE, DISTORT], True),
+        ([DISTORT, FLIP, SQUARE, FLIP], [FLIP, SQUARE, FLIP, DISTORT], True),
+        ([SQUARE, DISTORT, FLIP], [SQUARE, DISTORT, FLIP], False),  # flips may follow colours
+        ([SQUARE, DISTORT, GRAY], [SQUARE, DISTORT, GRAY], False),
+        ([DISTORT, SQUARE, GRAY], [SQUARE, DISTORT, GRAY], True),
+    ],
+)
+def test_a_distortion_in_front_of_the_geometry_comes_behind_it_which_a_warning_says(
+    caplog: pytest.LogCaptureFixture, order: list[Transform], ours: list[Transform], warns: bool
+) -> None:
+    assert translated([written(v2, each) for each in order]).transforms == tuple(ours)
+    assert ("RandomPhotometricDistort is in front of" in caplog.text) == warns
+
+
+def test_other_colours_in_front_of_the_geometry_are_refused() -> None:
+    assert "Resize is in the wrong place" in error_of(
+        [v2.RandomPhotometricDistort(), v2.ColorJitter(0.4), v2.Resize((9, 9))]
+    )
+
+
+def test_a_defaultdict_of_fills_has_that_of_images() -> None:
+    """As the detection reference writes it, with a class for masks alone."""
+    fill = defaultdict(lambda: (123.0, 117.0, 104.0), {tv_tensors.Mask: 0})
+    made = translated(v2.RandomZoomOut(fill=fill), batch="list")
+    assert made.transforms == (RandomZoomOut((123.0, 117.0, 104.0)),)
 
 
 def test_every_transform_that_torchvision_has_is_among_the_cases() -> None:

@@ -38,8 +38,10 @@ from gpuloader.transforms import (
     CenterCrop,
     ColorJitter,
     FiveCrop,
+    FixedSizeCrop,
     Normalize,
     Pad,
+    PadIfSmaller,
     RandAugment,
     RandomAffine,
     RandomApply,
@@ -140,6 +142,14 @@ def calls(transform: Transform, draws: Draws, occurrence: int, view: int, height
             return [F.vertical_flip] * bool(draw(1)[0, 0] < transform.p)
         case RandomHorizontalFlip():
             return [F.horizontal_flip] * bool(draw(1)[0, 0] < transform.p)
+        case FixedSizeCrop():
+            h, w = sides(transform.size)
+            share, shown = draw(1)[0, 0], (min(height, h), min(width, w))
+            cut = [cropped(int((height - shown[0]) * share), int((width - shown[1]) * share), *shown)]
+            return [*cut * (shown != (height, width)), padded((0, 0, w - shown[1], h - shown[0]))]
+        case PadIfSmaller():
+            h, w = sides(transform.size)
+            return [padded((0, 0, max(w - width, 0), max(h - height, 0)))]
         case CornerCrop():
             h, w = sides(transform.size)
             y, x = (height - h) * ("bottom" in transform.corner), (width - w) * ("right" in transform.corner)
@@ -297,6 +307,9 @@ FULL_AFFINE = RandomAffine((-30, 60), (0.2, 0.3), (0.6, 1.5), (-20, 10, -5, 15))
         [RandomResize(10, 50), RandomHorizontalFlip(), RandomCrop(25)],
         [RandomHorizontalFlip(), RandomSizeCrop(12, 30, [20, 33]), RandomShortestSize([30, 40]), CenterCrop(28)],
         [Resize(25), Resize((33, 17))],  # two resizes of a mask are not one
+        [ScaleJitter((40, 50), (0.3, 1.5)), FixedSizeCrop((33, 30)), RandomHorizontalFlip()],  # as with "lsj"
+        [RandomResize(10, 50), RandomHorizontalFlip(), PadIfSmaller(25), RandomCrop(25)],  # as the segmentation's
+        [FixedSizeCrop((40, 31)), FixedSizeCrop((45, 20))],  # of these sizes, or smaller and larger
         [RandomResizedCrop((22, 28))],
         [CenterCrop((41, 62))],  # larger, by an odd number on some sides
         [RandomCrop((30, 33), padding=(1, 2, 3, 4))],
