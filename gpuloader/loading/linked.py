@@ -206,7 +206,7 @@ class _Stages(Generic[BatchT]):
             try:
                 behind = self._next()
             except BaseException as error:  # noqa: BLE001 - it ends the batches, see `Feed`
-                return error.with_traceback(None)
+                return _without_frames(error)
             for each in self._waiting:
                 each.append(behind)
         behind = self._waiting[view].popleft()
@@ -228,7 +228,7 @@ class _Stages(Generic[BatchT]):
             try:
                 decoded = self._first.next()
             except BaseException as error:  # noqa: BLE001 - behind the batches that come before it
-                self._failure = error.with_traceback(None)
+                self._failure = _without_frames(error)
                 break
             if decoded is None:
                 self._failure = EndOfItems()
@@ -290,6 +290,14 @@ class _Stages(Generic[BatchT]):
         assert batch.way is not None
         function, row = divmod(number, len(batch.images))
         return f"{self._functions[function].called} failed on {batch.way.name(batch.way.draws, row)}: {cause}"
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """Returns an error that holds no frames: these would hold DALI's, which hold the pipeline."""
+    error.__context__ = None
+    if error.__cause__ is not None:
+        _without_frames(error.__cause__)
+    return error.with_traceback(None)
 
 
 def _make_workers(decoder: Decoder, between_calls: bool, ahead: int, functions: Sequence[Any]) -> Workers:
