@@ -54,6 +54,7 @@ ONLY_SHOWN = {
     "docs/meshes.md": 1,
     "docs/migrating.md": 3,
     "docs/migrating-detection.md": 1,
+    "docs/own-code.md": 1,
     "docs/presets.md": 1,
     "docs/stage.md": 1,
     "docs/trainers.md": 8,

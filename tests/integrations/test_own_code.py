@@ -35,7 +35,8 @@ import albumentations as A  # noqa: N812
 import cv2
 
 Levels = NDArray[np.uint8]
-EXAMPLE = Path(__file__).resolve().parents[2] / "scripts" / "examples" / "albumentations_train.py"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE, EXAMPLE = ROOT / "docs" / "own-code.md", ROOT / "scripts" / "examples" / "albumentations_train.py"
 CROP, NORMAL = [RandomResizedCrop(32), RandomHorizontalFlip()], Normalize([0.5] * 3, [0.25] * 3)
 PICTURES = [np.asarray(picture(60 + 7 * number, 90 - 5 * number, number)) for number in range(5)]
 COLOURS = A.Compose([A.HorizontalFlip(p=0.5), A.RandomBrightnessContrast(p=0.8), A.CLAHE(p=0.5)])
@@ -214,7 +215,19 @@ def test_the_fingerprint_has_what_a_transform_says_of_itself() -> None:
     assert one == same != other
 
 
-# The example.
+# The page, and the example.
+
+
+def test_the_recipes_of_the_page_run(tmp_path: Path) -> None:
+    [block] = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    made: dict[str, Any] = {}
+    exec(block, made)
+    tar = shard(tmp_path)
+    for recipe, fields in ((made["recipe"], {}), (made["with_boxes"], made["fields"])):
+        with scenes.loader(tar, preset=recipe, fields=fields) as loader:
+            batch = next(iter(loader))
+        assert batch["image"].shape == (4, 3, 160, 160)
+    assert [len(labels) for labels in batch["boxes_labels"]] == [len(boxes) for boxes in batch["boxes"]]
 
 
 def test_the_example_trains(tmp_path: Path) -> None:
