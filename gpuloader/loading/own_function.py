@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,12 +18,14 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import describe
 from gpuloader.images.limits import MAX_SIDE
+from gpuloader.loading.own_albumentations import call_with_targets
 from gpuloader.recipe.apply import Apply, is_albumentations, is_module, takes_rng
 
 Levels: TypeAlias = NDArray[np.uint8]
 Targets: TypeAlias = Mapping[str, Any]
 Made: TypeAlias = tuple[Levels, Targets]
 _32_BITS = 0xFFFFFFFF
+_HERE = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +93,7 @@ class OwnFunction:
         except CancelledError:  # as itself, as SystemExit
             raise
         except Exception as error:  # noqa: BLE001 - the program's own, of any kind
-            own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+            own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
             lines = [*traceback.format_exception_only(error), *traceback.format_list(own)]
             return Failure("".join(lines).splitlines(), error)
         return made
@@ -115,7 +118,7 @@ class OwnFunction:
         self._function.set_random_seed(item.key[0] & _32_BITS)  # type: ignore[attr-defined]
         if not self._apply.targets:
             return self._function(image=image)["image"], {}
-        return _with_targets(self._function, image, item.targets)
+        return call_with_targets(self._function, image, item.targets)
 
     def _module(self, image: Levels, _: Item) -> tuple[Any, Targets]:
         made = self._function(torch.from_numpy(image).permute(2, 0, 1))
@@ -126,7 +129,10 @@ class OwnFunction:
     def _check(self, image: Levels, made: object) -> None:
         if not (isinstance(made, np.ndarray) and made.dtype == np.uint8 and made.ndim == 3 and made.shape[2] == 3):
             found = f"{made.dtype} of shape {made.shape}" if isinstance(made, np.ndarray) else describe(made)
-            raise TypeError(f"it returned {found}: allowed is an array (height, width, 3) of uint8")
+            raise TypeError(
+                f"it returned {found}: allowed is an array (height, width, 3) of uint8; leave out what makes floats or "
+                f"tensors, such as ToTensorV2, and put Normalize behind Apply"
+            )
         if self._apply.same_size and made.shape != image.shape:
             raise ValueError(
                 f"it made {made.shape[0]} x {made.shape[1]} pixels of {image.shape[0]} x {image.shape[1]}: keep the "
@@ -134,27 +140,6 @@ class OwnFunction:
             )
         if not 1 <= min(made.shape) <= max(made.shape) <= MAX_SIDE:
             raise ValueError(f"it made {made.shape[0]} x {made.shape[1]} pixels: allowed are sides of 1 to {MAX_SIDE}")
-
-
-def _with_targets(transform: Any, image: Levels, targets: Targets) -> tuple[Any, Targets]:  # noqa: ANN401
-    """Calls albumentations with boxes and masks under its own names; the label field "rows" says which boxes stay."""
-    names: dict[str, str] = {}
-    for name, value in targets.items():
-        kind, ndim = (value.dtype.kind, value.ndim) if isinstance(value, np.ndarray) else ("", 0)
-        word = {("f", 2): "bboxes", ("u", 2): "mask", ("i", 2): "mask", ("u", 3): "masks"}.get((kind, ndim))
-        if word in names:
-            raise ValueError(
-                f"{names[word]} and {name} are both {word} of albumentations, which takes one: write a function"
-            )
-        names |= {} if word is None else {word: name}
-    given = {word: targets[name] for word, name in names.items()}
-    made = transform(image=image, **given, **({"rows": np.arange(len(given["bboxes"]))} if "bboxes" in given else {}))
-    changed = {name: np.asarray(made[word]) for word, name in names.items()}
-    if "bboxes" in names:
-        name, rows = names["bboxes"], np.asarray(made["rows"], np.int64)
-        changed[name] = changed[name].reshape(-1, 4)
-        changed |= {each: value[rows] for each, value in targets.items() if each.startswith(f"{name}_")}
-    return made["image"], {**targets, **changed}
 
 
 def seed_all(key: tuple[int, int]) -> None:

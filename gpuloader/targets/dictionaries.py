@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, describe
 from gpuloader.loading.delivery import to_device
+from gpuloader.loading.target_rows import has_rows, take_rows
 from gpuloader.recipe import Drawn, DrawnView, Recipe, Shape
 from gpuloader.targets.annotations import ParsedBoxes, parse_boxes, parse_column, parse_points
 from gpuloader.targets.boxes import Boxes
@@ -20,7 +21,6 @@ from gpuloader.targets.masks import Mask
 from gpuloader.targets.target import check_recipe_moves
 
 _Made = TypeVar("_Made")
-_OF_IMAGES = ("mask", "image_id", "size", "orig_size")  # they have no rows, also if there are as many boxes
 
 
 def check_targets(recipe: Recipe, targets: Any, count: int) -> Sequence[Mapping[str, Any]]:  # noqa: ANN401
@@ -136,7 +136,7 @@ def _move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:
     for name in {"masks", "keypoints"} & moved.keys():
         if len(moved[name]) != count:
             raise ValueError(f"{name} has {len(moved[name])} rows beside {count} boxes: allowed is one for each box")
-    rows = {name: _take(value, kept) for name, value in moved.items() if _has_rows(name, value, count)}
+    rows = {name: take_rows(value, kept) for name, value in moved.items() if has_rows(name, value, count)}
     return {**moved, **rows, **{name: boxes[name] for name in annotated.columns}, "boxes": boxes[""]}
 
 
@@ -175,14 +175,3 @@ def _of_size(masks: NDArray[Any], size: Shape, ndim: int) -> NDArray[Any]:
     if masks.ndim != ndim or masks.shape[-2:] != size or masks.dtype.kind not in "biu":
         raise ValueError(f"masks {masks.dtype} {masks.shape}: allowed are integers, as large as the image, {size}")
     return masks
-
-
-def _has_rows(name: str, value: Any, count: int) -> bool:  # noqa: ANN401
-    is_array = isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim > 0
-    return name not in _OF_IMAGES and (is_array or isinstance(value, list)) and len(value) == count
-
-
-def _take(value: Any, rows: NDArray[np.int64]) -> Any:  # noqa: ANN401
-    if isinstance(value, list):
-        return [value[row] for row in rows]
-    return value[torch.from_numpy(rows)] if isinstance(value, torch.Tensor) else value[rows]

@@ -276,5 +276,5 @@ def test_what_the_page_shows_is_in_the_examples() -> None:
         for block in re.findall(r"^```py\n(.*?)^```$", section, re.DOTALL | re.MULTILINE):
             assert any(indent(block, " " * depth) in code for depth in (0, 4, 8, 12)), block
             shown.update(examples)
-    on_other_pages = {"lightning_module.py", "elastic_train.py", "shared_views.py"}
+    on_other_pages = {"albumentations_train.py", "lightning_module.py", "elastic_train.py", "shared_views.py"}
     assert shown == {path.name for path in EXAMPLES.glob("*.py")} - on_other_pages

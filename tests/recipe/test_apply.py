@@ -83,6 +83,7 @@ def as_yaml(transforms: Sequence[Transform]) -> str:
         (lambda: Apply(Grain()), "has no name of its own"),
         (Apply, "has no name of its own"),
         (lambda: Apply("film"), "function='film': allowed is a function that takes an image"),  # type: ignore[arg-type]
+        (lambda: Apply(v2.RandomPosterize(3), targets=True), "targets=True: RandomPosterize gets the image alone"),
         (lambda: Recipe([CROP, Apply(film), Apply(film)]), "Apply is in the wrong place"),
         (lambda: Recipe([CROP, NORMAL, Apply(film)]), "Apply is in the wrong place"),
         (lambda: Recipe([CROP, ERASE, Apply(film)]), "Apply is in the wrong place"),

@@ -17,7 +17,7 @@ from gpuloader import Boxes, Compose, Keypoints, Mask
 from gpuloader.errors import ConfigError
 from gpuloader.recipe import load_preset
 from gpuloader.targets import to_detection
-from gpuloader.transforms import RandomIoUCrop, Resize
+from gpuloader.transforms import Apply, RandomIoUCrop, Resize
 
 BLACK = np.zeros((40, 60, 3), np.uint8)
 BOXES = np.array([[10.0, 10, 30, 30], [0, 0, 5, 5], [40, 20, 60, 40]])
@@ -192,3 +192,12 @@ def test_a_recipe_that_draws_by_boxes_needs_them() -> None:
     for targets in ((), ({"mask": np.zeros((20, 30), np.int64)},)):
         with pytest.raises(ConfigError, match='RandomIoUCrop draws by boxes: give each image a target with "boxes"'):
             compose(image, *targets)
+
+
+def test_key_points_go_through_own_code_that_comes_first() -> None:
+    target = {"boxes": np.array([[8.0, 6, 40, 30]]), "keypoints": np.array([[[10.0, 20, 2], [30, 10, 1]]])}
+    own = Apply(lambda image, targets: (image, targets), "nothing", targets=True)
+    [(_, found), (_, expected)] = (
+        Compose([*first, Resize((30, 50))])(np.zeros((60, 100, 3), np.uint8), target) for first in ([own], [])
+    )
+    assert torch.allclose(found["keypoints"], expected["keypoints"])
