@@ -53,12 +53,8 @@ ONLY_SHOWN = {
     "docs/index.md": 2,
     "docs/meshes.md": 1,
     "docs/migrating.md": 3,
-<<<<<<< HEAD
     "docs/migrating-detection.md": 2,
-=======
-    "docs/migrating-detection.md": 1,
     "docs/own-code.md": 1,
->>>>>>> b4
     "docs/presets.md": 1,
     "docs/stage.md": 1,
     "docs/trainers.md": 8,

@@ -111,13 +111,8 @@ def move_points(points: Floats, rows: Ints, view: DrawnView) -> tuple[Floats, Bo
 
 def which_are_flipped(view: DrawnView) -> Bools:
     """Finds, (n,) bool, the samples that are flipped left to right an odd number of times."""
-<<<<<<< HEAD
-    flips = [np.zeros(len(view.placement.shape), np.bool_), *(move.flipped[:, 1] for move in view.placement.moves)]
-    return np.sum([*flips, *(warp.flipped[:, 0] for warp in _warps(view))], 0) % 2 == 1
-=======
     flips = [*(move.flipped[:, 1] for move in view.placement.moves), *(warp.flipped[:, 0] for warp in _warps(view))]
     return np.sum([np.zeros(len(view.placement.shape)), *flips], 0) % 2 == 1
->>>>>>> b4
 
 
 def are_inside(points: Floats, rows: Ints, view: DrawnView) -> Bools:
