@@ -160,7 +160,10 @@ def _views(
         return (region[0:1],) * len(views)
     place, finish = (place_on_cpu, finish_on_cpu) if device == "cpu" else (place_on_gpu, finish_on_gpu)
     of_views, first = [under(given, view.number) for view in views], placed_by(views)
-    placed = {at: place(region, of_views[at], views[at], preset) for at in dict.fromkeys(first)}
+    placed = {
+        at: region if views[at].is_placed else place(region, of_views[at], views[at], preset)
+        for at in dict.fromkeys(first)
+    }
     if last_step == "resize":
         return tuple(placed[at][0:1] for at in first)
     return tuple(finish(placed[at], of_view, view, preset) for at, of_view, view in zip(first, of_views, views))

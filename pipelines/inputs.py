@@ -60,7 +60,7 @@ def make_inputs(
     if last_step == "decode":
         return made
     for at, (view, drawn_view, placed) in enumerate(zip(views, drawn.views, placed_by(views), strict=True)):
-        is_placed = placed != at  # with another view, whose numbers say how
+        is_placed = view.is_placed or placed != at  # with another view, whose numbers say how
         if device == "cpu":
             named = _for_kernels(drawn_view, None if is_placed else start, last_step)
         else:

@@ -256,7 +256,7 @@ class _Stages(Generic[BatchT]):
             for row, (image, (low, high)) in enumerate(zip(images[view], keys)):
                 takes = self._functions[function].targets and way.targets is not None
                 targets = way.targets.before(view, row) if takes and way.targets is not None else {}
-                items.append(Item(function, image, (low, high), targets, checked=row == 0 and not self._checked))
+                items.append(Item(image, function, (low, high), targets, checked=row == 0 and not self._checked))
         self._checked = True
         return items
 

@@ -8,9 +8,9 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -28,22 +28,21 @@ _32_BITS = 0xFFFFFFFF
 _HERE = str(Path(__file__).parent)
 
 
-@dataclass(frozen=True, eq=False)
-class Item:
+class Item(NamedTuple):
     """An image for own code.
 
     Attributes:
+        image: uint8 (height, width, 3), which own code may change.
         function: the number of the function.
-        image: uint8 (height, width, 3).
         key: two integers of 64 bits, for its random numbers.
         targets: for a function that takes them.
         checked: whether the function is tried twice.
     """
 
-    function: int
     image: Levels
+    function: int
     key: tuple[int, int]
-    targets: Targets = field(default_factory=dict)
+    targets: Targets = {}
     checked: bool = False
 
 
@@ -84,12 +83,9 @@ class OwnFunction:
     def run(self, item: Item) -> Made | Failure:
         """Returns the image and its targets, or what went wrong."""
         try:
+            if item.checked:
+                self._check_repeats(item)
             made = self._made(item)
-            if item.checked and not np.array_equal(made[0], self._made(item)[0]):
-                raise ValueError(
-                    "it made two different images of one, with the same random numbers, so no run could be repeated: "
-                    "draw from `rng` alone, and keep nothing from one image to the next"
-                )
         except CancelledError:  # as itself, as SystemExit
             raise
         except Exception as error:  # noqa: BLE001 - the program's own, of any kind
@@ -101,9 +97,19 @@ class OwnFunction:
     def _made(self, item: Item) -> Made:
         if self._seeds:
             seed_all(item.key)
-        image, targets = self._call(np.array(item.image), item)  # a copy, its own to change
-        self._check(item.image, image)
+        size = item.image.shape
+        image, targets = self._call(item.image, item)
+        self._check(size, image)
         return np.ascontiguousarray(image), targets
+
+    def _check_repeats(self, item: Item) -> None:
+        """Calls it twice, on copies; raises ValueError if the results differ."""
+        first, again = (self._made(item._replace(image=item.image.copy()))[0] for _ in range(2))
+        if not np.array_equal(first, again):
+            raise ValueError(
+                "it made two different images of one, with the same random numbers, so no run could be repeated: "
+                "draw from `rng` alone, and keep nothing from one image to the next"
+            )
 
     def _plain(self, image: Levels, item: Item) -> tuple[Any, Targets]:
         rng = [np.random.Generator(np.random.Philox(key=np.array(item.key, np.uint64)))] if self._takes_rng else []
@@ -126,16 +132,16 @@ class OwnFunction:
             raise TypeError(f"it returned {describe(made)}: allowed is a tensor (3, height, width) of uint8")
         return made.permute(1, 2, 0).numpy(), {}
 
-    def _check(self, image: Levels, made: object) -> None:
+    def _check(self, size: tuple[int, ...], made: object) -> None:
         if not (isinstance(made, np.ndarray) and made.dtype == np.uint8 and made.ndim == 3 and made.shape[2] == 3):
             found = f"{made.dtype} of shape {made.shape}" if isinstance(made, np.ndarray) else describe(made)
             raise TypeError(
                 f"it returned {found}: allowed is an array (height, width, 3) of uint8; leave out what makes floats or "
                 f"tensors, such as ToTensorV2, and put Normalize behind Apply"
             )
-        if self._apply.same_size and made.shape != image.shape:
+        if self._apply.same_size and made.shape != size:
             raise ValueError(
-                f"it made {made.shape[0]} x {made.shape[1]} pixels of {image.shape[0]} x {image.shape[1]}: keep the "
+                f"it made {made.shape[0]} x {made.shape[1]} pixels of {size[0]} x {size[1]}: keep the "
                 f"size, or declare others by Apply(..., same_size=False)"
             )
         if not 1 <= min(made.shape) <= max(made.shape) <= MAX_SIDE:

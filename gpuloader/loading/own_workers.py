@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import pickle
@@ -14,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
+from itertools import accumulate
 from multiprocessing.connection import Connection, wait
 from threading import local
 from typing import Any, NamedTuple, TypeAlias
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.forking import at_fork
-from gpuloader.helpers.progress import LongWork
+from gpuloader.helpers.progress import LongWork, say_if_long
 from gpuloader.helpers.shared_memory import SharedMemory
 from gpuloader.internals.multiprocessing import forget_child
 from gpuloader.loading.own_function import Failure, Item, Made, OwnFunction, kept_generators, one_thread_each
@@ -86,26 +88,24 @@ class Threads(Workers):
     """Runs own code in threads, which share the process's generators and so do not seed them."""
 
     def __init__(self, functions: Sequence[Apply], count: int) -> None:
-        self._functions, self._own = functions, local()
+        self._functions, self._count, self._own = functions, count, local()
         self._threads = ThreadPoolExecutor(count, "gpuloader-own-code")
-        self._made: deque[list[Future[Made | Failure]]] = deque()
+        self._made: deque[tuple[int, list[Future[Outcomes]]]] = deque()
 
     def put(self, items: Sequence[Item]) -> None:
-        self._made.append([self._threads.submit(self._run, item) for item in items])
+        parts = [self._threads.submit(self._run, items[number :: self._count]) for number in range(self._count)]
+        self._made.append((len(items), parts))
 
     def get(self) -> Outcomes:
-        made, work = self._made.popleft(), LongWork("own code works on a batch: %s of %s images")
-        outcomes = []
-        for each in made:
-            outcomes.append(each.result())
-            work.reached(len(outcomes), len(made))
-        return outcomes
+        count, parts = self._made.popleft()
+        with say_if_long("own code works on a batch of %s images", count):
+            return dealt([part.result() for part in parts], count)
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
         self._made.clear()
 
-    def _run(self, item: Item) -> Made | Failure:
+    def _run(self, items: Sequence[Item]) -> Outcomes:
         if not hasattr(self._own, "functions"):  # each thread has its own, because transforms keep generators
             self._own.functions = [
                 OwnFunction(
@@ -114,19 +114,26 @@ class Threads(Workers):
                 )
                 for each in self._functions
             ]
-        made: Made | Failure = self._own.functions[item.function].run(item)
-        return made
+        return [self._own.functions[item.function].run(item) for item in items]
+
+
+def dealt(parts: Sequence[Outcomes], count: int) -> Outcomes:
+    """Returns what was dealt in turns, in its order."""
+    outcomes: Outcomes = [Failure(())] * count
+    for number, part in enumerate(parts):
+        outcomes[number :: len(parts)] = part
+    return outcomes
 
 
 class _Place(NamedTuple):
-    """Where an array is in shared memory."""
+    """Where an image is in shared memory."""
 
     first: int
     shape: tuple[int, ...]
 
-    def of(self, memory: SharedMemory) -> Any:  # noqa: ANN401
-        end = self.first + int(np.prod(self.shape))
-        return memory.bytes(end)[self.first : end].reshape(self.shape)
+    @property
+    def end(self) -> int:
+        return self.first + math.prod(self.shape)
 
 
 class _Worker:
@@ -199,12 +206,9 @@ class Processes(Workers):
     def get(self) -> Outcomes:
         items, slot = self._items[0], self._got % self._batches
         self._wait(slot, items)
-        outcomes: Outcomes = [Failure(())] * len(items)
-        for number, worker in enumerate(self._workers):
-            outcomes[number :: self._count] = read(worker.memories[slot])
         self._items.popleft()
         self._got += 1
-        return outcomes
+        return dealt([read(worker.memories[slot]) for worker in self._workers], len(items))
 
     def close(self) -> None:
         workers, self._workers = self._workers, []
@@ -258,20 +262,24 @@ def _done(memory: SharedMemory) -> int:
 
 def write(memory: SharedMemory, items: Sequence[Item]) -> None:
     """Writes a process's part of a batch: the images, and then all else."""
-    places, end = [], _HEADER_BYTES
-    for item in items:
-        places.append(_Place(end, item.image.shape))
-        end += item.image.nbytes
-    _ = memory.bytes(end)
+    ends = list(accumulate((item.image.nbytes for item in items), initial=_HEADER_BYTES))
+    places = [_Place(first, item.image.shape) for first, item in zip(ends, items)]
+    pixels = memory.bytes(ends[-1])
     for item, place in zip(items, places):
-        place.of(memory)[:] = item.image
-    rest = [(replace(item, image=np.empty(0, np.uint8)), place) for item, place in zip(items, places)]
-    _write_rest(memory, end, 0, rest)
+        pixels[place.first : place.end] = item.image.reshape(-1)
+    _write_rest(memory, ends[-1], 0, [(place, *item[1:]) for place, item in zip(places, items)])
 
 
 def read(memory: SharedMemory) -> Outcomes:
     """Reads what a process made of its part."""
-    return [made if isinstance(made, Failure) else (made[0].of(memory).copy(), made[1]) for made in _read_rest(memory)]
+    rest = _read_rest(memory)
+    pixels = memory.bytes(0)
+    return [
+        made
+        if isinstance(made, Failure)
+        else (pixels[made[0].first : made[0].end].reshape(made[0].shape).copy(), made[1])
+        for made in rest
+    ]
 
 
 def _write_rest(memory: SharedMemory, first: int, done: int, rest: object) -> None:
@@ -305,19 +313,21 @@ def _serve(pipe: Connection, memories: Sequence[SharedMemory], functions: Sequen
 
 def _work(memory: SharedMemory, functions: Sequence[OwnFunction]) -> None:
     """Does a part of a batch; an image that became larger is written behind all others."""
-    items: list[tuple[Item, _Place]] = _read_rest(memory)
+    rest: list[tuple[_Place, int, tuple[int, int], Any, bool]] = _read_rest(memory)
     outcomes: list[Failure | tuple[_Place, Any]] = []
     _, first, size = _header(memory).tolist()
     end = first + size
-    for done, (item, given) in enumerate(items, start=1):
-        outcome = functions[item.function].run(replace(item, image=given.of(memory)))
+    for done, (given, *others) in enumerate(rest, start=1):
+        image = memory.bytes(end)[given.first : given.end].reshape(given.shape)
+        outcome = functions[others[0]].run(Item(image, *others))
         if isinstance(outcome, Failure):
             outcomes.append(Failure(outcome.lines))
         else:
-            image, targets = outcome
-            place = _Place(given.first if image.nbytes <= np.prod(given.shape) else end, image.shape)
-            end += image.nbytes if place.first == end else 0
-            place.of(memory)[:] = image
+            made, targets = outcome
+            place = _Place(given.first if made.nbytes <= image.nbytes else end, made.shape)
+            if made is not image:
+                end = max(end, place.end)
+                memory.bytes(end)[place.first : place.end] = made.reshape(-1)
             outcomes.append((place, targets))
         _header(memory)[0] = done
-    _write_rest(memory, end, len(items), outcomes)
+    _write_rest(memory, end, len(rest), outcomes)

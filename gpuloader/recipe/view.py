@@ -131,7 +131,12 @@ class ViewPlan:
     @property
     def in_one_pass(self) -> bool:
         """Whether the view only places and normalises pixels, which no other view has."""
-        return not (self.pixels or self.erasing or self.shares_place or self._before)
+        return not (self.pixels or self.erasing or self.shares_place or self.is_placed)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the images come as they are placed, because all of that was done elsewhere."""
+        return bool(self._before) and not self.placing
 
     def shares_place_with(self, other: ViewPlan) -> bool:
         """Whether both have the same placed pixels; views of a `FiveCrop` among the shared transforms do not."""
