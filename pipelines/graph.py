@@ -114,6 +114,8 @@ def _fed(source: Source, make: Callable[[Drawn], Arrays], prefetch_queue_depth: 
         images, drawn = source()
         given = make(drawn).values()
         in_use.append([each if isinstance(each, list) else np.ascontiguousarray(each) for each in given])
+        if isinstance(images, np.ndarray):
+            return images, *in_use[-1]
         return [TensorCPU(image) for image in images], *in_use[-1]  # DALI takes twice as long to do so itself
 
     return feed

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
+import numpy as np
 from nvidia.dali.pipeline import Pipeline
 
 from gpuloader.errors import LoaderError
@@ -82,6 +83,8 @@ class Decoding(Generic[BatchT]):
         rows: the most images of a batch, as far as it is known.
         largest_image: returns about the height and width of the largest image; it is called before the first batch.
         between_calls: whether the pipeline works between two calls of `next`, and so needs its memory then.
+        as_arrays: whether `next` returns DALI's own memory, in arrays that are valid until its next call, of images on
+            the CPU: (n, h, w, 3) of a view whose images have one size, otherwise a list of n.
     """
 
     def __init__(
@@ -92,12 +95,14 @@ class Decoding(Generic[BatchT]):
         rows: int = 1,
         largest_image: Callable[[], Size] = lambda: (0, 0),
         between_calls: bool = True,
+        as_arrays: bool = False,
     ) -> None:
         self._find_undecodable = partial(find_bad_rows, recipe, decoder, device_id)
         self._views = [str(view.number) for view in recipe.each_view]
         self._feed: Feed[BatchT] = Feed(decoder.hw_load, rows)
         build = partial(build_pipeline, recipe, self._feed, decoder, device_id, largest_image)
-        self._running = Running(build, self._views, recipe.batch == "list", between_calls)
+        self._as_arrays = as_arrays
+        self._running = Running(build, () if as_arrays else self._views, recipe.batch == "list", between_calls)
         self._without: Callable[[BatchT, Mapping[int, str]], BatchT | None] | None = None
 
     def start(
@@ -131,6 +136,8 @@ class Decoding(Generic[BatchT]):
             while self._running.begun or self._feed.begin():
                 if (outputs := self._run()) is not None:
                     batch = self._feed.pop()
+                    if self._as_arrays:
+                        return batch, [_arrays_of(output, len(batch.images)) for output in outputs]
                     return batch, [outputs[view][: len(batch.images)] for view in self._views]
                 if self._feed.ended:
                     break
@@ -151,11 +158,11 @@ class Decoding(Generic[BatchT]):
         self.drop()
         release_unused_memory()
 
-    def _run(self) -> Mapping[str, Any] | None:
-        """Returns the images of the first batch in flight, by view; None if nothing came that is wanted."""
+    def _run(self) -> Any:  # noqa: ANN401 - as `Running.next`
+        """Returns the images of the first batch in flight; None if nothing came that is wanted."""
         message = ""
         try:
-            outputs: Mapping[str, Any] = self._running.next()
+            outputs = self._running.next()
             return None if self._feed.pop_unwanted() else outputs
         except StopIteration:
             pass
@@ -181,3 +188,9 @@ class Decoding(Generic[BatchT]):
         if not causes:  # the images are not the cause
             raise RuntimeError(message)
         self._feed.put_back(self._without(batch, causes))
+
+
+def _arrays_of(output: Any, count: int) -> Any:  # noqa: ANN401 - of a view, see `Decoding`
+    if output.is_dense_tensor():
+        return np.asarray(output.as_tensor())[:count]
+    return [np.asarray(output[row]) for row in range(count)]

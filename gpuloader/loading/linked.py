@@ -22,8 +22,8 @@ from gpuloader.errors import DataError, LoaderError
 from gpuloader.helpers.read_ahead import EndOfItems
 from gpuloader.loading.decoding import Decoding, Size
 from gpuloader.loading.options import Decoder
-from gpuloader.loading.own_function import Failure, Item, Levels, Targets
-from gpuloader.loading.own_workers import InPlace, LostError, Outcomes, Processes, Threads, Workers
+from gpuloader.loading.own_function import Images, Item, Targets
+from gpuloader.loading.own_workers import Batch, InPlace, LostError, Processes, Threads, Workers
 from gpuloader.plan import Draws, Stream
 from gpuloader.recipe import Drawn, Recipe
 from gpuloader.recipe.links import Links
@@ -156,7 +156,7 @@ class _Behind(Generic[BatchT]):
     """A batch behind own code: for each view, the images, what the second link draws for them, and the targets."""
 
     batch: BatchT
-    images: Sequence[Sequence[Levels]]
+    images: Sequence[Images]
     drawn: Sequence[Drawn]
     targets: Sequence[Sequence[Targets]]
 
@@ -166,7 +166,7 @@ class _OfView(Generic[BatchT]):
     """A view of a batch, as the second link takes it."""
 
     behind: _Behind[BatchT]
-    images: Sequence[Levels]
+    images: Images
     drawn: Drawn
 
 
@@ -176,14 +176,16 @@ class _Stages(Generic[BatchT]):
     def __init__(self, links: Links, decoder: Decoder, rows: int, between_calls: bool) -> None:
         on_cpu = replace(decoder, hw_load=None, hybrid_huffman_threshold=None)
         self._links = links
-        self._first: Decoding[BatchT] = Decoding(links.first, on_cpu, None, rows, between_calls=between_calls)
+        self._first: Decoding[BatchT] = Decoding(
+            links.first, on_cpu, None, rows, between_calls=between_calls, as_arrays=True
+        )
         self._views = [view for view, own in enumerate(links.own) if own is not None and links.same[view] == view]
         self._functions = [own for view, own in enumerate(links.own) if own is not None and view in self._views]
         self._ahead = decoder.prefetch + 1 if between_calls else 1
         self._make = partial(_make_workers, decoder, between_calls, self._ahead)
         self._workers: Workers | None = None
         self._checked = False
-        self._under_way: deque[tuple[BatchT, list[list[Levels]]]] = deque()
+        self._under_way: deque[tuple[BatchT, list[Images]]] = deque()
         self._failure: BaseException | None = None
         self._waiting: list[deque[_Behind[BatchT]]] = [deque() for _ in links.own]
 
@@ -234,20 +236,19 @@ class _Stages(Generic[BatchT]):
                 self._failure = EndOfItems()
                 break
             batch, views = decoded
-            images = [[image.numpy() for image in view] for view in views]
-            self._workers.put(self._items(batch, images))
-            self._under_way.append((batch, images))
+            self._workers.put(self._items(batch, views))
+            self._under_way.append((batch, [self._left(view, images) for view, images in enumerate(views)]))
         if not self._under_way:
             assert self._failure is not None
             raise self._failure
         batch, images = self._under_way.popleft()
         try:
-            outcomes = self._workers.get()
+            made = self._workers.get()
         except LostError as error:
             raise LoaderError(self._explain(batch, error.number, str(error))) from None
-        return self._behind(batch, images, outcomes)
+        return self._behind(batch, images, made)
 
-    def _items(self, batch: BatchT, images: Sequence[Sequence[Levels]]) -> list[Item]:
+    def _items(self, batch: BatchT, images: Sequence[Images]) -> list[Item]:
         way = batch.way
         assert way is not None
         items = []
@@ -260,22 +261,26 @@ class _Stages(Generic[BatchT]):
         self._checked = True
         return items
 
-    def _behind(self, batch: BatchT, images: list[list[Levels]], outcomes: Outcomes) -> _Behind[BatchT]:
+    def _left(self, view: int, images: Images) -> Images:
+        """Returns copies of the images of a view without own code."""
+        return () if view in self._views else [image.copy() for image in images]
+
+    def _behind(self, batch: BatchT, images: list[Images], made: Batch) -> _Behind[BatchT]:
         way, count = batch.way, len(batch.images)
         assert way is not None
         links = way.recipe.links
         assert links is not None
-        targets: list[list[Targets]] = [
+        if made.failure is not None:
+            number, failure = made.failure
+            raise DataError(self._explain(batch, number, failure.lines[0]), *failure.lines[1:]) from failure.error
+        targets: list[Sequence[Targets]] = [
             [{} if way.targets is None else way.targets.before(view, row) for row in range(count)]
             for view in range(len(images))
         ]
-        for number, outcome in enumerate(outcomes):
-            if isinstance(outcome, Failure):
-                raise DataError(self._explain(batch, number, outcome.lines[0]), *outcome.lines[1:]) from outcome.error
-            view, row = self._views[number // count], number % count
-            images[view][row], made = outcome
-            if self._functions[number // count].targets:
-                targets[view][row] = made
+        for function, view in enumerate(self._views):
+            rows = slice(function * count, (function + 1) * count)
+            images[view] = made.images[rows]
+            targets[view] = made.targets[rows] if self._functions[function].targets else targets[view]
         images, targets = [images[view] for view in links.same], [targets[view] for view in links.same]
         drawn = []
         for second, of_view, its in zip(links.second, images, targets):

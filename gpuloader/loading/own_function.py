@@ -22,6 +22,8 @@ from gpuloader.loading.own_albumentations import call_with_targets
 from gpuloader.recipe.apply import Apply, is_albumentations, is_module, takes_rng
 
 Levels: TypeAlias = NDArray[np.uint8]
+Images: TypeAlias = Sequence[Levels]
+"""A list of images, or an array of them (n, height, width, 3), which checkers take for no sequence."""
 Targets: TypeAlias = Mapping[str, Any]
 Made: TypeAlias = tuple[Levels, Targets]
 _32_BITS = 0xFFFFFFFF
@@ -42,7 +44,7 @@ class Item(NamedTuple):
     image: Levels
     function: int
     key: tuple[int, int]
-    targets: Targets = {}
+    targets: Targets | None = None
     checked: bool = False
 
 
@@ -115,7 +117,7 @@ class OwnFunction:
         rng = [np.random.Generator(np.random.Philox(key=np.array(item.key, np.uint64)))] if self._takes_rng else []
         if not self._apply.targets:
             return self._function(image, *rng), {}
-        made = self._function(image, dict(item.targets), *rng)
+        made = self._function(image, dict(item.targets or {}), *rng)
         if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping)):
             raise TypeError(f"it returned {describe(made)}: with targets=True, allowed is (image, targets)")
         return made
@@ -124,7 +126,7 @@ class OwnFunction:
         self._function.set_random_seed(item.key[0] & _32_BITS)  # type: ignore[attr-defined]
         if not self._apply.targets:
             return self._function(image=image)["image"], {}
-        return call_with_targets(self._function, image, item.targets)
+        return call_with_targets(self._function, image, item.targets or {})
 
     def _module(self, image: Levels, _: Item) -> tuple[Any, Targets]:
         made = self._function(torch.from_numpy(image).permute(2, 0, 1))

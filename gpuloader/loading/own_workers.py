@@ -28,10 +28,44 @@ from gpuloader.helpers.forking import at_fork
 from gpuloader.helpers.progress import LongWork, say_if_long
 from gpuloader.helpers.shared_memory import SharedMemory
 from gpuloader.internals.multiprocessing import forget_child
-from gpuloader.loading.own_function import Failure, Item, Made, OwnFunction, kept_generators, one_thread_each
+from gpuloader.loading.own_function import (
+    Failure,
+    Images,
+    Item,
+    Made,
+    OwnFunction,
+    Targets,
+    kept_generators,
+    one_thread_each,
+)
 from gpuloader.recipe.apply import Apply, is_transform
 
 Outcomes: TypeAlias = list["Made | Failure"]
+
+
+class Batch(NamedTuple):
+    """What own code made of a batch of images.
+
+    Attributes:
+        images: in an array (n, height, width, 3), or in a list.
+        targets: of each.
+        failure: the first image that failed, and how; then there are no others.
+    """
+
+    images: Images
+    targets: Sequence[Targets]
+    failure: tuple[int, Failure] | None = None
+
+
+def batch_of(outcomes: Outcomes) -> Batch:
+    """Returns the results of all images of a batch, in their order."""
+    for number, outcome in enumerate(outcomes):
+        if isinstance(outcome, Failure):
+            return Batch((), (), (number, outcome))
+    made: list[Made] = outcomes  # type: ignore[assignment] # none of them is a failure
+    return Batch([image for image, _ in made], [targets for _, targets in made])
+
+
 _HEADER_BYTES = 64
 LOOKS_SECONDS = 1.0
 HANGS_SECONDS = 300
@@ -43,11 +77,11 @@ class Workers(ABC):
 
     @abstractmethod
     def put(self, items: Sequence[Item]) -> None:
-        """Begins with a batch."""
+        """Begins with a batch, whose images may change when this returns."""
 
     @abstractmethod
-    def get(self) -> Outcomes:
-        """Returns the results of the oldest batch, one for each item; those behind a `Failure` may be missing.
+    def get(self) -> Batch:
+        """Returns the results of the oldest batch.
 
         Raises:
             LostError: a process ended, or hangs.
@@ -75,10 +109,10 @@ class InPlace(Workers):
 
     def put(self, items: Sequence[Item]) -> None:
         with kept_generators():
-            self._made.append([self._functions[item.function].run(item) for item in items])
+            self._made.append([self._functions[item.function].run(copied(item)) for item in items])
 
-    def get(self) -> Outcomes:
-        return self._made.popleft()
+    def get(self) -> Batch:
+        return batch_of(self._made.popleft())
 
     def close(self) -> None:
         self._made.clear()
@@ -93,13 +127,14 @@ class Threads(Workers):
         self._made: deque[tuple[int, list[Future[Outcomes]]]] = deque()
 
     def put(self, items: Sequence[Item]) -> None:
+        items = list(map(copied, items))
         parts = [self._threads.submit(self._run, items[number :: self._count]) for number in range(self._count)]
         self._made.append((len(items), parts))
 
-    def get(self) -> Outcomes:
+    def get(self) -> Batch:
         count, parts = self._made.popleft()
         with say_if_long("own code works on a batch of %s images", count):
-            return dealt([part.result() for part in parts], count)
+            return batch_of(dealt([part.result() for part in parts], count))
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -117,9 +152,14 @@ class Threads(Workers):
         return [self._own.functions[item.function].run(item) for item in items]
 
 
-def dealt(parts: Sequence[Outcomes], count: int) -> Outcomes:
+def copied(item: Item) -> Item:
+    """Returns an item with an image of its own."""
+    return item._replace(image=item.image.copy())
+
+
+def dealt(parts: Sequence[list[Any]], count: int) -> list[Any]:
     """Returns what was dealt in turns, in its order."""
-    outcomes: Outcomes = [Failure(())] * count
+    outcomes = [None] * count
     for number, part in enumerate(parts):
         outcomes[number :: len(parts)] = part
     return outcomes
@@ -203,12 +243,17 @@ class Processes(Workers):
         self._put += 1
         self._items.append(items)
 
-    def get(self) -> Outcomes:
+    def get(self) -> Batch:
         items, slot = self._items[0], self._got % self._batches
         self._wait(slot, items)
         self._items.popleft()
         self._got += 1
-        return dealt([read(worker.memories[slot]) for worker in self._workers], len(items))
+        memories = [worker.memories[slot] for worker in self._workers]
+        made = batch_of(dealt(list(map(read, memories)), len(items)))
+        if made.failure is not None or len({image.shape for image in made.images}) != 1:
+            return made._replace(images=[image.copy() for image in made.images])
+        stacked: Any = np.stack(made.images)
+        return made._replace(images=stacked)
 
     def close(self) -> None:
         workers, self._workers = self._workers, []
@@ -271,13 +316,11 @@ def write(memory: SharedMemory, items: Sequence[Item]) -> None:
 
 
 def read(memory: SharedMemory) -> Outcomes:
-    """Reads what a process made of its part."""
+    """Reads what a process made of its part; the images are in the shared memory."""
     rest = _read_rest(memory)
     pixels = memory.bytes(0)
     return [
-        made
-        if isinstance(made, Failure)
-        else (pixels[made[0].first : made[0].end].reshape(made[0].shape).copy(), made[1])
+        made if isinstance(made, Failure) else (pixels[made[0].first : made[0].end].reshape(made[0].shape), made[1])
         for made in rest
     ]
 

@@ -127,7 +127,11 @@ class Reader:
         self._unseen = run.unseen
         self._parsed_in_threads = {name: field for name, field in run.fields.items() if field.in_threads}
         self._parsed_in_order = {name: field for name, field in run.fields.items() if not field.in_threads}
-        takes_targets = run.recipe.links is not None and run.recipe.links.takes_targets
+        links = run.recipe.links
+        says_sizes = run.recipe.batch != "dense" or run.plan.bucketed is not None
+        has_targets = any(field.is_target for field in run.fields.values())
+        self._draws_whole = links is not None and links.keeps_sizes and (says_sizes or has_targets)
+        takes_targets = links is not None and links.takes_targets
         self._own_targets: Mapping[str, Any] = {
             name: field for name, field in run.fields.items() if field.is_target and takes_targets
         }
@@ -183,7 +187,7 @@ class Reader:
             rows = [self._replace(planned.row(number), row, wanted) for number, row in enumerate(rows)]
             drawn = self._draw(planned, rows)
         files, drawn = self._cut([row.image for row in rows], drawn)
-        delivered = drawn if run.recipe.links is None else self._draw(planned, rows, whole=True)
+        delivered = self._delivered(planned, rows, drawn)
         mixing = self._draw_mixing(planned)
         ids = np.array([row.sample for row in rows], np.int64)
         valid = np.array([row.valid for row in rows], np.bool_)
@@ -225,9 +229,7 @@ class Reader:
         if self._run.fields or not sizes.all():
             rows = self._look_at(planned, rows, wanted)
         drawn = self._draw(planned, rows)
-        links = self._run.recipe.links
-        whole = links is not None and links.keeps_sizes
-        causes = self._find_refused(rows, self._draw(planned, rows, whole=True) if whole else drawn)
+        causes = self._find_refused(rows, self._delivered(planned, rows, drawn))
         for number, row in enumerate(rows if self._suspects else ()):
             is_tried = row.sample in self._suspects and row.cause is None and number not in causes
             if is_tried and (cause := self._try(row, drawn.take([number]))):
@@ -301,6 +303,10 @@ class Reader:
         recipe = recipe.at(planned.cursor.epoch, planned.shape)
         recipe = recipe if whole or recipe.links is None else recipe.links.first
         return recipe.draw(planned.draws, np.maximum(sizes, 1), turned, boxes or ())
+
+    def _delivered(self, planned: PlannedBatch, rows: Sequence[Row], drawn: Drawn) -> Drawn:
+        """Returns what the whole recipe draws, where own code stands in it and sizes or targets are delivered."""
+        return self._draw(planned, rows, whole=True) if self._draws_whole or not rows else drawn
 
     def _find_refused(self, rows: Sequence[Row], drawn: Drawn) -> dict[int, str]:
         """Finds the rows that the recipe refuses, and those whose masks would be too large, with the causes."""
