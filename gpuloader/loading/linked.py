@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -194,9 +195,10 @@ class _Stages(Generic[BatchT]):
         take: Callable[[], BatchT | BaseException],
         without: Callable[[BatchT, Mapping[int, str]], BatchT | None],
     ) -> None:
-        while self._under_way and self._workers is not None:
-            self._under_way.popleft()
-            self._workers.get()
+        with suppress(LostError):  # the next batch finds it, too
+            while self._under_way and self._workers is not None:
+                self._under_way.popleft()
+                self._workers.get()
         self._failure = None
         for each in self._waiting:
             each.clear()
