@@ -162,7 +162,8 @@ def with_crops(transforms: Iterable[Any]) -> Iterator[Any]:
     left = iter(transforms)
     for each in left:
         module, name = name_of(each)
-        yield like(name, module, **vars(each), crop=next(left, None)) if name == "ResizeKeepRatio" else each
+        apart = name == "ResizeKeepRatio" and not hasattr(each, "crop")
+        yield like(name, module, **vars(each), crop=next(left, None)) if apart else each
 
 
 def _resize_to_crop(leaf: Any) -> list[Transform]:  # noqa: ANN401

@@ -221,6 +221,13 @@ def test_other_resizes_that_keep_the_ratio_are_refused(resize: object, behind: l
     assert "allowed are longest=1 before CenterCropOrPad, and longest=0 before CenterCrop, of the same size" in message
 
 
+def test_own_code_may_follow_a_resize_that_keeps_the_ratio() -> None:
+    crop = theirs("timm.data.transforms.CenterCropOrPad", size=(9, 9), fill=0)
+    resize = keep_ratio("timm.data.transforms", (9, 9), 1.0)
+    ours = Compose.from_torchvision([resize, crop, v1.ElasticTransform()], own_code=True)
+    assert [type(each).__name__ for each in ours.transforms] == ["Resize", "Apply"]
+
+
 # --- several views
 
 
