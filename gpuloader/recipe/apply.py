@@ -65,7 +65,7 @@ class Apply(Transform):
         if self.function is not None and not callable(self.function):
             raise ValueError(f"function={describe(self.function)}: allowed is a function that takes an image")
         if self.name is None and not own_name(self.function):
-            raise ValueError(f"{describe(self.function)} has no name of its own: give one, such as name='film'")
+            raise ValueError(f"found {describe(self.function)}, which has no name of its own: write name='film'")
         if self.targets and is_transform(self.function) and not is_albumentations(self.function):
             raise ValueError(
                 f"targets=True: {self.called} gets the image alone; give a function (image, targets) that calls it"

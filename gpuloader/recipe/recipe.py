@@ -139,7 +139,7 @@ class Recipe:
     def _check_count(self) -> None:
         """Runs before anything is made of views or transforms, which may be too many."""
         views = [View([*self._shared, *view.transforms], view.count) for view in self._views]
-        check_transforms([*self.transforms, *(each for view in self._views for each in view.transforms)])
+        check_transforms([*self._shared, *(each for view in self._views for each in view.transforms)])
         if any(sum(isinstance(each, _SEVERAL) for each in view.transforms) > 1 for view in views):
             raise ValueError("a view may have one FiveCrop or TenCrop: leave the others out")
         if sum(view.count * len(_variants(view.transforms)) for view in views) > VIEWS:

@@ -78,7 +78,7 @@ def as_yaml(transforms: Sequence[Transform]) -> str:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Apply(lambda image: image), "has no name of its own: give one, such as name='film'"),
+        (lambda: Apply(lambda image: image), "which has no name of its own: write name='film'"),
         (lambda: Apply(partial(film, rng=None)), "has no name of its own"),
         (lambda: Apply(Grain()), "has no name of its own"),
         (Apply, "has no name of its own"),

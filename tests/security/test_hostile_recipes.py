@@ -35,6 +35,9 @@ from gpuloader.recipe.warps import RandomAffine, RandomRotation
 
 CROP, INVERT = CenterCrop(32), RandomInvert()
 NEEDED: dict[str, dict[str, Any]] = {  # what each transform needs at least
+    "Apply": {"name": "film"},
+    "FixedSizeCrop": {"size": 32},
+    "PadIfSmaller": {"size": 32},
     "Normalize": {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)},
     "GaussianBlur": {"kernel_size": 3},
     "RandomSolarize": {"threshold": 128.0},
@@ -89,7 +92,7 @@ def draw(preset: Recipe) -> None:
 def recipe_of(name: str, parameters: dict[str, Any]) -> Recipe:
     """A recipe with that transform in its place."""
     transform = TRANSFORMS[name](**parameters)
-    if isinstance(transform, PixelTransform) or name in ("Normalize", "RandomErasing"):
+    if isinstance(transform, PixelTransform) or name in ("Apply", "Normalize", "RandomErasing"):
         return Recipe([CROP, transform])
     sized = not isinstance(transform, PlacingTransform) or transform.output_shape(None)
     return Recipe([transform] if sized else [transform, CROP])
