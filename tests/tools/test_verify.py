@@ -12,7 +12,7 @@ from nvidia.dali import fn
 
 from gpuloader.errors import ConfigError, DeviceError
 from gpuloader.pipelines import graph
-from gpuloader.pipelines.operators import view_on_cpu, view_on_gpu
+from gpuloader.pipelines.operators import finish_on_cpu, finish_on_gpu
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.program import Op
 from gpuloader.tools.verify import CHECKS, Row, checks, verify, verifying
@@ -84,8 +84,8 @@ def test_each_operation_alone_is_that_of_the_cpu(shards: list[Path]) -> None:
 
 
 def test_wrong_pixels_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    upside_down = lambda *given: fn.flip(view_on_gpu(*given), horizontal=0, vertical=1)  # noqa: E731
-    monkeypatch.setattr(graph, "view_on_gpu", upside_down)
+    upside_down = lambda *given: fn.flip(finish_on_gpu(*given), horizontal=0, vertical=1)  # noqa: E731
+    monkeypatch.setattr(graph, "finish_on_gpu", upside_down)
     with gpu_graph():
         for check in ("recipes", "formats"):
             assert not any(row.ok for row in rows_of(shards, check, GPU).values())
@@ -95,8 +95,8 @@ def test_wrong_pixels_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPat
 
 def test_pixels_that_depend_on_the_batch_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The noise is the same for the same batches, and only for them."""
-    noisy = lambda *given: view_on_cpu(*given) + fn.random.uniform(range=(0.0, 0.1), seed=1)  # noqa: E731
-    monkeypatch.setattr(graph, "view_on_cpu", noisy)
+    noisy = lambda *given: finish_on_cpu(*given) + fn.random.uniform(range=(0.0, 0.1), seed=1)  # noqa: E731
+    monkeypatch.setattr(graph, "finish_on_cpu", noisy)
     rows = rows_of(shards, "repeats")
     assert [name for name, row in rows.items() if row.ok] == ["again"]
     assert rows["in batches of 5"].found.endswith(" of 32 images differ")
