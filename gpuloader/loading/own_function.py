@@ -106,7 +106,7 @@ class OwnFunction:
 
     def _check_repeats(self, item: Item) -> None:
         """Calls it twice, on copies; raises ValueError if the results differ."""
-        first, again = (self._made(item._replace(image=item.image.copy()))[0] for _ in range(2))
+        first, again = [self._made(item._replace(image=item.image.copy()))[0] for _ in range(2)]
         if not np.array_equal(first, again):
             raise ValueError(
                 "it made two different images of one, with the same random numbers, so no run could be repeated: "

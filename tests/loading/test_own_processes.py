@@ -20,6 +20,8 @@ from gpuloader.helpers.shared_memory import SharedMemory
 from gpuloader.recipe import Recipe
 from gpuloader.transforms import Apply, RandomResizedCrop
 
+pytestmark = pytest.mark.slow(kept=6, of="own processes")
+
 LOADER = """
 import multiprocessing, os, sys, time
 import numpy as np

@@ -38,8 +38,8 @@ AS_ON_PAGES = """\
 # mypy: no-strict-optional, allow-untyped-calls, allow-untyped-defs, allow-incomplete-defs, allow-any-generics
 # pyright: basic, reportOptionalMemberAccess=false
 """
-UNTYPED = re.compile(r"^(import|from) (lightning|nvidia|torchmetrics|webdataset)\b", re.MULTILINE)
-"""Packages whose types are missing or incomplete."""
+UNTYPED = re.compile(r"^(import|from) (augment|lightning|nvidia|torchmetrics|webdataset)\b", re.MULTILINE)
+"""Packages whose types are missing or incomplete; and the module that a page writes."""
 
 
 def name_of(snippet: Snippet) -> str:
