@@ -176,7 +176,6 @@ class _Stages(Generic[BatchT]):
 
     def __init__(self, links: Links, decoder: Decoder, rows: int, between_calls: bool) -> None:
         on_cpu = replace(decoder, hw_load=None, hybrid_huffman_threshold=None)
-        self._links = links
         self._first: Decoding[BatchT] = Decoding(
             links.first, on_cpu, None, rows, between_calls=between_calls, as_arrays=True
         )
@@ -275,14 +274,14 @@ class _Stages(Generic[BatchT]):
         if made.failure is not None:
             number, failure = made.failure
             raise DataError(self._explain(batch, number, failure.lines[0]), *failure.lines[1:]) from failure.error
-        targets: list[Sequence[Targets]] = [
-            [{} if way.targets is None else way.targets.before(view, row) for row in range(count)]
-            for view in range(len(images))
-        ]
+        targets: list[Sequence[Targets]] = [()] * len(images)
         for function, view in enumerate(self._views):
             rows = slice(function * count, (function + 1) * count)
             images[view] = made.images[rows]
-            targets[view] = made.targets[rows] if self._functions[function].targets else targets[view]
+            targets[view] = made.targets[rows] if self._functions[function].targets else ()
+        for view in set(links.same):
+            if not targets[view]:  # they go past own code
+                targets[view] = [{} if way.targets is None else way.targets.before(view, row) for row in range(count)]
         images, targets = [images[view] for view in links.same], [targets[view] for view in links.same]
         drawn = []
         for second, of_view, its in zip(links.second, images, targets):

@@ -35,9 +35,9 @@ _ATTRIBUTES = {"sampler_options": "options"}
 """Parameters that torchvision keeps under another name."""
 _MAKES_TENSORS = {"ToTensor", "PILToTensor", "ToImage"}
 _CONVERTING = {"ToTensor", "ToPILImage", "ConvertImageDtype", "ConvertDtype", "ToDtype"}
-_NEVER_OWN = {"MixUp", "CutMix", "Normalize", "RandomErasing", *_CONVERTING}
 _MIXING = {"MixUp": "mixup_alpha", "CutMix": "cutmix_alpha"}
 """The parameter of `Mix` that takes the alpha of torchvision's transform."""
+_NEVER_OWN = {"Normalize", "RandomErasing", *_CONVERTING, *_MIXING}
 _FILL_MAY_BE_NONE = {"RandomRotation", "RandomAffine", "RandomPerspective"}
 _ONLY = {"num_output_channels": 3, "expand": False}
 """Attributes that must have this value."""
