@@ -6,6 +6,7 @@ A test that runs many programs of the user's would otherwise spend seconds on th
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import json
 import os
@@ -63,33 +64,34 @@ class Warm:
     process that decodes for `gpuloader check` begins warm.
     """
 
-    def __init__(self, *prefix: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="warm"))
-        address = str(self.folder / "socket")
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.python = folder, folder / "python"
+
+    @classmethod
+    def begin(cls, folder: Path, end_with: int, *prefix: str) -> Warm:
+        """Starts it, to end with another process; `prefix` is what it is run with."""
+        made = cls(folder)
+        folder.mkdir()
+        address = str(folder / "socket")
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(address)
         listening.listen()
-        code = f"import warm; warm.serve({listening.fileno()}, {str(self.folder)!r})"
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-W", "error", "-c", code],
+        code = f"import warm; warm.serve({listening.fileno()}, {str(folder)!r}, {end_with})"
+        subprocess.run(  # the shell ends, so nobody has to wait for it
+            ["sh", "-c", '"$@" &', "sh", *prefix, sys.executable, "-W", "error", "-c", code],
+            check=True,
             stdin=subprocess.DEVNULL,
             pass_fds=[listening.fileno()],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *_python_path()])},
         )
         listening.close()
         for name, its_code in [("gpuloader", CLI), ("run", None)]:
-            shim = self.folder / name
+            shim = folder / name
             shim.write_text(SHIM.format(python=sys.executable, address=address, code=its_code))
             shim.chmod(0o755)
-        self.python = self.folder / "python"
-        self.python.write_text(PYTHON.format(python=sys.executable, decoder=DECODER, run=str(self.folder / "run")))
-        self.python.chmod(0o755)
-        atexit.register(self.close)
-
-    def close(self) -> None:
-        """Ends it."""
-        self.process.terminate()
-        self.process.wait()
+        made.python.write_text(PYTHON.format(python=sys.executable, decoder=DECODER, run=str(folder / "run")))
+        made.python.chmod(0o755)
+        return made
 
     def run(
         self, code: str, *arguments: object, cwd: Path | None = None, env: Mapping[str, str] | None = None
@@ -136,8 +138,12 @@ class Program(subprocess.Popen[Any]):
 
 @cache
 def warm(*prefix: str) -> Warm:
-    """The one of this process of tests; `prefix` is what it is run with."""
-    return Warm(*prefix)
+    """The one of this run of tests, which the first process that needs it starts; `prefix` is what it is run with."""
+    run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+    folder = Path(tempfile.gettempdir(), f"warm-{run}-{len(prefix)}")
+    with (Path(tempfile.gettempdir()) / "warm.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return Warm(folder) if folder.exists() else Warm.begin(folder, run, *prefix)
 
 
 def _python_path() -> list[str]:
@@ -147,8 +153,10 @@ def _python_path() -> list[str]:
 # --- in that process
 
 
-def serve(listening_fd: int, folder: str) -> None:
-    """Runs what is asked for, each in a child, until it is terminated or its parent is gone."""
+def serve(listening_fd: int, folder: str, end_with: int) -> None:
+    """Runs what is asked for, each in a child, until it is terminated or that process is gone."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the shell has it ignored in what it does not wait for
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     from gpuloader.helpers.late_imports import import_late
 
     for module in (
@@ -160,12 +168,11 @@ def serve(listening_fd: int, folder: str) -> None:
     gc.collect()
     gc.freeze()  # else each child's first collection would copy the memory of all these modules
     sys.executable = str(Path(folder, "python"))
-    parent = os.getppid()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         with socket.socket(fileno=listening_fd) as listening:
             listening.settimeout(5)
-            while os.getppid() == parent:
+            while Path(f"/proc/{end_with}").exists():
                 while _reaped():
                     pass
                 try:

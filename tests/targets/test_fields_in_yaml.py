@@ -65,6 +65,7 @@ def test_a_loader_of_yaml_delivers_targets(tmp_path: Path) -> None:
     assert batch["boxes_labels"][0].tolist() == [3]
 
 
+@pytest.mark.slow(kept=1)  # each imports torch anew
 @pytest.mark.parametrize("module", ["trainers.datamodule", "tools.bench", "tools.check", "tools.show"])
 def test_all_that_read_a_loaders_yaml_know_the_targets(module: str) -> None:
     program = f"import gpuloader.{module}; from gpuloader.loading.fields import FIELDS; print(*sorted(FIELDS))"

@@ -11,7 +11,7 @@ from running import as_arrays
 from gpuloader.errors import LoaderError
 from gpuloader.tools.decoder_process import DecoderProcess, runs
 
-pytestmark = pytest.mark.slow(kept=8, of="decoding")
+pytestmark = pytest.mark.slow(kept=6, of="decoding")
 
 GOOD = [jpeg(40, 60, seed=seed) for seed in range(20)]
 KILLER = b"KILL" + bytes(100)
