@@ -105,7 +105,6 @@ def leave_out(batch: EncodedBatch, views: list[Any]) -> tuple[EncodedBatch, list
         batch,
         ids=batch.ids[rows],
         valid=batch.valid[rows],
-        images=[batch.images[row] for row in rows.tolist()],
         labels=None if batch.labels is None else batch.labels[rows],
         delivered=batch.delivered.take(rows),
     )

@@ -1,19 +1,20 @@
-"""`Reader`: makes encoded batches from the plan and the shards.
+"""`Reader`: makes encoded batches from the plan and the shards, and the parts in which they are decoded.
 
-In each step it gets the plan's sample ids, reads their bytes into an arena, sends every image through the gate, parses
-the fields, and draws what the recipe draws. A refused sample gets a replacement, or an image that is not delivered, or
-it raises, as `on_error` says. Then it adds labels. The graph needs nothing else.
+It opens a step: it gets the plan's sample ids, sends every image through the gate, parses the fields, and draws what
+the recipe draws. A refused sample gets a replacement, or an image that is not delivered, or it raises, as `on_error`
+says. Then it adds labels. The images of a step of one part stay in memory; those of several are read part by part, once
+the step is open. The graph needs nothing else.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import starmap
+from itertools import chain, repeat, starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from gpuloader.collators import wrong_rows
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
-from gpuloader.helpers.read_ahead import Call
+from gpuloader.helpers.read_ahead import Call, EndOfItems
 from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
@@ -34,6 +35,7 @@ from gpuloader.loading.decoding import find_bad_rows
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, Ragged, cause_of, check_keys, parse_fields
 from gpuloader.loading.linked import Way
 from gpuloader.loading.own_targets import OwnTargets
+from gpuloader.loading.parts import parts_of
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import GOOD_SIZE, cut_to_region, good_jpeg
 from gpuloader.plan import Cursor, PlannedBatch, Stream
@@ -52,7 +54,7 @@ class Row(NamedTuple):
 
     Attributes:
         sample: its id.
-        image: as it is stored, and then as the graph takes it.
+        image: as it is stored, and then as the graph takes it; None if it is read with its part.
         size: (height, width) of the image; (0, 0) if the gate has not accepted it yet.
         valid: False for padding, and in place of a bad sample.
         fields: the values of its fields, by name.
@@ -60,7 +62,7 @@ class Row(NamedTuple):
     """
 
     sample: int
-    image: EncodedImage
+    image: EncodedImage | None
     size: Shape
     valid: bool
     fields: Mapping[str, Any] = {}
@@ -69,22 +71,21 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EncodedBatch:
-    """One rank's batch before decoding.
+    """One rank's batch, but for its images.
 
     Attributes:
         cursor: of this step.
         ids: (b,) int64, the samples that are delivered: the plan's, or their replacements.
         valid: (b,) bool, False for padding and for bad samples: only their replacements are delivered, or nothing.
-        images: b encoded images, views into the arena; or arrays (height, width, 3) if the shards contain arrays.
-        drawn: what the recipe draws for them; with own code, what the recipe before it draws.
         delivered: what is drawn for the images that are delivered.
-        way: what becomes of it behind own code; None without.
         mixing: how neighbours are mixed, or None.
         labels: (b,) int64, or None.
         fields: by name, what is made of the b values, or of those that are valid if others are left out; only targets
             if there are none. Large targets for a GPU are tensors in pinned memory.
         bad: the planned samples that were found bad here, with the causes: the image, or a component beside it.
-        arena: the memory behind `images`; free again when the graph is done with the batch.
+        finish: takes the batch and its parts behind own code, and returns it with what own code decided; None if that
+            is nothing.
+        opened: how many batches the reader had opened before; of two of the same step, the later one knows more.
         reading_seconds: the time for reading the images' bytes.
         gating_seconds: the time for the rest: the plan, the gate, draws, labels, fields.
     """
@@ -92,21 +93,72 @@ class EncodedBatch:
     cursor: Cursor
     ids: NDArray[np.int64]
     valid: NDArray[np.bool_]
-    images: Sequence[EncodedImage]
-    drawn: Drawn
     delivered: Drawn
-    way: Way | None
     mixing: Mixing | None
     labels: NDArray[np.int64] | None
     fields: Mapping[str, Any]
     bad: Mapping[int, str]
-    arena: Arena
+    finish: Callable[[EncodedBatch, Sequence[EncodedPart]], EncodedBatch] | None
+    opened: int
     reading_seconds: float
     gating_seconds: float
 
 
+@dataclass(frozen=True, eq=False)
+class EncodedPart:
+    """Rows of a batch before decoding.
+
+    Attributes:
+        batch: the whole.
+        number: of the part.
+        rows: those of the batch.
+        images: encoded, views into the arena; or arrays (height, width, 3) if the shards contain arrays.
+        drawn: what the recipe draws for them; with own code, what the recipe before it draws.
+        way: what becomes of them behind own code; None without.
+        arena: the memory behind `images`; free again when the graph is done with the part.
+        reading_seconds: the time for reading the images' bytes.
+        own: what is drawn behind own code, and the targets that it made, for each view and row; None before.
+    """
+
+    batch: EncodedBatch
+    number: int
+    rows: slice
+    images: Sequence[EncodedImage]
+    drawn: Drawn
+    way: Way | None
+    arena: Arena
+    reading_seconds: float
+    own: tuple[Drawn, Sequence[Sequence[Mapping[str, Any]]]] | None = None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no part of its batch comes behind it."""
+        return self.rows.stop == len(self.batch.ids)
+
+
+@dataclass(frozen=True, eq=False)
+class OpenStep:
+    """A step whose samples are known to be good, and what is drawn for them; its parts can be read.
+
+    Attributes:
+        planned: what the plan says.
+        rows: the samples that are delivered.
+        drawn: what is drawn for decoding them.
+        batch: the same as a batch.
+        parts: the rows of each part.
+        arena: the first part's; the images are in it already if there is no other part.
+    """
+
+    planned: PlannedBatch
+    rows: Sequence[Row]
+    drawn: Drawn
+    batch: EncodedBatch
+    parts: Sequence[slice]
+    arena: Arena
+
+
 class Reader:
-    """Makes the encoded batch of any step; the result depends only on the arguments.
+    """Opens any step and reads its parts; the result depends only on the arguments.
 
     A sample is bad in an epoch if the gate refuses its image, if the window drawn for it there cannot be decoded, or if
     a field cannot be parsed.
@@ -117,7 +169,7 @@ class Reader:
         ahead: is told of each step, and downloads shards from stores before they are needed.
 
     Attributes:
-        arenas: memory that earlier batches no longer need.
+        arenas: memory that earlier parts no longer need.
     """
 
     def __init__(self, run: Run, suspects: Collection[int] = (), ahead: Ahead | None = None) -> None:
@@ -135,58 +187,80 @@ class Reader:
         self._own_targets: Mapping[str, Any] = {
             name: field for name, field in run.fields.items() if field.is_target and takes_targets
         }
+        self._finishes = links is not None and bool(self._own_targets or not links.keeps_sizes)
         # What a decoder refused of a sample, None for the whole file, and why: trying it may build pipelines on a GPU.
         self._undecodable: dict[int, tuple[tuple[int, ...] | None, str]] = {}
+        self._opened = 0
+        self._of_odd_rows = Arena()
         self.arenas: deque[Arena] = deque()
 
-    def calls(self, start: Cursor) -> Iterator[Call[EncodedBatch]]:
-        """Yields what reads each step from a cursor on, also across epochs.
+    def calls(self, start: Cursor) -> Iterator[Call[EncodedPart]]:
+        """Yields what reads each part of each step from a cursor on, also across epochs.
 
         Steps in which this rank has no sample are left out: there is nothing to read.
         """
+        cursors, left = self._cursors(start), deque[Call[EncodedPart]]()
+
+        def read_next(wanted: Wanted) -> EncodedPart:
+            if not left:
+                if (cursor := next(cursors, None)) is None:
+                    raise EndOfItems
+                step = self.open(cursor, wanted)
+                left.extend(partial(self.read, step, number) for number in range(len(step.parts)))
+            return left.popleft()(wanted)
+
+        return repeat(read_next)
+
+    def _cursors(self, start: Cursor) -> Iterator[Cursor]:
         plan = self._run.plan
         cursor = plan.at_step(start)
         last_epoch = cursor.epoch + 2  # all later epochs are like the second one from here
         while cursor.epoch <= last_epoch:
             first, end = plan.share(cursor)
             if first < end:
-                yield partial(self.read, cursor, self.arenas.popleft() if self.arenas else Arena())
+                yield cursor
                 last_epoch = cursor.epoch + 2
             cursor = plan.at_step(plan.after(cursor))
 
-    def read(self, cursor: Cursor, arena: Arena, wanted: Wanted = lambda: True) -> EncodedBatch:
-        """Makes the batch of the step at the cursor, with its images in the arena; stops early if no longer `wanted`.
+    def open(self, cursor: Cursor, wanted: Wanted = lambda: True) -> OpenStep:
+        """Opens the step at the cursor; stops early if it is no longer `wanted`.
 
         Raises:
             DataError: a bad image must not be replaced, a shard changed, or a label or field is missing.
         """
+        arena = self._arena()
         while True:
             try:
-                return self._read(cursor, arena, wanted)
+                return self._open(cursor, arena, wanted)
             except _DiscardedError:
                 # An image was bad because the shard's copy in the cache is damaged. The copy is gone now, and what was
                 # read of it counts for nothing: read all of the step again, which downloads the shard again. A shard
                 # is looked at once, so this ends; an image that is bad in the second copy, too, is bad in the data.
                 continue
 
-    def _read(self, cursor: Cursor, arena: Arena, wanted: Wanted) -> EncodedBatch:
+    def _open(self, cursor: Cursor, arena: Arena, wanted: Wanted) -> OpenStep:
         started = time.perf_counter()
         run = self._run
         planned = run.plan.batch(cursor)
         if self._ahead is not None and len(planned.ids):  # another thread reads the steps without samples
             self._ahead.reach(cursor)
-        reading = time.perf_counter()
-        images = self._read_images(planned.ids, arena, wanted)
-        reading_seconds = time.perf_counter() - reading
-        rows, drawn = self._admit(planned, images, wanted)
+        parts = parts_of(run, planned.ids)
+        if len(parts) > 1:
+            rows, reading_seconds = self._look_at_parts(planned, parts, wanted)
+        else:
+            reading = time.perf_counter()
+            images = self._read_images(planned.ids, arena, wanted)
+            reading_seconds = time.perf_counter() - reading
+            rows = self._look_at(planned, self._known_sizes(planned), images, wanted)
+        rows, drawn = self._judge(planned, rows, wanted)
         if self._unseen:
             documents = (partial(run.shards.read_component, row.sample, "json", wanted) for row in rows)
             self._unseen = check_keys(self._unseen, documents)
         bad = {row.sample: row.cause for row in rows if row.cause is not None}
         if bad:  # after the others: this reads shards, which may have changed by now
-            rows = [self._replace(planned.row(number), row, wanted) for number, row in enumerate(rows)]
+            each = (planned.take(slice(number, number + 1)) for number in range(len(rows)))
+            rows = [self._replace(this, row, wanted) for this, row in zip(each, rows)]
             drawn = self._draw(planned, rows)
-        files, drawn = self._cut([row.image for row in rows], drawn)
         delivered = self._delivered(planned, rows, drawn)
         mixing = self._draw_mixing(planned)
         ids = np.array([row.sample for row in rows], np.int64)
@@ -195,14 +269,12 @@ class Reader:
         left, drawn_for_left = rows, delivered
         if len(stay) < len(rows):
             left, drawn_for_left = [rows[row] for row in stay.tolist()], delivered.take(stay)
-        return EncodedBatch(
+        self._opened += 1
+        batch = EncodedBatch(
             cursor=cursor,
             ids=ids,
             valid=valid,
-            images=files,
-            drawn=drawn,
             delivered=delivered,
-            way=self._way(planned, rows, drawn, stay),
             mixing=mixing,
             labels=None if run.labels is None else self._labels_of(ids, stay, wanted),
             fields={
@@ -211,23 +283,72 @@ class Reader:
                 if (left or field.is_target) and name not in self._own_targets
             },
             bad={sample: cause for sample, cause in bad.items() if sample not in run.known_bad},
-            arena=arena,
+            finish=partial(self._finish_own, rows, stay) if self._finishes else None,
+            opened=self._opened,
             reading_seconds=reading_seconds,
             gating_seconds=time.perf_counter() - started - reading_seconds,
         )
+        return OpenStep(planned, rows, drawn, batch, parts, arena)
+
+    def read(self, step: OpenStep, number: int, wanted: Wanted = lambda: True) -> EncodedPart:
+        """Reads a part of a step, by its number; stops early if it is no longer `wanted`.
+
+        Raises:
+            DataError: a shard changed.
+        """
+        its, rows = step.parts[number], step.rows[step.parts[number]]
+        started = time.perf_counter()
+        arena = self._arena() if number else step.arena
+        unread = np.array([row.sample for row in rows if row.image is None], np.int64)
+        read = iter(self._read_images(unread, arena, wanted) if len(unread) else ())
+        images = [next(read) if row.image is None else row.image for row in rows]
+        reading_seconds = time.perf_counter() - started
+        drawn = step.drawn if len(step.parts) == 1 else step.drawn.take(np.arange(its.start, its.stop))
+        way = self._way(step.planned.take(its), rows, drawn)
+        files, drawn = self._cut(images, drawn)
+        return EncodedPart(step.batch, number, its, files, drawn, way, arena, reading_seconds)
+
+    def _arena(self) -> Arena:
+        return self.arenas.popleft() if self.arenas else Arena()
 
     def _read_images(self, ids: NDArray[np.int64], arena: Arena, wanted: Wanted) -> list[EncodedImage]:
         return list(map(trimmed, self._run.shards.read_images(ids, arena, wanted)))
 
-    def _admit(self, planned: PlannedBatch, images: Sequence[EncodedImage], wanted: Wanted) -> tuple[list[Row], Drawn]:
-        """Returns the planned samples, those that are bad with the cause, and what the recipe draws for all of them."""
+    def _known_sizes(self, planned: PlannedBatch) -> NDArray[np.int64]:
+        """Returns (b, 2) the sizes of the images that the gate accepted before, and 0 for those it has to look at."""
         sizes = self._run.shards.accepted.of(planned.ids)
         if self._suspects:
             sizes[np.isin(planned.ids, list(self._suspects))] = _UNKNOWN
-        each = zip(planned.ids.tolist(), images, map(tuple, sizes.tolist()), planned.valid.tolist())
-        rows = list(starmap(Row, each))
-        if self._run.fields or not sizes.all():
-            rows = self._look_at(planned, rows, wanted)
+        return sizes
+
+    def _look_at_parts(self, planned: PlannedBatch, parts: Sequence[slice], wanted: Wanted) -> tuple[list[Row], float]:
+        """Does `_look_at` part by part, so that few images are in memory; those that are as stored are read again."""
+        rows: list[Row] = []
+        reading_seconds = 0.0
+        for part in map(planned.take, parts):
+            sizes = self._known_sizes(part)
+            unknown = np.flatnonzero(~sizes.any(1))
+            started = time.perf_counter()
+            images: list[EncodedImage | None] = [None] * len(sizes)
+            for row, image in zip(unknown.tolist(), self._read_images(part.ids[unknown], self._of_odd_rows, wanted)):
+                images[row] = image
+            reading_seconds += time.perf_counter() - started
+            looked_at = self._look_at(part, sizes, images, wanted)
+            rows += [self._without_image(row, image) for row, image in zip(looked_at, images)]
+        return rows, reading_seconds
+
+    def _without_image(self, row: Row, stored: EncodedImage | None) -> Row:
+        """Returns a row that needs no arena: without its image, or with a copy of one that is not as it is stored."""
+        is_kept = row.image is not None and (row.image is not stored or row.sample in self._suspects)
+        return row._replace(image=np.array(row.image) if is_kept else None)
+
+    def _admit(self, planned: PlannedBatch, images: Sequence[EncodedImage], wanted: Wanted) -> tuple[list[Row], Drawn]:
+        """Returns the planned samples, those that are bad with the cause, and what the recipe draws for all of them."""
+        return self._judge(planned, self._look_at(planned, self._known_sizes(planned), images, wanted), wanted)
+
+    def _judge(self, planned: PlannedBatch, rows: Sequence[Row], wanted: Wanted) -> tuple[list[Row], Drawn]:
+        """Returns samples, those that the recipe or the decoder refuses with the cause, and what is drawn for all."""
+        rows = list(rows)
         drawn = self._draw(planned, rows)
         causes = self._find_refused(rows, self._delivered(planned, rows, drawn))
         for number, row in enumerate(rows if self._suspects else ()):
@@ -239,8 +360,18 @@ class Reader:
                 rows[number] = rows[number]._replace(cause=cause)
         return rows, drawn
 
-    def _look_at(self, planned: PlannedBatch, rows: Sequence[Row], wanted: Wanted) -> list[Row]:
-        """Has the gate look at the images that it has not accepted yet, and parses all fields."""
+    def _look_at(
+        self,
+        planned: PlannedBatch,
+        sizes: NDArray[np.int64],
+        images: Sequence[EncodedImage | None],
+        wanted: Wanted,
+    ) -> list[Row]:
+        """Makes rows: has the gate look at the images that it has not accepted yet, and parses all fields."""
+        each = zip(planned.ids.tolist(), images, map(tuple, sizes.tolist()), planned.valid.tolist())
+        rows = list(starmap(Row, each))
+        if not self._run.fields and sizes.all():
+            return rows
         numbers = planned.draws.uniform(Stream.FIELD, _FIELD_NUMBERS) if self._run.fields else np.empty((len(rows), 0))
         begin = partial(self._begin, wanted=wanted)
         if self._parsed_in_threads:
@@ -257,6 +388,7 @@ class Reader:
             if cause := self._known_cause(row.sample):
                 raise Refused(cause)
             if row.size == _UNKNOWN:
+                assert row.image is not None
                 image, size = (admit_array if self._run.decoded else admit)(row.image, self._run.recipe.max_pixels)
                 row = row._replace(image=image, size=size)
             return self._parse(self._parsed_in_threads, row, numbers, wanted)
@@ -327,6 +459,7 @@ class Reader:
 
         Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
         """
+        assert row.image is not None
         files, drawn = self._cut([row.image.copy()], drawn)
         whole = self._run.decoder.region is False and len(files[0]) == len(row.image)
         decoded = None if whole else tuple(drawn.region[0].tolist())
@@ -375,8 +508,8 @@ class Reader:
         """Cuts JPEGs to what is drawn for them, in place."""
         return (images, drawn) if self._run.decoded else cut_to_region(images, drawn)
 
-    def _way(self, planned: PlannedBatch, rows: Sequence[Row], drawn: Drawn, stay: NDArray[np.int64]) -> Way | None:
-        """Returns what becomes of a batch behind own code; the targets of the rows that `stay` are delivered."""
+    def _way(self, planned: PlannedBatch, rows: Sequence[Row], drawn: Drawn) -> Way | None:
+        """Returns what becomes of a part behind own code."""
         links = self._run.recipe.links
         if links is None:
             return None
@@ -386,19 +519,17 @@ class Reader:
             planned.draws,
             lambda _, row: "{0.key!r} in {0.shard}".format(self._run.shards.locate(rows[row].sample)),
             targets if self._own_targets else None,
-            partial(self._finish_own, rows, stay, targets) if self._own_targets or not links.keeps_sizes else None,
+            _with_own if self._finishes else None,
         )
 
     def _finish_own(
-        self,
-        rows: Sequence[Row],
-        stay: NDArray[np.int64],
-        targets: OwnTargets,
-        batch: EncodedBatch,
-        drawn: Drawn,
-        made: Sequence[Sequence[Mapping[str, Any]]],
+        self, rows: Sequence[Row], stay: NDArray[np.int64], batch: EncodedBatch, parts: Sequence[EncodedPart]
     ) -> EncodedBatch:
-        """Returns a batch with what own code decided: sizes, and the targets of the rows that stay."""
+        """Returns a batch with what own code decided: sizes, and the targets of the rows that `stay`."""
+        own = [part.own for part in parts if part.own is not None]
+        drawn = Drawn.joined([each for each, _ in own])
+        made = [list(chain(*of_view)) for of_view in zip(*(targets for _, targets in own))]
+        targets = OwnTargets(self._own_targets, (), drawn, self._run.box_field)
         fields, left = dict(batch.fields), drawn.take(stay)
         for name, field in self._own_targets.items():
             of_views = []
@@ -471,6 +602,10 @@ class Reader:
     def _component_name(self, sample: int, extension: str) -> str:
         where = self._run.shards.locate(sample)
         return f"the .{extension} component of {where.key!r} in {where.shard}"
+
+
+def _with_own(part: EncodedPart, drawn: Drawn, targets: Sequence[Sequence[Mapping[str, Any]]]) -> EncodedPart:
+    return replace(part, own=(drawn, targets))
 
 
 def _pin(entry: Any) -> Any:  # noqa: ANN401

@@ -1,12 +1,13 @@
 """`RunBatches`: the decoded batches of a run, from any cursor on.
 
-plan, shards -> Reader -> ReadAhead -> Decoding -> RunBatches
+plan, shards -> Reader -> ReadAhead -> Decoding -> Assembly -> RunBatches
                 (a thread)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,15 +17,16 @@ import torch
 from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.internals.dali import is_out_of_memory
+from gpuloader.loading.assembly import Assembly
 from gpuloader.loading.decoding import Decoding
 from gpuloader.loading.linked import Linked, decoding_of
 from gpuloader.loading.memory import explain_lack_of_memory
+from gpuloader.loading.parts import parts_ahead
 from gpuloader.loading.quarantine import Quarantine
-from gpuloader.loading.reader import EncodedBatch, Reader
+from gpuloader.loading.reader import EncodedBatch, EncodedPart, Reader
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Draws
 from gpuloader.recipe import Drawn
-from gpuloader.shards import Arena
 
 MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may reserve memory of this size for each image of a batch
 _DRAWN = 1000  # windows, of which the largest counts
@@ -56,8 +58,12 @@ class RunBatches:
         self.run = run
         self._quarantine = quarantine
         self._reading: _Reading | None = None
-        self._decoding: Decoding[EncodedBatch] | Linked[EncodedBatch] = decoding_of(
-            run.recipe, run.decoder, run.device_id, run.plan.batch_size, partial(largest_decoded, run)
+        self._decoding: Decoding[EncodedPart] | Linked[EncodedPart] = decoding_of(
+            run.recipe,
+            replace(run.decoder, prefetch=run.decoder.prefetch * parts_ahead(run)),
+            run.device_id,
+            run.plan.batch_size,
+            partial(largest_decoded, run),
         )
         self._cursor: Cursor | None = None  # of the next batch; None before the first, and within a step
 
@@ -124,12 +130,15 @@ class RunBatches:
     def _step(self, reading: _Reading, cursor: Cursor) -> tuple[EncodedBatch, list[Any]]:
         first, end = self.run.plan.share(cursor)
         if first == end:  # DALI takes no batch without samples
-            batch = reading.reader.read(cursor, Arena())
+            batch = reading.reader.open(cursor).batch
             return batch, self._make_no_images(batch.delivered)
-        if (decoded := self._decoding.next()) is None:
-            raise LoaderError("the batches ended before the plan's last step")
-        reading.reader.arenas.append(decoded[0].arena)
-        return decoded
+        assembly = Assembly(pads=isinstance(self.run.recipe.batch, dict))
+        while (decoded := self._decoding.next()) is not None:
+            part, views = decoded
+            reading.reader.arenas.append(part.arena)
+            if (assembled := assembly.add(part, views)) is not None:
+                return assembled
+        raise LoaderError("the batches ended before the plan's last step")
 
     def _make_no_images(self, drawn: Drawn) -> list[Any]:
         recipe = self.run.recipe
@@ -147,19 +156,23 @@ class _Reading:
     def __init__(self, run: Run, start: Cursor, suspects: set[int]) -> None:
         self._suspects = suspects
         self._downloads = run.shards.ahead(run.plan, run.world.node)
-        self._again: EncodedBatch | None = None  # the batch that was last read again
+        self._again: EncodedPart | None = None  # the part that was last read again
         self.reader = Reader(run, suspects, self._downloads)
         self.batches = ReadAhead(self.reader.calls(start), run.decoder.prefetch + 1, "gpuloader-reader")
 
-    def read_without(self, batch: EncodedBatch, causes: Mapping[int, str]) -> EncodedBatch:
-        """Reads a batch again, and tries the samples that cannot be decoded, which then have replacements."""
-        refused = set(batch.ids[list(causes)].tolist())
-        tried = self._suspects if batch is self._again else set()  # other suspects may be newer than this read
+    def read_without(self, part: EncodedPart, causes: Mapping[int, str]) -> EncodedPart:
+        """Reads a part again, and tries the samples that cannot be decoded, which then have replacements."""
+        refused = set(part.batch.ids[part.rows][list(causes)].tolist())
+        tried = self._suspects if part is self._again else set()  # other suspects may be newer than this read
         if refused <= tried:  # the images are not the cause, or this would never come to an end
             raise RuntimeError(f"images fail in their batch, but not alone: {', '.join(causes.values())}")
         self._suspects |= refused
-        self._again = self.batches.make(partial(self.reader.read, batch.cursor, batch.arena))
+        self.reader.arenas.append(part.arena)
+        self._again = self.batches.make(partial(self._read_again, part))
         return self._again
+
+    def _read_again(self, part: EncodedPart, wanted: Callable[[], bool]) -> EncodedPart:
+        return self.reader.read(self.reader.open(part.batch.cursor, wanted), part.number, wanted)
 
     def close(self) -> None:
         self.batches.close()

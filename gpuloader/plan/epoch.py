@@ -78,9 +78,9 @@ class PlannedBatch:
     draws: Draws
     shape: tuple[int, int] | None = None
 
-    def row(self, row: int) -> PlannedBatch:
-        this = slice(row, row + 1)
-        return replace(self, ids=self.ids[this], valid=self.valid[this], draws=self.draws.take(this))
+    def take(self, rows: slice) -> PlannedBatch:
+        """Returns what it is for some of its rows."""
+        return replace(self, ids=self.ids[rows], valid=self.valid[rows], draws=self.draws.take(rows))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.helpers.text import counted
 from gpuloader.loading.decoding import build_pipeline, find_bad_rows
 from gpuloader.loading.loader import GPULoader, run_of
-from gpuloader.loading.reader import EncodedBatch, Reader
+from gpuloader.loading.reader import EncodedPart, Reader
 from gpuloader.loading.run import Run
 from gpuloader.loading.run_batches import largest_decoded
 from gpuloader.loading.selection import Sources
@@ -191,16 +191,19 @@ def _read(run: Run, cursors: Iterable[Cursor]) -> Batches:
 
 
 def _gate(run: Run, cursors: Iterable[Cursor]) -> Batches:
-    reader, arena = Reader(run), Arena()
+    reader = Reader(run)
     for cursor in cursors:
-        yield len(reader.read(cursor, arena).ids)
+        step = reader.open(cursor)
+        for number in range(len(step.parts)):
+            reader.arenas.append(reader.read(step, number).arena)
+        yield len(step.rows)
 
 
 def _run_graph(run: Run, last_step: LastStep) -> Batches:
     """Runs the graph without the loader around it, up to its last step."""
     reader = Reader(run)
     batches = ReadAhead(reader.calls(Cursor()), run.decoder.prefetch + 1, "gpuloader-reader")
-    feed: Feed[EncodedBatch] = Feed(run.decoder.hw_load, run.plan.batch_size)
+    feed: Feed[EncodedPart] = Feed(run.decoder.hw_load, run.plan.batch_size)
     feed.restart(batches.take)
     largest = partial(largest_decoded, run)
     running = Running(
@@ -215,9 +218,9 @@ def _run_graph(run: Run, last_step: LastStep) -> Batches:
             except StopIteration:
                 break
             del outputs
-            batch = feed.pop()
-            reader.arenas.append(batch.arena)
-            yield len(batch.ids)
+            part = feed.pop()
+            reader.arenas.append(part.arena)
+            yield len(part.images)
     raise feed.failure or LoaderError("there was nothing to decode")
 
 
@@ -233,10 +236,10 @@ def _load_epochs(loader: GPULoader) -> Batches:
             before = now
 
 
-def _bad_image(run: Run, batch: EncodedBatch, message: str) -> Exception:
+def _bad_image(run: Run, part: EncodedPart, message: str) -> Exception:
     recipe, device_id = run.decoded_recipe, run.decoding_device_id
-    for row, cause in find_bad_rows(recipe, run.decoder, device_id, batch.images, batch.drawn, message).items():
-        return BadImageError(*run.shards.locate(int(batch.ids[row])), cause)
+    for row, cause in find_bad_rows(recipe, run.decoder, device_id, part.images, part.drawn, message).items():
+        return BadImageError(*run.shards.locate(int(part.batch.ids[part.rows][row])), cause)
     return RuntimeError(message)
 
 

@@ -13,7 +13,6 @@ from gpuloader.compat import CellMapDataLoader
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.reader import Reader
 from gpuloader.plan import Cursor
-from gpuloader.shards import Arena
 
 
 def test_cellmaps_loader_pins_and_delivers_on_the_gpu(gpu: int) -> None:
@@ -28,7 +27,7 @@ def test_large_targets_are_read_into_pinned_memory(gpu: int, tmp_path: Path) -> 
     tar = write_shard(tmp_path / "a.tar", [{"__key__": "0", "png": encoded(picture(8, 8), "PNG"), "json": document}])
     options = {"preset": {"transforms": [{"Resize": {"size": [200, 300]}}]}, "label_from": None, "output": "dict"}
     with GPULoader(tar, 1, gpu, **options, fields={"outlines": Mask("json:annotations")}) as loader:
-        [read] = Reader(run_of(loader)).read(Cursor(), Arena()).fields["outlines"][""]
+        [read] = Reader(run_of(loader)).open(Cursor()).batch.fields["outlines"][""]
         assert read.values.is_pinned()
         [outlines] = next(iter(loader))["outlines"]
         assert outlines.device == torch.device("cuda", gpu)

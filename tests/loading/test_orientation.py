@@ -20,7 +20,6 @@ from gpuloader import BadImages, Compose, GPULoader, World
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.reader import Reader
 from gpuloader.plan import Cursor
-from gpuloader.shards import Arena
 from gpuloader.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, View
 
 v2 = transforms.v2
@@ -144,7 +143,8 @@ def test_seekable_pictures_are_cut_to_the_part_that_the_upright_window_shows(
     with loading(shard(tmp_path / "ours.tar", seekable), device_id, preset=ours) as loader:
         found, run = by_sample(loader), run_of(loader)
         assert run.decoder.region is False
-        assert (Reader(run).read(Cursor(0, 0), Arena()).drawn.origin > 0).any(0).all()
+        reader = Reader(run)
+        assert (reader.read(reader.open(Cursor(0, 0)), 0).drawn.origin > 0).any(0).all()
     with loading(shard(tmp_path / "theirs.tar", stored), device_id, preset=theirs) as loader:
         expected = by_sample(loader)
     for sample, views in expected.items():

@@ -17,7 +17,7 @@ from gpuloader.loading.reader import Reader
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Plan, all_samples
 from gpuloader.recipe import load_preset
-from gpuloader.shards import Arena, EncodedImage, ShardSet, make_labels
+from gpuloader.shards import EncodedImage, ShardSet, make_labels
 
 REPLACED = BadImages(replace=True)
 IMAGES = {
@@ -54,17 +54,18 @@ def test_an_image_that_the_gate_accepted_from_a_disk_does_not_go_through_it_agai
     batches, seen = [], []
     for reader in (Reader(run), Reader(run), Reader(run, suspects=[0])):  # a suspect is decoded, whatever was accepted
         asked.clear()
-        batches.append(reader.read(Cursor(0, 0), Arena()))
+        step = reader.open(Cursor(0, 0))
+        batches.append((step.batch, reader.read(step, 0)))
         # A replacement is read, and trimmed by the gate.
         files = {name: {image, trimmed(np.frombuffer(image, np.uint8)).tobytes()} for name, image in IMAGES.items()}
         seen.append({name for name, either in files.items() if not either.isdisjoint(asked)})
-    first, second, _ = batches
+    (first, first_part), (second, second_part), _ = batches
     assert first.bad.keys() == second.bad.keys() == {1, 2}
     assert first.ids.tolist() == second.ids.tolist()
-    assert all(np.array_equal(*images) for images in zip(first.images, second.images, strict=True))
-    for batch in batches:  # the decoder gets no text, whether the gate was asked or not
-        assert batch.images[-1].tobytes() == encoded(picture(64, 64, 4), "PNG")
-    assert np.array_equal(first.drawn.views[0].placement.window, second.drawn.views[0].placement.window)
+    assert all(np.array_equal(*images) for images in zip(first_part.images, second_part.images, strict=True))
+    for _, part in batches:  # the decoder gets no text, whether the gate was asked or not
+        assert part.images[-1].tobytes() == encoded(picture(64, 64, 4), "PNG")
+    assert np.array_equal(first_part.drawn.views[0].placement.window, second_part.drawn.views[0].placement.window)
     assert seen[0] == set(IMAGES)
     assert seen[1] == set(again)
     assert seen[2] == seen[1] | {"good"}

@@ -14,7 +14,7 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.helpers.read_ahead import ReadAhead
-from gpuloader.loading.reader import EncodedBatch, Reader
+from gpuloader.loading.reader import EncodedPart, Reader
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import read_cached
 from gpuloader.plan import Cursor, Plan, all_samples
@@ -86,7 +86,7 @@ def decode(
     """
     reader = Reader(Run(plan, shards, preset))
     batches = ReadAhead(reader.calls(Cursor()), _PREFETCH + 1, "gpuloader-reader")
-    in_flight: list[EncodedBatch] = []
+    in_flight: list[EncodedPart] = []
 
     def source() -> tuple[Any, ...]:
         batch = batches.next()

@@ -1,0 +1,59 @@
+"""`Assembly`: puts the batch of a step together, from its decoded parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gpuloader.loading.reader import EncodedBatch, EncodedPart
+
+
+class Assembly:
+    """The batch of one step, whose parts come in their order. A batch of one part is not copied.
+
+    Args:
+        pads: whether smaller images are padded with zeros, behind their last rows and columns.
+    """
+
+    def __init__(self, pads: bool) -> None:
+        self._make = torch.zeros if pads else torch.empty
+        self._parts: list[EncodedPart] = []
+        self._views: list[Any] = []
+
+    def add(self, part: EncodedPart, views: list[Any]) -> tuple[EncodedBatch, list[Any]] | None:
+        """Adds a part, with its images in each view; returns the batch and all of its images behind the last part."""
+        count = len(part.batch.ids)
+        if part.rows == slice(0, count):
+            self._views = views
+        elif not self._parts:
+            self._views = [self._placed(None, view, part.rows, count) for view in views]
+        else:
+            self._views = [self._placed(whole, view, part.rows, count) for whole, view in zip(self._views, views)]
+        self._parts.append(replace(part, images=()))
+        return (self._whole(), self._views) if part.is_last else None
+
+    def _placed(self, whole: Any, images: Any, rows: slice, count: int) -> Any:  # noqa: ANN401
+        """Returns the images of a view, up to these rows; `whole` has those before them."""
+        if isinstance(images, list):
+            return [*(whole or ()), *images]
+        sides = images.shape[1:]
+        if whole is not None and sides != whole.shape[1:]:
+            sides = [max(each) for each in zip(sides, whole.shape[1:])]
+        if whole is None or [*whole.shape[1:]] != [*sides]:
+            larger = self._make((count, *sides), dtype=images.dtype, device=images.device)
+            whole = larger if whole is None else _put(larger, whole, slice(0, rows.start))
+        return _put(whole, images, rows)
+
+    def _whole(self) -> EncodedBatch:
+        batch = max((part.batch for part in self._parts), key=lambda batch: batch.opened)
+        seconds = batch.reading_seconds + sum(part.reading_seconds for part in self._parts)
+        batch = replace(batch, reading_seconds=seconds)
+        return batch if batch.finish is None else batch.finish(batch, self._parts)
+
+
+def _put(whole: torch.Tensor, images: torch.Tensor, rows: slice) -> torch.Tensor:
+    """Copies images into some rows, each to the begin of its place."""
+    whole[(rows, *map(slice, images.shape[1:]))] = images[: rows.stop - rows.start]
+    return whole
