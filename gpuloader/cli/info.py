@@ -74,9 +74,7 @@ def _print(info: Info) -> None:
     say(f"  batches          {format_bytes(memory.output_bytes):>9}  device")
     say(f"  decoder          {format_bytes(memory.decoder_bytes):>9}  device, only on a GPU")
     machine = format_bytes(memory.machine_bytes)
-    say(
-        f"  largest batch    {format_bytes(memory.worst_batch_bytes):>9}  device, decoded whole; {machine} on this host"
-    )
+    say(f"  largest part     {format_bytes(memory.worst_part_bytes):>9}  device, decoded whole; {machine} on this host")
     if info.excess:
         say(f"warning: {info.excess}")
 

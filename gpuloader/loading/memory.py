@@ -11,6 +11,7 @@ import torch
 from gpuloader.helpers.cores import available_memory_bytes
 from gpuloader.helpers.text import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
+from gpuloader.loading.parts import Parts, cut
 from gpuloader.loading.run import Run
 from gpuloader.loading.world import GPU_THREADS
 from gpuloader.pipelines import decoder_buffers
@@ -30,12 +31,14 @@ class MemoryEstimate:
     Attributes:
         preset, batch_size, prefetch: the loader's.
         index_bytes: the index in memory. If it is large, all processes of a machine share it.
-        encoded_bytes: the images as read, in host memory: 2 * prefetch + 2 batches, and a quarter more to grow.
-        decoded_bytes: the decoded regions of two batches, on the device; None if no image's size is known.
-        worst_batch_bytes: the most that the decoded images of one batch can take: the batch of the largest images
+        encoded_bytes: the images as read, in host memory, and a quarter more to grow: 2 * prefetch + 2 batches, or
+            the parts of batches that are read and decoded ahead, see `gpuloader.loading.parts`.
+        decoded_bytes: the decoded regions of two parts, on the device; None if no image's size is known.
+        worst_part_bytes: the most that the decoded images of one part can take: the part of the largest images
             whose size is known and that the recipe's `max_pixels` allows.
         machine_bytes: the memory of the machine that this process may use.
-        output_bytes: the delivered views of prefetch + 2 batches, on the device, in the epoch with the largest ones. If
+        output_bytes: the delivered views of prefetch + 2 batches, or of 2 and the parts ahead, on the device, in the
+            epoch with the largest ones. If
             sizes differ, of images of the mean size, or padded to the largest, with their `pixel_mask`; 0 if no image's
             size is known.
         decoder_bytes: what a GPU's decoder reserves with the default of 8 threads, on the device; twice as much or less
@@ -48,14 +51,18 @@ class MemoryEstimate:
     index_bytes: int
     encoded_bytes: int
     decoded_bytes: int | None
-    worst_batch_bytes: int
+    worst_part_bytes: int
     machine_bytes: int
     output_bytes: int
     decoder_bytes: int
 
 
-def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: int, prefetch: int) -> MemoryEstimate:
+def estimate_memory(
+    shards: ShardSet, recipe: Recipe, preset: str, batch_size: int, prefetch: int, parts: Parts
+) -> MemoryEstimate:
     """Estimates the memory of a loader over these shards; `preset` is the recipe's name in the estimate."""
+    rows = batch_size / len(parts.typical(batch_size))
+    ahead = prefetch * parts.ahead(batch_size)
     heights, widths, sizes = map(shards.index.column, ("height", "width", "image_size"))
     pixels = heights.astype(np.int64) * widths
     recipe = recipe.at(recipe.largest_epoch)
@@ -65,7 +72,7 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         some = some[np.linspace(0, len(some) - 1, min(_SAMPLED, len(some))).astype(np.int64)]
         drawn = recipe.draw(Draws(0, 0, some), np.stack([heights[some], widths[some]], 1).astype(np.int64))
         region_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
-        decoded = int(2 * batch_size * 3 * region_pixels.mean())
+        decoded = int(2 * rows * 3 * region_pixels.mean())
     pixel_bytes = 3 * np.dtype(recipe.graph_dtype).itemsize + isinstance(recipe.batch, dict)  # with `pixel_mask`
     largest = shards.index.largest_image(recipe.max_pixels)
     return MemoryEstimate(
@@ -73,11 +80,11 @@ def estimate_memory(shards: ShardSet, recipe: Recipe, preset: str, batch_size: i
         batch_size=batch_size,
         prefetch=prefetch,
         index_bytes=shards.index.file_bytes,
-        encoded_bytes=int((2 * prefetch + 2) * _ARENA_GROWTH * batch_size * float(sizes.mean())),
+        encoded_bytes=int((ahead + prefetch + 2) * _ARENA_GROWTH * rows * float(sizes.mean())),
         decoded_bytes=decoded,
-        worst_batch_bytes=sum(_largest_images_bytes(shards, recipe, batch_size)),
+        worst_part_bytes=sum(_largest_images_bytes(recipe, batch_size, parts)),
         machine_bytes=available_memory_bytes(),
-        output_bytes=int((prefetch + 2) * batch_size * sum(map(_delivered_pixels, drawn.views)) * pixel_bytes),
+        output_bytes=int((2 * batch_size + ahead * rows) * sum(map(_delivered_pixels, drawn.views)) * pixel_bytes),
         decoder_bytes=(GPU_THREADS + 1) * decoder_buffers(*largest)["device_memory_padding"],
     )
 
@@ -88,31 +95,31 @@ def _delivered_pixels(drawn: DrawnView) -> float:
     return sizes.prod(1).sum() / max(1, len(sizes))
 
 
-def excess_of_a_batch(shards: ShardSet, recipe: Recipe, batch_size: int, memory_bytes: int) -> str | None:
-    """Says what to lower if the decoded images of one batch can take over half of `memory_bytes`; otherwise None."""
-    height, width = shards.index.largest_image(recipe.max_pixels)
+def excess_of_a_part(recipe: Recipe, batch_size: int, parts: Parts, memory_bytes: int) -> str | None:
+    """Says what to lower if the decoded images of one part can take over half of `memory_bytes`; otherwise None."""
+    height, width = parts.shards.index.largest_image(recipe.max_pixels)
     if 6 * batch_size * height * width <= memory_bytes:
         return None
-    taken_bytes = _largest_images_bytes(shards, recipe, batch_size)
+    taken_bytes = _largest_images_bytes(recipe, batch_size, parts)
     if 2 * sum(taken_bytes) <= memory_bytes:
         return None
     fitting = int((2 * np.cumsum(taken_bytes) <= memory_bytes).sum())
     lower = f"batch_size to {fitting}, or the recipe's max_pixels" if fitting else "the recipe's max_pixels"
     return (
-        f"the decoded images of one batch can take {format_bytes(sum(taken_bytes))}, over half of the "
+        f"the images that are decoded at once can take {format_bytes(sum(taken_bytes))}, over half of the "
         f"{format_bytes(memory_bytes)} of memory: lower {lower} (batch_size={batch_size}, "
         f"max_pixels={recipe.max_pixels}; the largest image has {taken_bytes[0] // 3:,} pixels)"
     )
 
 
 def warn_of_memory(run: Run) -> None:
-    """Logs a warning if the decoded images of one batch can take over half of the memory; once on each machine."""
+    """Logs a warning if the decoded images of one part can take over half of the memory; once on each machine."""
     if run.decoded or run.world.local_rank:
         return
     memory_bytes = available_memory_bytes()
     if run.device_id is not None:
         memory_bytes = torch.cuda.get_device_properties(run.device_id).total_memory
-    if excess := excess_of_a_batch(run.shards, run.recipe, run.plan.batch_size, memory_bytes):
+    if excess := excess_of_a_part(run.recipe, run.plan.batch_size, Parts.of(run), memory_bytes):
         _log.warning("%s", excess)
 
 
@@ -120,7 +127,7 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
     """Says what took the memory and what to lower, for an error of DALI for which `is_out_of_memory` is true."""
     height, width = run.shards.index.largest_image(run.recipe.max_pixels)
     batch_size, prefetch = run.plan.batch_size, run.decoder.prefetch
-    needed = estimate_memory(run.shards, run.largest, "", batch_size, prefetch)
+    needed = estimate_memory(run.shards, run.largest, "", batch_size, prefetch, Parts.of(run))
     reserved = "" if run.device_id is None else f", and its decoder reserves {format_bytes(needed.decoder_bytes)}"
     cause = next(line for line in message.splitlines() if is_out_of_memory(line))
     return (
@@ -132,8 +139,11 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
     )
 
 
-def _largest_images_bytes(shards: ShardSet, recipe: Recipe, batch_size: int) -> list[int]:
-    """Returns the decoded bytes of the largest images that a recipe allows: at most a batch of them, largest first."""
+def _largest_images_bytes(recipe: Recipe, batch_size: int, parts: Parts) -> list[int]:
+    """Returns the decoded bytes of the largest images that a recipe allows: at most a part of them, largest first."""
+    shards = parts.shards
     pixels = shards.index.column("height").astype(np.int64) * shards.index.column("width")
     allowed = pixels[pixels <= recipe.max_pixels]
-    return (3 * np.sort(allowed)[::-1][:batch_size]).tolist()
+    of_images = 3 * np.sort(allowed)[::-1][:batch_size]
+    parts_of_images = cut(of_images, parts.most_bytes, parts.least_rows, batch_size)
+    return of_images[parts_of_images[0] if parts_of_images else slice(0)].tolist()

@@ -1,26 +1,85 @@
-"""Cuts a step into parts: the rows that are read, decoded and resampled at once. So large batches need little memory.
+"""`Parts`: the rows of a step that are read, decoded and resampled at once, so that large batches need little memory.
 
-The rows that a rank gets do not depend on it, nor do their pixels.
+Which samples a rank gets does not depend on them, nor do their pixels.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from gpuloader.loading.run import Run
+from gpuloader.shards import ShardSet
 
-ROWS_OF_A_THREAD = 2  # no core waits for the last picture of a part
-_MOST_BYTES = {"cpu": 128 << 20, "cuda": 1 << 30}
-_COMPRESSION = 10  # of a picture whose size is not known
-_MOST_AHEAD = 4
+_SAMPLED = 10_000
+_COMPRESSION = 10  # of a picture whose size is not in the index
 
 
-def cut(decoded_bytes: NDArray[np.int64], most_bytes: int, least_rows: int) -> list[slice]:
-    """Cuts rows into parts: as many as have at most so many bytes, but at least so many rows, except for the last part.
+@dataclass(frozen=True)
+class Parts:
+    """How the steps of a loader are cut.
+
+    Attributes:
+        shards: the data, whose index has the sizes of the pictures.
+        most_bytes: that the decoded pictures of a part have, if it has more than `least_rows`.
+        least_rows: that a part has however large its pictures are: two for each thread, so that no core waits long for
+            the last picture. The last part of a step may have fewer.
+        most_rows: that a part has: on a GPU those of the mean picture, because the JPEG engines' share of a batch
+            depends on the longest one.
+    """
+
+    MOST_BYTES: ClassVar = {"cpu": 128 << 20, "cuda": 1 << 30}
+    ROWS_OF_A_THREAD: ClassVar = 2
+    MOST_AHEAD: ClassVar = 4
+
+    shards: ShardSet
+    most_bytes: int
+    least_rows: int
+    most_rows: int
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """Returns those of a run."""
+        return cls.on(run.device.type, run.shards, run.plan.batch_size, run.num_threads)
+
+    @classmethod
+    def on(cls, device_type: str, shards: ShardSet, batch_size: int, num_threads: int) -> Self:
+        """Returns those of a loader on a device, "cpu" or "cuda", with so many decoding threads."""
+        parts = cls(shards, cls.MOST_BYTES[device_type], cls.ROWS_OF_A_THREAD * num_threads, batch_size)
+        if device_type == "cpu":
+            return parts
+        return cls(shards, parts.most_bytes, parts.least_rows, max(map(_rows, parts.typical(batch_size))))
+
+    def of_step(self, samples: NDArray[np.int64]) -> list[slice]:
+        """Returns the rows of each part of a step with these samples, in their order."""
+        return cut(self._decoded_bytes(samples), self.most_bytes, self.least_rows, self.most_rows)
+
+    def typical(self, batch_size: int) -> list[slice]:
+        """Returns the parts of a batch of mean pictures."""
+        count = len(self.shards)
+        mean = self._decoded_bytes(np.linspace(0, count - 1, min(_SAMPLED, count)).astype(np.int64)).mean()
+        return cut(np.full(batch_size, mean), self.most_bytes, self.least_rows, self.most_rows)
+
+    def ahead(self, batch_size: int) -> int:
+        """How many parts are decoded ahead for each batch of the decoder's `prefetch`: enough for a step of the net."""
+        return min(len(self.typical(batch_size)), self.MOST_AHEAD)
+
+    def _decoded_bytes(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        height, width, size_bytes = (
+            self.shards.index.at(name, samples).astype(np.int64) for name in ("height", "width", "image_size")
+        )
+        return np.where(height > 0, 3 * height * width, _COMPRESSION * size_bytes)
+
+
+def cut(decoded_bytes: NDArray[np.number], most_bytes: int, least_rows: int, most_rows: int) -> list[slice]:
+    """Cuts rows into parts: as many as have at most `most_bytes`, but `least_rows` to `most_rows` of them.
 
     Example:
-        >>> cut(np.array([6, 6, 6, 1, 1]), most_bytes=13, least_rows=1)
+        >>> cut(np.array([6, 6, 6, 1, 1]), most_bytes=13, least_rows=1, most_rows=9)
         [slice(0, 2, None), slice(2, 5, None)]
     """
     ends = np.cumsum(decoded_bytes)
@@ -29,37 +88,11 @@ def cut(decoded_bytes: NDArray[np.int64], most_bytes: int, least_rows: int) -> l
     while first < len(ends):
         before = ends[first - 1] if first else 0
         fitting = int(np.searchsorted(ends, before + most_bytes, "right"))
-        end = min(max(fitting, first + least_rows), len(ends))
+        end = min(max(fitting, first + least_rows), first + most_rows, len(ends))
         parts.append(slice(first, end))
         first = end
     return parts
 
 
-def parts_of(run: Run, samples: NDArray[np.int64]) -> list[slice]:
-    """Returns the parts of a step with these samples, in their order."""
-    if run.decoder.hw_load:  # a JPEG engine's share of a batch depends on its rows
-        return [slice(0, len(samples))]
-    return cut(_decoded_bytes(run, samples), most_bytes(run), least_rows(run))
-
-
-def most_bytes(run: Run) -> int:
-    """The most bytes that the decoded pictures of a part have, if it has more than `least_rows`."""
-    return _MOST_BYTES[run.device.type]
-
-
-def least_rows(run: Run) -> int:
-    """The rows that a part has however large its pictures are, unless the step ends."""
-    return ROWS_OF_A_THREAD * run.num_threads
-
-
-def parts_ahead(run: Run) -> int:
-    """How many parts are decoded ahead for each batch of the decoder's `prefetch`."""
-    some = np.linspace(0, len(run.shards) - 1, min(run.plan.batch_size, len(run.shards))).astype(np.int64)
-    return min(len(parts_of(run, some)), _MOST_AHEAD)
-
-
-def _decoded_bytes(run: Run, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-    height, width, size_bytes = (
-        run.shards.index.at(name, samples).astype(np.int64) for name in ("height", "width", "image_size")
-    )
-    return np.where(height > 0, 3 * height * width, _COMPRESSION * size_bytes)
+def _rows(part: slice) -> int:
+    return int(part.stop - part.start)

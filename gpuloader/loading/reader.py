@@ -35,7 +35,7 @@ from gpuloader.loading.decoding import find_bad_rows
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, Ragged, cause_of, check_keys, parse_fields
 from gpuloader.loading.linked import Way
 from gpuloader.loading.own_targets import OwnTargets
-from gpuloader.loading.parts import parts_of
+from gpuloader.loading.parts import Parts
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import GOOD_SIZE, cut_to_region, good_jpeg
 from gpuloader.plan import Cursor, PlannedBatch, Stream
@@ -177,6 +177,7 @@ class Reader:
         self._suspects = suspects
         self._ahead = ahead
         self._unseen = run.unseen
+        self._parts = Parts.of(run)
         self._parsed_in_threads = {name: field for name, field in run.fields.items() if field.in_threads}
         self._parsed_in_order = {name: field for name, field in run.fields.items() if not field.in_threads}
         links = run.recipe.links
@@ -244,7 +245,7 @@ class Reader:
         planned = run.plan.batch(cursor)
         if self._ahead is not None and len(planned.ids):  # another thread reads the steps without samples
             self._ahead.reach(cursor)
-        parts = parts_of(run, planned.ids)
+        parts = self._parts.of_step(planned.ids)
         if len(parts) > 1:
             rows, reading_seconds = self._look_at_parts(planned, parts, wanted)
         else:

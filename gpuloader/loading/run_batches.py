@@ -21,7 +21,7 @@ from gpuloader.loading.assembly import Assembly
 from gpuloader.loading.decoding import Decoding
 from gpuloader.loading.linked import Linked, decoding_of
 from gpuloader.loading.memory import explain_lack_of_memory
-from gpuloader.loading.parts import parts_ahead
+from gpuloader.loading.parts import Parts
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.reader import EncodedBatch, EncodedPart, Reader
 from gpuloader.loading.run import Run
@@ -58,11 +58,12 @@ class RunBatches:
         self.run = run
         self._quarantine = quarantine
         self._reading: _Reading | None = None
+        parts = Parts.of(run)
         self._decoding: Decoding[EncodedPart] | Linked[EncodedPart] = decoding_of(
             run.recipe,
-            replace(run.decoder, prefetch=run.decoder.prefetch * parts_ahead(run)),
+            replace(run.decoder, prefetch=run.decoder.prefetch * parts.ahead(run.plan.batch_size)),
             run.device_id,
-            run.plan.batch_size,
+            parts.most_rows,
             partial(largest_decoded, run),
         )
         self._cursor: Cursor | None = None  # of the next batch; None before the first, and within a step

@@ -18,9 +18,11 @@ from gpuloader.helpers.values import is_integer
 from gpuloader.loading.argument_types import AnyDecoder, AnyLabels, AnyPreset, AnySampling, OnError
 from gpuloader.loading.arguments import resolve_bad_images, resolve_label_from
 from gpuloader.loading.buckets import Buckets
-from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_batch
+from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_part
 from gpuloader.loading.options import Decoder, LabelFrom, Sampling
+from gpuloader.loading.parts import Parts
 from gpuloader.loading.selection import Sources, assign_buckets, resolve_sources, sizes_of
+from gpuloader.loading.world import World
 from gpuloader.plan import Chosen, Grouped, choose_groups
 from gpuloader.plan.grouped import MOST_GROUPS, WINDOW_SHARDS
 from gpuloader.recipe import load_preset
@@ -182,7 +184,9 @@ def describe_shards(
     source = resolve_place(shards, labelling.place)
     classes = _classes(shards, replace(labelling, place=source))
     name = preset if isinstance(preset, str) else "a recipe"
-    memory = estimate_memory(shards, recipe, name, batch_size, as_value(Decoder, "decoder", decoder or {}).prefetch)
+    decoding = as_value(Decoder, "decoder", decoder or {}).on(None, World.of_process().decoding_threads(None))
+    parts = Parts.on("cpu", shards, batch_size, decoding.num_threads or 1)
+    memory = estimate_memory(shards, recipe, name, batch_size, decoding.prefetch, parts)
     return Info(
         shards=len(shards.shards),
         samples=len(shards),
@@ -203,7 +207,7 @@ def describe_shards(
         image_bytes=_spread(sizes),
         unknown_size=int((~known).sum()),
         memory=memory,
-        excess=excess_of_a_batch(shards, recipe, batch_size, memory.machine_bytes),
+        excess=excess_of_a_part(recipe, batch_size, parts, memory.machine_bytes),
         buckets=None if buckets is None else _count_buckets(shards, buckets, recipe.orientation == "apply", bad),
     )
 

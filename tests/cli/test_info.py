@@ -21,7 +21,7 @@ def test_it_draws_what_is_in_the_shards(tmp_path: Path) -> None:
     # Nine buffers of 9 bytes for each of 160 x 120 pixels.
     assert lines[-2] == "  decoder            1.56 MB  device, only on a GPU"
     # 10 images of 160 x 120 and 30 of 80 x 60, of three bytes a pixel: all are in a batch of 256.
-    assert lines[-1].startswith("  largest batch      1.01 MB  device, decoded whole; ")
+    assert lines[-1].startswith("  largest part       1.01 MB  device, decoded whole; ")
 
 
 def test_of_a_loaders_file_the_buckets_are_drawn(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ def test_a_run_goes_on_between_the_two_last_steps_on_any_number_of_ranks(tar: li
         assert [sample for [step] in rest for sample in step] == list(range(21, 40))
 
 
-@pytest.mark.slow(kept=3, of="whole programs")
+@pytest.mark.slow(kept=2, of="whole programs")
 def test_devices_of_one_data_rank_train_on_the_same_batches(tar: list[str], tmp_path: Path) -> None:
     first, second = steps_on_two_devices(tar, tmp_path, "model_parallel")
     assert first == second
@@ -287,7 +287,7 @@ def test_devices_of_one_data_rank_train_on_the_same_batches(tar: list[str], tmp_
         assert [ids for _, _, ids in first["train"]] == [batch["index"].tolist() for batch in loader]
 
 
-@pytest.mark.slow(kept=3, of="whole programs")
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
 def test_two_devices_share_the_batches_of_one_and_one_takes_over(tar: list[str], tmp_path: Path, strategy: str) -> None:
     whole = fit(tar, tmp_path, max_epochs=1).steps

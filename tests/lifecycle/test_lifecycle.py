@@ -41,7 +41,7 @@ from gpuloader import Cache, Decoder, GPULoader
 from gpuloader.errors import BadImageError, LoaderError
 from gpuloader.shards import Arena, ShardSet
 
-pytestmark = pytest.mark.slow(kept=7, of="lifecycle")
+pytestmark = pytest.mark.slow(kept=6, of="lifecycle")
 
 OURS = str(Path(gpuloader.__file__).parent)
 SLOW = {"batch_size": 8, "read_seconds": 0.1}  # 0.8 s for a batch, 4 s for all

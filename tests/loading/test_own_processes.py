@@ -20,7 +20,7 @@ from gpuloader.helpers.shared_memory import SharedMemory
 from gpuloader.recipe import Recipe
 from gpuloader.transforms import Apply, RandomResizedCrop
 
-pytestmark = pytest.mark.slow(kept=4, of="own processes")
+pytestmark = pytest.mark.slow(kept=3, of="own processes")
 
 LOADER = """
 import multiprocessing, os, sys, time

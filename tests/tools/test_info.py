@@ -16,7 +16,8 @@ from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
 from gpuloader import BadImages, Buckets, Compose, GPULoader
 from gpuloader.errors import ConfigError, LabelError
 from gpuloader.loading.loader import run_of
-from gpuloader.loading.memory import estimate_memory, excess_of_a_batch
+from gpuloader.loading.memory import estimate_memory, excess_of_a_part
+from gpuloader.loading.parts import Parts
 from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet, write_quarantine
 from gpuloader.tools.info import ClassCount, Spread, describe_shards
@@ -199,8 +200,9 @@ def test_what_a_batch_can_take_is_bounded(
 ) -> None:
     recipe = load_preset("imagenet_train", {"max_pixels": max_pixels})
     shards = ShardSet.open(write_samples(tmp_path, 40, sizes=[(60, 80), (120, 160)]))
-    excess = excess_of_a_batch(shards, recipe, batch_size, memory_bytes)
-    taken = estimate_memory(shards, recipe, "", batch_size, 2).worst_batch_bytes
+    parts = Parts.on("cpu", shards, batch_size, num_threads=1)
+    excess = excess_of_a_part(recipe, batch_size, parts, memory_bytes)
+    taken = estimate_memory(shards, recipe, "", batch_size, 2, parts).worst_part_bytes
     assert taken == 3 * batch_size * (4_800 if max_pixels < 19_200 else 19_200)
     assert (excess is None) == (said is None)
     assert said is None or re.search(said, excess or "")

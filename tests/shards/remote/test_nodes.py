@@ -155,7 +155,7 @@ def run_nodes(
     return [json.loads(file.read_text()) for file in told]
 
 
-@pytest.mark.slow(kept=3, of="whole programs")
+@pytest.mark.slow(kept=2, of="whole programs")
 def test_eight_processes_on_four_nodes_go_on_on_two(server: Server, served: Path, tmp_path: Path) -> None:
     per_epoch = SAMPLES // GLOBAL_BATCH
     first = run_nodes(server.url, NODES, tmp_path, 2 * per_epoch + 7)

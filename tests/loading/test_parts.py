@@ -1,0 +1,185 @@
+"""A step that is read and decoded in parts is the step that is decoded at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from making import damaged_jpeg, jpeg, write_samples, write_shard
+from numpy.typing import NDArray
+
+from gpuloader import BadImages, Boxes, Decoder, GPULoader
+from gpuloader.errors import BadImageError
+from gpuloader.loading.parts import Parts, cut
+from gpuloader.recipe import Recipe
+from gpuloader.shards import ShardSet
+from gpuloader.transforms import Apply, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, View
+
+SAMPLES, BATCH = 14, 7
+CutBy = Callable[[int], None]
+
+
+@pytest.fixture
+def cut_by(monkeypatch: pytest.MonkeyPatch) -> CutBy:
+    """`cut_by(2)`: from then on loaders cut steps into parts of two rows."""
+
+    def by(rows: int) -> None:
+        parts = lambda _, samples: cut(np.ones(len(samples)), rows, 1, rows)  # noqa: E731
+        monkeypatch.setattr(Parts, "of_step", parts)
+
+    return by
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    boxes = [b'{"annotations": [{"bbox": [4, 4, 20, 16], "category_id": %d}]}' % number for number in range(SAMPLES)]
+    samples = [
+        {"__key__": f"{number:02d}", "jpg": jpeg(40 + number, 60, seed=number), "cls": b"%d" % number, "json": text}
+        for number, text in enumerate(boxes)
+    ]
+    return write_shard(tmp_path / "a.tar", samples)
+
+
+def wider(image: NDArray[np.uint8], targets: dict[str, Any], rng: np.random.Generator) -> Any:  # noqa: ANN401
+    return np.concatenate([image, image[:, : int(rng.integers(1, 9))]], 1), {**targets, "boxes": targets["boxes"] + 1}
+
+
+RECIPES = {
+    "one size": Recipe([RandomResizedCrop(24), RandomHorizontalFlip()]),
+    "list": Recipe([Resize(24, max_size=40), RandomHorizontalFlip()], batch="list"),
+    "padded": Recipe([Resize(24, max_size=40), RandomHorizontalFlip()], batch={"pad": 8}),
+    "padded, channels last": Recipe([Resize(24)], batch={"pad": 8}, layout="channels_last"),
+    "views": Recipe(views=[View([RandomResizedCrop(24)]), View([RandomResizedCrop(16), RandomHorizontalFlip()])]),
+    "mixed": Recipe([RandomResizedCrop(24)], mix={"num_classes": SAMPLES, "mixup_alpha": 0.4}),
+    "own code": Recipe([RandomResizedCrop(24), Apply(wider, targets=True, same_size=False), Resize([24, 24])]),
+}
+
+
+def as_plain(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    return list(map(as_plain, value)) if isinstance(value, (list, tuple)) else value
+
+
+def delivered(shard: Path, name: str) -> list[Any]:
+    """All of two epochs, with a state behind each batch."""
+    batch_size = BATCH + 1 if name == "mixed" else BATCH
+    fields = {} if name == "mixed" else {"boxes": Boxes("json:annotations", format="xywh", labels="category_id")}
+    decoder = Decoder(2, processes=0)
+    with GPULoader(
+        shard, batch_size, None, preset=RECIPES[name], output="dict", fields=fields, decoder=decoder
+    ) as loader:
+        return [
+            ({entry: as_plain(value) for entry, value in batch.items()}, loader.state_dict())
+            for _ in range(2)
+            for batch in loader
+        ]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_samples_pixels_targets_and_states_are_those_of_one_part(shard: Path, name: str, cut_by: CutBy) -> None:
+    whole = delivered(shard, name)
+    for rows in (1, 2, BATCH):
+        cut_by(rows)
+        assert delivered(shard, name) == whole
+
+
+@pytest.mark.parametrize(
+    ("decoded_bytes", "most_bytes", "least_rows", "most_rows", "expected"),
+    [
+        ([], 10, 1, 9, []),
+        ([4, 4, 4], 12, 1, 9, [3]),
+        ([4, 4, 4], 11, 1, 9, [2, 1]),
+        ([40, 4, 4], 11, 1, 9, [1, 2]),  # one that is too large alone
+        ([40, 40, 40], 11, 2, 9, [2, 1]),  # no thread waits, though there are too many bytes
+        ([1, 1, 1, 1], 11, 1, 2, [2, 2]),
+        ([0, 0, 0], 11, 1, 9, [3]),
+    ],
+)
+def test_a_part_has_as_many_rows_as_fit(
+    decoded_bytes: list[int], most_bytes: int, least_rows: int, most_rows: int, expected: list[int]
+) -> None:
+    parts = cut(np.array(decoded_bytes, np.int64), most_bytes, least_rows, most_rows)
+    assert [part.stop - part.start for part in parts] == expected
+    assert [row for part in parts for row in range(part.start, part.stop)] == list(range(len(decoded_bytes)))
+
+
+@pytest.mark.parametrize(
+    ("device", "pixels", "threads", "expected"),
+    [
+        ("cpu", (375, 500), 2, [238, 18]),  # ordinary photographs
+        ("cpu", (2736, 3648), 2, [4] * 64),
+        ("cpu", (2736, 3648), 8, [16] * 16),
+        ("cuda", (2736, 3648), 8, [35] * 7 + [11]),
+    ],
+)
+def test_the_parts_of_a_batch_of_256(
+    tmp_path: Path, device: str, pixels: tuple[int, int], threads: int, expected: list[int]
+) -> None:
+    shards = ShardSet.open(write_samples(tmp_path, 1, shards=1, sizes=[pixels]))
+    parts = Parts.on(device, shards, 256, threads)
+    assert [part.stop - part.start for part in parts.of_step(np.zeros(256, np.int64))] == expected
+    assert parts.typical(256) == parts.of_step(np.zeros(256, np.int64))
+
+
+def with_bad(folder: Path, bad: set[int]) -> Path:
+    """Only the decoder finds that they are bad."""
+    images = {number: damaged_jpeg() if number in bad else jpeg(64, 64, seed=number) for number in range(SAMPLES)}
+    samples = [{"__key__": f"{number:02d}", "jpg": image, "cls": b"%d" % number} for number, image in images.items()]
+    return write_shard(folder / "bad.tar", samples)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("bad", [{1}, {4}, {1, 4, 6}, {0, 1}])
+def test_images_that_cannot_be_decoded_are_replaced_or_left_out_in_any_part(
+    tmp_path: Path, bad: set[int], skip: bool, cut_by: CutBy
+) -> None:
+    tar, found = with_bad(tmp_path, bad), []
+    options: dict[str, Any] = {"on_error": BadImages(replace=not skip, skip=skip, max_share=1)}
+    for rows in (BATCH, 2, 1):
+        cut_by(rows)
+        with GPULoader(
+            tar, BATCH, None, preset=Recipe([Resize([64, 64])]), shuffle="none", output="dict", **options
+        ) as loader:
+            batches = [{entry: as_plain(value) for entry, value in batch.items()} for batch in loader]
+            found.append((batches, loader.stats().bad))
+    assert found[0] == found[1] == found[2]
+    assert set(found[0][1]) == bad
+    assert len(found[0][0][0]["index"]) == (BATCH - len(bad) if skip else BATCH)
+    assert not bad & set(found[0][0][0]["index"])
+
+
+def test_an_error_names_the_image_of_a_later_part(tmp_path: Path, cut_by: CutBy) -> None:
+    cut_by(2)
+    with GPULoader(with_bad(tmp_path, {5}), BATCH, None, preset=Recipe([Resize([64, 64])]), shuffle="none") as loader:
+        for _ in range(2):  # the step is not delivered, and comes again
+            with pytest.raises(BadImageError, match="key    05"):
+                next(iter(loader))
+
+
+def test_an_interrupt_between_parts_loses_no_row(shard: Path, cut_by: CutBy, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_by(2)
+    options: dict[str, Any] = {"preset": Recipe([Resize([8, 8]), Normalize([0] * 3, [1] * 3)]), "shuffle": "none"}
+    with GPULoader(shard, BATCH, None, **options) as loader:
+        whole = [labels.tolist() for _, labels in loader]
+    from gpuloader.loading.assembly import Assembly
+
+    added, calls = Assembly.add, 0
+
+    def interrupted(*arguments: Any) -> Any:  # noqa: ANN401
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return added(*arguments)
+
+    monkeypatch.setattr(Assembly, "add", interrupted)
+    with GPULoader(shard, BATCH, None, **options) as loader:
+        epoch = iter(loader)
+        with pytest.raises(KeyboardInterrupt):
+            next(epoch)
+        assert [labels.tolist() for _, labels in epoch] == whole
