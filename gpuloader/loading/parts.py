@@ -5,7 +5,7 @@ Which samples a rank gets does not depend on them, nor do their pixels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -25,6 +25,7 @@ class Parts:
 
     Attributes:
         shards: the data, whose index has the sizes of the pictures.
+        max_pixels: of a picture; larger ones are refused, and take nothing.
         most_bytes: that the decoded pictures of a part have, if it has more than `least_rows`.
         least_rows: that a part has however large its pictures are: two for each thread, so that no core waits long for
             the last picture. The last part of a step may have fewer.
@@ -37,6 +38,7 @@ class Parts:
     MOST_AHEAD: ClassVar = 4
 
     shards: ShardSet
+    max_pixels: int
     most_bytes: int
     least_rows: int
     most_rows: int
@@ -44,15 +46,16 @@ class Parts:
     @classmethod
     def of(cls, run: Run) -> Self:
         """Returns those of a run."""
-        return cls.on(run.device.type, run.shards, run.plan.batch_size, run.num_threads)
+        return cls.on(run.device.type, run.shards, run.recipe.max_pixels, run.plan.batch_size, run.num_threads)
 
     @classmethod
-    def on(cls, device_type: str, shards: ShardSet, batch_size: int, num_threads: int) -> Self:
+    def on(cls, device_type: str, shards: ShardSet, max_pixels: int, batch_size: int, num_threads: int) -> Self:
         """Returns those of a loader on a device, "cpu" or "cuda", with so many decoding threads."""
-        parts = cls(shards, cls.MOST_BYTES[device_type], cls.ROWS_OF_A_THREAD * num_threads, batch_size)
+        least_rows = cls.ROWS_OF_A_THREAD * num_threads
+        parts = cls(shards, max_pixels, cls.MOST_BYTES[device_type], least_rows, batch_size)
         if device_type == "cpu":
             return parts
-        return cls(shards, parts.most_bytes, parts.least_rows, max(map(_rows, parts.typical(batch_size))))
+        return replace(parts, most_rows=max(part.stop - part.start for part in parts.typical(batch_size)))
 
     def of_step(self, samples: NDArray[np.int64]) -> list[slice]:
         """Returns the rows of each part of a step with these samples, in their order."""
@@ -72,7 +75,8 @@ class Parts:
         height, width, size_bytes = (
             self.shards.index.at(name, samples).astype(np.int64) for name in ("height", "width", "image_size")
         )
-        return np.where(height > 0, 3 * height * width, _COMPRESSION * size_bytes)
+        pixels = height * width
+        return np.where(pixels > 0, 3 * pixels * (pixels <= self.max_pixels), _COMPRESSION * size_bytes)
 
 
 def cut(decoded_bytes: NDArray[np.number], most_bytes: int, least_rows: int, most_rows: int) -> list[slice]:
@@ -92,7 +96,3 @@ def cut(decoded_bytes: NDArray[np.number], most_bytes: int, least_rows: int, mos
         parts.append(slice(first, end))
         first = end
     return parts
-
-
-def _rows(part: slice) -> int:
-    return int(part.stop - part.start)

@@ -121,7 +121,7 @@ def test_the_parts_of_a_batch_of_256(
     tmp_path: Path, device: str, pixels: tuple[int, int], threads: int, expected: list[int]
 ) -> None:
     shards = ShardSet.open(write_samples(tmp_path, 1, shards=1, sizes=[pixels]))
-    parts = Parts.on(device, shards, 256, threads)
+    parts = Parts.on(device, shards, 100_000_000, 256, threads)
     assert [part.stop - part.start for part in parts.of_step(np.zeros(256, np.int64))] == expected
     assert parts.typical(256) == parts.of_step(np.zeros(256, np.int64))
 
