@@ -72,6 +72,19 @@ class DrawnView:
             erased=None if self.erased is None else self.erased[rows],
         )
 
+    @staticmethod
+    def joined(parts: Sequence[DrawnView]) -> DrawnView:
+        """Joins what one view drew for the parts of a batch; padded images get the largest height and width of all."""
+        shapes = [part.shape for part in parts if part.shape is not None]
+        erased = [part.erased for part in parts if part.erased is not None]
+        return replace(
+            parts[0],
+            shape=(max(height for height, _ in shapes), max(width for _, width in shapes)) if shapes else None,
+            placements=tuple(map(Placement.joined, zip(*(part.placements for part in parts), strict=True))),
+            program=Program.joined([part.program for part in parts]),
+            erased=np.concatenate(erased) if erased else None,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
@@ -114,3 +127,10 @@ class Drawn:
 
     def take(self, rows: Rows) -> Drawn:
         return Drawn(tuple(view.take(rows) for view in self.views), self.region[rows], self.origin[rows])
+
+    @staticmethod
+    def joined(parts: Sequence[Drawn]) -> Drawn:
+        """Joins what one recipe drew for the parts of a batch: the same as if it had drawn for the whole batch."""
+        views = map(DrawnView.joined, zip(*(part.views for part in parts), strict=True))
+        region, origin = (np.concatenate(each) for each in zip(*((part.region, part.origin) for part in parts)))
+        return Drawn(tuple(views), region, origin)

@@ -118,6 +118,12 @@ class Placement:
         """Takes some of the samples, in that order."""
         return replace(_take(self, rows), moves=tuple(move.take(rows) for move in self.moves))
 
+    @staticmethod
+    def joined(parts: Sequence[Placement]) -> Placement:
+        """Joins the samples of several placements that the same operations made, one part after the other."""
+        moves = zip(*(part.moves for part in parts), strict=True)
+        return replace(_join(parts), moves=tuple(_join(each) for each in moves))
+
     def resize(self, shape: Ints, interpolation: ResizeFilter, antialias: bool) -> Placement:
         """Resizes all of the output to a shape, (n, 2)."""
         origin, scale = self._origin_and_scale()
@@ -286,6 +292,13 @@ def _take(value: Taken, rows: Sequence[int] | Ints) -> Taken:
     """Takes some rows of all arrays of a dataclass."""
     arrays: dict[str, Any] = {name: each for name, each in vars(value).items() if isinstance(each, np.ndarray)}
     return replace(value, **{name: array[rows] for name, array in arrays.items()})
+
+
+def _join(parts: Sequence[Taken]) -> Taken:
+    """Joins the rows of all arrays of dataclasses that are equal otherwise."""
+    names = [name for name, each in vars(parts[0]).items() if isinstance(each, np.ndarray)]
+    joined: dict[str, Any] = {name: np.concatenate([vars(part)[name] for part in parts]) for name in names}
+    return replace(parts[0], **joined)
 
 
 def _halves(boxes: Values) -> tuple[Values, Values]:

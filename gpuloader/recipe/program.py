@@ -86,6 +86,12 @@ class Program:
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Program:
         return Program(self.ops[rows], self.parameters[rows], self.choices)
 
+    @staticmethod
+    def joined(parts: Sequence[Program]) -> Program:
+        """Joins the samples of several programs with the same choices, one part after the other."""
+        ops, parameters = (np.concatenate(each) for each in zip(*((part.ops, part.parameters) for part in parts)))
+        return Program(ops, parameters, parts[0].choices)
+
     def where(self, applied: NDArray[np.bool_]) -> Program:
         """Keeps the program for the samples that are `applied`, (n,); the others get no operation."""
         ops = np.where(applied[:, None], self.ops, np.int32(Op.IDENTITY))
