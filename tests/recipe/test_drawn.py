@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ def draw(recipe: Recipe, rows: slice) -> Drawn:
     return recipe.draw(Draws(3, 2, ids), SIZES[rows], turned, boxes if recipe.by_boxes else ())
 
 
-def assert_equal(one: object, other: object) -> None:
+def assert_equal(one: Any, other: Any) -> None:  # noqa: ANN401
     assert type(one) is type(other)
     if isinstance(one, np.ndarray):
         assert one.dtype == other.dtype
