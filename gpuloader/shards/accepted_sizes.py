@@ -16,7 +16,7 @@ class AcceptedSizes:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._marks = {0: self._unmarked()}
+        self._marks = {0: np.zeros(-(-len(index) // 8), np.uint8)}
 
     def of(self, samples: NDArray[np.int64], sides: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Returns (b, 2) height and width of those of (b,) samples that were accepted, and 0 for the others.
@@ -25,18 +25,17 @@ class AcceptedSizes:
             sides: (b,) of the copies that are asked about, 0 for the images themselves; None asks about images alone.
         """
         sizes = np.stack([self._index.at(side, samples) for side in ("height", "width")], 1).astype(np.int64)
-        if sides is None or not sides.any():
-            return sizes * self._bits(0, samples)[:, None]
-        accepted = np.zeros(len(samples), np.uint8)
-        for side in set(self._marks).intersection(sides.tolist()):
-            accepted[sides == side] = self._bits(side, samples[sides == side])
+        asked = np.zeros(len(samples), np.int64) if sides is None else sides
+        accepted = np.zeros(len(samples), np.bool_)
+        for side, marks in self._marks.items():
+            accepted |= (marks[samples >> 3] >> (samples & 7) & 1 == 1) & (asked == side)
         return sizes * accepted[:, None]
 
     def note(self, sample: int, size: tuple[int, int], side: int = 0) -> None:
         """Notes that an image of this (height, width), or its copy, was accepted, if the index has this size."""
         if tuple(self._index.at(name, np.array([sample])).item() for name in ("height", "width")) == size:
             if side not in self._marks:
-                self._marks[side] = self._unmarked()
+                self._marks[side] = np.zeros_like(self._marks[0])
             self._marks[side][sample >> 3] |= 1 << (sample & 7)
 
     def forget(self, shard: int) -> None:
@@ -47,9 +46,3 @@ class AcceptedSizes:
             marks = np.unpackbits(of_side[first:end], bitorder="little")
             marks[samples.start - 8 * first : samples.stop - 8 * first] = 0
             of_side[first:end] = np.packbits(marks, bitorder="little")
-
-    def _unmarked(self) -> NDArray[np.uint8]:
-        return np.zeros(-(-len(self._index) // 8), np.uint8)
-
-    def _bits(self, side: int, samples: NDArray[np.int64]) -> NDArray[np.uint8]:
-        return self._marks[side][samples >> 3] >> (samples & 7) & 1

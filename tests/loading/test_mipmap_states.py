@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from making import jpeg, write_shard
 
 from gpuloader import Compose, GPULoader
 from gpuloader.errors import StateError
-from gpuloader.transforms import CenterCrop, Pad, RandomResizedCrop, Resize
+from gpuloader.transforms import Apply, CenterCrop, Pad, RandomResizedCrop, Resize
 
 CROP = [RandomResizedCrop(16)]
 LARGE, SMALL = (1400, 1600), (40, 60)
@@ -104,6 +105,7 @@ def test_copies_that_a_recipe_could_take_are_named_once(tmp_path: Path, caplog: 
     [line] = said(caplog, tar)
     assert line.startswith("3 pictures have smaller copies")
     assert "set `mipmaps: 1.5`" in line
+    [line] = said(caplog, tar, None, [RandomResizedCrop({0: 16, 9: 224}), Apply(np.ascontiguousarray)])
     silent = [
         (tar, 1.5),
         (tar, "off"),
