@@ -99,7 +99,7 @@ def _for_kernels(drawn: DrawnView, region_start: Ints | None, last_step: LastSte
     parameters    (n, k, PARAMETERS) float32
     erase         (n, 6 * count) int32     what `RandomErasing` draws
     """
-    at, program = drawn.placement, drawn.program
+    at, program = drawn.in_file, drawn.program
     made: Arrays = {}
     if region_start is not None:
         placed = (at.resized, at.corner, at.mirrored, at.shown, at.transposed[:, None], at.filters()[:, None])
@@ -136,7 +136,7 @@ def _placing(view: ViewPlan, drawn: DrawnView, region: Ints, shared: bool) -> Ar
     vertical, horizontal           (n,) int32      whether it is flipped
     transposed                     (n,) bool       whether rows and columns are exchanged then
     """
-    at, made = drawn.placement, Arrays()
+    at, made = drawn.in_file, Arrays()
     if shared:
         picture = at.picture()
         first = np.clip(picture[:, :2], region[:, :2], region[:, 2:] - 1)

@@ -26,6 +26,7 @@ from gpuloader.loading.arguments import (
     warn_of_classes,
     warn_of_empty_shares,
     warn_of_groups,
+    warn_of_mipmaps,
     warn_of_places,
     warn_of_small_buckets,
     warn_of_turned,
@@ -175,6 +176,8 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
         _check_shapes(values.recipe, source)
         if warns:
             warn_of_small_buckets(source)
+    if warns:
+        warn_of_mipmaps(values.recipe, shards)
     if values.has_targets and warns:
         warn_of_turned(values.recipe, shards.index.counts["turned"])
     shards.check_pictures([each.extension for each in fields.values()])

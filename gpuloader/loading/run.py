@@ -133,6 +133,7 @@ class Run:
             "sampling": source.fingerprint,
             "known_bad": _digest_of_known(self.known_bad),
             "labels": None if self.labels is None else self.labels.digest,
+            **self._mipmaps(),
         }
 
     @cached_property
@@ -179,7 +180,12 @@ class Run:
             "sampling": sampling,
             "known_bad": _digest_of_known(known_bad),
             "labels": None if self.labels is None else self.labels.digest_of_first(samples),
+            **self._mipmaps(samples),
         }
+
+    def _mipmaps(self, samples: int | None = None) -> dict[str, str]:
+        """Returns which of the samples, or of the first, have which smaller copies, if the recipe takes any."""
+        return {} if self.recipe.mipmap_scale is None else {"mipmaps": self.shards.mipmap_digest(samples)}
 
 
 @dataclass(frozen=True)

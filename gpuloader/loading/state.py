@@ -49,14 +49,16 @@ def check_identity(
         StateError: it is not a state, or it is of another run; the message names the transform, shard or argument that
             differs.
     """
-    if missing := sorted({*identity, "epoch", "begin", "delivered", "quarantine"} - set(state)):
+    # A state that was saved without the recipe's `mipmaps` has no digest of copies; then the recipe differs.
+    if missing := sorted({*identity, "epoch", "begin", "delivered", "quarantine"} - {*state, "mipmaps"}):
         raise StateError(f"this is not a state of a GPULoader: it lacks {', '.join(missing)}")
     saved = state.get("described")
     saved = saved if isinstance(saved, Mapping) else {}
     for name, value in identity.items():
-        if is_same(state[name], value) or (name == "labels" and (value is None or state[name] is None)):
+        before = state.get(name)
+        if is_same(before, value) or (name == "labels" and (value is None or before is None)):
             continue
-        problem = f"the state has {name}={describe(state[name])}, this loader has {name}={value!r}"
+        problem = f"the state has {name}={describe(before)}, this loader has {name}={value!r}"
         if name == "recipe" and isinstance(saved.get("recipe"), Mapping):
             begun, both = _begun_epochs(state), (saved["recipe"], described["recipe"])
             differences, of_all_epochs = _differences(*both, epochs=begun), _differences(*both)
@@ -77,9 +79,14 @@ def check_identity(
                 problem = f"the state was saved with {other}: {difference}" if difference else problem
         if name == "labels":
             problem = (
-                f"the state was saved with other labels ({describe(state[name])}, here {value!r}): a .cls, a folder's "
+                f"the state was saved with other labels ({describe(before)}, here {value!r}): a .cls, a folder's "
                 f"name, or the order of the classes differs. If new folders of classes changed the numbers of others, "
                 f"name them last in LabelFrom(..., classes=[...])"
+            )
+        if name == "mipmaps":
+            problem = (
+                "the state was saved with other smaller copies beside the same pictures, and the recipe's `mipmaps` "
+                "takes such copies: use the shards of then, packed with the same --mipmaps"
             )
         raise StateError(f"{problem}. Make the loader as it was when the state was saved, or start without the state")
 

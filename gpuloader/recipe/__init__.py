@@ -3,6 +3,7 @@
 from gpuloader.recipe.drawn import Drawn, DrawnView
 from gpuloader.recipe.explain import ExplainedView, Step, explain
 from gpuloader.recipe.from_torchvision import recipe_from_torchvision
+from gpuloader.recipe.mipmaps import choose_mipmaps, mipmap_sizes
 from gpuloader.recipe.mix import Mix, Mixing
 from gpuloader.recipe.placement import Shape
 from gpuloader.recipe.preset_files import (
@@ -30,9 +31,11 @@ __all__ = [
     "Shape",
     "Step",
     "View",
+    "choose_mipmaps",
     "explain",
     "is_recipe_mapping",
     "load_preset",
+    "mipmap_sizes",
     "preset_names",
     "preset_text",
     "recipe_from_torchvision",

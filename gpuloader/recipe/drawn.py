@@ -45,6 +45,7 @@ class DrawnView:
         program: the steps that change pixels; it has none if the view has no such transforms.
         erased: (n, 6 * count) int32, as `RandomErasing.draw` makes it; None if the view does not erase.
         placing: the transforms between the placements.
+        mapped: the last placement in the pixels of the files, if some of these are smaller copies of the pictures.
     """
 
     shape: Shape | None
@@ -52,11 +53,17 @@ class DrawnView:
     program: Program
     erased: NDArray[np.int32] | None
     placing: tuple[PlacingTransform, ...] = ()
+    mapped: Placement | None = None
 
     @property
     def placement(self) -> Placement:
-        """Where the output's pixels come from."""
+        """Where the output's pixels come from, in the picture."""
         return self.placements[-1]
+
+    @property
+    def in_file(self) -> Placement:
+        """Where the output's pixels come from, in the file that is decoded."""
+        return self.placement if self.mapped is None else self.mapped
 
     def crop(self) -> Ints:
         """Computes (n, 2) int64 top, left of the output in the whole picture, resized and flipped as the output is."""
@@ -70,6 +77,21 @@ class DrawnView:
             placements=tuple(placement.take(rows) for placement in self.placements),
             program=self.program.take(rows),
             erased=None if self.erased is None else self.erased[rows],
+            mapped=None if self.mapped is None else self.mapped.take(rows),
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[DrawnView]) -> DrawnView:
+        """Joins what one view drew for the parts of a batch; padded images get the largest height and width of all."""
+        shapes = [part.shape for part in parts if part.shape is not None]
+        erased = [part.erased for part in parts if part.erased is not None]
+        return replace(
+            parts[0],
+            shape=(max(height for height, _ in shapes), max(width for _, width in shapes)) if shapes else None,
+            placements=tuple(map(Placement.joined, zip(*(part.placements for part in parts), strict=True))),
+            program=Program.joined([part.program for part in parts]),
+            erased=np.concatenate(erased) if erased else None,
+            mapped=Placement.joined([part.in_file for part in parts]) if any(part.mapped for part in parts) else None,
         )
 
     @staticmethod
@@ -92,8 +114,9 @@ class Drawn:
 
     Attributes:
         views: one for each view of the recipe.
-        region: (n, 4) int64 top, left, bottom, right of the pixels that any view needs: the part to decode.
-        origin: (n, 2) int64 top, left of what the files have of the images; 0, 0 unless they were cut.
+        region: (n, 4) int64 top, left, bottom, right of the pixels that any view needs: the part to decode. It is in
+            the pixels of the files, which may be smaller copies of the pictures.
+        origin: (n, 2) int64 top, left of what is left of the files; 0, 0 unless they were cut.
     """
 
     views: tuple[DrawnView, ...]
@@ -103,9 +126,18 @@ class Drawn:
     @classmethod
     def of(cls, views: Sequence[DrawnView]) -> Drawn:
         """Joins what is drawn for each view of the same samples."""
-        needed = np.stack([view.placement.needed() for view in views])
+        needed = np.stack([view.in_file.needed() for view in views])
         region = np.concatenate([needed[:, :, :2].min(0), needed[:, :, 2:].max(0)], 1)
         return cls(tuple(views), region, np.zeros((len(region), 2), np.int64))
+
+    def in_files(self, pictures: Ints, files: Ints) -> Drawn:
+        """Returns what was drawn for pictures of these heights and widths, (n, 2), for files of other sizes.
+
+        Where both are equal, it stays as it is. All but the last placement, the region and the origin is the picture's.
+        """
+        if (pictures == files).all():
+            return self
+        return Drawn.of([replace(view, mapped=view.placement.scaled(pictures, files)) for view in self.views])
 
     @property
     def pixels(self) -> Ints:

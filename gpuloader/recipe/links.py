@@ -64,7 +64,8 @@ def cut(recipe: Recipe) -> Links | None:
     first = _of_plans(recipe, (half for half, _ in halves), dtype="uint8", layout="channels_last", batch="list")
     shared = [view.shared_own for view in views]
     same = tuple(number if each is None else shared.index(each) for number, each in enumerate(shared))
-    return Links(first, own, tuple(_of_plans(recipe, [half], orientation="off") for _, half in halves), same)
+    second = tuple(_of_plans(recipe, [half], orientation="off", mipmaps=None) for _, half in halves)
+    return Links(first, own, second, same)
 
 
 def _of_plans(recipe: Recipe, plans: Iterable[ViewPlan], **keys: Any) -> Recipe:  # noqa: ANN401

@@ -118,6 +118,18 @@ class Placement:
         """Takes some of the samples, in that order."""
         return replace(_take(self, rows), moves=tuple(move.take(rows) for move in self.moves))
 
+<<<<<<< HEAD
+=======
+    def scaled(self, pictures: Ints, files: Ints) -> Placement:
+        """Takes the same output from files of other heights and widths, (n, 2), than the pictures that it was made for.
+
+        The window keeps its place in the picture, to a fraction of a pixel. `part` is a whole picture, or is rounded.
+        """
+        before, now = np.tile(pictures, 2), np.tile(files, 2)
+        window = np.where(before == now, self.window, self.window * now / before)  # exact for whole pictures
+        return replace(self, part=self.part * now // before, window=window)
+
+>>>>>>> b2
     @staticmethod
     def joined(parts: Sequence[Placement]) -> Placement:
         """Joins the samples of several placements that the same operations made, one part after the other."""

@@ -38,6 +38,9 @@ def _as_yaml_reads(orientation: object) -> object:
 
 
 Orientation: TypeAlias = Annotated[Literal["off", "apply"], BeforeValidator(_as_yaml_reads)]
+Mipmaps: TypeAlias = Annotated[
+    Literal["off"] | Annotated[float, Field(ge=1, le=16)] | None, BeforeValidator(_as_yaml_reads)
+]
 
 if TYPE_CHECKING:
     from gpuloader.recipe.links import Links
@@ -98,6 +101,9 @@ class Recipe:
             (3, h, w), or {"pad": N} for a tensor in which images are padded with 0, at the right and the bottom, to
             the batch's largest height and width, rounded up to multiples of N; neither fits a
             loader's `output="tuple"`.
+        mipmaps: from 1 to 16, takes the smaller copies that `gpuloader pack --mipmaps` wrote: for each view of a sample
+            the smallest that has at least so many pixels, per side, for one of the output, else the picture. It needs
+            filters that antialias. None and "off" take no copies; "off" also says that this is meant.
     """
 
     transforms: Transforms = ()
@@ -108,6 +114,7 @@ class Recipe:
     max_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = DEFAULT_MAX_PIXELS
     orientation: Orientation = "off"
     batch: Batching = "dense"
+    mipmaps: Mipmaps = None
 
     @model_validator(mode="before")
     @classmethod
@@ -134,6 +141,8 @@ class Recipe:
             raise ValueError('`mix` needs one view and a float dtype: leave `views` at 1 and dtype at "float32"')
         if self.mix is not None and self.batch != "dense":
             raise ValueError('`mix` needs images of one size: leave `mix` out, or `batch` at "dense"')
+        if self.mipmap_scale is not None and (reason := self.refuses_mipmaps):
+            raise ValueError(f"`mipmaps` {self.mipmaps:g} is not for this recipe: {reason}, or leave `mipmaps` out")
         return self
 
     def _check_count(self) -> None:
@@ -184,6 +193,21 @@ class Recipe:
         return ", ".join(dict.fromkeys(view.by_boxes for view in self.each_view if view.by_boxes))
 
     @property
+    def mipmap_scale(self) -> float | None:
+        """How many pixels of a copy, per side, it needs for one of the output; None if it takes no copies."""
+        return self.mipmaps if isinstance(self.mipmaps, float) else None
+
+    @cached_property
+    def refuses_mipmaps(self) -> str:
+        """Why it can take no smaller copies of pictures, and what would help, or ""."""
+        if self.by_boxes:
+            return f"{self.by_boxes} draws by boxes, which are read after the copy is chosen; take another transform"
+        encoded = (view if view.own is None else view.halves()[0] for view in self.each_view)
+        if any(at.interpolation == "nearest" or not at.antialias for at in (view.how_placed for view in encoded)):
+            return "without antialiasing, pixels of a copy look unlike those of its picture; take a filter with it"
+        return ""
+
+    @property
     def written(self) -> tuple[str, ...]:
         """The keys that it needs, also at their default."""
         return ("transforms",) if isinstance(self.views, int) else ()
@@ -215,7 +239,8 @@ class Recipe:
     @property
     def pixels(self) -> dict[str, Any]:
         """Everything that decides the pixels, as plain values."""
-        return {name: value for name, value in as_plain_values(self).items() if name not in _NOT_PIXELS}
+        left_out = _NOT_PIXELS if self.mipmap_scale is not None else {*_NOT_PIXELS, "mipmaps"}
+        return {name: value for name, value in as_plain_values(self).items() if name not in left_out}
 
     @property
     def shapes(self) -> list[Shape | None]:

@@ -9,27 +9,40 @@ from gpuloader.shards.index import Index
 
 
 class AcceptedSizes:
-    """The images that the gate accepted. Their sizes are the index's: images of other sizes are not noted."""
+    """The images that the gate accepted, and the smaller copies of them, by their shorter sides.
+
+    The images' sizes are the index's: images of other sizes are not noted. A copy is noted with the size of its image.
+    """
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._marks = np.zeros(-(-len(index) // 8), np.uint8)
+        self._marks = {0: np.zeros(-(-len(index) // 8), np.uint8)}
 
-    def of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns (b, 2) height and width of those of (b,) samples that were accepted, and 0 for the others."""
+    def of(self, samples: NDArray[np.int64], sides: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Returns (b, 2) height and width of those of (b,) samples that were accepted, and 0 for the others.
+
+        Args:
+            sides: (b,) of the copies that are asked about, 0 for the images themselves; None asks about images alone.
+        """
         sizes = np.stack([self._index.at(side, samples) for side in ("height", "width")], 1).astype(np.int64)
-        marks = self._marks[samples >> 3] >> (samples & 7) & 1
-        return sizes * marks[:, None]
+        asked = np.zeros(len(samples), np.int64) if sides is None else sides
+        accepted = np.zeros(len(samples), np.bool_)
+        for side, marks in self._marks.items():
+            accepted |= (marks[samples >> 3] >> (samples & 7) & 1 == 1) & (asked == side)
+        return sizes * accepted[:, None]
 
-    def note(self, sample: int, size: tuple[int, int]) -> None:
-        """Notes that an image of this (height, width) was accepted, if the index has this size."""
-        if tuple(self._index.at(side, np.array([sample])).item() for side in ("height", "width")) == size:
-            self._marks[sample >> 3] |= 1 << (sample & 7)
+    def note(self, sample: int, size: tuple[int, int], side: int = 0) -> None:
+        """Notes that an image of this (height, width), or its copy, was accepted, if the index has this size."""
+        if tuple(self._index.at(name, np.array([sample])).item() for name in ("height", "width")) == size:
+            if side not in self._marks:
+                self._marks[side] = np.zeros_like(self._marks[0])
+            self._marks[side][sample >> 3] |= 1 << (sample & 7)
 
     def forget(self, shard: int) -> None:
         """Forgets all of a shard."""
         samples = self._index.samples_of(shard)
         first, end = samples.start >> 3, -(-samples.stop // 8)
-        marks = np.unpackbits(self._marks[first:end], bitorder="little")
-        marks[samples.start - 8 * first : samples.stop - 8 * first] = 0
-        self._marks[first:end] = np.packbits(marks, bitorder="little")
+        for of_side in self._marks.values():
+            marks = np.unpackbits(of_side[first:end], bitorder="little")
+            marks[samples.start - 8 * first : samples.stop - 8 * first] = 0
+            of_side[first:end] = np.packbits(marks, bitorder="little")

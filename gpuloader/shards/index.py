@@ -320,6 +320,20 @@ class Index(Table):
         """Returns (offset, size) in bytes of a sample's component, or None if it has none with that extension."""
         return next(((offset, size) for name, offset, size in self.components(row) if name == extension), None)
 
+    def component_rows(self, samples: NDArray[np.int64], extensions: Sequence[str]) -> NDArray[np.int64]:
+        """Returns (n, k) the rows of the components that n samples have with k extensions; -1 where there is none."""
+        ends = self.at("component_end", samples)
+        starts = np.where(samples > 0, self.at("component_end", np.maximum(samples - 1, 0)), 0)
+        counts = ends - starts
+        owner = np.repeat(np.arange(len(samples)), counts)
+        rows = np.arange(counts.sum()) + (ends - np.cumsum(counts))[owner]
+        numbers = self.at("component_extension", rows)
+        found = np.full((len(samples), len(extensions)), -1, np.int64)
+        for column, extension in enumerate(extensions):
+            chosen = np.flatnonzero(numbers == self.extensions.index(extension))
+            found[owner[chosen], column] = rows[chosen]
+        return found
+
     def rows_without(self, extension: str) -> NDArray[np.int64]:
         """Returns the samples without a component of that extension."""
         if extension not in self.extensions:

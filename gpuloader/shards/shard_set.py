@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import BESIDE, DataError, NoSamplesError
 from gpuloader.helpers.text import counted
 from gpuloader.images.limits import MAX_ENCODED_BYTES, Refused, cause_in_bytes
+from gpuloader.images.mipmaps import extension_of, side_of
 from gpuloader.plan import Plan
 from gpuloader.shards.accepted_sizes import AcceptedSizes
 from gpuloader.shards.data_digest import DataDigest
@@ -214,9 +216,35 @@ class ShardSet:
         """Returns the number of the shard that a sample is in."""
         return int(self.index.shards_of(sample))
 
-    def locate(self, sample: int) -> Location:
-        """Says where a sample's image is."""
-        offset = self.index.at("image_offset", np.array([sample]))
+    @cached_property
+    def mipmap_sides(self) -> tuple[int, ...]:
+        """The shorter sides of the smaller copies that samples have, `KEY.mip1024`, ascending."""
+        return tuple(sorted(filter(None, map(side_of, self.index.extensions))))
+
+    def mipmaps_of(self, samples: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Says which of the `mipmap_sides`, k, each of n samples has a copy of, (n, k)."""
+        return self._copies_of(samples) >= 0
+
+    def mipmap_digest(self, samples: int | None = None) -> str:
+        """Identifies which of the samples, or of the first of them, have which copies: 32 hex digits."""
+        count = len(self) if samples is None else samples
+        digest = hashlib.blake2b(digest_size=16)
+        for side in self.mipmap_sides:
+            has = np.ones(count, np.bool_)
+            without = self.index.rows_without(extension_of(side))
+            has[without[without < count]] = False
+            digest.update(side.to_bytes(4, "little") + np.packbits(has).tobytes() if has.any() else b"")
+        return digest.hexdigest()
+
+    def too_large_copy(self, sample: int, side: int) -> str | None:
+        """Returns why a sample's copy is never read, as `too_large` says it of images."""
+        offset_and_size = self.index.component(sample, extension_of(side))
+        return None if offset_and_size is None else cause_in_bytes(offset_and_size[1])
+
+    def locate(self, sample: int, side: int = 0) -> Location:
+        """Says where a sample's image is, or its copy with this shorter side."""
+        samples, sides = np.array([sample]), np.array([side])
+        offset = self._places(samples, sides)[0]
         shard = self.shards[self.shard_of(sample)]
         if isinstance(shard, Folder):
             path = shard.path_of(int(shard.files_at(offset)[0]))
@@ -254,9 +282,17 @@ class ShardSet:
         return tuple(sorted(self.index.extensions))
 
     def read_images(
-        self, samples: NDArray[np.int64], arena: Arena, wanted: Wanted = lambda: True
+        self,
+        samples: NDArray[np.int64],
+        arena: Arena,
+        wanted: Wanted = lambda: True,
+        sides: NDArray[np.int64] | None = None,
     ) -> list[EncodedImage]:
         """Reads the encoded images of samples, as views into the arena; for those `too_large` the view is empty.
+
+        Args:
+            sides: (n,) the shorter sides of the copies that are read in place of the images, 0 for an image; the
+                samples must have them. None reads the images.
 
         Raises:
             InterruptedError: they are no longer `wanted`; this is checked before each image that is not in the page
@@ -266,7 +302,7 @@ class ShardSet:
         """
         rows = np.zeros((len(samples), 4), np.int64)
         rows[:, 0] = self.index.shards_of(samples)
-        rows[:, 1], rows[:, 2] = (self.index.at(name, samples) for name in ("image_offset", "image_size"))
+        rows[:, 1], rows[:, 2] = self._places(samples, sides)
         rows[rows[:, 2] > MAX_ENCODED_BYTES, 2] = 0
         views = arena.views(rows[:, 2].tolist())
         rows[:, 3] = arena.address + np.cumsum(rows[:, 2]) - rows[:, 2]
@@ -289,6 +325,23 @@ class ShardSet:
         view = np.empty(offset_and_size[1], np.uint8)
         self._read(np.array([[shard, *offset_and_size, view.ctypes.data]]), [view], wanted)
         return view.tobytes()
+
+    def _copies_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns (n, k) the rows of the components that are the copies, -1 where there is none."""
+        return self.index.component_rows(samples, [extension_of(side) for side in self.mipmap_sides])
+
+    def _places(
+        self, samples: NDArray[np.int64], sides: NDArray[np.int64] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Returns the offsets and sizes, (n,) each, of images, or of their copies where the sides are not 0."""
+        offsets, sizes = (self.index.at(name, samples) for name in ("image_offset", "image_size"))
+        chosen = np.flatnonzero(sides) if sides is not None else ()
+        if sides is not None and len(chosen):
+            columns = np.searchsorted(self.mipmap_sides, sides[chosen])
+            rows = self._copies_of(samples[chosen])[np.arange(len(chosen)), columns]
+            assert (rows >= 0).all(), "a copy is read that its sample does not have"
+            offsets[chosen], sizes[chosen] = (self.index.at(f"component_{name}", rows) for name in ("offset", "size"))
+        return offsets, sizes
 
     def _read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted) -> None:
         in_tars = np.ones(len(rows), np.bool_)

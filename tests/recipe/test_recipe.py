@@ -227,6 +227,8 @@ def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path
             ),
         ),
         ("transforms: [CenterCrop: {size: 8}]\norientation: off\n", Recipe([CenterCrop(8)], orientation="off")),
+        ("transforms: [CenterCrop: {size: 8}]\nmipmaps: off\n", Recipe([CenterCrop(8)], mipmaps="off")),
+        ("transforms: [CenterCrop: {size: 8}]\nmipmaps: 2\n", Recipe([CenterCrop(8)], mipmaps=2.0)),
     ],
 )
 def test_yaml_is_what_python_says(tmp_path: Path, text: str, preset: Recipe) -> None:
@@ -250,7 +252,7 @@ def test_a_mapping_of_a_recipes_keys_is_a_recipe(content: dict[str, Any], expect
     assert load_preset(content) == expected
 
 
-KEYS = "transforms, views, mix, dtype, layout, max_pixels, orientation, batch"
+KEYS = "transforms, views, mix, dtype, layout, max_pixels, orientation, batch, mipmaps"
 NAMES = f"a transform's name or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
 
 
@@ -664,6 +666,7 @@ def test_a_default_that_is_written_out_changes_no_fingerprint(tmp_path: Path) ->
     assert int(fingerprint, 16) > 0
     written = preset_of(tmp_path, views=1, mix=None, dtype="float32", max_pixels=50_000_000, orientation="off")
     assert written.fingerprint == fingerprint
+    assert preset_of(tmp_path, mipmaps="off").fingerprint == fingerprint  # that of None, which has no entry at all
     integers, floats = (
         Recipe([CenterCrop(8), Normalize((zero, zero, zero), (one, one, one))]).fingerprint
         for zero, one in ((0, 1), (0.0, 1.0))
@@ -696,6 +699,8 @@ def test_recipes_of_other_pixels_have_other_fingerprints() -> None:
         Recipe([crop], dtype="float16"),
         Recipe([crop], max_pixels=100_000_000),
         Recipe([crop], orientation="apply"),
+        Recipe([crop], mipmaps=1.5),
+        Recipe([crop], mipmaps=2),
         Recipe([crop], views=2),
         Recipe([crop], mix=mix),
         Recipe([crop], mix=Mix(9, 0.5)),
