@@ -129,12 +129,15 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None, compares: b
         for row, images in enumerate(samples):
             for side, image in images.items():
                 with suppress(Refused):
-                    sizes[row, side] = admit_array(image)[1]
-                    continue
+                    if not side:
+                        sizes[row, side] = admit_array(image)[1]
+                        continue
                 try:
                     file, sizes[row, side] = admit(image)
-                    if side and (row, 0) in sizes:
-                        _check_size(sizes[row, side], sizes[row, 0], side)
+                    fitting = size_of(*sizes[row, 0], side) if side and (row, 0) in sizes else sizes[row, side]
+                    if sizes[row, side] != fitting:
+                        found, needed = ("{1}x{0}".format(*size) for size in (sizes[row, side], fitting))
+                        raise Refused(f"its header says {found} pixels, where its picture needs {needed}")
                     good.append(((row, side), file))
                 except Refused as refused:
                     causes[row, side] = refused.cause
@@ -172,15 +175,6 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None, compares: b
             if isinstance(error, DeviceError) or is_cuda_failure(str(error)):
                 os._exit(_CUDA_FAILED)  # an image broke CUDA here; cleaning up would fail, too
             print(json.dumps({"error": str(error)}), file=answers)
-
-
-def _check_size(size: tuple[int, int], picture: tuple[int, int], side: int) -> None:
-    """Refuses a copy that has not the size that its name says."""
-    height, width = size_of(*picture, side)
-    if size != (height, width):
-        raise Refused(
-            f"its header says {size[1]}x{size[0]} pixels: a copy of {picture[1]}x{picture[0]} has {width}x{height}"
-        )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import command_line
 import numpy as np
 import pytest
 from bad_images import turned
-from making import encoded, jpeg, picture, unpack, write_shard
+from making import encoded, jpeg, picture, saved, unpack, write_shard
 from PIL import Image
 from warm import warm
 
@@ -69,11 +69,12 @@ def test_what_pack_writes_is_well(tmp_path: Path) -> None:
     ("copy", "cause"),
     [
         (damaged(copy_of(1, 64, 96)), "DALI's decoder fails on it"),
-        (copy_of(1, 64, 97), "its header says 97x64 pixels: a copy of 151x100 has 96x64"),
-        (copy_of(1, 24, 36), "its header says 36x24 pixels: a copy of 151x100 has 96x64"),
+        (copy_of(1, 64, 97), "its header says 97x64 pixels, where its picture needs 96x64"),
+        (copy_of(1, 24, 36), "its header says 36x24 pixels, where its picture needs 96x64"),
         (copy_of(2, 64, 96), "it is of another picture: at 32x32 pixels they are 74 levels apart"),
         (copy_of(1, 64, 96)[:-2], "a JPEG that is cut: it has no end-of-image marker"),
         (b"", "the file is empty"),
+        (saved(picture(64, 96, 1)), "no image format that DALI reads"),
         (b"no image", "no image format that DALI reads, or a broken header"),
     ],
 )
