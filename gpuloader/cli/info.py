@@ -54,6 +54,9 @@ def _print(info: Info) -> None:
         say(f"seekable    {info.seekable:,} of {counted(info.jpegs, 'JPEG')}")
     if info.turned:
         say(f"turned      {info.turned:,} by their EXIF orientation: upright with `orientation: apply` in a recipe")
+    if info.with_copies:
+        have = "picture has" if info.with_copies == 1 else "pictures have"
+        say(f"copies      {info.with_copies:,} {have} smaller copies, {format_bytes(info.copy_bytes)}")
     _print_classes(info)
     _print_spread("image height, pixels", info.height, "{:,.0f}".format)
     _print_spread("image width, pixels", info.width, "{:,.0f}".format)

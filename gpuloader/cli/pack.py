@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @from_tool(
     "gpuloader.pack.packing.pack",
     *("source", "destination", "samples_per_shard", "shard_bytes", "seed", "shuffle", "val_share", "prefix"),
-    *("max_size", "quality", "decoded", "seekable", "classes", "images", "workers", "ray"),
+    *("max_size", "quality", "decoded", "seekable", "mipmaps", "classes", "images", "workers", "ray"),
 )
 def pack(
     run: Callable[..., Any],
@@ -49,5 +49,10 @@ def _print(result: PackResult) -> None:
     total = len(result.shards) + len(result.missing)
     shards = f"{len(result.shards):,} of {counted(total, 'shard')}"
     say(f"{counted(result.samples, 'sample')} in {shards}, {result.bytes:,} bytes")
+    if result.with_copies or result.too_small:
+        small = f"; too small for them: {result.too_small:,}" if result.too_small else ""
+        say(f"of what this call wrote, {counted(result.with_copies, 'picture')} with smaller copies{small}")
+    if result.with_copies:
+        say("to load the copies, add this line to the recipe: `mipmaps: 1.5`")
     if result.missing:
         say(f"still missing: {', '.join(result.missing[:5])}{' ...' if len(result.missing) > 5 else ''}")

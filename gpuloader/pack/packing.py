@@ -15,12 +15,12 @@ from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
-from gpuloader.pack.pictures import Rendering
+from gpuloader.pack.pictures import Rendering, parse_mipmaps
 from gpuloader.pack.records import OpenedSource, unique_keys
 from gpuloader.pack.running import run
 from gpuloader.pack.seekable import find_version
 from gpuloader.pack.sources import PictureSource, open_source
-from gpuloader.pack.writing import LEFT_OUT, LeftOutPicture, ShardTask, read_left_out, write_shard
+from gpuloader.pack.writing import LEFT_OUT, LeftOutPicture, ShardTask, Written, read_left_out, write_shard
 from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_list, listed_names, read_class_names
 from gpuloader.shards.paths import user_path
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
@@ -45,6 +45,8 @@ class PackResult:
         samples: in the finished shards.
         bytes: of the finished shards.
         left_out: the bad pictures, which are in no finished shard.
+        with_copies: how many pictures have smaller copies, in the shards that this call wrote.
+        too_small: how many pictures there are too small for the copies that `mipmaps` asks for.
         passed_over: how many files or members of the source belong to no sample, such as a README.
         classes: the classes' names, as in classes.json; None if labels are bare numbers.
     """
@@ -56,6 +58,8 @@ class PackResult:
     samples: int
     bytes: int
     left_out: tuple[LeftOutPicture, ...]
+    with_copies: int
+    too_small: int
     passed_over: int
     classes: tuple[str, ...] | None
 
@@ -74,6 +78,7 @@ def pack(
     quality: int | None = None,
     decoded: int | None = None,
     seekable: bool = False,
+    mipmaps: str | Sequence[int] | None = None,
     classes: str | os.PathLike[str] | Sequence[str] | None = None,
     images: str | os.PathLike[str] | None = None,
     workers: int | None = None,
@@ -103,11 +108,13 @@ def pack(
         val_share: the share of the samples that goes to val-000000.tar and the following.
         prefix: what the other shards' names begin with.
         max_size: pictures whose shorter side has more pixels are downsized to this and become JPEGs.
-        quality: of the JPEGs that `max_size` makes; 90 unless given.
+        quality: of the JPEGs that `max_size` and `mipmaps` make; 90 unless given.
         decoded: stores each picture as an uint8 (H, W, 3) RGB array in KEY.npy, downsized if its shorter side has
             more pixels than this.
         seekable: rewrites JPEGs losslessly with restart intervals, so that loaders decode only the part of an image
             that they need. This takes `jpegtran` of libjpeg-turbo. A JPEG that could lose anything stays as it is.
+        mipmaps: the shorter sides, such as 1024,512, of smaller copies that are stored beside each picture whose
+            shorter side has at least 1.25 times the pixels of the largest. With `max_size`, of the downsized picture.
         classes: names that number the labels, or a JSON file of them such as another pack's classes.json. By
             default the destination's classes.json, or, if there is none, the sorted names that occur; a COCO file's
             categories by id, and YOLO's classes as in data.yaml.
@@ -130,8 +137,9 @@ def pack(
         OSError: such as a full disk.
     """
     size_bytes = None if shard_bytes is None else parse_bytes(shard_bytes)
+    sides = None if mipmaps is None else parse_mipmaps(mipmaps)
     layout = Layout(samples_per_shard, size_bytes, seed, shuffle, val_share, prefix)
-    rendering = Rendering(max_size, quality, decoded, find_version() if seekable else None)
+    rendering = Rendering(max_size, quality, decoded, find_version() if seekable else None, sides)
     index, parts = part
     if not 0 <= index < parts:
         raise ConfigError(f"part={index}/{parts}: allowed is i/n with i from 0 to n - 1")
@@ -159,15 +167,19 @@ def pack(
         for shard in shards[index::parts]
         if shard.name not in finished
     ]
+    done: list[Written] = []
     try:
         with progress_bar(progress and bool(tasks)) as bar:
             shown = bar.add_task("packing", total=sum(len(task.keys) for task in tasks))
-            for count in run(write_shard, tasks, workers, ray):
-                bar.advance(shown, count)
+            for written in run(write_shard, tasks, workers, ray):
+                bar.advance(shown, written.records)
+                done.append(written)
     finally:
         for each in (folder, folder / LEFT_OUT):
             remove_leftovers(each)  # of workers that were killed
-    return _result(folder, opened, shards, len(tasks))
+    with_copies = sum(written.with_copies for written in done)
+    too_small = 0 if sides is None else sum(written.pictures for written in done) - with_copies
+    return _result(folder, opened, shards, len(tasks), with_copies, too_small)
 
 
 def _local(destination: str | os.PathLike[str]) -> Path:
@@ -179,7 +191,9 @@ def _local(destination: str | os.PathLike[str]) -> Path:
     return user_path(destination).absolute()
 
 
-def _result(folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], written: int) -> PackResult:
+def _result(
+    folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], written: int, with_copies: int, too_small: int
+) -> PackResult:
     finished = _finished(folder)
     done = [shard for shard in shards if shard.name in finished]
     left_out = [picture for shard in done for picture in read_left_out(folder / shard.name)]
@@ -196,6 +210,8 @@ def _result(folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], 
         samples=samples,
         bytes=sum(finished[shard.name] for shard in done),
         left_out=tuple(left_out),
+        with_copies=with_copies,
+        too_small=too_small,
         passed_over=source.left_out_count,
         classes=source.classes,
     )
@@ -238,7 +254,7 @@ def _claim(
         "samples": len(source.records),
         "classes": source.classes and len(source.classes),
         **asdict(layout),
-        **asdict(rendering),
+        **rendering.recorded(),
         "shards": len(shards),
     }
     text = json.dumps(content, indent=1).encode() + b"\n"
@@ -275,9 +291,9 @@ def _check_same(manifest: Path, existing: bytes, content: Mapping[str, Any], tex
     if existing != text:
         old = _read_manifest(manifest, existing)
         differences = ", ".join(
-            f"{name} was {describe(old.get(name))}, is {describe(now)}"
-            for name, now in content.items()
-            if old.get(name) != now
+            f"{name} was {describe(old.get(name))}, is {describe(content.get(name))}"
+            for name in dict.fromkeys([*content, *old])
+            if old.get(name) != content.get(name)
         )
         raise StateError(
             f"{manifest}: another pack began its shards ({differences}): to continue it, repeat its arguments and "

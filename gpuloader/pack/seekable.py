@@ -79,5 +79,5 @@ def _horizontal_factor(picture: Image.Image) -> int:
 
 
 def restart_option(picture: Image.Image) -> dict[str, int]:
-    """Returns the option of Pillow that writes a picture, gray or RGB, as such a JPEG; its colours are 4:2:0."""
-    return {"restart_marker_blocks": choose_interval(picture.width, 1 if picture.mode == "L" else 2)}
+    """Returns the option of Pillow that writes a picture, gray or RGB in 4:4:4, as such a JPEG."""
+    return {"restart_marker_blocks": choose_interval(picture.width, horizontal_factor=1)}

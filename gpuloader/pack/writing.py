@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gpuloader.errors import PackError, StateError
 from gpuloader.helpers.atomic_files import atomic_file, write_sample
 from gpuloader.images.limits import Refused
+from gpuloader.images.mipmaps import side_of
 from gpuloader.pack.annotated import in_pixels
 from gpuloader.pack.pictures import Rendering, render
 from gpuloader.pack.records import Record, SourceSample
@@ -51,8 +53,16 @@ class ShardTask:
     rendering: Rendering
 
 
-def write_shard(task: ShardTask) -> int:
-    """Writes a shard, and before it the list of pictures left out; returns the number of records.
+class Written(NamedTuple):
+    """Numbers of a shard that was written: its records, those with a good picture, and those with smaller copies."""
+
+    records: int
+    pictures: int
+    with_copies: int
+
+
+def write_shard(task: ShardTask) -> Written:
+    """Writes a shard, and before it the list of pictures left out.
 
     The bytes depend on the task's samples alone: times, users and modes are fixed.
 
@@ -60,6 +70,7 @@ def write_shard(task: ShardTask) -> int:
         PackError: a sample cannot be stored.
     """
     left_out: list[LeftOutPicture] = []
+    with_copies = 0
     with _naming(task.path), atomic_file(task.path) as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for key, record in zip(task.keys, task.records, strict=True):
@@ -70,8 +81,9 @@ def write_shard(task: ShardTask) -> int:
                     left_out.append(LeftOutPicture(record.name, key, refused.cause))
                 else:
                     write_sample(tar, key, members)
+                    with_copies += any(map(side_of, members))
         _write_left_out(_left_out_file(task.path), left_out)
-    return len(task.records)
+    return Written(len(task.records), len(task.records) - len(left_out), with_copies)
 
 
 @contextmanager
@@ -86,10 +98,14 @@ def _naming(path: Path | str) -> Iterator[None]:
 
 
 def _members(sample: SourceSample, rendering: Rendering, name: str) -> dict[str, bytes]:
-    extension, image = render(sample.image, sample.extension, rendering)
+    if sample.extension == ARRAY_EXTENSION and rendering.mipmaps:
+        raise PackError(f"{name} is decoded, as .{ARRAY_EXTENSION}, and can have no mipmaps: leave mipmaps out")
+    extension, image, copies = render(sample.image, sample.extension, rendering)
     if extension == ARRAY_EXTENSION and (others := sorted(set(IMAGE_EXTENSIONS) & set(sample.fields))):
         raise PackError(f"{name} has .{others[0]} beside its image; a decoded sample must not have that")
     fields = {**sample.fields, "json": in_pixels(sample.fields["json"], image)} if sample.relative else sample.fields
+    if copies is not None:
+        fields = {**{name: data for name, data in fields.items() if side_of(name) is None}, **copies}
     return {**fields, extension: image}
 
 

@@ -118,8 +118,6 @@ class Placement:
         """Takes some of the samples, in that order."""
         return replace(_take(self, rows), moves=tuple(move.take(rows) for move in self.moves))
 
-<<<<<<< HEAD
-=======
     def scaled(self, pictures: Ints, files: Ints) -> Placement:
         """Takes the same output from files of other heights and widths, (n, 2), than the pictures that it was made for.
 
@@ -129,7 +127,6 @@ class Placement:
         window = np.where(before == now, self.window, self.window * now / before)  # exact for whole pictures
         return replace(self, part=self.part * now // before, window=window)
 
->>>>>>> b2
     @staticmethod
     def joined(parts: Sequence[Placement]) -> Placement:
         """Joins the samples of several placements that the same operations made, one part after the other."""

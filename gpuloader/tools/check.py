@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from gpuloader.errors import TarError
+from gpuloader.errors import BESIDE, TarError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.read_ahead import ReadAhead
@@ -21,6 +21,7 @@ from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
+from gpuloader.images.mipmaps import extension_of, side_of
 from gpuloader.loading.argument_types import AnyCache, AnyFields, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields
 from gpuloader.loading.options import Cache
@@ -45,7 +46,8 @@ from gpuloader.shards import (
 )
 from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, open_remote
 from gpuloader.tools.check_targets import TargetCheck
-from gpuloader.tools.decoder_process import DecoderProcess, runs
+from gpuloader.tools.copies import copy_bytes, read_copies
+from gpuloader.tools.decoder_process import Causes, DecoderProcess, runs
 from gpuloader.tools.outputs import check_output
 
 __all__ = ["CheckResult", "Fault", "check_shards"]
@@ -65,12 +67,13 @@ class Fault:
 
     Attributes:
         kind: "bad": training would fail on the sample, as its image cannot be decoded, a field cannot be parsed, or it
-            is cut off by the end of a cut shard. "broken": the shard is a damaged tar. "left out": a member is in no
-            sample. "lacks .EXTENSION": samples lack a component that
-            others have. "boxes outside", "unknown labels" or "another size": targets that cannot be right.
+            is cut off by the end of a cut shard. "bad copy": a smaller copy cannot be decoded, has another size than
+            its name says, or is of another picture. "broken": the shard is a damaged tar. "left out": a member is in no
+            sample. "lacks .EXTENSION": samples lack a component, other than a copy, that others have. "boxes outside",
+            "unknown labels" or "another size": targets that cannot be right.
         shard: its path; for a bad sample of a folder, that of the picture.
         key: of the sample, the first one that lacks a component; a member's name; "" for a broken shard.
-        offset: of the image, of the member or of the damage in bytes; 0 in a folder.
+        offset: of the image, of the copy, of the member or of the damage in bytes; 0 in a folder.
         cause: in words.
         samples: how many have this fault.
         sample: its number in the shards that were checked, from 0 on; None if the fault is not of one sample.
@@ -156,9 +159,10 @@ def check_shards(
     if len(index) or not damages:
         with closing(ShardSet(paths, index, entries, shard_cache)) as shards:
             targets = TargetCheck(shards, parsed, recipe, read_names(paths)) if parsed else None
-            found, wrong = _find(shards, targets, device, progress)
+            found, wrong, bad_copies = _find(shards, targets, device, progress)
             causes = dict(sorted((_cut(shards, indexes, damages) | found).items()))
             bad = [Fault("bad", *shards.locate(sample), cause, sample=sample) for sample, cause in causes.items()]
+            others += [_bad_copy(shards, *place, cause) for place, cause in sorted(bad_copies.items())]
             others += _lacking(shards)
             for sample, faults in wrong.items():
                 others += [Fault(kind, *shards.locate(sample), cause, sample=sample) for kind, cause in faults]
@@ -173,6 +177,13 @@ def check_shards(
         faults=(*bad, *_broken(paths, indexes, damages), *_left_out(paths, indexes), *others),
         left_out_count=int(index.left_out_count.sum()),
     )
+
+
+def _bad_copy(shards: ShardSet, sample: int, side: int, cause: str) -> Fault:
+    extension, (shard, key, offset) = extension_of(side), shards.locate(sample)
+    if offset:  # of a tar
+        offset, _ = shards.index.component(sample, extension) or (0, 0)
+    return Fault("bad copy", shard, key, offset, f"the .{extension}{BESIDE}{cause}", sample=sample)
 
 
 def _broken(paths: Sequence[Shard], indexes: Sequence[Index], damages: Mapping[int, TarError]) -> Iterator[Fault]:
@@ -214,8 +225,8 @@ def _scan(shard: LocalShard) -> tuple[Index, TarError | None]:
 
 def _find(
     shards: ShardSet, targets: TargetCheck | None, device_id: int | None, progress: bool
-) -> tuple[dict[int, str], dict[int, _Wrong]]:
-    """Finds the bad samples, with the cause, and what is wrong with the targets of others.
+) -> tuple[dict[int, str], dict[int, _Wrong], Causes]:
+    """Finds the bad samples, with the cause, what is wrong with the targets of others, and bad copies.
 
     Bad are those whose images the gate or the decoder refuses, or whose fields cannot be parsed.
     """
@@ -223,20 +234,27 @@ def _find(
     batch_size = threads * _IMAGES_PER_THREAD
     bad: dict[int, str] = dict(shards.too_large)
     wrong: dict[int, _Wrong] = {}
-    with progress_bar(progress) as bar, DecoderProcess(batch_size, threads, device_id) as decoder:
+    bad_copies: Causes = {}
+    sizes = (shards.index.column("image_size") + copy_bytes(shards.index)).tolist()
+    compares = any(map(side_of, shards.index.extensions))
+    with progress_bar(progress) as bar, DecoderProcess(batch_size, threads, device_id, compares) as decoder:
         task = bar.add_task("checking images", total=len(shards))
-        for samples, images in _read(shards, runs(shards.index.column("image_size").tolist(), batch_size, _READ_BYTES)):
-            bad = {samples[row]: cause for row, cause in decoder.bad(images).items()} | bad
+        for samples, images in _read(shards, runs(sizes, batch_size, _READ_BYTES)):
+            each = [read_copies(shards, sample) if compares else ({}, {}) for sample in samples]
+            found = decoder.bad([{0: image, **copies} for image, (copies, _) in zip(images, each, strict=True)])
+            bad = {samples[row]: cause for (row, side), cause in found.items() if not side} | bad
+            found |= {(row, side): cause for row, (_, large) in enumerate(each) for side, cause in large.items()}
+            bad_copies |= {(samples[row], side): cause for (row, side), cause in found.items() if side}
             for sample, image in zip(samples, images):
                 if targets is None or sample in bad:
                     continue
                 try:
-                    if found := targets.find(sample, _size(shards, sample, image)):
-                        wrong[sample] = found
+                    if faults := targets.find(sample, _size(shards, sample, image)):
+                        wrong[sample] = faults
                 except Refused as refused:
                     bad[sample] = refused.cause
             bar.advance(task, len(samples))
-    return bad, wrong
+    return bad, wrong, bad_copies
 
 
 def _size(shards: ShardSet, sample: int, image: EncodedImage) -> tuple[int, int]:
@@ -260,7 +278,7 @@ def _cut(shards: ShardSet, indexes: Sequence[Index], damaged: Collection[int]) -
     for number, index in enumerate(indexes):
         cut = number in damaged or any(not item.name for item in index.left_out)
         if cut and len(index) > 1:
-            before, last = ({name for name, *_ in index.components(row)} for row in (len(index) - 2, len(index) - 1))
+            before, last = (_beside(index, row) for row in (len(index) - 2, len(index) - 1))
             if missing := sorted(before - last):
                 causes[shards.samples_of(number)[-1]] = (
                     f"the shard is cut after it, and it lacks .{', .'.join(missing)}"
@@ -268,14 +286,23 @@ def _cut(shards: ShardSet, indexes: Sequence[Index], damaged: Collection[int]) -
     return causes
 
 
+def _beside(index: Index, row: int) -> set[str]:
+    """Returns the extensions of a sample's components, without those of copies, which small pictures lack."""
+    return {extension for extension, *_ in index.components(row) if side_of(extension) is None}
+
+
 def _lacking(shards: ShardSet) -> Iterator[Fault]:
-    """Finds the components that some samples lack. It counts all extensions at once: a tar may have very many."""
+    """Finds the components, other than copies, that some samples lack.
+
+    It counts all extensions at once: a tar may have very many.
+    """
     index, samples = shards.index, len(shards)
     of_component = index.column("component_extension")
     rows = np.repeat(np.arange(samples), np.diff(index.column("component_end"), prepend=0))
     is_beside = index.column("component_offset") != index.column("image_offset")[rows]
     beside = {index.extensions[number] for number in np.unique(of_component[is_beside])}
     having = dict(zip(index.extensions, np.bincount(of_component).tolist()))
+    beside = {each for each in beside if side_of(each) is None}
     lacking = sorted((samples - having[each], each) for each in beside if having[each] < samples)
     for count, extension in lacking[:_MOST_LACKING]:
         first = int(index.rows_without(extension)[0])

@@ -1,8 +1,9 @@
 """Decodes in a separate process, so that an image that crashes a decoder does not end the check.
 
-The process gets batches on stdin: a line of JSON with the images' sizes in bytes, then the images one after the other.
-It answers each with a line of JSON on stdout: {"bad": {row: cause}}, or {"error": message} if something other than an
-image is the cause. It sends {"bad": {}} when it is ready. If CUDA can no longer be used in it, it ends.
+The process gets batches on stdin: a line of JSON with [side, bytes] for each image of each sample, then the images one
+after the other. It answers each with a line of JSON on stdout: {"bad": [[row, side, cause], ...]}, or
+{"error": message} if something other than an image is the cause. It sends {"bad": []} when it is ready. If CUDA can no
+longer be used in it, it ends.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import prod
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +23,19 @@ from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.helpers.child_processes import Child
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.limits import Refused
+from gpuloader.images.mipmaps import size_of
 from gpuloader.internals.dali import is_cuda_failure
 
 _DECODED_PIXELS = 64 << 20
 MOST_ENDS = 50
 _CUDA_FAILED = 70
+_MOST_LEVELS = 8.0  # that a copy may be from its picture, on average over 32 x 32 pixels; resizing makes about 1
+
+Images: TypeAlias = Mapping[int, NDArray[np.uint8]]
+"""The encoded images of a sample: the picture as 0, and its smaller copies by the pixels of their shorter sides."""
+
+Causes: TypeAlias = dict[tuple[int, int], str]
+"""What is wrong, by the row of the sample and the image in it."""
 
 
 class DecoderProcess:
@@ -36,15 +47,16 @@ class DecoderProcess:
         batch_size: the most images at a time.
         num_threads: the threads that decode.
         device_id: a GPU; None for the CPU.
+        compares: whether copies are compared with their pictures.
     """
 
-    def __init__(self, batch_size: int, num_threads: int, device_id: int | None) -> None:
-        settings = json.dumps([batch_size, num_threads, device_id])
+    def __init__(self, batch_size: int, num_threads: int, device_id: int | None, compares: bool = False) -> None:
+        settings = json.dumps([batch_size, num_threads, device_id, compares])
         self._child = Child("decodes", LoaderError, "-m", __name__, settings)
         self._ends = 0
 
-    def bad(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
-        """Returns the rows that cannot be decoded, with the cause.
+    def bad(self, samples: Sequence[Images]) -> Causes:
+        """Returns the images that cannot be decoded, and copies that do not fit their picture, with the cause.
 
         A batch that ends the process is halved. A single image that ends it is tried once more, in a new process,
         because an image before it may have done the damage.
@@ -52,19 +64,23 @@ class DecoderProcess:
         Raises:
             LoaderError: something other than an image is the cause.
         """
-        answer = self._ask(images)
+        answer = self._ask(samples)
         if answer is not None:
             return answer
-        if len(images) == 1:
-            answer = self._ask(images)
-            return {0: f"decoding it ends the process ({self._end})"} if answer is None else answer
-        middle = len(images) // 2
-        first = self.bad(images[:middle])
-        return first | {middle + row: cause for row, cause in self.bad(images[middle:]).items()}
+        if len(samples) > 1:
+            middle = len(samples) // 2
+            first = self.bad(samples[:middle])
+            return first | {(middle + row, side): cause for (row, side), cause in self.bad(samples[middle:]).items()}
+        [images], [side, *_] = samples, samples[0]
+        if len(images) > 1:  # one of them ends the process, so they are not compared
+            return {place: cause for side in images for place, cause in self.bad([{side: images[side]}]).items()}
+        answer = self._ask(samples)
+        return {(0, side): f"decoding it ends the process ({self._end})"} if answer is None else answer
 
-    def _ask(self, images: Sequence[NDArray[np.uint8]]) -> dict[int, str] | None:
+    def _ask(self, samples: Sequence[Images]) -> Causes | None:
         """Returns the process's answer; None if the images ended the process."""
-        answer = self._child.ask([len(image) for image in images], *images)
+        sizes = [[(side, len(image)) for side, image in images.items()] for images in samples]
+        answer = self._child.ask(sizes, *(image for images in samples for image in images.values()))
         if answer is None:
             self._ends += 1
             if self._ends > MOST_ENDS:
@@ -76,7 +92,7 @@ class DecoderProcess:
         if "error" in answer:
             raise LoaderError(*answer["error"].splitlines())
         self._ends = 0
-        return {int(row): cause for row, cause in answer["bad"].items()}
+        return {(row, side): cause for row, side, cause in answer["bad"]}
 
     @property
     def _end(self) -> str:
@@ -101,42 +117,60 @@ def runs(costs: Sequence[int], most: int, most_cost: int) -> Iterator[range]:
         yield range(start, len(costs))
 
 
-def _serve(batch_size: int, num_threads: int, device_id: int | None) -> None:
+def _serve(batch_size: int, num_threads: int, device_id: int | None, compares: bool) -> None:
     from gpuloader.images.gate import admit
     from gpuloader.pipelines import WholeDecoder
 
-    def bad(images: Sequence[NDArray[np.uint8]]) -> dict[int, str]:
-        causes: dict[int, str] = {}
-        good: list[tuple[int, NDArray[np.uint8], tuple[int, int]]] = []
-        for row, image in enumerate(images):
-            with suppress(Refused):
-                admit_array(image)
-                continue
-            try:
-                good.append((row, *admit(image)))
-            except Refused as refused:
-                causes[row] = refused.cause
-        for run in runs([height * width for _, _, (height, width) in good], batch_size, _DECODED_PIXELS):
+    def bad(samples: Sequence[Images]) -> Causes:
+        causes: Causes = {}
+        sizes: dict[tuple[int, int], tuple[int, int]] = {}
+        good: list[tuple[tuple[int, int], NDArray[np.uint8]]] = []
+        reduced: dict[tuple[int, int], NDArray[np.uint8]] = {}
+        for row, images in enumerate(samples):
+            for side, image in images.items():
+                with suppress(Refused):
+                    if not side:
+                        sizes[row, side] = admit_array(image)[1]
+                        continue
+                try:
+                    file, sizes[row, side] = admit(image)
+                    fitting = size_of(*sizes[row, 0], side) if side and (row, 0) in sizes else sizes[row, side]
+                    if sizes[row, side] != fitting:
+                        found, needed = ("{1}x{0}".format(*size) for size in (sizes[row, side], fitting))
+                        raise Refused(f"its header says {found} pixels, where its picture needs {needed}")
+                    good.append(((row, side), file))
+                except Refused as refused:
+                    causes[row, side] = refused.cause
+        for run in runs([prod(sizes[place]) for place, _ in good], batch_size, _DECODED_PIXELS):
             failures = decoder.failures([good[number][1] for number in run])
             causes |= {good[run[number]][0]: cause for number, cause in failures.items()}
+            reduced |= {good[run[number]][0]: pixels for number, pixels in decoder.reduced.items()}
+        for (row, side), pixels in reduced.items():
+            if side and (row, 0) in reduced:
+                levels = np.abs(pixels.astype(int) - reduced[row, 0]).mean()
+                if levels > _MOST_LEVELS:
+                    causes[row, side] = f"it is of another picture: at 32x32 pixels they are {levels:.0f} levels apart"
         return causes
 
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    decoder = WholeDecoder(batch_size, num_threads, device_id)
+    decoder = WholeDecoder(batch_size, num_threads, device_id, compares)
     try:
         decoder.check_machine()
     except RuntimeError as error:
         print(json.dumps({"error": str(error)}), file=answers)
         return
-    print(json.dumps({"bad": {}}), file=answers)
+    print(json.dumps({"bad": []}), file=answers)
     # C libraries write a line or more for each bad image, without saying which.
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
     while line := sys.stdin.buffer.readline():
-        images = [np.frombuffer(sys.stdin.buffer.read(size), np.uint8) for size in json.loads(line)]
+        samples = [
+            {side: np.frombuffer(sys.stdin.buffer.read(size), np.uint8) for side, size in images}
+            for images in json.loads(line)
+        ]
         try:
-            print(json.dumps({"bad": bad(images)}), file=answers)
+            print(json.dumps({"bad": [(*place, cause) for place, cause in bad(samples).items()]}), file=answers)
         except RuntimeError as error:
             if isinstance(error, DeviceError) or is_cuda_failure(str(error)):
                 os._exit(_CUDA_FAILED)  # an image broke CUDA here; cleaning up would fail, too

@@ -35,6 +35,7 @@ from gpuloader.shards import (
     resolve_place,
 )
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
+from gpuloader.tools.copies import copy_bytes
 
 __all__ = ["Info", "describe_shards"]
 
@@ -102,6 +103,7 @@ class Info:
         formats: samples by their image's extension, the most frequent first.
         jpegs, seekable: how many images are JPEGs, and how many of these are seekable, by their headers.
         turned: how many images are not stored upright, by their EXIF orientation.
+        with_copies, copy_bytes: how many pictures have smaller copies, and the bytes of all copies.
         components: how many samples have each component, including the image, the most frequent first.
         height, width: pixels; None if no image's size is known.
         megapixels: millions of pixels.
@@ -125,6 +127,8 @@ class Info:
     jpegs: int
     seekable: int
     turned: int
+    with_copies: int
+    copy_bytes: int
     components: dict[str, int]
     height: Spread | None
     width: Spread | None
@@ -178,6 +182,7 @@ def describe_shards(
     shards = ShardSet.open(resolve_sources(tar)[0], progress)
     bad = {} if listed is None else read_quarantine(Path(listed), shards)
     index = shards.index
+    of_copies = copy_bytes(index)
     heights, widths, sizes = map(shards.index.column, ("height", "width", "image_size"))
     known = (heights > 0) & (widths > 0)
     heights, widths = heights[known], widths[known]
@@ -200,6 +205,8 @@ def describe_shards(
         jpegs=index.counts["jpegs"],
         seekable=index.counts["seekable"],
         turned=shards.index.counts["turned"],
+        with_copies=int((of_copies > 0).sum()),
+        copy_bytes=int(of_copies.sum()),
         components=_by_name(index.column("component_extension"), index.extensions),
         height=_spread(heights),
         width=_spread(widths),

@@ -19,9 +19,10 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_every_option_is_the_librarys(tmp_path: Path) -> None:
     source = write_class_folders(tmp_path / "photos")
     (tmp_path / "names.json").write_text('["cat", "dog", "emu", "owl"]')
-    options = "--shard-bytes 4KiB --seed 5 --no-shuffle --val-share 0.2 --prefix photos --max-size 20 --quality 80"
+    options = "--shard-bytes 4KiB --seed 5 --no-shuffle --val-share 0.2 --prefix photos"
+    smaller = "--max-size 20 --quality 80 --mipmaps 16,8"
     result = run(
-        *(source, tmp_path / "by-command", *options.split()),
+        *(source, tmp_path / "by-command", *options.split(), *smaller.split()),
         *("--classes", tmp_path / "names.json", "--workers", 2, "--part", "1/2", "--json"),
     )
     assert result.returncode == 0, result.stderr
@@ -35,6 +36,7 @@ def test_every_option_is_the_librarys(tmp_path: Path) -> None:
         prefix="photos",
         max_size=20,
         quality=80,
+        mipmaps=(8, 16),
         classes=["cat", "dog", "emu", "owl"],
         workers=1,
         part=(1, 2),
@@ -64,6 +66,21 @@ def test_it_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
     )
     assert second.returncode == 1
     assert "another pack began its shards (decoded was None, is 8)" in second.stderr
+
+
+def test_it_says_how_many_pictures_have_copies_and_how_to_load_them(tmp_path: Path) -> None:
+    source = write_class_folders(tmp_path / "photos", count=3)
+    (source / "cat" / "large.jpg").write_bytes(jpeg(60, 80))
+    options = ("--samples-per-shard", 1, "--workers", 1, "--mipmaps", "40,20")
+    both = [run(source, tmp_path / "packed", *options, "--part", part).stdout for part in ("0/2", "1/2")]
+    line = "to load the copies, add this line to the recipe: `mipmaps: 1.5`\n"
+    with_copies = [line in said for said in both]
+    assert sorted(with_copies) == [False, True]
+    said = both[with_copies.index(True)]
+    assert f"of what this call wrote, 1 picture with smaller copies; too small for them: 1\n{line}" in said
+    said = both[with_copies.index(False)]
+    assert "of what this call wrote, 0 pictures with smaller copies; too small for them: 2\n" in said
+    assert "copies" not in run(source, tmp_path / "packed", *options).stdout  # it wrote nothing
 
 
 def test_bad_pictures_are_named_and_make_status_3(tmp_path: Path) -> None:

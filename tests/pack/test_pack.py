@@ -25,7 +25,7 @@ from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.pack import LeftOutPicture, pack
 from gpuloader.shards import ShardSet, resolve_shards
 
-OPTIONS = {"samples_per_shard": 4, "val_share": 0.3, "max_size": 20, "seed": 3}
+OPTIONS = {"samples_per_shard": 4, "val_share": 0.3, "max_size": 20, "mipmaps": "16,8", "seed": 3}
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +255,9 @@ def test_a_full_disk_is_an_error_that_names_the_shard_and_leaves_no_half_one(man
     ("changed", "told"),
     [
         ({"samples_per_shard": 5}, "samples_per_shard was 4, is 5, shards was"),
-        ({"max_size": None}, "max_size was 20, is None"),
+        ({"max_size": None}, "max_size was 20, is None, subsampling was '4:4:4', is None"),
+        ({"mipmaps": (8,)}, "mipmaps was [16, 8], is [8]"),
+        ({"mipmaps": None}, "mipmaps was [16, 8], is None"),
         ({"prefix": "a"}, "prefix was 'train', is 'a'"),  # it has val too
     ],
 )
@@ -417,6 +419,9 @@ def test_the_destination_lies_outside_the_source(photos: Path, inside: str) -> N
         ({"part": (2, 2)}, r"part=2/2: allowed is i/n with i from 0 to n - 1"),
         ({"workers": 0}, r"workers=0: allowed is an integer from 1 on"),
         ({"shard_bytes": 2**20 - 1}, r"shard_bytes=1048575: a number without a unit"),
+        ({"mipmaps": "512,large"}, r"mipmaps='512,large': allowed are integers from 1 to 65500, such as 1024,512"),
+        ({"mipmaps": ()}, r"mipmaps=\(\): allowed are"),
+        ({"mipmaps": (512, 65_501)}, r"mipmaps=\(512, 65501\): allowed are"),
         ({"shard_bytes": "much"}, r"shard_bytes='much': allowed are bytes such as 256MiB, 1GB or 100000000"),
     ],
 )

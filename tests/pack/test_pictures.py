@@ -42,7 +42,7 @@ def test_a_picture_is_copied_or_bad_as_the_loader_has_it(kind: Kind) -> None:
     elif kind.name.startswith(("jpeg-", "png-", "webp-")):
         assert render(kind.data, None, COPIED)[1] == kind.data
     else:
-        extension, data = render(kind.data, "tif", COPIED)
+        extension, data, _ = render(kind.data, "tif", COPIED)
         assert extension == "png"
         assert Image.open(io.BytesIO(data)).mode in ("RGB", "L")
 
@@ -53,7 +53,7 @@ def test_decoded_pixels_are_pillows_as_stored(kind: Kind) -> None:
     if kind.name in REFUSED_BY_PILLOW_ALONE:
         return
     show = PICTURE if kind.name.startswith(("png-animated-", "png-text")) else kind.shows  # Pillow: not all
-    extension, data = render(kind.data, None, Rendering(decoded=60_000))
+    extension, data, _ = render(kind.data, None, Rendering(decoded=60_000))
     assert extension == "npy"
     pixels = np.load(io.BytesIO(data), allow_pickle=False)
     expected = np.asarray(show or opened(kind.data))
@@ -72,7 +72,7 @@ def test_decoded_pixels_are_pillows_as_stored(kind: Kind) -> None:
     ],
 )
 def test_the_member_is_called_by_its_format(data: bytes, extension: str | None, expected: str) -> None:
-    assert render(data, extension, COPIED) == (expected, data)
+    assert render(data, extension, COPIED) == (expected, data, None)
 
 
 def resized_by_torchvision(image: Image.Image, size: int) -> np.ndarray:
@@ -82,7 +82,7 @@ def resized_by_torchvision(image: Image.Image, size: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("height", "width"), [(60, 80), (97, 48), (33, 32), (24, 30)])
 def test_decoded_pictures_are_resized_as_torchvision_does(height: int, width: int) -> None:
-    _, data = render(jpeg(height, width), None, Rendering(decoded=32))
+    data = render(jpeg(height, width), None, Rendering(decoded=32))[1]
     pixels = np.load(io.BytesIO(data))
     expected = resized_by_torchvision(opened(jpeg(height, width)), min(height, width, 32))  # never enlarged
     assert pixels.shape == expected.shape
@@ -91,14 +91,14 @@ def test_decoded_pictures_are_resized_as_torchvision_does(height: int, width: in
 
 @pytest.mark.parametrize("quality", [None, 60])
 def test_a_picture_that_is_too_large_becomes_a_jpeg_of_that_size(quality: int | None) -> None:
-    extension, data = render(encoded(picture(48, 97), "PNG"), None, Rendering(max_size=24, quality=quality))
+    extension, data, _ = render(encoded(picture(48, 97), "PNG"), None, Rendering(max_size=24, quality=quality))
     expected = picture(48, 97).resize((48, 24), Image.Resampling.BILINEAR)
-    assert (extension, data) == ("jpg", encoded(expected, "JPEG", quality=quality or 90))
+    assert (extension, data) == ("jpg", encoded(expected, "JPEG", quality=quality or 90, subsampling="4:4:4"))
 
 
 @pytest.mark.parametrize("size", [24, 1000])
 def test_a_picture_that_is_small_enough_is_copied_as_it_is(size: int) -> None:
-    assert render(jpeg(24, 97), None, Rendering(max_size=size)) == ("jpg", jpeg(24, 97))
+    assert render(jpeg(24, 97), None, Rendering(max_size=size)) == ("jpg", jpeg(24, 97), None)
 
 
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF"])
@@ -135,7 +135,8 @@ def test_pictures_of_other_modes_become_gray_or_rgb_jpegs(image: Image.Image, mo
     ("arguments", "message"),
     [
         ({"max_size": 5, "quality": 101}, "quality=101: allowed is an integer from 1 to 100"),
-        ({"quality": 90}, "quality was given without max_size"),
+        ({"quality": 90}, "quality was given without max_size or mipmaps"),
+        ({"mipmaps": (5,), "decoded": 5}, "mipmaps and decoded were both given"),
         ({"max_size": 5, "decoded": 5}, "max_size and decoded were both given"),
     ],
 )

@@ -1,8 +1,12 @@
 """Decoding whole images: which of a batch cannot be."""
 
+import io
+
+import numpy as np
 import pytest
 from making import damaged_jpeg, jpeg
 from nvidia.dali import fn
+from PIL import Image
 from running import as_arrays
 
 from gpuloader.pipelines import WholeDecoder
@@ -15,6 +19,19 @@ def test_it_names_the_bad_rows_and_no_others(bad: list[int]) -> None:
     causes = decoder.failures(as_arrays(images))
     assert sorted(causes) == bad
     assert set(causes.values()) <= {"DALI's decoder fails on it"}
+
+
+@pytest.mark.parametrize("bad", [[], [0, 3], [0, 1, 2, 3]])
+def test_it_reduces_the_good_rows(bad: list[int]) -> None:
+    decoder = WholeDecoder(batch_size=4, num_threads=2, device_id=None, reduces=True)
+    images = [damaged_jpeg() if row in bad else jpeg(60 + 90 * row, 80, seed=row) for row in range(4)]
+    assert sorted(decoder.failures(as_arrays(images))) == bad
+    assert sorted({*decoder.reduced, *bad}) == [0, 1, 2, 3]
+    assert not set(decoder.reduced) & set(bad)
+    for row, pixels in decoder.reduced.items():
+        expected = Image.open(io.BytesIO(images[row])).resize((32, 32), Image.Resampling.BILINEAR)
+        assert pixels.shape == (32, 32, 3)
+        assert np.abs(pixels.astype(int) - np.asarray(expected)).mean() < 1
 
 
 def test_it_goes_on_after_a_failure_with_batches_of_any_size() -> None:

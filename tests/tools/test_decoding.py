@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from making import jpeg
 from running import as_arrays
@@ -16,6 +17,11 @@ pytestmark = pytest.mark.slow(kept=6, of="decoding")
 GOOD = [jpeg(40, 60, seed=seed) for seed in range(20)]
 KILLER = b"KILL" + bytes(100)
 BREAKER = b"CUDA" + bytes(100)
+
+
+def alone(images: list[bytes]) -> list[dict[int, np.ndarray]]:
+    """Samples of a picture without copies."""
+    return [{0: image} for image in as_arrays(images)]
 
 
 @pytest.fixture
@@ -41,15 +47,23 @@ def killing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_image_that_ends_the_process_is_named_and_no_other(killers: list[int]) -> None:
     images = [KILLER if row in killers else data for row, data in enumerate(GOOD)]
     with DecoderProcess(20, 2, None) as decoding:
-        assert decoding.bad(as_arrays(images)) == dict.fromkeys(killers, "decoding it ends the process (SIGSEGV)")
-        assert decoding.bad(as_arrays(GOOD)) == {}
+        assert decoding.bad(alone(images)) == {(row, 0): "decoding it ends the process (SIGSEGV)" for row in killers}
+        assert decoding.bad(alone(GOOD)) == {}
+
+
+@pytest.mark.usefixtures("killing")
+def test_a_copy_that_ends_the_process_is_named_and_neither_its_picture_nor_another_copy() -> None:
+    copies = as_arrays([GOOD[0], KILLER, jpeg(10, 15)])
+    with DecoderProcess(20, 2, None, compares=True) as decoding:
+        causes = decoding.bad([*alone(GOOD[1:]), dict(zip((0, 20, 10), copies, strict=True))])
+    assert causes == {(19, 20): "decoding it ends the process (SIGSEGV)"}
 
 
 @pytest.mark.usefixtures("killing")
 def test_an_image_that_breaks_cuda_for_the_process_is_named_and_no_other() -> None:
     with DecoderProcess(20, 2, None) as decoding:
-        causes = decoding.bad(as_arrays([GOOD[0], BREAKER]))
-    assert causes == {1: "decoding it ends the process (an error of CUDA)"}
+        causes = decoding.bad(alone([GOOD[0], BREAKER]))
+    assert causes == {(1, 0): "decoding it ends the process (an error of CUDA)"}
 
 
 def test_a_machine_that_decodes_nothing_is_said_before_any_image(
@@ -60,20 +74,20 @@ def test_a_machine_that_decodes_nothing_is_said_before_any_image(
         DecoderProcess(8, 2, None) as decoding,
         pytest.raises(LoaderError, match="fails on a good JPEG"),
     ):
-        decoding.bad(as_arrays(GOOD))
+        decoding.bad(alone(GOOD))
 
 
 def test_where_all_images_end_the_process_they_are_not_to_blame(killing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuloader.tools.decoder_process.MOST_ENDS", 3)
     with DecoderProcess(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"4 times in a row \(SIGSEGV\)"):
-        decoding.bad(as_arrays([KILLER] * 8))
+        decoding.bad(alone([KILLER] * 8))
 
 
 def test_a_process_that_does_not_begin_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.exit('a broken installation')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with DecoderProcess(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"(?s)did not start.*a broken inst"):
-        decoding.bad(as_arrays(GOOD[:1]))
+        decoding.bad(alone(GOOD[:1]))
 
 
 @pytest.mark.parametrize(
