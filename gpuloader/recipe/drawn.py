@@ -94,19 +94,6 @@ class DrawnView:
             mapped=Placement.joined([part.in_file for part in parts]) if any(part.mapped for part in parts) else None,
         )
 
-    @staticmethod
-    def joined(parts: Sequence[DrawnView]) -> DrawnView:
-        """Joins what one view drew for the parts of a batch; padded images get the largest height and width of all."""
-        shapes = [part.shape for part in parts if part.shape is not None]
-        erased = [part.erased for part in parts if part.erased is not None]
-        return replace(
-            parts[0],
-            shape=(max(height for height, _ in shapes), max(width for _, width in shapes)) if shapes else None,
-            placements=tuple(map(Placement.joined, zip(*(part.placements for part in parts), strict=True))),
-            program=Program.joined([part.program for part in parts]),
-            erased=np.concatenate(erased) if erased else None,
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
