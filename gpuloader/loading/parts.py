@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from gpuloader.loading.run import Run
+from gpuloader.recipe import mipmap_sizes
+from gpuloader.recipe.model import Ints
 from gpuloader.shards import ShardSet
 
 _SAMPLED = 10_000
@@ -57,26 +59,33 @@ class Parts:
             return parts
         return replace(parts, most_rows=max(part.stop - part.start for part in parts.typical(batch_size)))
 
-    def of_step(self, samples: NDArray[np.int64]) -> list[slice]:
-        """Returns the rows of each part of a step with these samples, in their order."""
-        return cut(self._decoded_bytes(samples), self.most_bytes, self.least_rows, self.most_rows)
+    def of_step(self, samples: Ints, sides: Ints) -> list[slice]:
+        """Returns the rows of each part of a step with these samples, in their order.
+
+        Args:
+            samples: (b,) their ids.
+            sides: (b,) the shorter sides of the smaller copies that are decoded in place of pictures, 0 for a picture.
+        """
+        return cut(self._decoded_bytes(samples, sides), self.most_bytes, self.least_rows, self.most_rows)
 
     def typical(self, batch_size: int) -> list[slice]:
         """Returns the parts of a batch of mean pictures."""
         count = len(self.shards)
-        mean = self._decoded_bytes(np.linspace(0, count - 1, min(_SAMPLED, count)).astype(np.int64)).mean()
+        some = np.linspace(0, count - 1, min(_SAMPLED, count)).astype(np.int64)
+        mean = self._decoded_bytes(some, np.zeros_like(some)).mean()
         return cut(np.full(batch_size, mean), self.most_bytes, self.least_rows, self.most_rows)
 
     def ahead(self, batch_size: int) -> int:
         """How many parts are decoded ahead for each batch of the decoder's `prefetch`: enough for a step of the net."""
         return min(len(self.typical(batch_size)), self.MOST_AHEAD)
 
-    def _decoded_bytes(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _decoded_bytes(self, samples: Ints, sides: Ints) -> Ints:
         height, width, size_bytes = (
             self.shards.index.at(name, samples).astype(np.int64) for name in ("height", "width", "image_size")
         )
-        pixels = height * width
-        return np.where(pixels > 0, 3 * pixels * (pixels <= self.max_pixels), _COMPRESSION * size_bytes)
+        files = mipmap_sizes(np.stack([height, width], 1), sides).prod(1)
+        known = 3 * files * (height * width <= self.max_pixels)
+        return np.where(height > 0, known, _COMPRESSION * size_bytes)
 
 
 def cut(decoded_bytes: NDArray[np.number], most_bytes: int, least_rows: int, most_rows: int) -> list[slice]:

@@ -1,9 +1,9 @@
 """`Reader`: makes encoded batches from the plan and the shards, and the parts in which they are decoded.
 
-It opens a step: it gets the plan's sample ids, sends every image through the gate, parses the fields, and draws what
-the recipe draws. A refused sample gets a replacement, or an image that is not delivered, or it raises, as `on_error`
-says. Then it adds labels. The images of a step of one part stay in memory; those of several are read part by part, once
-the step is open. The graph needs nothing else.
+It opens a step: it gets the plan's sample ids, chooses smaller copies of their pictures if the recipe takes any, sends
+every image through the gate, parses the fields, and draws what the recipe draws. A refused sample gets a replacement,
+or an image that is not delivered, or it raises, as `on_error` says. Then it adds labels. The images of a step of one
+part stay in memory; those of several are read part by part, once the step is open. The graph needs nothing else.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ import torch
 from numpy.typing import NDArray
 
 from gpuloader.collators import wrong_rows
-from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
+from gpuloader.errors import BESIDE, BadImageError, DataError, LabelError, TooManyBadImagesError
 from gpuloader.helpers.read_ahead import Call, EndOfItems
 from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
+from gpuloader.images.mipmaps import extension_of, size_of
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
@@ -39,7 +40,8 @@ from gpuloader.loading.parts import Parts
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import GOOD_SIZE, cut_to_region, good_jpeg
 from gpuloader.plan import Cursor, PlannedBatch, Stream
-from gpuloader.recipe import Drawn, Mixing, Shape
+from gpuloader.recipe import Drawn, Mixing, Shape, choose_mipmaps, mipmap_sizes
+from gpuloader.recipe.model import Ints
 from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
 REPLACEMENT_ATTEMPTS = 100
@@ -55,8 +57,9 @@ class Row(NamedTuple):
     Attributes:
         sample: its id.
         image: as it is stored, and then as the graph takes it; None if it is read with its part.
-        size: (height, width) of the image; (0, 0) if the gate has not accepted it yet.
+        size: (height, width) of the picture; (0, 0) if the gate has not accepted the image yet.
         valid: False for padding, and in place of a bad sample.
+        side: the shorter side of the smaller copy that is its image; 0 for the picture itself.
         fields: the values of its fields, by name.
         cause: why it is bad.
     """
@@ -65,6 +68,7 @@ class Row(NamedTuple):
     image: EncodedImage | None
     size: Shape
     valid: bool
+    side: int = 0
     fields: Mapping[str, Any] = {}
     cause: str | None = None
 
@@ -189,8 +193,10 @@ class Reader:
             name: field for name, field in run.fields.items() if field.is_target and takes_targets
         }
         self._finishes = links is not None and bool(self._own_targets or not links.keeps_sizes)
-        # What a decoder refused of a sample, None for the whole file, and why: trying it may build pipelines on a GPU.
-        self._undecodable: dict[int, tuple[tuple[int, ...] | None, str]] = {}
+        # What a decoder refused of a sample's image or copy, None for the whole file, and why: trying it may build
+        # pipelines on a GPU.
+        self._undecodable: dict[tuple[int, int], tuple[tuple[int, ...] | None, str]] = {}
+        self._last_drawn: tuple[PlannedBatch, Ints, Drawn] | None = None
         self._opened = 0
         self._of_odd_rows = Arena()
         self.arenas: deque[Arena] = deque()
@@ -245,15 +251,16 @@ class Reader:
         planned = run.plan.batch(cursor)
         if self._ahead is not None and len(planned.ids):  # another thread reads the steps without samples
             self._ahead.reach(cursor)
-        parts = self._parts.of_step(planned.ids)
+        sides = self.choose_copies(planned)
+        parts = self._parts.of_step(planned.ids, sides)
         if len(parts) > 1:
-            rows, reading_seconds = self._look_at_parts(planned, parts, wanted)
+            rows, reading_seconds = self._look_at_parts(planned, sides, parts, wanted)
         else:
             reading = time.perf_counter()
-            images = self._read_images(planned.ids, arena, wanted)
+            images = self._read_images(planned.ids, sides, arena, wanted)
             reading_seconds = time.perf_counter() - reading
-            rows = self._look_at(planned, self._known_sizes(planned), images, wanted)
-        rows, drawn = self._judge(planned, rows, wanted)
+            rows = self._look_at(planned, sides, self._known_sizes(planned, sides), images, wanted)
+        rows, drawn = self._judge(planned, rows)
         if self._unseen:
             documents = (partial(run.shards.read_component, row.sample, "json", wanted) for row in rows)
             self._unseen = check_keys(self._unseen, documents)
@@ -300,8 +307,8 @@ class Reader:
         its, rows = step.parts[number], step.rows[step.parts[number]]
         started = time.perf_counter()
         arena = self._arena() if number else step.arena
-        unread = np.array([row.sample for row in rows if row.image is None], np.int64)
-        read = iter(self._read_images(unread, arena, wanted) if len(unread) else ())
+        unread = np.array([(row.sample, row.side) for row in rows if row.image is None], np.int64).reshape(-1, 2)
+        read = iter(self._read_images(unread[:, 0], unread[:, 1], arena, wanted) if len(unread) else ())
         images = [next(read) if row.image is None else row.image for row in rows]
         reading_seconds = time.perf_counter() - started
         drawn = step.drawn if len(step.parts) == 1 else step.drawn.take(np.arange(its.start, its.stop))
@@ -312,29 +319,47 @@ class Reader:
     def _arena(self) -> Arena:
         return self.arenas.popleft() if self.arenas else Arena()
 
-    def _read_images(self, ids: NDArray[np.int64], arena: Arena, wanted: Wanted) -> list[EncodedImage]:
-        return list(map(trimmed, self._run.shards.read_images(ids, arena, wanted)))
+    def choose_copies(self, planned: PlannedBatch) -> Ints:
+        """Returns (b,) the shorter sides of the smaller copies that are read in place of pictures, 0 for a picture.
 
-    def _known_sizes(self, planned: PlannedBatch) -> NDArray[np.int64]:
-        """Returns (b, 2) the sizes of the images that the gate accepted before, and 0 for those it has to look at."""
-        sizes = self._run.shards.accepted.of(planned.ids)
+        They depend on the draws and the index alone: not on what was read before.
+        """
+        recipe, shards = self._run.recipe, self._run.shards
+        if recipe.mipmap_scale is None or not shards.mipmap_sides:
+            return np.zeros(len(planned.ids), np.int64)
+        sizes = np.stack([shards.index.at(side, planned.ids) for side in ("height", "width")], 1).astype(np.int64)
+        sizes[sizes.prod(1) > recipe.max_pixels] = _UNKNOWN  # the picture is bad, whatever its copies are
+        drawn = self._draw_for(planned, sizes, planned.ids)
+        there = shards.mipmaps_of(planned.ids)
+        return choose_mipmaps(drawn, sizes, shards.mipmap_sides, there, recipe.mipmap_scale)
+
+    def _read_images(self, ids: Ints, sides: Ints, arena: Arena, wanted: Wanted) -> list[EncodedImage]:
+        return list(map(trimmed, self._run.shards.read_images(ids, arena, wanted, sides if sides.any() else None)))
+
+    def _known_sizes(self, planned: PlannedBatch, sides: Ints) -> Ints:
+        """Returns (b, 2) the sizes of pictures whose images the gate accepted before, and 0 for the others."""
+        sizes = self._run.shards.accepted.of(planned.ids, sides)
         if self._suspects:
             sizes[np.isin(planned.ids, list(self._suspects))] = _UNKNOWN
         return sizes
 
-    def _look_at_parts(self, planned: PlannedBatch, parts: Sequence[slice], wanted: Wanted) -> tuple[list[Row], float]:
+    def _look_at_parts(
+        self, planned: PlannedBatch, sides: Ints, parts: Sequence[slice], wanted: Wanted
+    ) -> tuple[list[Row], float]:
         """Does `_look_at` part by part, so that few images are in memory; those that are as stored are read again."""
         rows: list[Row] = []
         reading_seconds = 0.0
-        for part in map(planned.take, parts):
-            sizes = self._known_sizes(part)
+        for its in parts:
+            part, of_part = planned.take(its), sides[its]
+            sizes = self._known_sizes(part, of_part)
             unknown = np.flatnonzero(~sizes.any(1))
             started = time.perf_counter()
             images: list[EncodedImage | None] = [None] * len(sizes)
-            for row, image in zip(unknown.tolist(), self._read_images(part.ids[unknown], self._of_odd_rows, wanted)):
+            read = self._read_images(part.ids[unknown], of_part[unknown], self._of_odd_rows, wanted)
+            for row, image in zip(unknown.tolist(), read):
                 images[row] = image
             reading_seconds += time.perf_counter() - started
-            looked_at = self._look_at(part, sizes, images, wanted)
+            looked_at = self._look_at(part, of_part, sizes, images, wanted)
             rows += [self._without_image(row, image) for row, image in zip(looked_at, images)]
         return rows, reading_seconds
 
@@ -343,11 +368,13 @@ class Reader:
         is_kept = row.image is not None and (row.image is not stored or row.sample in self._suspects)
         return row._replace(image=np.array(row.image) if is_kept else None)
 
-    def _admit(self, planned: PlannedBatch, images: Sequence[EncodedImage], wanted: Wanted) -> tuple[list[Row], Drawn]:
-        """Returns the planned samples, those that are bad with the cause, and what the recipe draws for all of them."""
-        return self._judge(planned, self._look_at(planned, self._known_sizes(planned), images, wanted), wanted)
+    def _admit(self, planned: PlannedBatch, wanted: Wanted) -> list[Row]:
+        """Reads the planned samples into memory of their own; returns them, those that are bad with the cause."""
+        sides = self.choose_copies(planned)
+        images = self._read_images(planned.ids, sides, Arena(), wanted)
+        return self._judge(planned, self._look_at(planned, sides, self._known_sizes(planned, sides), images, wanted))[0]
 
-    def _judge(self, planned: PlannedBatch, rows: Sequence[Row], wanted: Wanted) -> tuple[list[Row], Drawn]:
+    def _judge(self, planned: PlannedBatch, rows: Sequence[Row]) -> tuple[list[Row], Drawn]:
         """Returns samples, those that the recipe or the decoder refuses with the cause, and what is drawn for all."""
         rows = list(rows)
         drawn = self._draw(planned, rows)
@@ -355,7 +382,7 @@ class Reader:
         for number, row in enumerate(rows if self._suspects else ()):
             is_tried = row.sample in self._suspects and row.cause is None and number not in causes
             if is_tried and (cause := self._try(row, drawn.take([number]))):
-                causes[number] = cause
+                causes[number] = _of_copy(row.side, cause)
         for number, cause in causes.items():
             if rows[number].cause is None:
                 rows[number] = rows[number]._replace(cause=cause)
@@ -364,12 +391,13 @@ class Reader:
     def _look_at(
         self,
         planned: PlannedBatch,
-        sizes: NDArray[np.int64],
+        sides: Ints,
+        sizes: Ints,
         images: Sequence[EncodedImage | None],
         wanted: Wanted,
     ) -> list[Row]:
         """Makes rows: has the gate look at the images that it has not accepted yet, and parses all fields."""
-        each = zip(planned.ids.tolist(), images, map(tuple, sizes.tolist()), planned.valid.tolist())
+        each = zip(planned.ids.tolist(), images, map(tuple, sizes.tolist()), planned.valid.tolist(), sides.tolist())
         rows = list(starmap(Row, each))
         if not self._run.fields and sizes.all():
             return rows
@@ -387,14 +415,30 @@ class Reader:
         """Returns a row with the image as the graph takes it, its size, and fields that several threads may parse."""
         try:
             if cause := self._known_cause(row.sample):
+                return row._replace(cause=cause)
+            if row.side and (cause := self._run.shards.too_large_copy(row.sample, row.side)):
                 raise Refused(cause)
             if row.size == _UNKNOWN:
                 assert row.image is not None
                 image, size = (admit_array if self._run.decoded else admit)(row.image, self._run.recipe.max_pixels)
-                row = row._replace(image=image, size=size)
+                row = row._replace(image=image, size=self._picture_of(row, size) if row.side else size)
+        except Refused as error:
+            return row._replace(cause=_of_copy(row.side, error.cause))
+        try:
             return self._parse(self._parsed_in_threads, row, numbers, wanted)
         except Refused as error:
             return row._replace(cause=error.cause)
+
+    def _picture_of(self, row: Row, size: Shape) -> Shape:
+        """Returns the (height, width) of the picture of a copy, as the index has it.
+
+        Raises:
+            Refused: the copy has not the size that its name says.
+        """
+        height, width = (self._run.shards.index.at(side, np.array([row.sample])).item() for side in ("height", "width"))
+        if (expected := size_of(height, width, row.side)) != size:
+            raise Refused(f"it has {size[1]}x{size[0]} pixels, a copy {expected[1]}x{expected[0]}: pack it again")
+        return height, width
 
     def _finish(self, stored: Row, row: Row, numbers: NDArray[np.float64], wanted: Wanted) -> Row:
         """Returns a row with all fields, and notes what the gate said."""
@@ -407,7 +451,7 @@ class Reader:
         if row.cause is not None and self._known_cause(row.sample) is None and shards.discard_if_damaged(row.sample):
             raise _DiscardedError
         if row.cause is None and stored.size == _UNKNOWN and row.image is stored.image and shards.local:
-            shards.accepted.note(row.sample, row.size)
+            shards.accepted.note(row.sample, row.size, row.side)
         return row
 
     def _known_cause(self, sample: int) -> str | None:
@@ -426,16 +470,43 @@ class Reader:
 
         Of a recipe with own code it is what the recipe before it draws, or the `whole` one.
         """
-        recipe, index, name = self._run.recipe, self._run.shards.index, self._run.box_field
-        sizes = np.array([side for row in rows for side in row.size], np.int64).reshape(-1, 2)  # pairs take longer
-        turned = boxes = None
-        if recipe.orientation == "apply":
-            turned = index.at("orientation", np.array([row.sample for row in rows], np.int64))
+        name = self._run.box_field
+        boxes: Sequence[NDArray[np.float64]] = ()
         if name is not None:
             boxes = [row.fields[name].boxes if name in row.fields else _NO_BOXES for row in rows]  # as of a bad sample
+        sizes = np.array([side for row in rows for side in row.size], np.int64).reshape(-1, 2)  # pairs take longer
+        samples = np.array([row.sample for row in rows], np.int64)
+        drawn = self._draw_for(planned, sizes, samples, boxes, whole=whole)
+        sides = np.array([row.side for row in rows], np.int64) * sizes.any(1)
+        if not sides.any():
+            return drawn
+        pictures = np.maximum(sizes, 1)
+        return drawn.in_files(pictures, mipmap_sizes(pictures, sides))
+
+    def _draw_for(
+        self,
+        planned: PlannedBatch,
+        sizes: Ints,
+        samples: Ints,
+        boxes: Sequence[NDArray[np.float64]] = (),
+        *,
+        whole: bool = False,
+    ) -> Drawn:
+        """Draws for pictures of these sizes, and the samples that they are of."""
+        memorable = not whole and not len(boxes) and samples is planned.ids
+        if not whole and not len(boxes) and self._last_drawn is not None:
+            last, its_sizes, drawn = self._last_drawn
+            if last is planned and np.array_equal(its_sizes, sizes) and np.array_equal(planned.ids, samples):
+                return drawn
+        recipe, turned = self._run.recipe, None
+        if recipe.orientation == "apply":
+            turned = self._run.shards.index.at("orientation", samples)
         recipe = recipe.at(planned.cursor.epoch, planned.shape)
         recipe = recipe if whole or recipe.links is None else recipe.links.first
-        return recipe.draw(planned.draws, np.maximum(sizes, 1), turned, boxes or ())
+        drawn = recipe.draw(planned.draws, np.maximum(sizes, 1), turned, boxes)
+        if memorable:
+            self._last_drawn = planned, sizes, drawn
+        return drawn
 
     def _delivered(self, planned: PlannedBatch, rows: Sequence[Row], drawn: Drawn) -> Drawn:
         """Returns what the whole recipe draws, where own code stands in it and sizes or targets are delivered."""
@@ -464,13 +535,13 @@ class Reader:
         files, drawn = self._cut([row.image.copy()], drawn)
         whole = self._run.decoder.region is False and len(files[0]) == len(row.image)
         decoded = None if whole else tuple(drawn.region[0].tolist())
-        known, cause = self._undecodable.get(row.sample, ((), ""))
+        known, cause = self._undecodable.get((row.sample, row.side), ((), ""))
         if known == decoded:
             return cause
         run = self._run
         causes = find_bad_rows(run.decoded_recipe, run.decoder, run.decoding_device_id, files, drawn)
         if causes:
-            self._undecodable[row.sample] = decoded, causes[0]
+            self._undecodable[row.sample, row.side] = decoded, causes[0]
         return causes.get(0)
 
     def _replace(self, planned: PlannedBatch, row: Row, wanted: Wanted) -> Row:
@@ -482,14 +553,14 @@ class Reader:
         if row.cause is None:
             return row
         if not (run.bad_images.replace or run.bad_images.skip) and row.sample not in run.known_bad:
-            raise BadImageError(*run.shards.locate(row.sample), row.cause)
+            raise BadImageError(*run.shards.locate(row.sample, row.side), row.cause)
         if run.bad_images.skip:
             image = np.zeros((*GOOD_SIZE, 3), np.uint8) if run.decoded else good_jpeg().copy()
             return Row(row.sample, image, GOOD_SIZE, valid=False)
         uniform = planned.draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
         for candidate in run.plan.replacements(planned.cursor, row.sample, uniform).tolist():
             instead = replace(planned, ids=np.array([candidate]), valid=np.array([False]))
-            [found], _ = self._admit(instead, self._read_images(instead.ids, Arena(), wanted), wanted)
+            [found] = self._admit(instead, wanted)
             if found.cause is None:
                 return found
         key = run.shards.locate(row.sample).key
@@ -603,6 +674,11 @@ class Reader:
     def _component_name(self, sample: int, extension: str) -> str:
         where = self._run.shards.locate(sample)
         return f"the .{extension} component of {where.key!r} in {where.shard}"
+
+
+def _of_copy(side: int, cause: str) -> str:
+    """Returns the cause for which an image is bad; of a copy with this shorter side it names the component."""
+    return f"the .{extension_of(side)}{BESIDE}{cause}" if side else cause
 
 
 def _with_own(part: EncodedPart, drawn: Drawn, targets: Sequence[Sequence[Mapping[str, Any]]]) -> EncodedPart:

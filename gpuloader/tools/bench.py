@@ -185,9 +185,10 @@ def _first_steps(run: Run, seconds: float) -> list[Cursor]:
 
 
 def _read(run: Run, cursors: Iterable[Cursor]) -> Batches:
-    arena = Arena()
+    reader, arena = Reader(run), Arena()
     for cursor in cursors:
-        yield len(run.shards.read_images(run.plan.batch(cursor).ids, arena))
+        planned = run.plan.batch(cursor)
+        yield len(run.shards.read_images(planned.ids, arena, sides=reader.choose_copies(planned)))
 
 
 def _gate(run: Run, cursors: Iterable[Cursor]) -> Batches:

@@ -28,7 +28,7 @@ def cut_by(monkeypatch: pytest.MonkeyPatch) -> CutBy:
     """`cut_by(2)`: from then on loaders cut steps into parts of two rows."""
 
     def by(rows: int) -> None:
-        parts = lambda _, samples: cut(np.ones(len(samples)), rows, 1, rows)  # noqa: E731
+        parts = lambda _, samples, sides: cut(np.ones(len(samples)), rows, 1, rows)  # noqa: E731
         monkeypatch.setattr(Parts, "of_step", parts)
 
     return by
@@ -122,8 +122,9 @@ def test_the_parts_of_a_batch_of_256(
 ) -> None:
     shards = ShardSet.open(write_samples(tmp_path, 1, shards=1, sizes=[pixels]))
     parts = Parts.on(device, shards, 100_000_000, 256, threads)
-    assert [part.stop - part.start for part in parts.of_step(np.zeros(256, np.int64))] == expected
-    assert parts.typical(256) == parts.of_step(np.zeros(256, np.int64))
+    of_step = parts.of_step(np.zeros(256, np.int64), np.zeros(256, np.int64))
+    assert [part.stop - part.start for part in of_step] == expected
+    assert parts.typical(256) == of_step
 
 
 def with_bad(folder: Path, bad: set[int]) -> Path:
