@@ -147,7 +147,7 @@ class Linked(Generic[BatchT]):
 
     def close(self) -> None:
         """Does the same, and returns the memory in DALI's pools if nobody else uses them."""
-        self.drop()
+        self._stages.drop()
         for second in self._second:
             second.close()
 

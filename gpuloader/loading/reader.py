@@ -260,7 +260,7 @@ class Reader:
             images = self._read_images(planned.ids, sides, arena, wanted)
             reading_seconds = time.perf_counter() - reading
             rows = self._look_at(planned, sides, self._known_sizes(planned, sides), images, wanted)
-        rows, drawn = self._judge(planned, rows)
+        rows, drawn, delivered = self._judge(planned, rows)
         if self._unseen:
             documents = (partial(run.shards.read_component, row.sample, "json", wanted) for row in rows)
             self._unseen = check_keys(self._unseen, documents)
@@ -269,7 +269,7 @@ class Reader:
             each = (planned.take(slice(number, number + 1)) for number in range(len(rows)))
             rows = [self._replace(this, row, wanted) for this, row in zip(each, rows)]
             drawn = self._draw(planned, rows)
-        delivered = self._delivered(planned, rows, drawn)
+            delivered = self._delivered(planned, rows, drawn)
         mixing = self._draw_mixing(planned)
         ids = np.array([row.sample for row in rows], np.int64)
         valid = np.array([row.valid for row in rows], np.bool_)
@@ -374,11 +374,15 @@ class Reader:
         images = self._read_images(planned.ids, sides, Arena(), wanted)
         return self._judge(planned, self._look_at(planned, sides, self._known_sizes(planned, sides), images, wanted))[0]
 
-    def _judge(self, planned: PlannedBatch, rows: Sequence[Row]) -> tuple[list[Row], Drawn]:
-        """Returns samples, those that the recipe or the decoder refuses with the cause, and what is drawn for all."""
+    def _judge(self, planned: PlannedBatch, rows: Sequence[Row]) -> tuple[list[Row], Drawn, Drawn]:
+        """Returns samples, those that the recipe or the decoder refuses with the cause, and what is drawn for all.
+
+        The second draw is that of what is delivered.
+        """
         rows = list(rows)
         drawn = self._draw(planned, rows)
-        causes = self._find_refused(rows, self._delivered(planned, rows, drawn))
+        delivered = self._delivered(planned, rows, drawn)
+        causes = self._find_refused(rows, delivered)
         for number, row in enumerate(rows if self._suspects else ()):
             is_tried = row.sample in self._suspects and row.cause is None and number not in causes
             if is_tried and (cause := self._try(row, drawn.take([number]))):
@@ -386,7 +390,7 @@ class Reader:
         for number, cause in causes.items():
             if rows[number].cause is None:
                 rows[number] = rows[number]._replace(cause=cause)
-        return rows, drawn
+        return rows, drawn, delivered
 
     def _look_at(
         self,
