@@ -327,11 +327,16 @@ class Reader:
         recipe, shards = self._run.recipe, self._run.shards
         if recipe.mipmap_scale is None or not shards.mipmap_sides:
             return np.zeros(len(planned.ids), np.int64)
-        sizes = np.stack([shards.index.at(side, planned.ids) for side in ("height", "width")], 1).astype(np.int64)
-        sizes[sizes.prod(1) > recipe.max_pixels] = _UNKNOWN  # the picture is bad, whatever its copies are
-        drawn = self._draw_for(planned, sizes, planned.ids)
+        drawn, sizes = self.draw_by_index(planned)
         there = shards.mipmaps_of(planned.ids)
         return choose_mipmaps(drawn, sizes, shards.mipmap_sides, there, recipe.mipmap_scale)
+
+    def draw_by_index(self, planned: PlannedBatch) -> tuple[Drawn, Ints]:
+        """Returns what is drawn for pictures of the sizes in the index, and these, (b, 2); 0 for one without a size."""
+        shards = self._run.shards
+        sizes = np.stack([shards.index.at(side, planned.ids) for side in ("height", "width")], 1).astype(np.int64)
+        sizes[sizes.prod(1) > self._run.recipe.max_pixels] = _UNKNOWN  # it is bad, whatever its copies are
+        return self._draw_for(planned, sizes, planned.ids), sizes
 
     def _read_images(self, ids: Ints, sides: Ints, arena: Arena, wanted: Wanted) -> list[EncodedImage]:
         return list(map(trimmed, self._run.shards.read_images(ids, arena, wanted, sides if sides.any() else None)))
