@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.forking import at_fork
@@ -26,7 +27,7 @@ from gpuloader.loading.options import Decoder
 from gpuloader.loading.world import World
 from gpuloader.pipelines import cut_to_region
 from gpuloader.plan import Draws
-from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset, recipe_from_torchvision, recipe_yaml
+from gpuloader.recipe import AnyPreset, Drawn, Recipe, Shape, load_preset, recipe_from_torchvision, recipe_yaml
 from gpuloader.targets.dictionaries import OwnDictionaries, boxes_of, check_targets, move_targets
 
 if TYPE_CHECKING:
@@ -37,11 +38,22 @@ Image: TypeAlias = "NDArray[np.uint8] | Picture | bytes | bytearray"
 Kind = TypeVar("Kind", bound=Image)
 
 
+class SmallerCopy(bytes):
+    """A file that is a smaller copy of a picture: draws are for the picture, of this (height, width)."""
+
+    picture: Shape
+
+    def __new__(cls, file: bytes, picture: Shape) -> Self:
+        copy = super().__new__(cls, file)
+        copy.picture = picture
+        return copy
+
+
 class Compose(Recipe):
     """A recipe of transforms, named and set as in `torchvision.transforms.v2`.
 
     Pass it to a loader as its `preset`, or call it on images. `print(compose)` shows it as YAML. The arguments are
-    those of `gpuloader.recipe.Recipe`.
+    those of `gpuloader.recipe.Recipe`. If it is called, `mipmaps` does nothing: only loaders read smaller copies.
 
     Example:
         >>> import numpy as np
@@ -314,7 +326,11 @@ def draw_images(
         files, refused = _as_arrays(images, upright=recipe.orientation == "apply")
         sizes = np.array([array.shape[:2] for array in files], np.int64)
     at = recipe.at(draws.epoch)
-    drawn = (at if at.links is None else at.links.first).draw(draws, sizes.reshape(-1, 2), turned, boxes)
+    sizes = sizes.reshape(-1, 2)
+    each = zip(images, sizes.tolist())
+    pictures = np.array([image.picture if isinstance(image, SmallerCopy) else size for image, size in each], np.int64)
+    pictures = pictures.reshape(-1, 2)
+    drawn = (at if at.links is None else at.links.first).draw(draws, pictures, turned, boxes).in_files(pictures, sizes)
     return files, drawn, {**drawn.refused(), **refused}
 
 

@@ -44,7 +44,8 @@ class Stage(Closing):
     seed for its sample of this number.
 
     Args:
-        preset: a recipe, as a `GPULoader` takes it. It must neither mix nor draw by boxes.
+        preset: a recipe, as a `GPULoader` takes it. It must neither mix nor draw by boxes. Its `mipmaps` does nothing:
+            only loaders read smaller copies.
         device_id: the GPU that decodes, or the CPU, as a `GPULoader` takes it. In a worker process of torch's
             DataLoader, "auto" is the CPU.
         seed: an integer in [0, 2**64).

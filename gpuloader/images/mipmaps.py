@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from gpuloader.errors import BESIDE
+
 LARGEST_SIDE = 65_500
 """The most pixels of a JPEG's side that its encoder allows."""
 
@@ -14,6 +16,11 @@ _EXTENSION = re.compile(r"mip([1-9][0-9]{0,4})", re.ASCII)
 def extension_of(side: int) -> str:
     """Returns the extension of a copy whose shorter side has this many pixels: mip1024."""
     return f"mip{side}"
+
+
+def of_copy(side: int, cause: str) -> str:
+    """Returns the cause for which an image is bad; of a copy with this shorter side it names the component."""
+    return f"the .{extension_of(side)}{BESIDE}{cause}" if side else cause
 
 
 def side_of(extension: str) -> int | None:

@@ -261,7 +261,7 @@ def resolve_output(
     return names, dict if isinstance(output, Mapping) else as_tuple
 
 
-_USUAL_SIDES, _USUAL_SCALE = (1024, 512), 1.5  # of copies, and of the recipe's `mipmaps` for training
+USUAL_SIDES, USUAL_SCALE = (1024, 512), 1.5  # of copies, and of the recipe's `mipmaps` for training
 _DRAWN = 32
 _PLACES = {"bbox", "bboxes", "box", "boxes", "keypoint", "keypoints", "mask", "masks"}
 
@@ -292,10 +292,10 @@ def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:
     index, sides = shards.index, shards.mipmap_sides
     if recipe.mipmap_scale is not None and not sides and not shards.decoded:
         shorter = np.minimum(index.column("height"), index.column("width"))
-        if large := int((4 * shorter.astype(np.int64) >= 5 * max(_USUAL_SIDES)).sum()):
+        if large := int((4 * shorter.astype(np.int64) >= 5 * max(USUAL_SIDES)).sum()):
             _log.warning(
                 "the recipe's `mipmaps` finds no smaller copies: `gpuloader pack --mipmaps %s` would make some of %s",
-                ",".join(map(str, _USUAL_SIDES)),
+                ",".join(map(str, USUAL_SIDES)),
                 counted(large, "picture"),
             )
     if recipe.mipmaps is None and sides and not recipe.refuses_mipmaps and _would_take(recipe, index, sides):
@@ -304,7 +304,7 @@ def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:
             "%s smaller copies, which need less decoding, but the recipe does not take them: set `mipmaps: %g` in it, "
             "or 2 for evaluation; `mipmaps: off` leaves them and this line out",
             f"{counted(having, 'picture')} {'has' if having == 1 else 'have'}",
-            _USUAL_SCALE,
+            USUAL_SCALE,
         )
 
 
@@ -312,7 +312,7 @@ def _would_take(recipe: Recipe, index: Index, sides: Sequence[int]) -> bool:
     """Says whether some draws of the largest picture would take a copy."""
     sizes, now = np.tile(index.largest_image(recipe.max_pixels), (_DRAWN, 1)), recipe.at(0)
     drawn = (now if now.links is None else now.links.first).draw(Draws(0, 0, np.arange(_DRAWN)), np.maximum(sizes, 1))
-    return choose_mipmaps(drawn, sizes, sides, np.ones((_DRAWN, len(sides)), np.bool_), _USUAL_SCALE).any().item()
+    return choose_mipmaps(drawn, sizes, sides, np.ones((_DRAWN, len(sides)), np.bool_), USUAL_SCALE).any().item()
 
 
 def warn_of_classes(recipe: Recipe, labels: Labels | None) -> None:

@@ -22,13 +22,13 @@ import torch
 from numpy.typing import NDArray
 
 from gpuloader.collators import wrong_rows
-from gpuloader.errors import BESIDE, BadImageError, DataError, LabelError, TooManyBadImagesError
+from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
 from gpuloader.helpers.read_ahead import Call, EndOfItems
 from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
-from gpuloader.images.mipmaps import extension_of, size_of
+from gpuloader.images.mipmaps import of_copy
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
@@ -38,6 +38,7 @@ from gpuloader.loading.linked import Way
 from gpuloader.loading.own_targets import OwnTargets
 from gpuloader.loading.parts import Parts
 from gpuloader.loading.run import Run
+from gpuloader.loading.selection import sizes_of
 from gpuloader.pipelines import GOOD_SIZE, cut_to_region, good_jpeg
 from gpuloader.plan import Cursor, PlannedBatch, Stream
 from gpuloader.recipe import Drawn, Mixing, Shape, choose_mipmaps, mipmap_sizes
@@ -327,11 +328,15 @@ class Reader:
         recipe, shards = self._run.recipe, self._run.shards
         if recipe.mipmap_scale is None or not shards.mipmap_sides:
             return np.zeros(len(planned.ids), np.int64)
-        sizes = np.stack([shards.index.at(side, planned.ids) for side in ("height", "width")], 1).astype(np.int64)
-        sizes[sizes.prod(1) > recipe.max_pixels] = _UNKNOWN  # the picture is bad, whatever its copies are
-        drawn = self._draw_for(planned, sizes, planned.ids)
+        drawn, sizes = self.draw_by_index(planned)
         there = shards.mipmaps_of(planned.ids)
         return choose_mipmaps(drawn, sizes, shards.mipmap_sides, there, recipe.mipmap_scale)
+
+    def draw_by_index(self, planned: PlannedBatch) -> tuple[Drawn, Ints]:
+        """Returns what is drawn for pictures of the sizes in the index, and these, (b, 2); 0 for one without a size."""
+        sizes = sizes_of(self._run.shards, planned.ids, upright=False)
+        sizes[sizes.prod(1) > self._run.recipe.max_pixels] = _UNKNOWN  # it is bad, whatever its copies are
+        return self._draw_for(planned, sizes, planned.ids), sizes
 
     def _read_images(self, ids: Ints, sides: Ints, arena: Arena, wanted: Wanted) -> list[EncodedImage]:
         return list(map(trimmed, self._run.shards.read_images(ids, arena, wanted, sides if sides.any() else None)))
@@ -386,7 +391,7 @@ class Reader:
         for number, row in enumerate(rows if self._suspects else ()):
             is_tried = row.sample in self._suspects and row.cause is None and number not in causes
             if is_tried and (cause := self._try(row, drawn.take([number]))):
-                causes[number] = _of_copy(row.side, cause)
+                causes[number] = of_copy(row.side, cause)
         for number, cause in causes.items():
             if rows[number].cause is None:
                 rows[number] = rows[number]._replace(cause=cause)
@@ -425,24 +430,13 @@ class Reader:
             if row.size == _UNKNOWN:
                 assert row.image is not None
                 image, size = (admit_array if self._run.decoded else admit)(row.image, self._run.recipe.max_pixels)
-                row = row._replace(image=image, size=self._picture_of(row, size) if row.side else size)
+                row = row._replace(image=image, size=self._run.shards.picture_of(row.sample, row.side, size))
         except Refused as error:
-            return row._replace(cause=_of_copy(row.side, error.cause))
+            return row._replace(cause=of_copy(row.side, error.cause))
         try:
             return self._parse(self._parsed_in_threads, row, numbers, wanted)
         except Refused as error:
             return row._replace(cause=error.cause)
-
-    def _picture_of(self, row: Row, size: Shape) -> Shape:
-        """Returns the (height, width) of the picture of a copy, as the index has it.
-
-        Raises:
-            Refused: the copy has not the size that its name says.
-        """
-        height, width = (self._run.shards.index.at(side, np.array([row.sample])).item() for side in ("height", "width"))
-        if (expected := size_of(height, width, row.side)) != size:
-            raise Refused(f"it has {size[1]}x{size[0]} pixels, a copy {expected[1]}x{expected[0]}: pack it again")
-        return height, width
 
     def _finish(self, stored: Row, row: Row, numbers: NDArray[np.float64], wanted: Wanted) -> Row:
         """Returns a row with all fields, and notes what the gate said."""
@@ -678,11 +672,6 @@ class Reader:
     def _component_name(self, sample: int, extension: str) -> str:
         where = self._run.shards.locate(sample)
         return f"the .{extension} component of {where.key!r} in {where.shard}"
-
-
-def _of_copy(side: int, cause: str) -> str:
-    """Returns the cause for which an image is bad; of a copy with this shorter side it names the component."""
-    return f"the .{extension_of(side)}{BESIDE}{cause}" if side else cause
 
 
 def _with_own(part: EncodedPart, drawn: Drawn, targets: Sequence[Sequence[Mapping[str, Any]]]) -> EncodedPart:

@@ -49,9 +49,9 @@ class Step:
     """One operation on an image.
 
     Attributes:
-        transform: the recipe's transform that does it.
-        operation: "crop", "resize", "pad", "flip", "erase" or an operation of `gpuloader.recipe.program`; None if the
-            draw says to do nothing.
+        transform: the recipe's transform that does it; or its key "mipmaps".
+        operation: "crop", "resize", "pad", "flip", "erase" or an operation of `gpuloader.recipe.program`; "decode", if
+            that is of a smaller copy; None if the draw says to do nothing.
         parameters: the operation's, rounded to four digits. A crop's are in pixels: of the image for
             `RandomResizedCrop`, of the previous step's output for others; outside of it is padding. A warp's describe
             how the picture changes: degrees (counter-clockwise), scale, scale_y (if it differs), shear_x, shear_y,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import BESIDE, DataError, NoSamplesError
 from gpuloader.helpers.text import counted
 from gpuloader.images.limits import MAX_ENCODED_BYTES, Refused, cause_in_bytes
-from gpuloader.images.mipmaps import extension_of, side_of
+from gpuloader.images.mipmaps import extension_of, side_of, size_of
 from gpuloader.plan import Plan
 from gpuloader.shards.accepted_sizes import AcceptedSizes
 from gpuloader.shards.data_digest import DataDigest
@@ -240,6 +240,19 @@ class ShardSet:
         """Returns why a sample's copy is never read, as `too_large` says it of images."""
         offset_and_size = self.index.component(sample, extension_of(side))
         return None if offset_and_size is None else cause_in_bytes(offset_and_size[1])
+
+    def picture_of(self, sample: int, side: int, size: tuple[int, int]) -> tuple[int, int]:
+        """Returns the (height, width) of a picture whose file has this size: by the index if that is a copy.
+
+        Raises:
+            Refused: the copy has not the size that its name says.
+        """
+        if not side:
+            return size
+        height, width = (self.index.at(name, np.array([sample])).item() for name in ("height", "width"))
+        if (expected := size_of(height, width, side)) != size:
+            raise Refused(f"it has {size[1]}x{size[0]} pixels, a copy {expected[1]}x{expected[0]}: pack it again")
+        return height, width
 
     def locate(self, sample: int, side: int = 0) -> Location:
         """Says where a sample's image is, or its copy with this shorter side."""

@@ -14,6 +14,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 
 import gpuloader.targets  # noqa: F401 - it registers the fields that YAML names
@@ -21,6 +22,8 @@ from gpuloader.errors import BadImageError, ConfigError, LoaderError
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.helpers.text import counted
+from gpuloader.images.mipmaps import are_made
+from gpuloader.loading.arguments import USUAL_SCALE, USUAL_SIDES
 from gpuloader.loading.decoding import build_pipeline, find_bad_rows
 from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.reader import EncodedPart, Reader
@@ -29,9 +32,17 @@ from gpuloader.loading.run_batches import largest_decoded
 from gpuloader.loading.selection import Sources
 from gpuloader.pipelines import Feed, LastStep, Running, UndecodableError
 from gpuloader.plan import Cursor
-from gpuloader.recipe import load_preset
+from gpuloader.recipe import choose_mipmaps, load_preset, mipmap_sizes
 from gpuloader.shards import Arena
-from gpuloader.tools.bench_result import BenchResult, DataFacts, DeviceFigures, StageFigures, check_plotting, draw_plot
+from gpuloader.tools.bench_result import (
+    BenchResult,
+    CopyFacts,
+    DataFacts,
+    DeviceFigures,
+    StageFigures,
+    check_plotting,
+    draw_plot,
+)
 from gpuloader.tools.limits import TITLES, Cost, StageName, cpu_shares, what_limits
 from gpuloader.tools.machine import Machine, this_machine
 
@@ -42,6 +53,7 @@ _PAGE_CACHE_SHARE = 0.8  # of the memory; the rest is for programs
 _LARGEST_BATCH = 128
 _WARM_UP_BATCHES = 3
 _WARM_UP_SHARE = 0.2
+_DRAWN = 1000
 
 Batches: TypeAlias = Generator[int, None, None]
 """Does a part's work batch by batch, and yields the number of images in each."""
@@ -91,12 +103,13 @@ def bench(
     with ExitStack() as stack:
         # All of them first, so that an invalid argument is reported before anything is measured.
         loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in devices]
-        data = _data(run_of(loaders[0]), machine)
+        data, copies = _data(run_of(loaders[0]), machine), find_copies(run_of(loaders[0]))
         measured = [_measure_device(loader, data, machine, seconds, progress) for loader in loaders]
     result = BenchResult(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=machine,
         data=data,
+        copies=copies,
         settings={"tar": tar, "batch_size": batch_size, **arguments, "seconds": seconds},
         devices=tuple(measured),
     )
@@ -174,9 +187,11 @@ def _measure(batches: Batches, seconds: float) -> Cost:
 
 def _first_steps(run: Run, seconds: float) -> list[Cursor]:
     """Reads the first steps of an epoch for so long, after which the page cache has them, and returns their cursors."""
-    cursors, cursor, arena, ends = [], Cursor(), Arena(), time.perf_counter() + seconds
+    cursors, cursor, ends = [], Cursor(), time.perf_counter() + seconds
+    reader, arena = Reader(run), Arena()
     for _ in range(run.plan.steps_left(cursor)):
-        run.shards.read_images(run.plan.batch(cursor).ids, arena)
+        planned = run.plan.batch(cursor)
+        run.shards.read_images(planned.ids, arena, sides=reader.choose_copies(planned))
         cursors.append(cursor)
         cursor = run.plan.after(cursor)
         if time.perf_counter() > ends:
@@ -260,3 +275,29 @@ def _data(run: Run, machine: Machine) -> DataFacts:
         seekable=seekable,
         fits_in_memory=node_bytes < _PAGE_CACHE_SHARE * machine.memory_bytes,
     )
+
+
+def find_copies(run: Run) -> CopyFacts | None:
+    """Finds what smaller copies save, or would save; None if there is nothing to say."""
+    recipe, reader = run.recipe, Reader(run)
+    stored, given = run.shards.mipmap_sides, recipe.mipmap_scale
+    if run.decoded or recipe.mipmaps == "off" or recipe.refuses_mipmaps:
+        return None
+    sides, scale = stored or USUAL_SIDES, given or USUAL_SCALE
+    chosen, pixels, cursor = [], np.zeros(2), Cursor()
+    for _ in range(min(run.plan.steps_left(cursor), -(-_DRAWN // run.plan.batch_size))):
+        planned = run.plan.batch(cursor)
+        drawn, sizes = reader.draw_by_index(planned)
+        made = np.array([are_made(height, width, sides) for height, width in sizes.tolist()], np.bool_)
+        there = run.shards.mipmaps_of(planned.ids) if stored else np.stack([made] * len(sides), 1)
+        pictures, taken = np.maximum(sizes, 1), choose_mipmaps(drawn, sizes, sides, there, scale)
+        regions = [each.region for each in (drawn, drawn.in_files(pictures, mipmap_sizes(pictures, taken)))]
+        pixels += [(region[:, 2:] - region[:, :2]).prod(1).sum() for region in regions]
+        chosen.append(taken > 0)
+        cursor = run.plan.after(cursor)
+    draws = float(np.concatenate(chosen).mean())
+    if not draws and not (stored and given):
+        return None
+    packed = [] if stored else [f"`gpuloader pack --mipmaps {','.join(map(str, sides))}`"]
+    needs = packed + ([] if given else [f"`mipmaps: {scale:g}` in the recipe"])
+    return CopyFacts(" and ".join(needs), draws, float(pixels[1] / pixels[0]))

@@ -77,12 +77,28 @@ class DataFacts:
 
 
 @dataclass(frozen=True)
+class CopyFacts:
+    """What smaller copies of pictures save, by some draws of the first epoch and the index alone.
+
+    Attributes:
+        needs: what to do, so that they are taken; empty if the recipe takes those of the shards.
+        draws: the share of the draws that take a copy.
+        pixels: the share of the decoded pixels that is left.
+    """
+
+    needs: str
+    draws: float
+    pixels: float
+
+
+@dataclass(frozen=True)
 class BenchResult:
     """All results.
 
     Attributes:
         date: UTC, in ISO 8601.
         machine, data: what was measured.
+        copies: None if the recipe takes none and would take none, also of those that `gpuloader pack --mipmaps` makes.
         settings: the loader's arguments, and `seconds`.
         devices: the CPU, then the GPU if there is one.
     """
@@ -90,6 +106,7 @@ class BenchResult:
     date: str
     machine: Machine
     data: DataFacts
+    copies: CopyFacts | None
     settings: dict[str, Any]
     devices: tuple[DeviceFigures, ...]
 

@@ -12,7 +12,7 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from itertools import islice
@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpuloader import __version__
-from gpuloader.compose import Compose
+from gpuloader.compose import Compose, SmallerCopy
 from gpuloader.compose import Image as Encoded
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.helpers.text import counted, printable
@@ -32,15 +32,17 @@ from gpuloader.helpers.values import is_integer
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import MAX_PIXELS, Refused
+from gpuloader.images.mipmaps import extension_of, of_copy
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.argument_types import AnyFields, AnyLabels, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields, resolve_label_from
 from gpuloader.loading.fields import Component, parse_fields
 from gpuloader.loading.options import LabelFrom
-from gpuloader.loading.selection import Sources, resolve_sources
+from gpuloader.loading.selection import Sources, resolve_sources, sizes_of
 from gpuloader.loading.world import World
 from gpuloader.plan import Draws, check_epoch, check_seed, make_order
-from gpuloader.recipe import ExplainedView, Recipe, explain
+from gpuloader.recipe import ExplainedView, Recipe, choose_mipmaps, explain
+from gpuloader.recipe.explain import Step
 from gpuloader.recipe.placement import MAX_SIDE
 from gpuloader.recipe.recipe import Orientation
 from gpuloader.shards import Arena, ShardSet, make_labels, read_names, resolve_place
@@ -213,15 +215,30 @@ class Gallery:
             BadImageError: the image cannot be decoded.
         """
         run: Any = partial(compose, seed=check_seed(seed), epoch=check_epoch(epoch), sample=sample)
-        image = self._image(sample)[0]
+        side = self.copy_side(compose, sample, seed, epoch)
+        image = self._image(sample, side=side)[0]
         try:
             if compose.by_boxes:
                 tensors, _ = run(image, {"boxes": self._boxes(compose, sample)}, device_id=self.device_id)
             else:
                 tensors = run(image, device_id=self.device_id)
         except DataError as error:
-            raise BadImageError(*self._shards.locate(sample), str(error).partition(": ")[2]) from None
+            cause = of_copy(side, str(error).partition(": ")[2])
+            raise BadImageError(*self._shards.locate(sample, side), cause) from None
         return tensors if isinstance(tensors, list) else [tensors]
+
+    def copy_side(self, recipe: Recipe, sample: int, seed: int, epoch: int) -> int:
+        """Returns the shorter side of the smaller copy that a loader decodes in this epoch, 0 for the picture."""
+        shards, ids = self._shards, np.array([sample])
+        if recipe.mipmap_scale is None or not shards.mipmap_sides:
+            return 0
+        sizes, turned = sizes_of(shards, ids, upright=False), shards.index.at("orientation", ids)
+        sizes[sizes.prod(1) > recipe.max_pixels] = 0  # it is bad, whatever its copies are
+        now = recipe.at(check_epoch(epoch))
+        first = now if now.links is None else now.links.first
+        drawn = first.draw(Draws(check_seed(seed), epoch, ids), np.maximum(sizes, 1), turned)
+        there = shards.mipmaps_of(ids)
+        return int(choose_mipmaps(drawn, sizes, shards.mipmap_sides, there, recipe.mipmap_scale)[0])
 
     def versions(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[Picture]:
         """Returns `tensors` as pictures; if the recipe normalises, this is undone."""
@@ -280,14 +297,18 @@ class Gallery:
         return content
 
     def explain(self, preset: Recipe, sample: int, seed: int, epoch: int) -> tuple[ExplainedView, ...]:
-        """Says what is drawn for each view of `tensors`.
+        """Says what is drawn for each view of `tensors`, and first which smaller copy is decoded, if one is.
 
         Raises:
             BadImageError: the image's size cannot be read.
         """
         height, width = self.size(sample, preset.orientation)
         boxes = self._boxes(preset, sample)
-        return explain(preset, check_seed(seed), check_epoch(epoch), sample, height, width, boxes)
+        views = explain(preset, check_seed(seed), check_epoch(epoch), sample, height, width, boxes)
+        if not (side := self.copy_side(preset, sample, seed, epoch)):
+            return views
+        decoded = Step("mipmaps", "decode", {"file": extension_of(side)})
+        return tuple(replace(view, steps=(decoded, *view.steps)) for view in views)
 
     def size(self, sample: int, orientation: Orientation = "off") -> tuple[int, int]:
         """Returns (height, width) of a sample's image in pixels: with "apply", of the upright picture.
@@ -297,18 +318,25 @@ class Gallery:
         """
         return self._image(sample, orientation)[1]
 
-    def _image(self, sample: int, orientation: Orientation = "off") -> tuple[Encoded, tuple[int, int]]:
-        """Returns the file, or the array if it is decoded already; and its (height, width), upright with "apply"."""
-        [view] = self._shards.read_images(np.array([sample]), Arena())
+    def _image(self, sample: int, orientation: Orientation = "off", side: int = 0) -> tuple[Encoded, tuple[int, int]]:
+        """Returns the file, or the array if it is decoded already; and its (height, width), upright with "apply".
+
+        With a `side` the file is the smaller copy of this shorter side, and the size is the picture's.
+        """
+        [view] = self._shards.read_images(np.array([sample]), Arena(), sides=np.array([side]))
         try:
-            if cause := self._shards.too_large.get(sample):
-                raise Refused(cause)
-            admitted = admit_array(view) if self._shards.decoded else admit(view)
+            too_large = self._shards.too_large_copy(sample, side) if side else self._shards.too_large.get(sample)
+            if too_large:
+                raise Refused(too_large)
+            file, size = admit_array(view) if self._shards.decoded else admit(view)
+            height, width = self._shards.picture_of(sample, side, size)
         except Refused as refused:
-            raise BadImageError(*self._shards.locate(sample), refused.cause) from None
-        (height, width), [stored] = admitted[1], self._shards.index.at("orientation", np.array([sample]))
+            raise BadImageError(*self._shards.locate(sample, side), of_copy(side, refused.cause)) from None
+        if side:
+            return SmallerCopy(view.tobytes(), (height, width)), (height, width)
+        [stored] = self._shards.index.at("orientation", np.array([sample]))
         size = (width, height) if orientation == "apply" and stored >= FIRST_TRANSPOSED else (height, width)
-        return admitted[0] if self._shards.decoded else view.tobytes(), size
+        return file if self._shards.decoded else view.tobytes(), size
 
 
 def show(
@@ -371,7 +399,9 @@ def show(
         for place, (version, its_targets) in enumerate(made):
             epoch, view = divmod(place, views)
             row, column = divmod(place, in_row)
-            caption = f"epoch {epoch}, view {view}" if views > 1 else f"epoch {epoch}"
+            side = gallery.copy_side(compose, sample.id, seed, epoch)
+            decoded = f", {extension_of(side)}" if side else ""
+            caption = f"epoch {epoch}, view {view}{decoded}" if views > 1 else f"epoch {epoch}{decoded}"
             frame = COLOURS[place] if place < len(windows) else None
             sheet.put(number * rows + row, 1 + column, version, [caption], frame=frame, overlay=its_targets)
     sheet.image.save(picture, quality=90)  # of JPEG

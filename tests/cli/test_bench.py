@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 from command_line import run
+from making import encoded, write_shard
+from PIL import Image
 
 
 def test_it_prints_the_figures_or_all_of_it_as_json(shards: list[Path], tmp_path: Path) -> None:
@@ -13,6 +15,7 @@ def test_it_prints_the_figures_or_all_of_it_as_json(shards: list[Path], tmp_path
     result = run(*options)
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
+    assert "copies" not in result.stdout
     assert lines[1].startswith("data     40 images of ")
     assert "threads, batch 32 " in lines[3]
     assert [line[:8] for line in lines[4:9]] == ["read, fr", "+ header", "+ decode", "+ resize", "the load"]
@@ -23,3 +26,14 @@ def test_it_prints_the_figures_or_all_of_it_as_json(shards: list[Path], tmp_path
     assert (printed["settings"]["batch_size"], printed["settings"]["shuffle"]) == (8, "block")
     [device] = printed["devices"]
     assert [stage["stage"] for stage in device["stages"]][-1] == "loader"
+
+
+def test_it_says_what_smaller_copies_would_save(tmp_path: Path) -> None:
+    image = encoded(Image.new("RGB", (1280, 1280)), "JPEG")
+    shard = write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": image, "cls": b"0"}])
+    options = ("bench", shard, "--preset", "imagenet_eval", "--cpu", "--seconds", "0.1")
+    needs = "`gpuloader pack --mipmaps 1024,512` and `mipmaps: 1.5` in the recipe"
+    line = f"copies   with {needs}, 100% of the draws take a smaller copy: 84% fewer pixels to decode"
+    assert line in run(*options).stdout.splitlines()
+    copies = json.loads(run(*options, "--json").stdout)["copies"]
+    assert (copies["needs"], copies["draws"], round(copies["pixels"], 2)) == (needs, 1, 0.16)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from making import damaged_jpeg, jpeg, write_decoded, write_shard
+from making import damaged_jpeg, encoded, jpeg, write_decoded, write_shard
 from PIL import Image
 
 from gpuloader import BadImages, GPULoader, World
 from gpuloader.errors import BadImageError, ConfigError
-from gpuloader.tools.bench import bench
-from gpuloader.tools.bench_result import BenchResult
+from gpuloader.loading.loader import run_of
+from gpuloader.pack.packing import pack
+from gpuloader.recipe import Recipe
+from gpuloader.tools.bench import bench, find_copies
+from gpuloader.tools.bench_result import BenchResult, CopyFacts
 from gpuloader.tools.machine import this_machine
+from gpuloader.transforms import CenterCrop, Resize
 
 SECONDS = 0.1
 SMALL = {"Resize": {"size": 40}, "CenterCrop": {"size": 32}}
@@ -128,3 +133,68 @@ def test_a_folder_is_measured_as_shards_are(folder: Path, measured: BenchResult)
     assert stages(result) == stages(measured)
     size = result.data.shard_bytes
     assert result.data == replace(measured.data, shards=1, shard_bytes=size, node_bytes=size)
+
+
+# --- smaller copies
+
+
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Pictures of 300 x 300 pixels, with copies or without, beside half as many of 60 x 60; of 1280 and of 1279."""
+    folder = tmp_path_factory.mktemp("squares")
+
+    def write(name: str, sides: list[int]) -> Path:
+        files = {side: encoded(Image.new("RGB", (side, side), "red"), "JPEG") for side in sides}
+        samples = [{"__key__": f"{n}", "jpg": files[side], "cls": b"0"} for n, side in enumerate(sides)]
+        return write_shard(folder / f"{name}.tar", samples)
+
+    made = {"plain": write("plain", [300, 300, 60]), "large": write("large", [1280]), "medium": write("medium", [1279])}
+    pack(made["plain"], folder / "packed", mipmaps=(96, 48), shuffle=False, workers=1)
+    [made["packed"]] = (folder / "packed").glob("*.tar")
+    return made
+
+
+BY_RECIPE = "`mipmaps: 1.5` in the recipe"
+BY_PACK = "`gpuloader pack --mipmaps 1024,512`"
+
+
+@pytest.mark.parametrize(
+    ("data", "side", "mipmaps", "expected"),
+    [
+        ("packed", 24, 1.5, CopyFacts("", 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
+        ("packed", 24, 4, CopyFacts("", 2 / 3, (2 * 96**2 + 60**2) / (2 * 300**2 + 60**2))),
+        ("packed", 80, 1.5, CopyFacts("", 0, 1)),  # as 120 pixels are needed
+        ("packed", 24, None, CopyFacts(BY_RECIPE, 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
+        ("packed", 24, "off", None),
+        ("packed", 80, None, None),
+        ("large", 224, None, CopyFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (512 / 1280) ** 2)),
+        ("large", 400, None, CopyFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (1024 / 1280) ** 2)),
+        ("large", 224, 3, CopyFacts(BY_PACK, 1, (1024 / 1280) ** 2)),
+        ("large", 800, None, None),
+        ("medium", 224, None, None),
+        ("plain", 24, None, None),
+    ],
+)
+def test_what_copies_save_is_known_from_the_draws(
+    squares: dict[str, Path],
+    data: str,
+    side: int,
+    mipmaps: Any,  # noqa: ANN401
+    expected: CopyFacts | None,
+) -> None:
+    preset = Recipe([Resize(side), CenterCrop(side)], mipmaps=mipmaps)
+    with GPULoader(squares[data], 2, None, preset=preset) as loader:
+        found = find_copies(run_of(loader))
+    if expected is None:
+        assert found is None
+    else:
+        assert found == replace(expected, pixels=pytest.approx(expected.pixels))
+
+
+def test_copies_of_recipes_that_refuse_them_and_of_decoded_images_are_left_out(
+    squares: dict[str, Path], tmp_path: Path
+) -> None:
+    aliased = Recipe([Resize(24, antialias=False), CenterCrop(24)])
+    for tar, preset in ((squares["packed"], aliased), (write_decoded(tmp_path, [squares["large"]]), "imagenet_eval")):
+        with GPULoader(tar, 1, None, preset=preset) as loader:
+            assert find_copies(run_of(loader)) is None

@@ -19,6 +19,7 @@ from gpuloader import Compose, GPULoader
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import BadImageError, ConfigError, LabelError, ShardNotFoundError
 from gpuloader.helpers.text import printable
+from gpuloader.pack.packing import pack
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.tools.show import Gallery, show
 
@@ -321,3 +322,96 @@ def test_a_mistake_is_named(shards: list[Path], tmp_path: Path, arguments: dict[
     with pytest.raises(ConfigError, match=message):
         show(shards, **given)
     assert not (tmp_path / "a.png").exists()
+
+
+# --- smaller copies
+
+
+@pytest.fixture(scope="module")
+def with_copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight pictures that have copies, turned in each way, and a ninth that is too small."""
+    folder = tmp_path_factory.mktemp("copies")
+    images = [encoded(picture(300, 420, number), "JPEG", exif=turned(1 + number)) for number in range(8)]
+    samples = [{"__key__": f"{n}", "jpg": image, "cls": b"0"} for n, image in enumerate([*images, jpeg(90, 110)])]
+    write_shard(folder / "plain.tar", samples)
+    pack(folder / "plain.tar", folder / "packed", mipmaps=(96, 48), shuffle=False, workers=1)
+    [packed] = (folder / "packed").glob("*.tar")
+    return packed
+
+
+COPIED = [T.RandomResizedCrop({0: 24, 1: 32}, scale=(0.2, 1.0)), T.RandomHorizontalFlip(), T.RandAugment()]
+
+
+@pytest.mark.parametrize("orientation", ["off", "apply"])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"transforms": COPIED},
+        {"views": [T.View([*COPIED]), T.View([T.RandomResizedCrop(16)], 2)]},
+        {"transforms": [T.Resize(32, max_size=48)], "batch": "list"},
+        {"transforms": [*COPIED[:2], T.Apply(np.flipud)]},
+    ],
+    ids=["crops", "views", "list", "own code"],
+)
+def test_a_version_is_decoded_from_the_copy_that_the_loader_takes(
+    with_copies: Path,
+    keys: dict[str, Any],
+    orientation: Any,  # noqa: ANN401
+) -> None:
+    compose = Compose(mipmaps=1.5, orientation=orientation, **keys)
+    gallery, decoded = Gallery(with_copies, device_id=None), set()
+    with GPULoader(with_copies, 3, None, preset=compose, seed=4, output="dict") as loader:
+        for epoch in range(2):
+            for batch in loader:
+                views = batch["image"] if len(compose.each_view) > 1 else [batch["image"]]
+                for row, sample in enumerate(batch["index"].tolist()):
+                    shown = gallery.tensors(compose, sample, 4, epoch)
+                    assert all(torch.equal(tensor, images[row]) for tensor, images in zip(shown, views, strict=True))
+                    decoded.add(gallery.copy_side(compose, sample, 4, epoch))
+    assert 0 in decoded
+    assert decoded & {48, 96}
+
+
+def test_the_file_that_is_decoded_is_said(with_copies: Path, tmp_path: Path) -> None:
+    gallery = Gallery(with_copies, device_id=None)
+    small, large, largest = (Compose([T.Resize(side), T.CenterCrop(side)], mipmaps=1.5) for side in (24, 48, 70))
+    for compose, sample, expected in ((small, 0, "mip48"), (large, 0, "mip96"), (largest, 0, None), (small, 8, None)):
+        [view] = gallery.explain(compose, sample, 0, 0)
+        plain = gallery.explain(Compose(compose.transforms), sample, 0, 0)[0]
+        first = [] if expected is None else [("mipmaps", "decode", {"file": expected})]
+        assert [(step.transform, step.operation, step.parameters) for step in view.steps][: len(first)] == first
+        assert (view.window, view.shape, view.steps[len(first) :]) == (plain.window, plain.shape, plain.steps)
+    captions = []
+    for mipmaps in (1.5, "off"):
+        drawn = show(
+            with_copies, tmp_path / "a.png", preset=Compose(small.transforms, mipmaps=mipmaps), samples=[0], versions=1,
+            device_id=None,
+        )  # fmt: skip
+        with Image.open(drawn.picture) as image:
+            captions.append(np.asarray(image.crop((148, 70 + 128, 276, 70 + 128 + 16))))
+    assert (captions[0] != captions[1]).any()  # one has "mip48"
+
+
+def without_codes(data: bytes) -> bytes:
+    table = data.index(b"\xff\xc4")
+    return data[: table + 5] + bytes([255] * 16) + data[table + 21 :]
+
+
+def test_a_bad_copy_is_named_where_it_is_decoded(with_copies: Path, tmp_path: Path) -> None:
+    with tarfile.open(with_copies) as tar, tarfile.open(tmp_path / "a.tar", "w") as made:
+        for member in tar.getmembers():
+            content = tar.extractfile(member).read()  # type: ignore[union-attr]
+            if member.name in ("0.mip48", "1.mip48", "2.mip48"):
+                content = {"0": content[:-40], "1": jpeg(48, 48), "2": without_codes(content)}[member.name[0]]
+            member.size = len(content)
+            made.addfile(member, io.BytesIO(content))
+    gallery = Gallery(tmp_path / "a.tar", device_id=None)
+    small, large = (Compose([T.Resize(side), T.CenterCrop(side)], mipmaps=1.5) for side in (24, 48))
+    for sample, cause in enumerate(("a JPEG that is cut", "it has 48x48 pixels, a copy 67x48", "DALI's decoder fails")):
+        with tarfile.open(tmp_path / "a.tar") as tar:
+            offset = tar.getmember(f"{sample}.mip48").offset_data
+        with pytest.raises(BadImageError) as caught:
+            gallery.tensors(small, sample, 0, 0)
+        assert caught.value.cause.startswith(f"the .mip48 component beside it: {cause}")
+        assert caught.value.offset == offset
+        assert gallery.tensors(large, sample, 0, 0)  # of the other copy

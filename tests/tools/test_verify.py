@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from gpu_graph import GPU, gpu_graph
 from nvidia.dali import fn
 
 from gpuloader.errors import ConfigError, DeviceError
-from gpuloader.pipelines import graph
+from gpuloader.pipelines import graph, inputs
 from gpuloader.pipelines.operators import finish_on_cpu, finish_on_gpu
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.program import Op
@@ -49,7 +50,7 @@ def device_id(request: pytest.FixtureRequest) -> Iterator[int | None]:
     ("check", "names"),
     [
         ("recipes", {"cifar10", "raw_uint8", "resnet50_v1", "ssd", "MixUp and CutMix"}),
-        ("forms", {"turned upright", "list, bfloat16", "boxes, masks, key points", "Stage"}),
+        ("forms", {"turned upright", "list, bfloat16", "boxes, masks, key points", "Stage", "smaller copies"}),
         ("repeats", {"again", "one by one", "in batches of 5", "in one batch", "resumed after 7 samples"}),
         ("formats", {"JPEG, large", "JPEG, gray", "JPEG, CMYK", "JPEG, progressive", "PNG", "PNG, 16 bits", "WebP"}),
         ("bad-images", {"replaced", "the other images", "raised"}),
@@ -91,6 +92,15 @@ def test_wrong_pixels_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPat
             assert not any(row.ok for row in rows_of(shards, check, GPU).values())
         off = [name for name, row in rows_of(shards, "bad-images", GPU).items() if not row.ok]
     assert off == ["the other images"]
+
+
+def test_windows_of_pictures_on_their_copies_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    placing = inputs._placing
+    on_picture = lambda view, drawn, *rest: placing(view, replace(drawn, mapped=None), *rest)  # noqa: E731
+    monkeypatch.setattr(inputs, "_placing", on_picture)
+    with gpu_graph():
+        rows = rows_of(shards, "forms", GPU)
+    assert [name for name, row in rows.items() if not row.ok] == ["smaller copies"]
 
 
 def test_pixels_that_depend_on_the_batch_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

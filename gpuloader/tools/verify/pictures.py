@@ -6,7 +6,7 @@ import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ from typing import Any
 from PIL import Image
 
 from gpuloader.helpers.atomic_files import write_sample
+from gpuloader.images.mipmaps import extension_of
 from gpuloader.pipelines.blame import smooth_picture
 
 SMALL = (120, 160)
 LARGE = (1500, 2000)
 """(height, width) of a JPEG that another of nvJPEG's backends decodes, as of any above 1,000,000 pixels."""
+COPY = (96, 128)
+"""(height, width) of a smaller copy of a `SMALL` picture."""
 _ANNOTATIONS = [
     {
         "bbox": [left, top, right - left, bottom - top],
@@ -54,12 +57,17 @@ def turned(orientation: int) -> bytes:
 
 
 @contextmanager
-def tar_of(images: Iterable[bytes]) -> Iterator[Path]:
-    """Writes images under the keys 00, 01, ..., with labels and targets; their content says their format."""
+def tar_of(images: Iterable[bytes], copies: Sequence[bytes] = ()) -> Iterator[Path]:
+    """Writes images under the keys 00, 01, ..., with labels, targets, and copies of the size `COPY` if they are given.
+
+    Their content says their format.
+    """
     targets = json.dumps({"annotations": _ANNOTATIONS}).encode()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "images.tar"
         with tarfile.open(path, "w") as tar:
             for number, image in enumerate(images):
-                write_sample(tar, f"{number:02d}", {"jpg": image, "cls": b"%d" % (number % 10), "json": targets})
+                beside = {"cls": b"%d" % (number % 10), "json": targets}
+                beside |= {extension_of(COPY[0]): copies[number]} if copies else {}
+                write_sample(tar, f"{number:02d}", {"jpg": image, **beside})
         yield path
