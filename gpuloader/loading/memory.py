@@ -11,7 +11,7 @@ import torch
 from gpuloader.helpers.cores import available_memory_bytes
 from gpuloader.helpers.text import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
-from gpuloader.loading.parts import Parts, cut
+from gpuloader.loading.parts import Parts
 from gpuloader.loading.run import Run
 from gpuloader.loading.world import GPU_THREADS
 from gpuloader.pipelines import decoder_buffers
@@ -145,5 +145,5 @@ def _largest_images_bytes(recipe: Recipe, batch_size: int, parts: Parts) -> list
     pixels = shards.index.column("height").astype(np.int64) * shards.index.column("width")
     allowed = pixels[pixels <= recipe.max_pixels]
     of_images = 3 * np.sort(allowed)[::-1][:batch_size]
-    parts_of_images = cut(of_images, parts.most_bytes, parts.least_rows, batch_size)
+    parts_of_images = parts.of_rows(of_images)
     return of_images[parts_of_images[0] if parts_of_images else slice(0)].tolist()

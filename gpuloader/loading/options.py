@@ -143,7 +143,7 @@ class Decoder:
     Attributes:
         num_threads: decoding threads; None uses this process's share of the cores it may use, at most 8 with a GPU.
         prefetch: the number of batches that are decoded ahead, 1 to 64; `prefetch` + 1 further batches are read ahead.
-            A batch of large pictures is decoded in parts: then at most 4 * `prefetch` parts are decoded ahead, and
+            A batch of large pictures is decoded in parts: then at most 2 * `prefetch` parts are decoded ahead, and
             `prefetch` + 1 further parts are read.
         hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, if it has any; None uses 1.
             With a share between 0 and 1, an image's decoder depends on its batch, and

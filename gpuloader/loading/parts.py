@@ -1,5 +1,6 @@
-"""`Parts`: the rows of a step that are read, decoded and resampled at once, so that large batches need little memory.
+"""`Parts`: the rows of a step that are read, decoded and resampled at once, so that large pictures need little memory.
 
+A step of ordinary photographs is one part: putting its tensor together of several would cost a third more CPU time.
 Which samples a rank gets does not depend on them, nor do their pixels.
 """
 
@@ -28,16 +29,18 @@ class Parts:
     Attributes:
         shards: the data, whose index has the sizes of the pictures.
         max_pixels: of a picture; larger ones are refused, and take nothing.
-        most_bytes: that the decoded pictures of a part have, if it has more than `least_rows`.
+        most_bytes: that the decoded pictures of a part have, if it has more than `least_rows`, and is not a whole step
+            of at most `WHOLE_BYTES`.
         least_rows: that a part has however large its pictures are: two for each thread, so that no core waits long for
             the last picture. The last part of a step may have fewer.
         most_rows: that a part has: on a GPU those of the mean picture, because the JPEG engines' share of a batch
             depends on the longest one.
     """
 
-    MOST_BYTES: ClassVar = {"cpu": 128 << 20, "cuda": 1 << 30}
+    WHOLE_BYTES: ClassVar = 1 << 30
+    MOST_BYTES: ClassVar = {"cpu": 256 << 20, "cuda": 1 << 30}
     ROWS_OF_A_THREAD: ClassVar = 2
-    MOST_AHEAD: ClassVar = 4
+    MOST_AHEAD: ClassVar = 2
 
     shards: ShardSet
     max_pixels: int
@@ -66,14 +69,20 @@ class Parts:
             samples: (b,) their ids.
             sides: (b,) the shorter sides of the smaller copies that are decoded in place of pictures, 0 for a picture.
         """
-        return cut(self._decoded_bytes(samples, sides), self.most_bytes, self.least_rows, self.most_rows)
+        return self.of_rows(self._decoded_bytes(samples, sides))
+
+    def of_rows(self, decoded_bytes: NDArray[np.number]) -> list[slice]:
+        """Returns the parts of a step of pictures with so many decoded bytes each."""
+        if len(decoded_bytes) and decoded_bytes.sum() <= self.WHOLE_BYTES:
+            return [slice(0, len(decoded_bytes))]
+        return cut(decoded_bytes, self.most_bytes, self.least_rows, self.most_rows)
 
     def typical(self, batch_size: int) -> list[slice]:
         """Returns the parts of a batch of mean pictures."""
         count = len(self.shards)
         some = np.linspace(0, count - 1, min(_SAMPLED, count)).astype(np.int64)
         mean = self._decoded_bytes(some, np.zeros_like(some)).mean()
-        return cut(np.full(batch_size, mean), self.most_bytes, self.least_rows, self.most_rows)
+        return self.of_rows(np.full(batch_size, mean))
 
     def ahead(self, batch_size: int) -> int:
         """How many parts are decoded ahead for each batch of the decoder's `prefetch`: enough for a step of the net."""

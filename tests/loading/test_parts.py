@@ -111,8 +111,10 @@ def test_a_part_has_as_many_rows_as_fit(
 @pytest.mark.parametrize(
     ("device", "pixels", "threads", "expected"),
     [
-        ("cpu", (375, 500), 2, [238, 18]),  # ordinary photographs
-        ("cpu", (2736, 3648), 2, [4] * 64),
+        ("cpu", (375, 500), 2, [256]),  # ordinary photographs: no copy of the tensor
+        ("cpu", (1180, 1180), 2, [256]),
+        ("cpu", (1190, 1190), 2, [63] * 4 + [4]),
+        ("cpu", (2736, 3648), 2, [8] * 32),
         ("cpu", (2736, 3648), 8, [16] * 16),
         ("cuda", (2736, 3648), 8, [35] * 7 + [11]),
     ],
