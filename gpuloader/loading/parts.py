@@ -73,7 +73,7 @@ class Parts:
 
     def of_rows(self, decoded_bytes: NDArray[np.number]) -> list[slice]:
         """Returns the parts of a step of pictures with so many decoded bytes each."""
-        if len(decoded_bytes) and decoded_bytes.sum() <= self.WHOLE_BYTES:
+        if 0 < len(decoded_bytes) <= self.most_rows and decoded_bytes.sum() <= self.WHOLE_BYTES:
             return [slice(0, len(decoded_bytes))]
         return cut(decoded_bytes, self.most_bytes, self.least_rows, self.most_rows)
 

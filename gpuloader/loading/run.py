@@ -97,6 +97,11 @@ class Run:
         """Where images are decoded: on the CPU if there is own code."""
         return self.device_id if self.recipe.links is None else None
 
+    @property
+    def takes_copies(self) -> bool:
+        """Whether smaller copies may be decoded in place of pictures."""
+        return self.recipe.mipmap_scale is not None and bool(self.shards.mipmap_sides)
+
     @cached_property
     def box_field(self) -> str | None:
         """The name of the field by whose boxes the recipe draws; None if it draws by none."""

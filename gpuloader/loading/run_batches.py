@@ -59,9 +59,10 @@ class RunBatches:
         self._quarantine = quarantine
         self._reading: _Reading | None = None
         parts = Parts.of(run)
+        ahead = 1 if run.takes_copies else parts.ahead(run.plan.batch_size)
         self._decoding: Decoding[EncodedPart] | Linked[EncodedPart] = decoding_of(
             run.recipe,
-            replace(run.decoder, prefetch=run.decoder.prefetch * parts.ahead(run.plan.batch_size)),
+            replace(run.decoder, prefetch=run.decoder.prefetch * ahead),
             run.device_id,
             parts.most_rows,
             partial(largest_decoded, run),
