@@ -27,10 +27,9 @@ class Assembly:
         count = len(part.batch.ids)
         if part.rows == slice(0, count):
             self._views = views
-        elif not self._parts:
-            self._views = [self._placed(None, view, part.rows, count) for view in views]
         else:
-            self._views = [self._placed(whole, view, part.rows, count) for whole, view in zip(self._views, views)]
+            before = self._views or [None] * len(views)
+            self._views = [self._placed(whole, view, part.rows, count) for whole, view in zip(before, views)]
         self._parts.append(replace(part, images=()))
         return (self._whole(), self._views) if part.is_last else None
 
@@ -38,10 +37,9 @@ class Assembly:
         """Returns the images of a view, up to these rows; `whole` has those before them."""
         if isinstance(images, list):
             return [*(whole or ()), *images]
-        sides = images.shape[1:]
-        if whole is not None and sides != whole.shape[1:]:
-            sides = [max(each) for each in zip(sides, whole.shape[1:])]
-        if whole is None or [*whole.shape[1:]] != [*sides]:
+        there = images.shape[1:] if whole is None else whole.shape[1:]
+        sides = tuple(map(max, images.shape[1:], there))
+        if whole is None or sides != there:
             larger = self._make((count, *sides), dtype=images.dtype, device=images.device)
             whole = larger if whole is None else _put(larger, whole, slice(0, rows.start))
         return _put(whole, images, rows)
