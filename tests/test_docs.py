@@ -17,7 +17,6 @@ from warm import warm
 
 ROOT = Path(__file__).resolve().parent.parent
 README, *DOCS = PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SHOWN = re.compile(r"^```(?:py|sh)$", re.MULTILINE)
 
 
 def name_of(page: Path) -> str:
@@ -38,29 +37,6 @@ ELSEWHERE = {
     "docs/lightning.md-1": "tests/integrations/test_lightning.py",
     "docs/lightning.md-2": "tests/integrations/test_lightning.py",
     "docs/tuning.md-5": "tests/bench/test_bench.py",
-}
-# Blocks marked `py` or `sh`: parts of what runs elsewhere, or what needs packages and data of others.
-ONLY_SHOWN = {
-    "docs/clusters.md": 1,
-    "docs/coming-from-cellmap.md": 2,
-    "docs/coming-from-data-modules.md": 2,
-    "docs/coming-from-loader-practices.md": 1,
-    "docs/commands/check.md": 1,
-    "docs/commands/demo.md": 1,
-    "docs/commands/verify.md": 2,
-    "docs/data.md": 1,
-    "docs/image-text.md": 1,
-    "docs/index.md": 2,
-    "docs/meshes.md": 1,
-    "docs/migrating.md": 3,
-    "docs/migrating-detection.md": 2,
-    "docs/own-code.md": 1,
-    "docs/presets.md": 1,
-    "docs/stage.md": 1,
-    "docs/trainers.md": 8,
-    "docs/versions.md": 1,
-    "docs/watching.md": 3,
-    "docs/wsl2.md": 2,
 }
 
 
@@ -133,11 +109,6 @@ def test_a_snippet_that_runs_elsewhere_names_what_is_there(name: str) -> None:
     assert (ROOT / ELSEWHERE[name]).is_file()
 
 
-def test_blocks_that_are_only_shown_are_those_listed() -> None:
-    counts = {name_of(page): len(SHOWN.findall(page.read_text())) for page in PAGES}
-    assert {name: count for name, count in counts.items() if count} == ONLY_SHOWN
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_blocks_of_a_page_are_of_kinds_that_are_looked_at(page: Path) -> None:
     blocks = re.findall(r"^```(\w*)\n(?:.*\n)*?```$", page.read_text(), re.MULTILINE)
@@ -149,11 +120,6 @@ def test_the_blocks_of_a_page_are_of_kinds_that_are_looked_at(page: Path) -> Non
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
-
-
-def test_the_list_for_agents_has_every_page() -> None:
-    listed = re.findall(r"\]\(([^)]+)\)", (ROOT / "docs/llms.txt").read_text())
-    assert sorted(listed) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in DOCS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -1,9 +1,8 @@
-"""The house: what users import, module by module, and the rooms as CONTRIBUTING draws them."""
+"""What users import, module by module."""
 
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 from importlib import import_module
@@ -12,8 +11,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-DRAWN = re.findall(r"^    ((?:\w+/)+) {2,}\S", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
-BESIDE = {"configs/presets", "configs/train", "docs", "scripts", "tests", "tests/support"}
 
 # A name that comes, goes or moves changes this, and the changelog.
 PUBLIC = {
@@ -116,30 +113,3 @@ def test_modules_that_need_no_further_package_are_attributes() -> None:
         assert not hasattr(gpuloader, "trainers")  # whose modules need packages that may not be installed
     """
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_each_room_is_drawn() -> None:
-    tree = {
-        path.parent.relative_to(ROOT).as_posix()
-        for top in ("gpuloader", "pipelines")
-        for path in (ROOT / top).rglob("__init__.py")
-    }
-    there = {room for room in tree if not room.startswith("gpuloader/pipelines")} - {"gpuloader"}
-    assert sorted(DRAWN) == sorted(f"{room}/" for room in there | BESIDE)
-    for room in BESIDE:
-        assert (ROOT / room).is_dir()
-
-
-def life_of_a_batch() -> list[tuple[str, str]]:
-    """(name, file or room) of each row of CONTRIBUTING's "The life of a batch"."""
-    [page] = re.findall(r"^## The life of a batch\n(.*?)^## ", (ROOT / "CONTRIBUTING.md").read_text(), re.S | re.M)
-    return re.findall(r"^    ([A-Za-z_.]+) +((?:\w+/)+\w*(?:\.py)?)  ", page, re.MULTILINE)
-
-
-@pytest.mark.parametrize(("name", "place"), life_of_a_batch())
-def test_what_a_batch_goes_through_is_where_the_page_says(name: str, place: str) -> None:
-    path = ROOT / ("" if place.startswith("pipelines/") else "gpuloader") / place
-    files = [path] if path.is_file() else path.glob("*.py")
-    code = "".join(file.read_text() for file in files)
-    for part in name.split("."):  # Plan.after: the class, and its method
-        assert re.search(rf"\b(class|def) {part}\b", code)
