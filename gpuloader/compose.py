@@ -330,7 +330,7 @@ def draw_images(
     each = zip(images, sizes.tolist())
     pictures = np.array([image.picture if isinstance(image, SmallerCopy) else size for image, size in each], np.int64)
     pictures = pictures.reshape(-1, 2)
-    drawn = (at if at.links is None else at.links.first).draw(draws, pictures, turned, boxes).in_files(pictures, sizes)
+    drawn = at.before_own_code.draw(draws, pictures, turned, boxes).in_files(pictures, sizes)
     return files, drawn, {**drawn.refused(), **refused}
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpuloader.errors import BESIDE
 
 LARGEST_SIDE = 65_500
@@ -35,14 +38,22 @@ def size_of(height: int, width: int, side: int) -> tuple[int, int]:
     >>> size_of(3024, 4032, 512)
     (512, 682)
     """
-    return (side, side * width // height) if height <= width else (side * height // width, side)
+    height, width = mipmap_sizes(np.array([[height, width]]), np.array([side]))[0].tolist()
+    return height, width
 
 
-def are_made(height: int, width: int, sides: Sequence[int]) -> bool:
-    """Says whether a picture gets copies: its shorter side is at least 1.25 times the largest copy's.
+def mipmap_sizes(pictures: NDArray[np.int64], sides: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Computes (n, 2) heights and widths of the copies with these shorter sides, (n,); where 0, of the pictures."""
+    shorter = np.maximum(pictures.min(1, keepdims=True), 1)
+    return pictures * np.where(sides[:, None] > 0, sides[:, None], shorter) // shorter
 
-    One that is so long that this copy could be no JPEG gets none.
+
+def are_made(pictures: NDArray[np.int64], sides: Sequence[int]) -> NDArray[np.bool_]:
+    """Says which of n pictures get copies, by their (n, 2) heights and widths.
+
+    The shorter side of a picture must be at least 1.25 times the largest copy's, and this copy must fit into a JPEG.
     """
-    if not sides or 4 * min(height, width) < 5 * max(sides):
-        return False
-    return max(size_of(height, width, max(sides))) <= LARGEST_SIDE
+    if not sides:
+        return np.zeros(len(pictures), np.bool_)
+    largest = mipmap_sizes(pictures, np.full(len(pictures), max(sides)))
+    return (4 * pictures.min(1) >= 5 * max(sides)) & (largest.max(1) <= LARGEST_SIDE)

@@ -19,16 +19,14 @@ from gpuloader.collators import Collator, collator_of, in_parts
 from gpuloader.errors import ConfigError, DeviceError, describe
 from gpuloader.helpers.text import counted, did_you_mean, either, similar
 from gpuloader.helpers.values import as_python_integer, is_integer
-from gpuloader.images.mipmaps import extension_of
 from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.fields import FIELDS, Component, Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.world import World
-from gpuloader.plan import Bucketed, Draws, Plan, Shuffle, choose_groups
-from gpuloader.recipe import Recipe, choose_mipmaps
+from gpuloader.plan import Bucketed, Plan, Shuffle, choose_groups
+from gpuloader.recipe import Recipe
 from gpuloader.recipe.part import as_value
-from gpuloader.shards import Labels, ShardSet
-from gpuloader.shards.index import Index
+from gpuloader.shards import Labels
 
 _log = logging.getLogger("gpuloader")
 
@@ -261,8 +259,6 @@ def resolve_output(
     return names, dict if isinstance(output, Mapping) else as_tuple
 
 
-USUAL_SIDES, USUAL_SCALE = (1024, 512), 1.5  # of copies, and of the recipe's `mipmaps` for training
-_DRAWN = 32
 _PLACES = {"bbox", "bboxes", "box", "boxes", "keypoint", "keypoints", "mask", "masks"}
 
 
@@ -285,34 +281,6 @@ def warn_of_turned(recipe: Recipe, turned: int) -> None:
             "upright ones, such as YOLO's, set `orientation: apply` in the recipe",
             f"{counted(turned, 'picture')} {'is' if turned == 1 else 'are'}",
         )
-
-
-def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:
-    """Logs a warning if a recipe takes smaller copies but finds none, or does not take those that are there."""
-    index, sides = shards.index, shards.mipmap_sides
-    if recipe.mipmap_scale is not None and not sides and not shards.decoded:
-        shorter = np.minimum(index.column("height"), index.column("width"))
-        if large := int((4 * shorter.astype(np.int64) >= 5 * max(USUAL_SIDES)).sum()):
-            _log.warning(
-                "the recipe's `mipmaps` finds no smaller copies: `gpuloader pack --mipmaps %s` would make some of %s",
-                ",".join(map(str, USUAL_SIDES)),
-                counted(large, "picture"),
-            )
-    if recipe.mipmaps is None and sides and not recipe.refuses_mipmaps and _would_take(recipe, index, sides):
-        having = max(index.facts["having"][index.extensions.index(extension_of(side))] for side in sides)
-        _log.warning(
-            "%s smaller copies, which need less decoding, but the recipe does not take them: set `mipmaps: %g` in it, "
-            "or 2 for evaluation; `mipmaps: off` leaves them and this line out",
-            f"{counted(having, 'picture')} {'has' if having == 1 else 'have'}",
-            USUAL_SCALE,
-        )
-
-
-def _would_take(recipe: Recipe, index: Index, sides: Sequence[int]) -> bool:
-    """Says whether some draws of the largest picture would take a copy."""
-    sizes, now = np.tile(index.largest_image(recipe.max_pixels), (_DRAWN, 1)), recipe.at(0)
-    drawn = (now if now.links is None else now.links.first).draw(Draws(0, 0, np.arange(_DRAWN)), np.maximum(sizes, 1))
-    return choose_mipmaps(drawn, sizes, sides, np.ones((_DRAWN, len(sides)), np.bool_), USUAL_SCALE).any().item()
 
 
 def warn_of_classes(recipe: Recipe, labels: Labels | None) -> None:

@@ -119,7 +119,7 @@ def warn_of_memory(run: Run) -> None:
     memory_bytes = available_memory_bytes()
     if run.device_id is not None:
         memory_bytes = torch.cuda.get_device_properties(run.device_id).total_memory
-    if excess := excess_of_a_part(run.recipe, run.plan.batch_size, Parts.of(run), memory_bytes):
+    if excess := excess_of_a_part(run.recipe, run.plan.batch_size, run.parts, memory_bytes):
         _log.warning("%s", excess)
 
 
@@ -127,7 +127,7 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
     """Says what took the memory and what to lower, for an error of DALI for which `is_out_of_memory` is true."""
     height, width = run.shards.index.largest_image(run.recipe.max_pixels)
     batch_size, prefetch = run.plan.batch_size, run.decoder.prefetch
-    needed = estimate_memory(run.shards, run.largest, "", batch_size, prefetch, Parts.of(run))
+    needed = estimate_memory(run.shards, run.largest, "", batch_size, prefetch, run.parts)
     reserved = "" if run.device_id is None else f", and its decoder reserves {format_bytes(needed.decoder_bytes)}"
     cause = next(line for line in message.splitlines() if is_out_of_memory(line))
     return (

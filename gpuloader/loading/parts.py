@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from gpuloader.loading.run import Run
-from gpuloader.recipe import mipmap_sizes
+from gpuloader.images.mipmaps import mipmap_sizes
 from gpuloader.recipe.model import Ints
 from gpuloader.shards import ShardSet
 
@@ -47,11 +46,6 @@ class Parts:
     most_bytes: int
     least_rows: int
     most_rows: int
-
-    @classmethod
-    def of(cls, run: Run) -> Self:
-        """Returns those of a run."""
-        return cls.on(run.device.type, run.shards, run.recipe.max_pixels, run.plan.batch_size, run.num_threads)
 
     @classmethod
     def on(cls, device_type: str, shards: ShardSet, max_pixels: int, batch_size: int, num_threads: int) -> Self:

@@ -28,20 +28,19 @@ from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import Refused
-from gpuloader.images.mipmaps import of_copy
+from gpuloader.images.mipmaps import mipmap_sizes, of_copy
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
+from gpuloader.loading.copies import choose_copies, draw_by_index
 from gpuloader.loading.decoding import find_bad_rows
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, Ragged, cause_of, check_keys, parse_fields
 from gpuloader.loading.linked import Way
 from gpuloader.loading.own_targets import OwnTargets
-from gpuloader.loading.parts import Parts
 from gpuloader.loading.run import Run
-from gpuloader.loading.selection import sizes_of
 from gpuloader.pipelines import GOOD_SIZE, cut_to_region, good_jpeg
 from gpuloader.plan import Cursor, PlannedBatch, Stream
-from gpuloader.recipe import Drawn, Mixing, Shape, choose_mipmaps, mipmap_sizes
+from gpuloader.recipe import Drawn, Mixing, Shape
 from gpuloader.recipe.model import Ints
 from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
 
@@ -182,7 +181,6 @@ class Reader:
         self._suspects = suspects
         self._ahead = ahead
         self._unseen = run.unseen
-        self._parts = Parts.of(run)
         self._parsed_in_threads = {name: field for name, field in run.fields.items() if field.in_threads}
         self._parsed_in_order = {name: field for name, field in run.fields.items() if not field.in_threads}
         links = run.recipe.links
@@ -197,7 +195,7 @@ class Reader:
         # What a decoder refused of a sample's image or copy, None for the whole file, and why: trying it may build
         # pipelines on a GPU.
         self._undecodable: dict[tuple[int, int], tuple[tuple[int, ...] | None, str]] = {}
-        self._last_drawn: tuple[PlannedBatch, Ints, Drawn] | None = None
+        self._drawn_by_index: tuple[PlannedBatch, Ints, Drawn] | None = None
         self._opened = 0
         self._of_odd_rows = Arena()
         self.arenas: deque[Arena] = deque()
@@ -253,7 +251,7 @@ class Reader:
         if self._ahead is not None and len(planned.ids):  # another thread reads the steps without samples
             self._ahead.reach(cursor)
         sides = self.choose_copies(planned)
-        parts = self._parts.of_step(planned.ids, sides)
+        parts = run.parts.of_step(planned.ids, sides)
         if len(parts) > 1:
             rows, reading_seconds = self._look_at_parts(planned, sides, parts, wanted)
         else:
@@ -325,18 +323,12 @@ class Reader:
 
         They depend on the draws and the index alone: not on what was read before.
         """
-        recipe, shards = self._run.recipe, self._run.shards
-        if recipe.mipmap_scale is None or not shards.mipmap_sides:
-            return np.zeros(len(planned.ids), np.int64)
-        drawn, sizes = self.draw_by_index(planned)
-        there = shards.mipmaps_of(planned.ids)
-        return choose_mipmaps(drawn, sizes, shards.mipmap_sides, there, recipe.mipmap_scale)
-
-    def draw_by_index(self, planned: PlannedBatch) -> tuple[Drawn, Ints]:
-        """Returns what is drawn for pictures of the sizes in the index, and these, (b, 2); 0 for one without a size."""
-        sizes = sizes_of(self._run.shards, planned.ids, upright=False)
-        sizes[sizes.prod(1) > self._run.recipe.max_pixels] = _UNKNOWN  # it is bad, whatever its copies are
-        return self._draw_for(planned, sizes, planned.ids), sizes
+        run, ids = self._run, planned.ids
+        if not run.takes_copies:
+            return np.zeros(len(ids), np.int64)
+        drawn, sizes = draw_by_index(run.recipe, run.shards, ids, planned.draws, planned.shape)
+        self._drawn_by_index = planned, sizes, drawn
+        return choose_copies(run.recipe, run.shards, ids, drawn, sizes)
 
     def _read_images(self, ids: Ints, sides: Ints, arena: Arena, wanted: Wanted) -> list[EncodedImage]:
         return list(map(trimmed, self._run.shards.read_images(ids, arena, wanted, sides if sides.any() else None)))
@@ -474,37 +466,22 @@ class Reader:
             boxes = [row.fields[name].boxes if name in row.fields else _NO_BOXES for row in rows]  # as of a bad sample
         sizes = np.array([side for row in rows for side in row.size], np.int64).reshape(-1, 2)  # pairs take longer
         samples = np.array([row.sample for row in rows], np.int64)
-        drawn = self._draw_for(planned, sizes, samples, boxes, whole=whole)
+        by_index = None if whole else self._drawn_by_index
+        if by_index and by_index[0] is planned and _are_same(planned.ids, samples) and _are_same(by_index[1], sizes):
+            drawn = by_index[2]
+        else:
+            recipe, turned = self._run.recipe, None
+            if recipe.orientation == "apply":
+                turned = self._run.shards.index.at("orientation", samples)
+            recipe = recipe.at(planned.cursor.epoch, planned.shape)
+            drawn = (recipe if whole else recipe.before_own_code).draw(
+                planned.draws, np.maximum(sizes, 1), turned, boxes
+            )
         sides = np.array([row.side for row in rows], np.int64) * sizes.any(1)
         if not sides.any():
             return drawn
         pictures = np.maximum(sizes, 1)
         return drawn.in_files(pictures, mipmap_sizes(pictures, sides))
-
-    def _draw_for(
-        self,
-        planned: PlannedBatch,
-        sizes: Ints,
-        samples: Ints,
-        boxes: Sequence[NDArray[np.float64]] = (),
-        *,
-        whole: bool = False,
-    ) -> Drawn:
-        """Draws for pictures of these sizes, and the samples that they are of."""
-        memorable = not whole and not len(boxes) and samples is planned.ids
-        if not whole and not len(boxes) and self._last_drawn is not None:
-            last, its_sizes, drawn = self._last_drawn
-            if last is planned and np.array_equal(its_sizes, sizes) and np.array_equal(planned.ids, samples):
-                return drawn
-        recipe, turned = self._run.recipe, None
-        if recipe.orientation == "apply":
-            turned = self._run.shards.index.at("orientation", samples)
-        recipe = recipe.at(planned.cursor.epoch, planned.shape)
-        recipe = recipe if whole or recipe.links is None else recipe.links.first
-        drawn = recipe.draw(planned.draws, np.maximum(sizes, 1), turned, boxes)
-        if memorable:
-            self._last_drawn = planned, sizes, drawn
-        return drawn
 
     def _delivered(self, planned: PlannedBatch, rows: Sequence[Row], drawn: Drawn) -> Drawn:
         """Returns what the whole recipe draws, where own code stands in it and sizes or targets are delivered."""
@@ -537,7 +514,7 @@ class Reader:
         if known == decoded:
             return cause
         run = self._run
-        causes = find_bad_rows(run.decoded_recipe, run.decoder, run.decoding_device_id, files, drawn)
+        causes = find_bad_rows(run.recipe.before_own_code, run.decoder, run.decoding_device_id, files, drawn)
         if causes:
             self._undecodable[row.sample, row.side] = decoded, causes[0]
         return causes.get(0)
@@ -672,6 +649,10 @@ class Reader:
     def _component_name(self, sample: int, extension: str) -> str:
         where = self._run.shards.locate(sample)
         return f"the .{extension} component of {where.key!r} in {where.shard}"
+
+
+def _are_same(one: Ints, other: Ints) -> bool:
+    return one is other or np.array_equal(one, other)
 
 
 def _with_own(part: EncodedPart, drawn: Drawn, targets: Sequence[Sequence[Mapping[str, Any]]]) -> EncodedPart:

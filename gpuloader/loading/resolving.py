@@ -26,11 +26,11 @@ from gpuloader.loading.arguments import (
     warn_of_classes,
     warn_of_empty_shares,
     warn_of_groups,
-    warn_of_mipmaps,
     warn_of_places,
     warn_of_small_buckets,
     warn_of_turned,
 )
+from gpuloader.loading.copies import warn_of_mipmaps
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.run import Run

@@ -16,8 +16,10 @@ from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
 from gpuloader.loading.arguments import as_tuple, find_boxes
+from gpuloader.loading.copies import takes_copies
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Decoder
+from gpuloader.loading.parts import Parts
 from gpuloader.loading.selection import describe_source
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World
@@ -88,11 +90,6 @@ class Run:
         return torch.device("cpu") if self.device_id is None else torch.device("cuda", self.device_id)
 
     @property
-    def decoded_recipe(self) -> Recipe:
-        """The recipe, or what stands before its own code: what is done to encoded images."""
-        return self.recipe if self.recipe.links is None else self.recipe.links.first
-
-    @property
     def decoding_device_id(self) -> int | None:
         """Where images are decoded: on the CPU if there is own code."""
         return self.device_id if self.recipe.links is None else None
@@ -100,7 +97,12 @@ class Run:
     @property
     def takes_copies(self) -> bool:
         """Whether smaller copies may be decoded in place of pictures."""
-        return self.recipe.mipmap_scale is not None and bool(self.shards.mipmap_sides)
+        return takes_copies(self.recipe, self.shards)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """How its steps are cut."""
+        return Parts.on(self.device.type, self.shards, self.recipe.max_pixels, self.plan.batch_size, self.num_threads)
 
     @cached_property
     def box_field(self) -> str | None:

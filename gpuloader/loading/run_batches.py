@@ -21,7 +21,6 @@ from gpuloader.loading.assembly import Assembly
 from gpuloader.loading.decoding import Decoding
 from gpuloader.loading.linked import Linked, decoding_of
 from gpuloader.loading.memory import explain_lack_of_memory
-from gpuloader.loading.parts import Parts
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.reader import EncodedBatch, EncodedPart, Reader
 from gpuloader.loading.run import Run
@@ -58,7 +57,7 @@ class RunBatches:
         self.run = run
         self._quarantine = quarantine
         self._reading: _Reading | None = None
-        parts = Parts.of(run)
+        parts = run.parts
         ahead = 1 if run.takes_copies else parts.ahead(run.plan.batch_size)
         self._decoding: Decoding[EncodedPart] | Linked[EncodedPart] = decoding_of(
             run.recipe,

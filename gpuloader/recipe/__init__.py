@@ -3,7 +3,7 @@
 from gpuloader.recipe.drawn import Drawn, DrawnView
 from gpuloader.recipe.explain import ExplainedView, Step, explain
 from gpuloader.recipe.from_torchvision import recipe_from_torchvision
-from gpuloader.recipe.mipmaps import choose_mipmaps, mipmap_sizes
+from gpuloader.recipe.mipmaps import choose_mipmaps
 from gpuloader.recipe.mix import Mix, Mixing
 from gpuloader.recipe.placement import Shape
 from gpuloader.recipe.preset_files import (
@@ -35,7 +35,6 @@ __all__ = [
     "explain",
     "is_recipe_mapping",
     "load_preset",
-    "mipmap_sizes",
     "preset_names",
     "preset_text",
     "recipe_from_torchvision",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.images.mipmaps import mipmap_sizes
 from gpuloader.recipe.drawn import Drawn
 from gpuloader.recipe.model import Ints
 
@@ -41,12 +42,3 @@ def choose_mipmaps(drawn: Drawn, pictures: Ints, sides: Sequence[int], there: ND
         ]
         chosen[may & has & (side < pictures.min(1)) & np.all(sharp, 0)] = side
     return chosen
-
-
-def mipmap_sizes(pictures: Ints, sides: Ints) -> Ints:
-    """Computes (n, 2) heights and widths of the copies with these shorter sides, (n,); where 0, of the pictures.
-
-    As `gpuloader.images.mipmaps.size_of` says for one.
-    """
-    shorter = np.maximum(pictures.min(1, keepdims=True), 1)
-    return pictures * np.where(sides[:, None] > 0, sides[:, None], shorter) // shorter

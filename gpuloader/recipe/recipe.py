@@ -182,6 +182,11 @@ class Recipe:
 
         return cut(self)
 
+    @property
+    def before_own_code(self) -> Recipe:
+        """What is done to encoded images: the recipe itself, or what stands before its own code."""
+        return self if self.links is None else self.links.first
+
     @cached_property
     def random(self) -> bool:
         """Whether its output depends on random numbers; if so it is for training, otherwise for evaluation."""

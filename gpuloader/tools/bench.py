@@ -22,8 +22,8 @@ from gpuloader.errors import BadImageError, ConfigError, LoaderError
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.helpers.text import counted
-from gpuloader.images.mipmaps import are_made
-from gpuloader.loading.arguments import USUAL_SCALE, USUAL_SIDES
+from gpuloader.images.mipmaps import are_made, mipmap_sizes
+from gpuloader.loading.copies import USUAL_SCALE, USUAL_SIDES, draw_by_index
 from gpuloader.loading.decoding import build_pipeline, find_bad_rows
 from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.reader import EncodedPart, Reader
@@ -32,7 +32,7 @@ from gpuloader.loading.run_batches import largest_decoded
 from gpuloader.loading.selection import Sources
 from gpuloader.pipelines import Feed, LastStep, Running, UndecodableError
 from gpuloader.plan import Cursor
-from gpuloader.recipe import choose_mipmaps, load_preset, mipmap_sizes
+from gpuloader.recipe import choose_mipmaps, load_preset
 from gpuloader.shards import Arena
 from gpuloader.tools.bench_result import (
     BenchResult,
@@ -223,7 +223,9 @@ def _run_graph(run: Run, last_step: LastStep) -> Batches:
     feed.restart(batches.take)
     largest = partial(largest_decoded, run)
     running = Running(
-        partial(build_pipeline, run.decoded_recipe, feed, run.decoder, run.decoding_device_id, largest, last_step)
+        partial(
+            build_pipeline, run.recipe.before_own_code, feed, run.decoder, run.decoding_device_id, largest, last_step
+        )
     )
     with closing(batches):
         while running.begun or feed.begin():
@@ -253,7 +255,7 @@ def _load_epochs(loader: GPULoader) -> Batches:
 
 
 def _bad_image(run: Run, part: EncodedPart, message: str) -> Exception:
-    recipe, device_id = run.decoded_recipe, run.decoding_device_id
+    recipe, device_id = run.recipe.before_own_code, run.decoding_device_id
     for row, cause in find_bad_rows(recipe, run.decoder, device_id, part.images, part.drawn, message).items():
         return BadImageError(*run.shards.locate(int(part.batch.ids[part.rows][row])), cause)
     return RuntimeError(message)
@@ -279,7 +281,7 @@ def _data(run: Run, machine: Machine) -> DataFacts:
 
 def find_copies(run: Run) -> CopyFacts | None:
     """Finds what smaller copies save, or would save; None if there is nothing to say."""
-    recipe, reader = run.recipe, Reader(run)
+    recipe = run.recipe
     stored, given = run.shards.mipmap_sides, recipe.mipmap_scale
     if run.decoded or recipe.mipmaps == "off" or recipe.refuses_mipmaps:
         return None
@@ -287,9 +289,9 @@ def find_copies(run: Run) -> CopyFacts | None:
     chosen, pixels, cursor = [], np.zeros(2), Cursor()
     for _ in range(min(run.plan.steps_left(cursor), -(-_DRAWN // run.plan.batch_size))):
         planned = run.plan.batch(cursor)
-        drawn, sizes = reader.draw_by_index(planned)
-        made = np.array([are_made(height, width, sides) for height, width in sizes.tolist()], np.bool_)
-        there = run.shards.mipmaps_of(planned.ids) if stored else np.stack([made] * len(sides), 1)
+        drawn, sizes = draw_by_index(recipe, run.shards, planned.ids, planned.draws, planned.shape)
+        made = np.stack([are_made(sizes, sides)] * len(sides), 1)
+        there = run.shards.mipmaps_of(planned.ids) if stored else made
         pictures, taken = np.maximum(sizes, 1), choose_mipmaps(drawn, sizes, sides, there, scale)
         regions = [each.region for each in (drawn, drawn.in_files(pictures, mipmap_sizes(pictures, taken)))]
         pixels += [(region[:, 2:] - region[:, :2]).prod(1).sum() for region in regions]

@@ -36,12 +36,13 @@ from gpuloader.images.mipmaps import extension_of, of_copy
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.argument_types import AnyFields, AnyLabels, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields, resolve_label_from
+from gpuloader.loading.copies import choose_copies, draw_by_index, takes_copies
 from gpuloader.loading.fields import Component, parse_fields
 from gpuloader.loading.options import LabelFrom
-from gpuloader.loading.selection import Sources, resolve_sources, sizes_of
+from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.loading.world import World
 from gpuloader.plan import Draws, check_epoch, check_seed, make_order
-from gpuloader.recipe import ExplainedView, Recipe, choose_mipmaps, explain
+from gpuloader.recipe import ExplainedView, Recipe, explain
 from gpuloader.recipe.explain import Step
 from gpuloader.recipe.placement import MAX_SIDE
 from gpuloader.recipe.recipe import Orientation
@@ -229,16 +230,11 @@ class Gallery:
 
     def copy_side(self, recipe: Recipe, sample: int, seed: int, epoch: int) -> int:
         """Returns the shorter side of the smaller copy that a loader decodes in this epoch, 0 for the picture."""
-        shards, ids = self._shards, np.array([sample])
-        if recipe.mipmap_scale is None or not shards.mipmap_sides:
+        ids = np.array([sample])
+        if not takes_copies(recipe, self._shards):
             return 0
-        sizes, turned = sizes_of(shards, ids, upright=False), shards.index.at("orientation", ids)
-        sizes[sizes.prod(1) > recipe.max_pixels] = 0  # it is bad, whatever its copies are
-        now = recipe.at(check_epoch(epoch))
-        first = now if now.links is None else now.links.first
-        drawn = first.draw(Draws(check_seed(seed), epoch, ids), np.maximum(sizes, 1), turned)
-        there = shards.mipmaps_of(ids)
-        return int(choose_mipmaps(drawn, sizes, shards.mipmap_sides, there, recipe.mipmap_scale)[0])
+        drawn, sizes = draw_by_index(recipe, self._shards, ids, Draws(check_seed(seed), check_epoch(epoch), ids))
+        return int(choose_copies(recipe, self._shards, ids, drawn, sizes)[0])
 
     def versions(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[Picture]:
         """Returns `tensors` as pictures; if the recipe normalises, this is undone."""

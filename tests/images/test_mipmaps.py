@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,4 +75,4 @@ def test_a_copys_size_is_exact(height: int, width: int, side: int) -> None:
     ],
 )
 def test_pictures_that_get_copies(height: int, width: int, sides: tuple[int, ...], made: bool) -> None:
-    assert are_made(height, width, sides) is made
+    assert are_made(np.array([[height, width]]), sides).tolist() == [made]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from gpuloader import Compose
 from gpuloader.errors import PresetError
-from gpuloader.images.mipmaps import size_of
+from gpuloader.images.mipmaps import mipmap_sizes, size_of
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Recipe, choose_mipmaps, load_preset, mipmap_sizes, preset_names
+from gpuloader.recipe import Drawn, Recipe, choose_mipmaps, load_preset, preset_names
 from gpuloader.transforms import (
     Apply,
     CenterCrop,
