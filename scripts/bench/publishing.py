@@ -1,4 +1,4 @@
-"""Writes the results beside it into the README and docs/benchmark.md: no figure there is copied by hand.
+"""Writes the results beside it into the README and pages of docs/: no figure there is copied by hand.
 
 The outputs of `gpuloader verify --json` in docs/verified go into docs/guarantees.md. `scripts/bench/publish` does all
 of this, and draws the plots again.
@@ -16,6 +16,7 @@ from peers import PLOT, python_of
 from report import table
 from scaling import table as scale_table
 from starting import table as start_table
+from storing import table as storing_table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PLOTS = ROOT / "scripts/bench/results", ROOT / "docs/benchmark"
@@ -57,6 +58,7 @@ def write_parts(results: dict[str, dict[str, Any]]) -> dict[str, str]:
         "README.md": short(results),
         "docs/benchmark.md": full(results),
         "docs/guarantees.md": proven(verified),
+        "docs/large-photographs.md": storing_table(json.loads((RESULTS / "storing.json").read_text())),
     }
 
 

@@ -284,7 +284,9 @@ def test_the_start_is_measured_with_nothing_made_before(
     assert re.fullmatch(r"\| gpuloader( \| \d+\.\d\d s \(\d+\.\d\d s\)){3} \|", lines[2])
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/benchmark.md", "docs/guarantees.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/benchmark.md", "docs/guarantees.md", "docs/large-photographs.md"]
+)
 def test_the_pages_say_what_the_committed_results_say(page: str) -> None:
     publishing = module("publishing")
     text = (publishing.ROOT / page).read_text()
