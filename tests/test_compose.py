@@ -27,7 +27,7 @@ from gpuloader.recipe.crops import CenterCrop, RandomHorizontalFlip, RandomResiz
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.policies import RandAugment, RandomApply
 
-pytestmark = pytest.mark.slow(kept=33, of="compose")
+pytestmark = pytest.mark.slow(kept=13, of="compose")
 
 v2 = transforms.v2
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -86,7 +86,7 @@ def result_of(
     return run_up_to
 
 
-@pytest.mark.slow(kept=10)
+@pytest.mark.slow(kept=4)
 @pytest.mark.parametrize(
     "snippet",
     [each for each in SNIPPETS if each.page != README and name_of_snippet(each) not in ELSEWHERE],

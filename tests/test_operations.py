@@ -161,7 +161,7 @@ def measure_whole(parameters: Sequence[Transform]) -> tuple[float, float]:
     return each.mean().item(), each.max().item()
 
 
-@pytest.mark.slow(kept=8)
+@pytest.mark.slow(kept=3)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.name} {row.interpolation}".strip())
 def test_it_is_as_near_to_its_oracle_as_the_table_says(row: Row) -> None:
     mean, largest = measure(row)
@@ -169,7 +169,7 @@ def test_it_is_as_near_to_its_oracle_as_the_table_says(row: Row) -> None:
     assert largest <= row.largest
 
 
-@pytest.mark.slow(kept=8)
+@pytest.mark.slow(kept=3)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.name} {row.interpolation}".strip())
 def test_the_gpus_graph_is_as_near_to_the_cpus_kernels(row: Row, shard: Path) -> None:
     """Of the whole loader; each of the parameters is a view."""

@@ -54,7 +54,7 @@ def test_why_a_system_was_not_measured_is_said_in_words(said: str, words: str) -
     assert module("peers").in_words(said).startswith(words)
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 def test_the_orchestrator_measures_what_it_can_and_reports_what_it_cannot(
     few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +251,7 @@ def test_the_batches_of_stock_dali_are_the_recipe(few_shards: list[Path], tmp_pa
     assert (ours - stock).abs().mean() < 0.1
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 def test_the_start_is_measured_with_nothing_made_before(
     few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,9 +284,7 @@ def test_the_start_is_measured_with_nothing_made_before(
     assert re.fullmatch(r"\| gpuloader( \| \d+\.\d\d s \(\d+\.\d\d s\)){3} \|", lines[2])
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/benchmark.md", "docs/guarantees.md", "docs/large-photographs.md"]
-)
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmark.md", "docs/guarantees.md", "docs/large-photographs.md"])
 def test_the_pages_say_what_the_committed_results_say(page: str) -> None:
     publishing = module("publishing")
     text = (publishing.ROOT / page).read_text()

@@ -123,6 +123,7 @@ def test_the_version() -> None:
 
 
 @pytest.mark.parametrize("command", [each.__name__ for each in COMMANDS])
+@pytest.mark.slow(kept=4)
 def test_every_command_has_help_with_an_example_and_a_page(command: str) -> None:
     result = run(command, "--help")
     assert result.returncode == 0

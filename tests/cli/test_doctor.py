@@ -32,6 +32,7 @@ def test_each_finding_is_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("module", "name"), [("torch", "torch"), ("nvidia", "DALI")])
+@pytest.mark.slow(kept=1)
 def test_a_package_that_cannot_be_imported_is_a_failure(tmp_path: Path, module: str, name: str) -> None:
     (tmp_path / module).mkdir(parents=True)
     (tmp_path / module / "__init__.py").write_text(BROKEN)

@@ -44,6 +44,7 @@ print(Interrupt.places, torch.nn.Linear(1, 1).bias.shape, callable(nvidia.dali.o
 """
 
 
+@pytest.mark.slow(kept=0)
 def test_torch_and_dali_are_of_use_after_an_interrupt_while_they_were_imported() -> None:
     result = subprocess.run([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True, check=True)
     assert result.stdout == "[] torch.Size([1]) True\n"

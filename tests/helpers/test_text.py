@@ -127,6 +127,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
+@pytest.mark.slow(kept=1)
 def test_commands_print_nothing_that_a_terminal_obeys(
     hostile: Path,
     tmp_path: Path,

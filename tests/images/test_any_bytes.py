@@ -114,6 +114,7 @@ def test_each_beginning_of_a_file_has_an_answer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
+@pytest.mark.slow(kept=3)
 def test_each_beginning_of_a_file_is_indexed(name: str) -> None:
     for end in range(min(HEADER_BYTES, len(FILES[name])) + 1):
         check_is_indexed(FILES[name][:end], f"bad.{name.rpartition('.')[2]}")

@@ -135,7 +135,7 @@ def test_a_trainer_takes_loaders_and_leaves_their_samplers_alone(
 # --- resuming
 
 
-@pytest.mark.slow(kept=2)
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize(
     ("package", "when", "kwargs"),
     [
@@ -219,6 +219,7 @@ def test_another_epoch_is_resumed_at_its_end_alone(tar: list[str], tmp_path: Pat
 
 
 @pytest.mark.parametrize("more", [{}, {"reload_dataloaders_every_n_epochs": 1}], ids=["one loader", "reloaded"])
+@pytest.mark.slow(kept=1)
 def test_a_pass_goes_on_in_the_next_short_epoch_whatever_the_length_of_epochs_was(
     tar: list[str], tmp_path: Path, more: dict[str, Any]
 ) -> None:
@@ -279,7 +280,7 @@ def test_a_run_goes_on_between_the_two_last_steps_on_any_number_of_ranks(tar: li
         assert [sample for [step] in rest for sample in step] == list(range(21, 40))
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 def test_devices_of_one_data_rank_train_on_the_same_batches(tar: list[str], tmp_path: Path) -> None:
     first, second = steps_on_two_devices(tar, tmp_path, "model_parallel")
     assert first == second

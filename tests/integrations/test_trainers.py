@@ -205,7 +205,7 @@ def test_torchdata_takes_the_state_from_behind_a_prefetcher(shards: list[Path]) 
     assert sorted(torch.cat(first + rest).tolist()) == list(range(40))
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 def test_a_distributed_checkpoint_of_two_ranks_is_gone_on_with_by_one(
     run: Run, tmp_path: Path, losses: list[list[float]]
 ) -> None:

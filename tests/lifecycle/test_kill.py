@@ -13,7 +13,7 @@ KILLS = 100
 SAMPLES = 40
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 @pytest.mark.parametrize(("steps", "seed"), [(0, 0), (6, 1)], ids=["at the start", "in the steps"])
 def test_a_training_under_sigkills_at_random_moments_is_the_undisturbed_one(
     tmp_path: Path, steps: int, seed: int

@@ -41,7 +41,7 @@ from gpuloader import Cache, Decoder, GPULoader
 from gpuloader.errors import BadImageError, LoaderError
 from gpuloader.shards import Arena, ShardSet
 
-pytestmark = pytest.mark.slow(kept=6, of="lifecycle")
+pytestmark = pytest.mark.slow(kept=2, of="lifecycle")
 
 OURS = str(Path(gpuloader.__file__).parent)
 SLOW = {"batch_size": 8, "read_seconds": 0.1}  # 0.8 s for a batch, 4 s for all
@@ -73,7 +73,7 @@ def process() -> Iterator[NewProcess]:
         yield new
 
 
-@pytest.mark.slow(kept=2)
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize(
     ("way", "times"),
     [("epochs", 300), ("states", 100), ("loops broken off", 100), ("damaged images", 100)],
@@ -165,7 +165,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.slow(kept=2)
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize(
     ("steps", "bad", "everywhere", "every", "remote"),
     [
@@ -417,6 +417,7 @@ def test_a_loader_in_a_cycle_is_collected_and_its_threads_end(tmp_path: Path, th
 # --- other processes
 
 
+@pytest.mark.slow(kept=0)
 def test_a_loader_that_has_not_begun_goes_to_a_spawned_process(shards: list[Path]) -> None:
     with loader(shards) as batches:
         whole = delivered(batches)

@@ -15,7 +15,7 @@ from making import jpeg, write_samples, write_shard
 from gpuloader import GPULoader, World
 from gpuloader.errors import StateError
 
-pytestmark = pytest.mark.slow(kept=50, of="resume")
+pytestmark = pytest.mark.slow(kept=20, of="resume")
 
 EPOCH = 2
 LARGEST = {"seed": 2**64 - 1, "epoch": 2**32 - 1}
@@ -110,6 +110,7 @@ def test_the_largest_seed_and_epoch_survive_saving(tar: list[str], tmp_path: Pat
         (8, {"batch_size": 40, "decoder": {"num_threads": 2, "prefetch": 2}}),
     ],
 )
+@pytest.mark.slow(kept=5)
 def test_another_world_goes_on_with_exactly_what_is_left_in_a_new_process(
     process: NewProcess,
     tar: list[str],
@@ -150,7 +151,7 @@ def test_a_run_that_changes_its_world_at_every_step_delivers_the_epoch_once(
     assert received == [record for batch in whole for record in batch]
 
 
-@pytest.mark.slow(kept=12)
+@pytest.mark.slow(kept=5)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7, 8])
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 40])
 @pytest.mark.parametrize(

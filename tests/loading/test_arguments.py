@@ -120,6 +120,7 @@ def test_no_gpu_is_used_in_a_process_that_was_forked_after_cuda_began(
         loader(shards, device_id=0)
 
 
+@pytest.mark.slow(kept=0)
 def test_a_loader_that_lacks_memory_says_what_takes_it(tmp_path: Path) -> None:
     large = encoded(Image.new("RGB", (6000, 6000)), "JPEG")
     shard = write_shard(tmp_path / "large.tar", [{"__key__": f"{i}", "jpg": large, "cls": b"1"} for i in range(8)])

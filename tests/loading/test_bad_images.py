@@ -17,7 +17,7 @@ from gpuloader.errors import BadImageError, DeviceError, StateError, TooManyBadI
 from gpuloader.images.gate import admit
 from gpuloader.plan import Draws, Stream
 
-pytestmark = pytest.mark.slow(kept=10, of="bad images")
+pytestmark = pytest.mark.slow(kept=4, of="bad images")
 
 CUT_TIFF = TIFF[:-1000]  # if the gate lets it pass, only windows that need the last rows fail
 

@@ -21,7 +21,7 @@ from gpuloader.errors import BadImageError, ShardChangedError
 from gpuloader.loading.loader import run_of
 from gpuloader.shards.shard_set import Arena
 
-pytestmark = pytest.mark.slow(kept=28, of="folders")
+pytestmark = pytest.mark.slow(kept=11, of="folders")
 
 COUNT = 24
 CLASSES = ("ant", "ant-eater", "Bee")

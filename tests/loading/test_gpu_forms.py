@@ -21,6 +21,7 @@ def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", FORMS)
+@pytest.mark.slow(kept=12)
 def test_a_form_makes_the_same_of_the_samples(tar: Path, name: str) -> None:
     recipe = FORMS[name]
     options = {**options_of(recipe), "decoder": Decoder(prefetch=1), "last_batch": "pad", "batch_size": 4}

@@ -41,7 +41,7 @@ from gpuloader.transforms import (
     View,
 )
 
-pytestmark = pytest.mark.slow(kept=17, of="gpu graph")
+pytestmark = pytest.mark.slow(kept=7, of="gpu graph")
 
 # Of an image's mean difference in levels. Levels are rounded behind the resize, and DALI repeats the border where PIL
 # and torch cut the filter off; what is done to the pixels then widens it.

@@ -21,7 +21,7 @@ from gpuloader.errors import ConfigError, LoaderError, ShardChangedError, StateE
 from gpuloader.loading.loader import run_of
 from gpuloader.plan import Weighted, all_samples
 
-pytestmark = pytest.mark.slow(kept=48, of="mixed loader")
+pytestmark = pytest.mark.slow(kept=19, of="mixed loader")
 
 OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 SUBSETS = {"a": slice(0, 12), "b": slice(12, 16), "c": slice(16, 24)}  # of 3, 1 and 2 batches of 4
@@ -195,6 +195,7 @@ def test_the_loop_goes_on_where_it_was_after_an_error(tmp_path: Path) -> None:
 
 
 @each_mode
+@pytest.mark.slow(kept=2)
 def test_ranks_have_the_same_turns_and_share_each_batch(shards: list[Path], mode: dict[str, Any]) -> None:
     with mixed(shards, **mode) as batches:
         alone = [turn for _ in range(2) for turn in records(batches)]
@@ -222,6 +223,7 @@ def plain(state: Mapping[str, Any]) -> Any:  # noqa: ANN401
 
 
 @each_mode
+@pytest.mark.slow(kept=2)
 def test_a_state_after_every_step_gives_exactly_the_rest(shards: list[Path], mode: dict[str, Any]) -> None:
     epochs: list[list[Any]] = []
     states = []

@@ -20,7 +20,7 @@ from gpuloader.helpers.shared_memory import SharedMemory
 from gpuloader.recipe import Recipe
 from gpuloader.transforms import Apply, RandomResizedCrop
 
-pytestmark = pytest.mark.slow(kept=3, of="own processes")
+pytestmark = pytest.mark.slow(kept=2, of="own processes")
 
 LOADER = """
 import multiprocessing, os, sys, time
@@ -145,6 +145,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.slow(kept=1)
 def test_other_start_methods_take_what_a_module_has_at_its_top(tmp_path: Path, shards: list[Path], method: str) -> None:
     body = f"""
 if __name__ == "__main__":
@@ -162,6 +163,7 @@ if __name__ == "__main__":
     assert lines[1].endswith("define it at the top of a module, or use Decoder(processes=0), which runs it in threads")
 
 
+@pytest.mark.slow(kept=0)
 def test_a_forked_program_leaves_them_to_its_parent(tmp_path: Path, shards: list[Path]) -> None:
     body = """
 import warnings

@@ -16,7 +16,7 @@ from warm import warm
 
 from gpuloader.errors import BadImageError
 
-pytestmark = pytest.mark.slow(kept=4, of="processes")
+pytestmark = pytest.mark.slow(kept=2, of="processes")
 
 
 @pytest.fixture

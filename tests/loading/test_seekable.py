@@ -35,7 +35,7 @@ def shard(path: Path, seekable: int) -> Path:
     return write_shard(path, [{"__key__": f"{n:03}", "jpg": data, "cls": b"0"} for n, data in enumerate(files)])
 
 
-@pytest.mark.slow(kept=6)
+@pytest.mark.slow(kept=2)
 @pytest.mark.parametrize("device_id", [None, GPU])
 @pytest.mark.parametrize("recipe", [TRAIN, VIEWS, EVAL], ids=["train", "views", "eval"])
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from gpuloader.loading.subset import columns
 from gpuloader.plan import Mix, Passes, Plan, Weighted
 from gpuloader.shards import write_quarantine
 
-pytestmark = pytest.mark.slow(kept=85, of="selection")
+pytestmark = pytest.mark.slow(kept=34, of="selection")
 
 SAMPLES = 40
 TRAIN = {"RandomResizedCrop": {"size": 32}}
@@ -493,6 +493,7 @@ def steps_of(
 @pytest.mark.parametrize(
     ("world_size", "batch_size", "last_batch"), [(1, 8, "partial"), (2, 4, "pad"), (4, 2, "equal")]
 )
+@pytest.mark.slow(kept=8)
 def test_every_id_comes_where_the_sampling_has_it(
     shards: list[Path], captioned: list[Path], kind: str, world_size: int, batch_size: int, last_batch: str
 ) -> None:

@@ -39,7 +39,7 @@ from gpuloader.transforms import (
     View,
 )
 
-pytestmark = pytest.mark.slow(kept=23, of="sizes")
+pytestmark = pytest.mark.slow(kept=9, of="sizes")
 
 v2 = transforms.v2
 SIZES = [(60, 80), (80, 60), (64, 64), (40, 130), (33, 51), (70, 71), (50, 96), (90, 40), (35, 36)]

@@ -233,7 +233,7 @@ def saved(run: Run) -> dict[str, Any]:
     return json.loads(json.dumps(state))
 
 
-@pytest.mark.slow(kept=2)
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize(
     ("count", "changed", "says"),
     [

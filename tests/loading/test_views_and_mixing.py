@@ -125,6 +125,7 @@ def test_bfloat16_is_rounded_from_float32_after_mixing(shards: list[Path], layou
 
 @pytest.mark.parametrize(("batch_size", "world_size"), [(2, 1), (4, 1), (2, 2), (8, 2), (2, 4), (4, 4)])
 @pytest.mark.parametrize("samples", [40, 13])  # 13: the last one's neighbour is padding
+@pytest.mark.slow(kept=4)
 def test_what_is_mixed_depends_on_neither_batch_nor_world_size(
     shards: list[Path], tmp_path: Path, samples: int, batch_size: int, world_size: int
 ) -> None:

@@ -32,7 +32,7 @@ def opened(data: bytes) -> Image.Image:
         return Image.open(io.BytesIO(data)).convert("RGB")
 
 
-@pytest.mark.slow(kept=22)
+@pytest.mark.slow(kept=9)
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS])
 def test_a_picture_is_copied_or_bad_as_the_loader_has_it(kind: Kind) -> None:
     good = (kind.verdict == "good" or kind.name in REFUSED_BY_DALI_ALONE) and kind.name not in REFUSED_BY_PILLOW_ALONE
@@ -47,7 +47,7 @@ def test_a_picture_is_copied_or_bad_as_the_loader_has_it(kind: Kind) -> None:
         assert Image.open(io.BytesIO(data)).mode in ("RGB", "L")
 
 
-@pytest.mark.slow(kept=20)
+@pytest.mark.slow(kept=8)
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS if kind.verdict == "good"])
 def test_decoded_pixels_are_pillows_as_stored(kind: Kind) -> None:
     if kind.name in REFUSED_BY_PILLOW_ALONE:

@@ -62,7 +62,7 @@ from gpuloader.recipe.policies import (
 from gpuloader.recipe.timm import ThreeAugment, TimmAutoAugment, TimmRandAugment
 from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
-pytestmark = pytest.mark.slow(kept=177, of="graph")
+pytestmark = pytest.mark.slow(kept=71, of="graph")
 
 # PIL rounds after each of its two passes, and cuts off there what the filter overshoots.
 LEVELS = {"nearest": 0, "bilinear": 1, "bicubic": 3, "lanczos": 4}
@@ -694,7 +694,7 @@ def test_on_a_gpu_numpy_computes_all_numbers(preset: Recipe, splits: int) -> Non
 # --- DALI's operators, which are the GPU's graph, on DALI's backend for the CPU
 
 
-@pytest.mark.slow(kept=19)
+@pytest.mark.slow(kept=8)
 @pytest.mark.parametrize(
     "placing",
     [

@@ -53,7 +53,7 @@ def test_a_graph_takes_what_it_needs_up_to_its_last_step(last_step: str, on_cpu:
         assert all(len(array) == 3 for array in inputs.values())
 
 
-@pytest.mark.slow(kept=19)
+@pytest.mark.slow(kept=8)
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 @pytest.mark.parametrize("name", preset_names())
 def test_the_draw_of_no_samples_has_the_names_and_types_of_every_draw(name: str, device: str) -> None:

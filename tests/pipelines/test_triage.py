@@ -17,7 +17,7 @@ from gpuloader.images.gate import admit
 from gpuloader.pipelines import cut_to_region, find_undecodable, recipe_pipeline
 from gpuloader.recipe import Recipe, load_preset
 
-pytestmark = pytest.mark.slow(kept=17, of="triage")
+pytestmark = pytest.mark.slow(kept=7, of="triage")
 
 PRESET = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 32}})
 

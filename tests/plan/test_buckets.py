@@ -84,6 +84,7 @@ def test_drop_leaves_out_others_in_each_epoch() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(counts_of, st.booleans(), st.sampled_from([(24, 1), (12, 2), (4, 3), (1, 8), (2, 2), (3, 1)]), st.data())
+@pytest.mark.slow(kept=0)
 def test_a_run_resumes_with_each_number_of_ranks_that_divides_the_quantum(
     counts: list[int], drop: bool, shape: tuple[int, int], data: st.DataObject
 ) -> None:

@@ -101,6 +101,7 @@ def sizes_of_partial(samples: int, ranks: int, batch_size: int) -> list[list[int
 
 
 @pytest.mark.parametrize("ranks", range(1, 10))
+@pytest.mark.slow(kept=2)
 def test_partial_leaves_no_rank_without_samples_where_that_can_be(ranks: int) -> None:
     for samples, _, batch_size in (each for each in small_worlds() if each[1] == ranks):
         plan = Plan(all_samples(samples, "none"), batch_size, 0, ranks, last_batch="partial")
@@ -118,6 +119,7 @@ def test_partial_leaves_no_rank_without_samples_where_that_can_be(ranks: int) ->
 
 
 @pytest.mark.parametrize("ranks", range(1, 10))
+@pytest.mark.slow(kept=2)
 def test_equal_gives_each_rank_as_many_samples_as_torch(ranks: int) -> None:
     for samples, _, batch_size in (each for each in small_worlds() if each[1] == ranks):
         plans = [Plan(all_samples(samples, "none"), batch_size, rank, ranks, "equal") for rank in range(ranks)]
@@ -136,6 +138,7 @@ def test_equal_gives_each_rank_as_many_samples_as_torch(ranks: int) -> None:
         assert not any(plan.has_empty_shares for plan in plans)
 
 
+@pytest.mark.slow(kept=0)
 def test_a_state_between_the_two_last_steps_is_resumed_on_any_other_world() -> None:
     # After a full step some samples are left, fewer than ranks: the state is of the place between the last two steps.
     worlds = list(itertools.product(range(1, 10), range(1, 7)))

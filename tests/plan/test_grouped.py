@@ -229,6 +229,7 @@ def test_how_often_the_data_is_read_is_counted() -> None:
         assert plan.times_read(nodes) == pytest.approx(times, abs=0.13)
 
 
+@pytest.mark.slow(kept=0)
 def test_what_a_node_reads_is_as_the_page_says() -> None:
     lines = (Path(__file__).parents[2] / "docs/scale.md").read_text("utf-8").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines[lines.index(next(filter(is_heading, lines))) + 2 :]][:3]

@@ -15,7 +15,7 @@ SHUFFLES: tuple[Shuffle, ...] = ("none", "full", "block")
 WINDOW = BLOCK_SAMPLES * WINDOW_BLOCKS
 
 
-@pytest.mark.slow(kept=25)
+@pytest.mark.slow(kept=10)
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize(
     "samples",
@@ -77,6 +77,7 @@ def test_seed_and_epoch_change_the_order(shuffle: Shuffle) -> None:
         assert (one == other).mean() < 0.01
 
 
+@pytest.mark.slow(kept=1)
 def test_full_puts_every_sample_everywhere_over_the_epochs() -> None:
     samples, epochs = 12, 3000
     counts = np.zeros((samples, samples))

@@ -163,7 +163,7 @@ def test_what_is_done_sometimes_is_torchvisions(ours: type, theirs: type, argume
     assert torch.equal(run_program(steps, 1, image), theirs(*arguments, p=1.0)(image))
 
 
-@pytest.mark.slow(kept=10)
+@pytest.mark.slow(kept=4)
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0, None])
 @pytest.mark.parametrize(("ours", "theirs", "arguments"), SOMETIMES)
 def test_it_is_done_as_often_as_said(ours: type, theirs: type, arguments: tuple[float, ...], p: float | None) -> None:

@@ -101,7 +101,7 @@ def noise(height: int, width: int) -> torch.Tensor:
     return torch.from_numpy(RNG.integers(0, 256, (3, height, width), np.uint8))
 
 
-@pytest.mark.slow(kept=16)
+@pytest.mark.slow(kept=6)
 @pytest.mark.parametrize("size", [(7, 9), (4, 6)], ids=str)
 @pytest.mark.parametrize(
     "placing",

@@ -86,7 +86,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         node.wait()
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 def test_a_node_dies_and_comes_back_and_each_sample_counts_once(cluster: Cluster, tmp_path: Path) -> None:
     first = cluster.start_node()
     second = cluster.start_node()

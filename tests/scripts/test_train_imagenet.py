@@ -180,7 +180,7 @@ def test_the_weights_depend_on_neither_ranks_nor_accumulation(
     assert_same_training(run_through(config, tmp_path, ranks, accumulation=accumulation), undisturbed)
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 @pytest.mark.parametrize(
     ("ranks", "strike", "saved", "ranks_then"),
     [
@@ -228,7 +228,7 @@ def test_a_signal_to_any_rank_saves_after_its_step_and_ends_all_well(
     assert (tmp_path / "result.json").exists()
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 def test_the_evaluation_counts_every_sample_once_with_the_net_of_the_checkpoint(config: Path, tmp_path: Path) -> None:
     """Here with batch normalisation, whose statistics differ between ranks, MixUp, and much else at once."""
     mixing = {"RandomResizedCrop": {"size": 32}, "TrivialAugmentWide": None}
@@ -304,7 +304,7 @@ finally:
 SCONTROL = '#!/bin/bash\nif [[ $1 == show ]]; then echo localhost; else echo "$2" >> queued; fi\n'
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 def test_the_slurm_job_of_the_docs_queues_itself_again_until_it_is_done(config: Path, tmp_path: Path) -> None:
     """With imitations of Slurm's commands: `srun` sends SIGUSR1 to all processes of the step, as Slurm does."""
     [job] = re.findall(r"^```bash\n(#!/bin/bash\n.*?)^```$", (ROOT / "docs/ddp.md").read_text(), re.DOTALL | re.M)

@@ -189,7 +189,7 @@ def test_the_index_of_several_shards_with_hostile_values(shard: Path) -> None:
 FORGED = [b'{"a": ' * 5000, b"9" * 5000, b"NaN", b"[]", b'{"counts": {"samples": -1}}']
 
 
-@pytest.mark.slow(kept=2)
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize("header", FORGED, ids=lambda header: header[:9].decode())
 def test_the_shard_is_scanned_again(tmp_path: Path, header: bytes) -> None:
     [shard] = write_samples(tmp_path, 2, shards=1)

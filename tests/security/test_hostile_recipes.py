@@ -98,7 +98,7 @@ def recipe_of(name: str, parameters: dict[str, Any]) -> Recipe:
     return Recipe([transform] if sized else [transform, CROP])
 
 
-@pytest.mark.slow(kept=9)
+@pytest.mark.slow(kept=4)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_each_parameter_of_each_transform(name: str) -> None:
     needed = NEEDED.get(name, {})

@@ -213,7 +213,7 @@ os._exit(0)  # without freeing the model, see train_as_rank
 """
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 def test_two_ranks_share_each_epoch(tmp_path: Path) -> None:
     write_samples(tmp_path, 9, shards=1, sizes=[SIZE])[0].rename(tmp_path / "imagenet_train.tar")
     ranks = [Program(RANK, tmp_path, rank) for rank in range(2)]

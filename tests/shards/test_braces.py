@@ -57,6 +57,7 @@ def test_what_data_sets_need_is_allowed(pattern: str, names: int) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
+@pytest.mark.slow(kept=2)
 def test_what_is_too_much_is_refused_before_it_is_expanded(pattern: str, says: str) -> None:
     with pytest.raises(ConfigError, match=r"^the brace pattern 'https://host/") as caught:
         GPULoader(f"https://user:secret@host/{pattern}", 1, None)

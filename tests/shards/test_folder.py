@@ -113,6 +113,7 @@ def test_links_to_one_folder_are_no_loop(root: Path, pictures: int, links: int) 
     assert len(list_files(root)) == pictures * (1 + links)
 
 
+@pytest.mark.slow(kept=0)
 def test_links_that_double_the_folders_at_each_step_come_to_an_end(root: Path) -> None:
     for number in range(40):
         (root / f"{number}").mkdir()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from making import jpeg
 from tar_bytes import END, member
 from warm import warm
@@ -18,6 +19,7 @@ print(len(seen), len(set(seen)))
 """
 
 
+@pytest.mark.slow(kept=0)
 def test_more_shards_are_read_than_descriptors_are_allowed(tmp_path: Path) -> None:
     image = jpeg(32, 32)
     first = tmp_path / "train-00000.tar"

@@ -55,6 +55,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=["all", "subset", "weights"],
 )
+@pytest.mark.slow(kept=1)
 def test_a_process_has_less_than_a_megabyte_for_a_million_samples(
     large: Path, sampling: str, times: int, of_peak: int
 ) -> None:

@@ -46,7 +46,7 @@ MEMBERS = {
 }
 
 
-@pytest.mark.slow(kept=2)
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize("names", MEMBERS.values(), ids=MEMBERS.keys())
 def test_memory_grows_with_the_members_alone_whatever_they_are_called(names: list[str]) -> None:
     tar = b"".join([*map(member, names), END])

@@ -39,7 +39,7 @@ from gpuloader.plan import Draws, Stream
 from gpuloader.recipe import Mix
 from gpuloader.targets import to_detection, to_detr, to_tv_tensors
 
-pytestmark = pytest.mark.slow(kept=38, of="targets")
+pytestmark = pytest.mark.slow(kept=15, of="targets")
 
 
 def colored(image: torch.Tensor, color: int) -> torch.Tensor:

@@ -12,7 +12,7 @@ from running import as_arrays
 from gpuloader.errors import LoaderError
 from gpuloader.tools.decoder_process import DecoderProcess, runs
 
-pytestmark = pytest.mark.slow(kept=6, of="decoding")
+pytestmark = pytest.mark.slow(kept=2, of="decoding")
 
 GOOD = [jpeg(40, 60, seed=seed) for seed in range(20)]
 KILLER = b"KILL" + bytes(100)
@@ -41,7 +41,7 @@ def killing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
-@pytest.mark.slow(kept=2)
+@pytest.mark.slow(kept=1)
 @pytest.mark.usefixtures("killing")
 @pytest.mark.parametrize("killers", [[0], [7], [19], [3, 4]])
 def test_an_image_that_ends_the_process_is_named_and_no_other(killers: list[int]) -> None:
@@ -77,6 +77,7 @@ def test_a_machine_that_decodes_nothing_is_said_before_any_image(
         decoding.bad(alone(GOOD))
 
 
+@pytest.mark.slow(kept=0)
 def test_where_all_images_end_the_process_they_are_not_to_blame(killing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuloader.tools.decoder_process.MOST_ENDS", 3)
     with DecoderProcess(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"4 times in a row \(SIGSEGV\)"):

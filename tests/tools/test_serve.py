@@ -34,7 +34,7 @@ from gpuloader.recipe import load_preset
 from gpuloader.tools.serve import PER_PAGE, Api, make_server
 from gpuloader.tools.show import Gallery
 
-pytestmark = pytest.mark.slow(kept=25, of="page")
+pytestmark = pytest.mark.slow(kept=10, of="page")
 
 MARKUP = "<img src=x onerror=alert(1)>"
 BAD, DAMAGED = 30, 31

@@ -20,7 +20,7 @@ from gpuloader.tools.verify import CHECKS, Row, checks, verify, verifying
 from gpuloader.tools.verify.comparing import Looks, Subject
 from gpuloader.tools.verify.operations import OPERATIONS
 
-pytestmark = pytest.mark.slow(kept=22, of="verify")
+pytestmark = pytest.mark.slow(kept=9, of="verify")
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +71,7 @@ def test_cuts_have_the_pixels_of_what_is_not_cut(shards: list[Path]) -> None:
     assert rows["cut"].found.startswith("mean 0,")
 
 
+@pytest.mark.slow(kept=0)
 def test_each_operation_alone_is_that_of_the_cpu(shards: list[Path]) -> None:
     with gpu_graph():
         rows = rows_of(shards, "operations", GPU)

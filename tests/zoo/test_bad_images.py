@@ -106,7 +106,7 @@ def raised(loaders: ProcessPoolExecutor, tmp_path_factory: pytest.TempPathFactor
 # --- each kind
 
 
-@pytest.mark.slow(kept=45)
+@pytest.mark.slow(kept=18)
 @pytest.mark.parametrize("kind", OF_ALL)
 def test_good_is_what_pillow_decodes_unless_the_row_says_why(kind: Kind) -> None:
     try:
@@ -118,7 +118,7 @@ def test_good_is_what_pillow_decodes_unless_the_row_says_why(kind: Kind) -> None
     assert agree != bool(kind.unlike_pillow and kind.shows is None)
 
 
-@pytest.mark.slow(kept=8)
+@pytest.mark.slow(kept=3)
 @pytest.mark.parametrize("kind", OF_GOOD)
 def test_a_good_image_comes_with_pillows_pixels(kind: Kind, delivered: Delivered) -> None:
     images = [image for key, image in delivered.images if key == kind.name]
@@ -129,7 +129,7 @@ def test_a_good_image_comes_with_pillows_pixels(kind: Kind, delivered: Delivered
     assert np.abs(images[0].astype(int) - expected).max() <= kind.levels
 
 
-@pytest.mark.slow(kept=25)
+@pytest.mark.slow(kept=10)
 @pytest.mark.parametrize("kind", OF_BAD)
 def test_a_bad_image_is_replaced_counted_and_logged_once(kind: Kind, delivered: Delivered) -> None:
     assert kind.name not in [key for key, _ in delivered.images]
@@ -137,7 +137,7 @@ def test_a_bad_image_is_replaced_counted_and_logged_once(kind: Kind, delivered: 
     assert sum(f"key '{kind.name}' at byte" in message for message in delivered.log) == 1
 
 
-@pytest.mark.slow(kept=25)
+@pytest.mark.slow(kept=10)
 @pytest.mark.parametrize("kind", OF_BAD)
 def test_a_bad_image_raises_an_error_that_names_it(kind: Kind, raised: dict[str, Delivered]) -> None:
     run = raised[kind.name]
@@ -183,7 +183,7 @@ def check_run(run: Delivered, samples: Samples, batch_size: int, clean: Sequence
         assert np.array_equal(image, clean[int(key.removeprefix("good-")) % len(clean)]), key
 
 
-@pytest.mark.slow(kept=2)
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize(
     ("batch_size", "place"),
     [

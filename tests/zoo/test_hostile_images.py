@@ -25,7 +25,7 @@ from gpuloader.tools.check import check_shards
 from gpuloader.tools.show import Gallery
 from gpuloader.transforms import CenterCrop
 
-pytestmark = pytest.mark.slow(kept=5, of="hostile images")
+pytestmark = pytest.mark.slow(kept=2, of="hostile images")
 
 LARGE = 5 << 30  # more than one read gives
 CAUSE = "it has 5,368,709,120 bytes, more than 268,435,456"

@@ -17,7 +17,7 @@ from gpuloader.plan import Chosen, Cursor, Grouped, Plan, Shuffle, Shuffled, all
 from gpuloader.shards.remote import Ahead, Entry, Need, RemoteShard, ShardCache
 from gpuloader.shards.remote.store import Version
 
-pytestmark = pytest.mark.slow(kept=8, of="ahead")
+pytestmark = pytest.mark.slow(kept=3, of="ahead")
 
 SHARD_SAMPLES = 100
 SHARD_BYTES = 1000
@@ -74,6 +74,7 @@ def test_a_part_of_the_data_needs_its_own_shards() -> None:
         ("shards", 300, 8, True),
     ],
 )
+@pytest.mark.slow(kept=1)
 def test_how_often_a_shard_is_downloaded_is_foreseen(shuffle: Shuffle, shards: int, room: int, often: bool) -> None:
     found = need(shards, shuffle).times_downloaded(room * SHARD_BYTES, np.full(shards, SHARD_BYTES))
     assert (found > 2) == often

@@ -19,7 +19,7 @@ from gpuloader.shards import Index, ShardSet, open_index, resolve_shards
 from gpuloader.shards.remote import RemoteShard, ShardCache, open_remote
 from gpuloader.shards.scan import scan
 
-pytestmark = pytest.mark.slow(kept=9, of="remote indexes")
+pytestmark = pytest.mark.slow(kept=4, of="remote indexes")
 
 ROOM = 10**9
 LARGE_BYTES = 2_000_000

@@ -272,7 +272,7 @@ def test_what_cannot_be_merged_is_refused(server: Server, tmp_path: Path) -> Non
             index(shards, merge=True, output=output)
 
 
-@pytest.mark.slow(kept=7, of="s3")
+@pytest.mark.slow(kept=3, of="s3")
 @pytest.mark.parametrize("output", [None, "s3://bucket/data/some.gpuset"])
 def test_the_command_writes_it_beside_the_shards(
     s3: Any,  # noqa: ANN401

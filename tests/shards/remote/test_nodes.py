@@ -70,7 +70,7 @@ def test_a_node_downloads_its_own_shards_once(server: Server, served: Path, tmp_
     assert max(map(len, of_nodes)) <= SHARDS / NODES + 2
 
 
-@pytest.mark.slow(kept=7, of="s3")
+@pytest.mark.slow(kept=3, of="s3")
 def test_a_node_downloads_its_own_shards_from_s3(served: Path, tmp_path: Path, s3: Any) -> None:  # noqa: ANN401
     for file in served.glob("train-*"):
         s3.pipe(f"bucket/{file.name}", file.read_bytes())
@@ -155,7 +155,7 @@ def run_nodes(
     return [json.loads(file.read_text()) for file in told]
 
 
-@pytest.mark.slow(kept=2, of="whole programs")
+@pytest.mark.slow(kept=1, of="whole programs")
 def test_eight_processes_on_four_nodes_go_on_on_two(server: Server, served: Path, tmp_path: Path) -> None:
     per_epoch = SAMPLES // GLOBAL_BATCH
     first = run_nodes(server.url, NODES, tmp_path, 2 * per_epoch + 7)

@@ -24,7 +24,7 @@ from gpuloader import BadImages, Cache, Decoder
 from gpuloader.errors import RemoteError, TarError
 from gpuloader.loading.loader import GPULoader
 
-pytestmark = pytest.mark.slow(kept=18, of="remote loading")
+pytestmark = pytest.mark.slow(kept=7, of="remote loading")
 
 SAMPLES = 40
 SHARDS = 5
@@ -81,7 +81,7 @@ def assert_same(batches: list[dict[str, Any]], expected: list[dict[str, Any]]) -
                 assert value == other[name], name
 
 
-@pytest.mark.slow(kept=2)
+@pytest.mark.slow(kept=1)
 @pytest.mark.parametrize("room", [None, 1.5], ids=["all fits", "one shard fits"])
 @pytest.mark.parametrize(
     "settings",

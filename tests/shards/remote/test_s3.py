@@ -14,7 +14,7 @@ from gpuloader import Cache
 from gpuloader.errors import ShardNotFoundError
 from gpuloader.shards import open_index, resolve_shards
 
-pytestmark = pytest.mark.slow(kept=7, of="s3")
+pytestmark = pytest.mark.slow(kept=3, of="s3")
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from serving import ENDLESS_BYTES, SOON, Server
 from gpuloader.errors import ConfigError, GPULoaderError, RemoteError, ShardChangedError, ShardNotFoundError
 from gpuloader.shards.remote import Entry, RemoteShard, requests, store, urls
 
-pytestmark = pytest.mark.slow(kept=61, of="stores")
+pytestmark = pytest.mark.slow(kept=24, of="stores")
 
 SIZE = 100_000
 CONTENT = bytes(i * i % 251 for i in range(SIZE))
