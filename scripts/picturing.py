@@ -265,20 +265,15 @@ def sheet(tiles: Sequence[tuple[str, torch.Tensor]]) -> Image.Image:
 
 
 def page(measured: dict[str, dict[str, list[float]]]) -> str:
-    """The table of differences, then the pictures."""
-    lines = ["| operation | CPU: largest | mean | GPU's operators: largest | mean | GPU |", "|---" * 6 + "|"]
+    """The table of differences, without the transforms that have none, then the pictures."""
+    lines = ["| transform | on the CPU | GPU operators |", "|---" * 3 + "|"]
     for name, found in measured.items():
-        cells = [f"{value:g}" for graph in ("cpu", "gpu_operators") for value in found[graph]]
-        lines.append(f"| [`{name}`](#{name.lower()}) | {' | '.join(cells)} | |")
-    for name, examples in EXAMPLES.items():
-        summary = (type(examples[0]).__doc__ or "").partition("\n")[0]
-        shown = "; ".join(dict.fromkeys(f"`{_in_yaml(transform)}`" for transform in examples))
-        lines += ["", f"### {name}", "", summary, "", f"![{name}](operations/{name}.jpg)", "", f"The image; {shown}."]
-    lines += ["", "### Mix", "", (T.Mix.__doc__ or "").partition("\n")[0], "", "![Mix](operations/Mix.jpg)"]
-    lines += [
-        "",
-        "Two images; the first with `mixup_alpha` at a share of 0.8 and 0.5, with `cutmix_alpha` at 0.75 and 0.5.",
-    ]
+        cells = [f"{largest:g} ({mean:.2g})" if largest else "0" for largest, mean in found.values()]
+        if set(cells) != {"0"}:
+            lines.append(f"| [`{name}`](#{name.lower()}) | {' | '.join(cells)} |")
+    for name, shown in [*((name, type(examples[0])) for name, examples in EXAMPLES.items()), ("Mix", T.Mix)]:
+        summary = (shown.__doc__ or "").partition("\n")[0]
+        lines += ["", f"### {name}", "", summary, "", f"![{name}](operations/{name}.jpg)"]
     return "\n".join(lines) + "\n"
 
 

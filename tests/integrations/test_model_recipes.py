@@ -352,7 +352,7 @@ def test_a_processor_with_a_budget_has_its_pixels(name: str) -> None:
 
 
 def test_the_pages_patches_are_qwens() -> None:
-    [page] = [each.code for each in snippets_of(ROOT / "docs/image-text.md") if "def to_qwen" in each.code]
+    [page] = [each.code for each in snippets_of(ROOT / "docs/samples.md") if "def to_qwen" in each.code]
     names: dict[str, Any] = {}
     exec(page.partition("\n\n\nrecipe = ")[0], names)
     processor = transformers.Qwen2VLImageProcessor(do_resize=False)

@@ -30,8 +30,8 @@ def test_dead_links_broken_tables_and_what_comes_from_elsewhere_fail_the_build(t
         (tmp_path / name).symlink_to(ROOT / name)
     broken = {
         "[x](nothing.md)": "contains a link 'nothing.md'",
-        "[x](data.md#nothing)": "does not contain an anchor '#nothing'",
-        "[x](/data.md)": "contains an absolute link '/data.md'",
+        "[x](samples.md#nothing)": "does not contain an anchor '#nothing'",
+        "[x](/samples.md)": "contains an absolute link '/samples.md'",
         "![x](https://example.com/x.png)": "index.html loads from elsewhere: <img",
         '<script src="//example.com/x.js"></script>': "index.html loads from elsewhere: <script",
         "| a | b |\n|---|---|\n| 1 | 2 |\n\n| 3 | `4` |": "has a table's row as text (an empty line above it?): | 3 |",
