@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from peers import PLOT, python_of
-from report import table
+from peers import PLOT, in_words, python_of
+from report import packing
 from scaling import table as scale_table
 from starting import table as start_table
 from storing import table as storing_table
@@ -22,22 +22,50 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PLOTS = ROOT / "scripts/bench/results", ROOT / "docs/benchmark"
 VERIFIED = ROOT / "docs/verified"
 BEGIN, END = "<!-- measured: written by scripts/bench/publish -->\n", "<!-- end -->\n"
-_VERSIONS = {"nvidia-dali-cuda120": "DALI", "torch": "torch", "turboloader": "turboloader", "spdl": "SPDL"}
+_VERSIONS = {"nvidia-dali-cuda120": "DALI", "torch": "torch", "turboloader": "turboloader"}
 
-RESULTS_OF = ("photographs", "ffcv", "folders", "augmented", "targets", "decoded", "large")
-_OTHER = {
-    "start": (
-        "First batch: from the start of the process to the first 32 photographs, with nothing made of them before. "
-        "Medians of CPU time, in brackets of the time that passed",
-        start_table,
-    ),
-    "scale": ("Samples: shards of 10,000 tiny pictures; beyond a million, what the plan alone costs", scale_table),
-    "scale-sets": (
-        "Samples: one merged index of shards, opened by a loader; there are no pictures",
-        scale_table,
-    ),
-    "scale-folders": ("Samples: single files of tiny pictures, in folders of 1,000", scale_table),
+_HEADINGS = {
+    "photographs": "Photographs",
+    "large": "Large photographs",
+    "ffcv": "FFCV",
+    "folders": "Folders",
+    "augmented": "Augmentation",
+    "targets": "Boxes and masks",
+    "decoded": "Decoded pictures",
 }
+"""The results that are published, and the sections of docs/benchmark.md."""
+_PLOTTED = ("photographs", "large")
+_SHORT = (
+    *("gpuloader", "gpuloader-seekable", "stock-dali", "turboloader"),
+    *("torchvision-pil", "torchvision-simplejpeg"),
+)
+"""The systems of the README's table."""
+_LEFT_OUT = (
+    *(
+        "stock-dali-seekable",
+        "turboloader-seekable",
+        "floors-decode-seekable",
+    ),  # of which seekable shards change little
+    *("floors-read", "floors-decode-resize", "floors-resident"),
+)
+"""The systems that docs/benchmark.md leaves to the results."""
+_NOT_MEASURED = ("torchvision-decode_jpeg", "torchvision-torchcodec")
+"""Systems whose absence the page of the benchmark explains."""
+_SCALES = {
+    "scale": (
+        "Shards of 10,000 tiny pictures; more than a million samples only in the plan",
+        ("index_build_seconds", "index_load_seconds", "order_seconds_per_sample"),
+    ),
+    "scale-sets": (
+        "One merged index of shards, opened by a loader; there are no pictures",
+        ("shards", "first_set_open_seconds", "set_open_seconds"),
+    ),
+    "scale-folders": (
+        "Single files of tiny pictures, in folders of 1,000",
+        ("index_build_seconds", "index_load_seconds", "first_batch_seconds"),
+    ),
+}
+"""For each measurement of many samples, its title and the columns that docs/benchmark.md shows."""
 
 
 def main() -> None:
@@ -46,7 +74,7 @@ def main() -> None:
     for page, text in write_parts(results).items():
         path = ROOT / page
         path.write_text(replaced(path.read_text(), text))
-    for name in results:
+    for name in _PLOTTED:
         command = [python_of(PLOT, ROOT / ".bench"), Path(__file__).with_name("plot.py")]
         subprocess.run([*command, RESULTS / f"{name}.json", PLOTS / f"{name}.png"], check=True)
 
@@ -64,7 +92,7 @@ def write_parts(results: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 def load() -> dict[str, dict[str, Any]]:
     """The committed results of systems by their file's name."""
-    files = {name: RESULTS / f"{name}.json" for name in RESULTS_OF}
+    files = {name: RESULTS / f"{name}.json" for name in _HEADINGS}
     return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
 
 
@@ -75,24 +103,28 @@ def replaced(page: str, text: str) -> str:
 
 
 def short(results: dict[str, dict[str, Any]]) -> str:
-    """CPU time by system and recipe, lower bounds left out; then the machine, the versions and the date."""
-    columns = [(results[name], recipe) for name in ("photographs", "large") for recipe in results[name]["summary"]]
-    titles: dict[str, str] = {}
-    for result, recipe in columns:
-        systems = {name: result["systems"][name]["title"] for name in result["summary"][recipe]}
-        titles |= {name: title for name, title in systems.items() if not title.startswith("floor: ")}
+    """CPU time of a few systems by recipe; then the machine, the versions and the date."""
+    columns = [(results["photographs"], "train"), (results["photographs"], "eval"), (results["large"], "train")]
     lines = [
         _row("", *(f"{result['title']}: {recipe}" for result, recipe in columns)),
         "|---" * (len(columns) + 1) + "|",
     ]
-    for name, title in titles.items():
-        costs = [result["summary"][recipe].get(name, {}).get("cpu_seconds_per_1000") for result, recipe in columns]
-        lines.append(_row(title, *(f"{cost['median']:.2f}" if cost else "" for cost in costs)))
-    result = columns[0][0]
-    machine = result["machine"]
-    place = f"{machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}"
+    for name in _SHORT:
+        costs = [_cost(result, recipe, name) for result, recipe in columns]
+        lines.append(_row(columns[0][0]["systems"][name]["title"], *costs))
     dates = {result["title"]: result["date"] for result, _ in columns}
-    return "\n".join([*lines, "", f"{place}; {versions(results)}; {_join_dates(dates)}.", ""])
+    return "\n".join([*lines, "", f"{_place(columns[0][0])}; {versions(results)}; {_join_dates(dates)}.", ""])
+
+
+def _cost(result: dict[str, Any], recipe: str, name: str) -> str:
+    """The median of its CPU time; empty if it was not measured."""
+    figures = result["summary"][recipe].get(name)
+    return f"{figures['cpu_seconds_per_1000']['median']:.2f}" if figures else ""
+
+
+def _place(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    return f"{machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}"
 
 
 def _join_dates(dates: dict[str, str]) -> str:
@@ -128,12 +160,50 @@ def proven(verified: list[dict[str, Any]]) -> str:
 
 
 def full(results: dict[str, dict[str, Any]]) -> str:
-    """Every table, with its plot."""
-    parts = [f"![CPU time by system](benchmark/{name}.png)\n\n{table(result)}" for name, result in results.items()]
-    for name, (title, as_table) in _OTHER.items():
+    """A table of each measurement, and two plots."""
+    parts = [table(name, result) for name, result in results.items()]
+    rows = json.loads((RESULTS / "start.json").read_text())["rows"]
+    shown = [row for row in rows if row["rounds"] and " behind " not in row["title"]]
+    said = "From the start of the process to 32 photographs. Medians of CPU time, and of wall time in brackets."
+    parts.append(f"## First batch\n\n{said}\n\n{start_table(shown)}")
+    parts.append("## Many samples\n")
+    for name, (title, columns) in _SCALES.items():
         rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
-        parts.append(f"**{title}**\n\n{as_table(rows)}")
+        kept = [
+            {key: row[key] for key in ("samples", *columns) if key in row} for row in rows if row["samples"] < 10**12
+        ]
+        parts.append(f"{title}:\n\n{scale_table(kept)}")
     return "\n".join(parts)
+
+
+def table(name: str, result: dict[str, Any]) -> str:
+    """The CPU time by system and recipe, and the most memory of any recipe; then the machine and the notes."""
+    data, summary = result["data"], result["summary"]
+    systems = [
+        each for each in result["systems"] if each not in _LEFT_OUT and any(each in of for of in summary.values())
+    ]
+    lines = [f"## {_HEADINGS[name]}", ""]
+    if name in _PLOTTED:
+        lines += [f"![CPU time by system](benchmark/{name}.png)", ""]
+    lines += [_row("system", *summary, "peak memory"), "|---" * (len(summary) + 2) + "|"]
+    for system in systems:
+        figures = [of[system] for of in summary.values() if system in of]
+        memory = max(each["peak_rss_bytes"]["median"] for each in figures)
+        costs = [_cost(result, recipe, system) for recipe in summary]
+        lines.append(_row(result["systems"][system]["title"], *costs, f"{memory / 1e6:,.0f} MB"))
+    lines += [
+        "",
+        f"{data['images']:,} images of {data['bytes'] / data['images'] / 1000:,.0f} kB on average, batch "
+        f"{result['batch']}. {_place(result)}, {result['date']}.",
+    ]
+    if "seekable" in result:
+        lines += ["", packing(result["seekable"])]
+    notes = [(result["systems"][each]["title"], result["systems"][each]["note"]) for each in systems]
+    if name == "photographs":
+        facts = (result["systems"][each] for each in _NOT_MEASURED)
+        notes += [(each["title"], f"{each['status']}: {in_words(each['reason'])}") for each in facts]
+    lines += ["", *(f"- {title}: {note}" for title, note in notes if note)] if any(note for _, note in notes) else []
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":

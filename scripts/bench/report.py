@@ -68,7 +68,7 @@ def table(result: dict[str, Any]) -> str:
         "over rounds, in brackets the lowest and highest."
     ]
     if "seekable" in result:
-        lines += ["", _packing(result["seekable"])]
+        lines += ["", packing(result["seekable"])]
     for recipe, systems in result["summary"].items():
         on_plain = {
             facts["plain"]: name for name, facts in result["systems"].items() if name in systems and "plain" in facts
@@ -102,7 +102,7 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _packing(facts: dict[str, Any]) -> str:
+def packing(facts: dict[str, Any]) -> str:
     """What `gpuloader pack --seekable` made of the shards, and its time."""
     seconds, size_bytes = facts["packing_cpu_seconds_per_1000"], facts["bytes"]
     return (
