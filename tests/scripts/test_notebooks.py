@@ -40,5 +40,5 @@ def test_a_notebook_is_short_and_names_no_machine(path: Path) -> None:
 
 
 def test_the_notebooks_are_small() -> None:
-    assert len(NOTEBOOKS) == 6
+    assert len(NOTEBOOKS) == 3
     assert sum(path.stat().st_size for path in NOTEBOOKS) < 400_000
