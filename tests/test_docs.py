@@ -31,9 +31,9 @@ SNIPPETS = [snippet for page in PAGES for snippet in snippets_of(page)]
 # What runs elsewhere, for it needs several GPUs, a package that the other tests do without, or takes minutes.
 ELSEWHERE = {
     "README.md-3": ".ci/run",
-    "docs/clusters.md-1": "tests/scripts/test_elastic_train.py",
-    "docs/ddp.md-3": "tests/scripts/test_train_imagenet.py",
-    "docs/ddp.md-5": "tests/scripts/test_train_imagenet.py",
+    "docs/gpus-and-nodes.md-3": "tests/scripts/test_train_imagenet.py",
+    "docs/gpus-and-nodes.md-4": "tests/scripts/test_train_imagenet.py",
+    "docs/gpus-and-nodes.md-6": "tests/scripts/test_elastic_train.py",
     "docs/lightning.md-1": "tests/integrations/test_lightning.py",
     "docs/lightning.md-2": "tests/integrations/test_lightning.py",
     "docs/tuning.md-5": "tests/bench/test_bench.py",

@@ -104,7 +104,7 @@ def test_a_node_dies_and_comes_back_and_each_sample_counts_once(cluster: Cluster
 
 
 def test_the_page_starts_nodes_with_the_options_that_are_tested() -> None:
-    [snippet] = snippets_of(ROOT / "docs" / "clusters.md")
+    [snippet] = [each for each in snippets_of(ROOT / "docs" / "gpus-and-nodes.md") if SCRIPT.name in each.code]
     settings, options = re.findall(r"export (.*)", snippet.code), re.findall(r"--[\w-]+", snippet.code)
     assert settings == [f"{name}={value}" for name, value in SETTINGS.items()]
     assert set(options) <= {*OPTIONS, "--rdzv-endpoint", "--shards", "--folder"}

@@ -307,7 +307,8 @@ SCONTROL = '#!/bin/bash\nif [[ $1 == show ]]; then echo localhost; else echo "$2
 @pytest.mark.slow(kept=1, of="whole programs")
 def test_the_slurm_job_of_the_docs_queues_itself_again_until_it_is_done(config: Path, tmp_path: Path) -> None:
     """With imitations of Slurm's commands: `srun` sends SIGUSR1 to all processes of the step, as Slurm does."""
-    [job] = re.findall(r"^```bash\n(#!/bin/bash\n.*?)^```$", (ROOT / "docs/ddp.md").read_text(), re.DOTALL | re.M)
+    page = (ROOT / "docs/gpus-and-nodes.md").read_text()
+    [job] = re.findall(r"^```bash\n(#!/bin/bash\n.*?)^```$", page, re.DOTALL | re.M)
     for mine, theirs in (
         ("runs/resnet50", "run"),
         ("configs/train/resnet50.yaml", str(config)),
