@@ -35,7 +35,7 @@ ELSEWHERE = {
     "docs/ddp.md-3": "tests/scripts/test_train_imagenet.py",
     "docs/ddp.md-5": "tests/scripts/test_train_imagenet.py",
     "docs/lightning.md-1": "tests/integrations/test_lightning.py",
-    "docs/tuning.md-5": "tests/bench/test_bench.py",
+    "docs/speed.md-6": "tests/bench/test_bench.py",
 }
 
 
