@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -29,6 +30,7 @@ from gpuloader.trainers.lightning import GPULoaderDataModule  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "scripts" / "examples"
+PAGE = ROOT / "docs" / "lightning.md"
 TESTS = Path(__file__).parents[1] / "support"
 
 # Lightning's own: of its use of torch, and of checkpoints that are resumed without the callback that saved them.
@@ -449,7 +451,23 @@ def test_the_example_trains_from_its_yaml(cli: ModuleType, tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step=100.ckpt"]
 
 
-def test_the_page_shows_the_example() -> None:
-    page = (ROOT / "docs" / "lightning.md").read_text()
-    for file in sorted(EXAMPLES.glob("lightning_*")):
-        assert file.read_text() in page
+def test_the_page_shows_the_configuration() -> None:
+    configuration = (EXAMPLES / "lightning_cli.yaml").read_text()
+    assert f"```yaml\n{configuration}```" in PAGE.read_text()
+
+
+def test_the_first_block_of_the_page_trains(tmp_path: Path) -> None:
+    write_demo_shards(tmp_path / "shards")
+    code, printed = re.findall(r"^```(?:py|text)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)[:2]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{EXAMPLES}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(printed)

@@ -1,4 +1,4 @@
-"""The block of docs/stage.md over a Hugging Face dataset, which needs the package `datasets`."""
+"""The block of docs/trainers.md over a Hugging Face dataset, which needs the package `datasets`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from making import jpeg
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/stage.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/trainers.md"
 
 
 def test_the_block_over_a_dataset_gives_all_of_its_images(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_the_block_over_a_dataset_gives_all_of_its_images(tmp_path: Path) -> Non
     features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     rows = [{"image": {"bytes": jpeg(40, 60, seed), "path": None}, "label": seed} for seed in range(70)]
     datasets.Dataset.from_list(rows, features=features).save_to_disk(str(tmp_path / "pictures"))
-    [block] = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    [block] = re.findall(r"^```py\n(import datasets\n.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     environment = {**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
