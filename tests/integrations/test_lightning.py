@@ -456,6 +456,7 @@ def test_the_page_shows_the_configuration() -> None:
     assert f"```yaml\n{configuration}```" in PAGE.read_text()
 
 
+@pytest.mark.slow(kept=0)
 def test_the_first_block_of_the_page_trains(tmp_path: Path) -> None:
     write_demo_shards(tmp_path / "shards")
     code, printed = re.findall(r"^```(?:py|text)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)[:2]
