@@ -1,9 +1,14 @@
-"""torchvision's Faster R-CNN, with random weights, takes what the loader delivers, in the loop of its reference."""
+"""torchvision's detectors, with random weights, take what the loader delivers, in the loop of their reference."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +21,12 @@ from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.ops import MultiScaleRoIAlign
 from torchvision.ops.roi_align import _roi_align
+from warm import warm
 
 from gpuloader import Boxes, GPULoader
 from gpuloader.targets import to_detection
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "detector.md"
 FIELDS = {"boxes": Boxes("json:annotations", "xywh", labels="category_id")}
 
 
@@ -106,3 +113,18 @@ def test_faster_rcnn_learns_from_the_batches(shard: Path, preset: object) -> Non
     assert set(parts) == {"loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg"}
     assert len(losses) == 16
     assert np.mean(losses[-4:]) < 0.85 * np.mean(losses[:4])
+
+
+@pytest.mark.usefixtures("_operators")
+def test_the_detector_of_the_tutorial_finds_the_boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks of the page run here, those that need torchvision's compiled operators too."""
+    pytest.importorskip("pycocotools")
+    monkeypatch.chdir(tmp_path)
+    path = os.pathsep.join([str(warm().folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+    made: dict[str, Any] = {}
+    for language, code in re.findall(r"^```(bash|python|py)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE):
+        if language == "bash":
+            subprocess.run(["bash", "-euc", code], check=True, env={**os.environ, "PATH": path})
+        else:
+            exec(code, made)
+    assert made["evaluation"].stats[1] > 0.8
