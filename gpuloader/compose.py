@@ -16,18 +16,18 @@ from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.forking import at_fork
 from gpuloader.helpers.read_ahead import EndOfItems
 from gpuloader.images.gate import admit_each
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 from gpuloader.images.orientation import image_orientations
 from gpuloader.loading.argument_types import AnyDevice
 from gpuloader.loading.arguments import resolve_own_device
-from gpuloader.loading.decoding import Decoding
+from gpuloader.loading.decoding_loop import DecodingLoop
 from gpuloader.loading.delivery import Images, by_view, finish
-from gpuloader.loading.linked import Linked, Way, decoding_of
 from gpuloader.loading.options import Decoder
+from gpuloader.loading.own_code_loop import OwnCodeContext, OwnCodeLoop, decoding_of
 from gpuloader.loading.world import World
 from gpuloader.pipelines import cut_to_region
 from gpuloader.plan import Draws
-from gpuloader.recipe import AnyPreset, Drawn, Recipe, Shape, load_preset, recipe_from_torchvision, recipe_yaml
+from gpuloader.recipe import AnyPreset, AugmentParams, Recipe, Shape, load_preset, recipe_from_torchvision, recipe_yaml
 from gpuloader.targets.dictionaries import OwnDictionaries, boxes_of, check_targets, move_targets
 
 if TYPE_CHECKING:
@@ -259,16 +259,16 @@ class _Batch(NamedTuple):
     """Images as the graph takes them, and what the recipe draws for them."""
 
     images: Sequence[NDArray[np.uint8]]
-    drawn: Drawn
-    way: Way | None
+    drawn: AugmentParams
+    context: OwnCodeContext | None
 
 
-def way_of(recipe: Recipe, draws: Draws, own: OwnDictionaries | None = None) -> Way | None:
+def way_of(recipe: Recipe, draws: Draws, own: OwnDictionaries | None = None) -> OwnCodeContext | None:
     """Returns what becomes of images, named by their ids, behind a recipe's own code; None if it has none."""
     if recipe.links is None:
         return None
     finish = None if own is None else own.finish
-    return Way(recipe.at(draws.epoch), draws, lambda its, row: f"image {its.ids[row]}", own, finish)
+    return OwnCodeContext(recipe.at(draws.epoch), draws, lambda its, row: f"image {its.ids[row]}", own, finish)
 
 
 class _Graph:
@@ -277,7 +277,7 @@ class _Graph:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._lock = Lock()
-        self._decoding: dict[int | None, Decoding[_Batch] | Linked[_Batch]] = {}
+        self._decoding: dict[int | None, DecodingLoop[_Batch] | OwnCodeLoop[_Batch]] = {}
         at_fork(self, _Graph._renew_lock)
 
     def run(self, batch: _Batch, device_id: int | None) -> list[Any]:
@@ -311,7 +311,7 @@ def _refuse(causes: Mapping[int, str]) -> None:
 
 def draw_images(
     recipe: Recipe, images: Sequence[Any], draws: Draws, boxes: Sequence[NDArray[np.float64]] = ()
-) -> tuple[list[NDArray[np.uint8]], Drawn, dict[int, str]]:
+) -> tuple[list[NDArray[np.uint8]], AugmentParams, dict[int, str]]:
     """Returns files, or arrays and PIL images, as the graph takes them, what the recipe draws for them, or what stands
     before its own code, and by row why one cannot be decoded, or would be too large.
 
@@ -334,7 +334,9 @@ def draw_images(
     return files, drawn, {**drawn.refused(), **refused}
 
 
-def cut_copies(images: Sequence[NDArray[np.uint8]], drawn: Drawn) -> tuple[Sequence[NDArray[np.uint8]], Drawn]:
+def cut_copies(
+    images: Sequence[NDArray[np.uint8]], drawn: AugmentParams
+) -> tuple[Sequence[NDArray[np.uint8]], AugmentParams]:
     """Cuts files to what is drawn of them, in copies, as their bytes are the caller's; arrays stay as they are."""
     return cut_to_region([file.copy() for file in images], drawn) if images[0].ndim == 1 else (images, drawn)
 
@@ -345,7 +347,7 @@ def _as_arrays(images: Sequence[Any], upright: bool) -> tuple[list[NDArray[np.ui
     for number, image in enumerate(images):
         try:
             array = _as_array(image, upright)
-        except Refused as error:
+        except RefusalError as error:
             refused[number] = error.cause
             continue
         if not (array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8 and array.size):
@@ -365,7 +367,7 @@ def _as_array(image: Any, upright: bool) -> NDArray[Any]:  # noqa: ANN401
         return np.ascontiguousarray(_turn_upright(image) if upright else image)
     except Exception as error:  # PIL's decoders and a user's `__array__` raise errors of any type
         said = str(error) or type(error).__name__
-        raise Refused(f"this {type(image).__name__} cannot become an array: {said}") from error
+        raise RefusalError(f"this {type(image).__name__} cannot become an array: {said}") from error
 
 
 def _turn_upright(image: object) -> object:

@@ -1,6 +1,6 @@
 """`Stage`: runs a recipe behind any iterable of images, such as a webdataset pipeline or torch's `DataLoader`.
 
-source -> _Gate -> ReadAhead -> Decoding -> Stage
+source -> _Gate -> ReadAhead -> DecodingLoop -> Stage
           (a thread)
 """
 
@@ -22,20 +22,20 @@ from gpuloader.errors import ConfigError, DataError, LoaderError, describe
 from gpuloader.helpers.read_ahead import EndOfItems, ReadAhead
 from gpuloader.loading.argument_types import AnyDecoder, AnyDevice
 from gpuloader.loading.arguments import resolve_own_device
-from gpuloader.loading.decoding import Decoding
+from gpuloader.loading.decoding_loop import DecodingLoop
 from gpuloader.loading.delivery import finish
-from gpuloader.loading.iteration import Closing
-from gpuloader.loading.linked import Linked, Way, decoding_of
+from gpuloader.loading.iteration import CloseableMixin
 from gpuloader.loading.options import Decoder
+from gpuloader.loading.own_code_loop import OwnCodeContext, OwnCodeLoop, decoding_of
 from gpuloader.loading.world import World
 from gpuloader.plan import Draws, check_epoch, check_seed
-from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset
+from gpuloader.recipe import AnyPreset, AugmentParams, Recipe, load_preset
 from gpuloader.recipe.part import as_value
 
 _log = logging.getLogger("gpuloader")
 
 
-class Stage(Closing):
+class Stage(CloseableMixin):
     """Decodes and transforms the batches of any iterable, as a `GPULoader` does those of its shards.
 
     `for images, ids, *others in stage(source, epoch=epoch)` reads the source ahead in a thread and decodes ahead, too.
@@ -95,7 +95,7 @@ class Stage(Closing):
         self._device_id = device = resolve_own_device(device_id)
         decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
         self._decoder = decoding.on(device, World.of_process().decoding_threads(device))
-        self._decoding: Decoding[_Batch] | Linked[_Batch] = decoding_of(recipe, self._decoder, device)
+        self._decoding: DecodingLoop[_Batch] | OwnCodeLoop[_Batch] = decoding_of(recipe, self._decoder, device)
         self._reading: ReadAhead[_Batch] | None = None
 
     def __call__(self, source: Iterable[Any], *, epoch: int = 0) -> Iterator[tuple[Any, ...]]:
@@ -159,14 +159,14 @@ class _Batch:
         ids: (n,), with numbers in place of strings.
         images: n files (bytes,), or arrays (height, width, 3).
         drawn: what the recipe draws for them, or what stands before its own code.
-        way: what becomes of them behind own code; None without.
+        context: what becomes of them behind own code; None without.
     """
 
     columns: Sequence[Any]
     ids: NDArray[np.int64]
     images: Sequence[NDArray[np.uint8]]
-    drawn: Drawn
-    way: Way | None
+    drawn: AugmentParams
+    context: OwnCodeContext | None
 
     def take(self, rows: NDArray[np.int64]) -> _Batch:
         return _Batch(
@@ -174,7 +174,7 @@ class _Batch:
             self.ids[rows],
             [self.images[row] for row in rows.tolist()],
             self.drawn.take(rows),
-            None if self.way is None else replace(self.way, draws=self.way.draws.take(rows)),
+            None if self.context is None else replace(self.context, draws=self.context.draws.take(rows)),
         )
 
 

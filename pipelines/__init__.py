@@ -8,17 +8,17 @@ from gpuloader.pipelines.inputs import LastStep
 from gpuloader.pipelines.kernels.cutting import cut_to_region
 from gpuloader.pipelines.kernels.reading import read_cached
 from gpuloader.pipelines.operators import decoder_buffers
-from gpuloader.pipelines.running import Running, UndecodableError, release_unused_memory
+from gpuloader.pipelines.pipeline_runner import PipelineRunner, UndecodableError, release_unused_memory
 from gpuloader.pipelines.steps import check_for_gpu
 from gpuloader.pipelines.triage import find_undecodable, taken_by_engines
-from gpuloader.pipelines.whole import WholeDecoder
+from gpuloader.pipelines.whole_decoder import WholeDecoder
 
 __all__ = [
     "GOOD_SIZE",
     "Feed",
     "FeedBatch",
     "LastStep",
-    "Running",
+    "PipelineRunner",
     "Source",
     "UndecodableError",
     "WholeDecoder",

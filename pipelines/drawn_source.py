@@ -13,7 +13,7 @@ from gpuloader.images.gate import admit_each
 from gpuloader.images.orientation import image_orientations
 from gpuloader.pipelines.graph import Source
 from gpuloader.plan import Draws
-from gpuloader.recipe import AnyPreset, Drawn, load_preset
+from gpuloader.recipe import AnyPreset, AugmentParams, load_preset
 
 
 def drawn_source(jpegs: Sequence[bytes], preset: AnyPreset, batch_size: int, seed: int = 0) -> Source:
@@ -37,7 +37,7 @@ def drawn_source(jpegs: Sequence[bytes], preset: AnyPreset, batch_size: int, see
         raise DataError(f"image {number} cannot be decoded: {cause}")
     turned = image_orientations(jpegs) if recipe.orientation == "apply" else np.zeros(len(files), np.int64)
 
-    def batches() -> Iterator[tuple[list[Any], Drawn] | None]:
+    def batches() -> Iterator[tuple[list[Any], AugmentParams] | None]:
         for epoch in count():
             for first in range(0, len(files), batch_size):
                 ids = np.arange(first, min(first + batch_size, len(files)))
@@ -46,7 +46,7 @@ def drawn_source(jpegs: Sequence[bytes], preset: AnyPreset, batch_size: int, see
 
     each = batches()
 
-    def source() -> tuple[list[Any], Drawn]:
+    def source() -> tuple[list[Any], AugmentParams]:
         batch = next(each)
         if batch is None:
             raise StopIteration

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from gpuloader.recipe import Drawn
+from gpuloader.recipe import AugmentParams
 
 
 class FeedBatch(Protocol):
@@ -18,7 +18,7 @@ class FeedBatch(Protocol):
     def images(self) -> Sequence[Any]: ...
 
     @property
-    def drawn(self) -> Drawn: ...
+    def drawn(self) -> AugmentParams: ...
 
 
 BatchT = TypeVar("BatchT", bound=FeedBatch)
@@ -80,7 +80,7 @@ class Feed(Generic[BatchT]):
         """Whether all batches before `failure` were delivered."""
         return self.failure is not None and not self.in_flight
 
-    def __call__(self) -> tuple[Sequence[Any], Drawn]:
+    def __call__(self) -> tuple[Sequence[Any], AugmentParams]:
         """Returns the images of the next batch, and what is drawn for them; each may be there more than once.
 
         The only exception that DALI accepts here is StopIteration, after which it still returns the earlier batches.

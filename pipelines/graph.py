@@ -32,10 +32,10 @@ from gpuloader.pipelines.operators import (
     place_on_gpu,
 )
 from gpuloader.pipelines.steps import Nodes, check_for_gpu
-from gpuloader.recipe import AnyPreset, Drawn, Recipe, load_preset
+from gpuloader.recipe import AnyPreset, AugmentParams, Recipe, load_preset
 from gpuloader.recipe.view import placed_by
 
-Source: TypeAlias = Callable[[], tuple[Sequence[Any], Drawn]]
+Source: TypeAlias = Callable[[], tuple[Sequence[Any], AugmentParams]]
 """Returns a batch: its encoded images, and what the recipe draws for them; or raises StopIteration."""
 
 
@@ -106,7 +106,7 @@ def recipe_pipeline(
     return pipeline
 
 
-def _fed(source: Source, make: Callable[[Drawn], Arrays], prefetch_queue_depth: int) -> Callable[[], Any]:
+def _fed(source: Source, make: Callable[[AugmentParams], Arrays], prefetch_queue_depth: int) -> Callable[[], Any]:
     """Wraps a source as DALI calls it: it gives the images, and then the inputs that are made of what is drawn."""
     in_use: deque[list[Numbers]] = deque(maxlen=prefetch_queue_depth + 1)  # DALI does not keep them
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.recipe import Drawn, DrawnView
+from gpuloader.recipe import AugmentParams, ViewParams
 from gpuloader.recipe.crops import RandomHorizontalFlip
 from gpuloader.recipe.model import Ints, Transform, with_inner
 from gpuloader.recipe.placement import PaddingMode
@@ -32,7 +32,7 @@ GRAY = (0.2989, 0.587, 0.114)
 
 def make_inputs(
     views: Sequence[ViewPlan],
-    drawn: Drawn,
+    drawn: AugmentParams,
     device: Literal["cpu", "gpu"],
     last_step: LastStep = "all",
     whole: bool = False,
@@ -85,7 +85,7 @@ def under(given: Mapping[str, Each], prefix: object) -> dict[str, Each]:
     return {name.removeprefix(f"{prefix}/"): each for name, each in given.items() if name.startswith(f"{prefix}/")}
 
 
-def _for_kernels(drawn: DrawnView, region_start: Ints | None, last_step: LastStep) -> Arrays:
+def _for_kernels(drawn: ViewParams, region_start: Ints | None, last_step: LastStep) -> Arrays:
     """Computes what the CPU's kernels take for a view; only what it uses. Without a region it is placed already.
 
     roi           (n, 8) float64           top, left, bottom, right of the window that is resized, in the image's
@@ -124,7 +124,7 @@ def _empty(shapes: Ints) -> Any:  # noqa: ANN401 - DALI takes an array, or a lis
 # --- resizing, cropping, padding, flips
 
 
-def _placing(view: ViewPlan, drawn: DrawnView, region: Ints, shared: bool) -> Arrays:
+def _placing(view: ViewPlan, drawn: ViewParams, region: Ints, shared: bool) -> Arrays:
     """Computes what `place_on_gpu` and `turn` take; `shared` is whether several views have the region.
 
     part_start, part_end           (n, 2) int32    the part of the region for this view, if it is shared

@@ -20,9 +20,9 @@ from nvidia.nvimgcodec import (
 from gpuloader.internals.dali import decoder_cause, failed_row, is_out_of_memory
 from gpuloader.pipelines.blame import GOOD_SIZE, good_jpeg, machine_error
 from gpuloader.pipelines.graph import recipe_pipeline
-from gpuloader.pipelines.running import Running, UndecodableError
+from gpuloader.pipelines.pipeline_runner import PipelineRunner, UndecodableError
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Recipe
+from gpuloader.recipe import AugmentParams, Recipe
 
 WITHOUT_ENGINES: dict[str, Any] = {"hw_decoder_load": 0.0}
 """Options of DALI's decoder, so that an image that failed in a batch fails again. A GPU's JPEG engine decodes only some
@@ -35,7 +35,7 @@ _MOST_NAMED = 8  # each costs another try of the whole batch
 def find_undecodable(
     preset: Recipe,
     images: Sequence[NDArray[np.uint8]],
-    drawn: Drawn,
+    drawn: AugmentParams,
     device_id: int | None,
     num_threads: int = 1,
     decoder_options: Mapping[str, float] | None = None,
@@ -71,7 +71,7 @@ def taken_by_engines(images: Sequence[bytes], device_id: int) -> list[bool]:
     return [image is not None for image in decoder.decode([CodeStream(image) for image in images])]
 
 
-def _find_refused_on_cpu(images: Sequence[NDArray[np.uint8]], drawn: Drawn, num_threads: int) -> dict[int, str]:
+def _find_refused_on_cpu(images: Sequence[NDArray[np.uint8]], drawn: AugmentParams, num_threads: int) -> dict[int, str]:
     backend = Backend(BackendKind.CPU_ONLY)
     decoder = Decoder(NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=num_threads, backends=[backend])
     # The same settings as DALI's, which converts any depth to 8 bits itself.
@@ -93,7 +93,7 @@ def _find_refused_on_cpu(images: Sequence[NDArray[np.uint8]], drawn: Drawn, num_
 def _find_refused_by_graph(
     preset: Recipe,
     images: Sequence[NDArray[np.uint8]],
-    drawn: Drawn,
+    drawn: AugmentParams,
     device_id: int | None,
     num_threads: int,
     decoder_options: Mapping[str, float],
@@ -108,11 +108,11 @@ def _find_refused_by_graph(
     good_drawn = preset.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([GOOD_SIZE]))
     chosen: Sequence[int] = ()
 
-    def source() -> tuple[list[NDArray[np.uint8]], Drawn]:
+    def source() -> tuple[list[NDArray[np.uint8]], AugmentParams]:
         is_good = chosen == [len(images) - 1]
         return [images[row] for row in chosen], good_drawn if is_good else drawn.take(chosen)
 
-    running = Running(
+    running = PipelineRunner(
         lambda: recipe_pipeline(
             preset=preset,
             source=source,

@@ -33,10 +33,10 @@ from gpuloader import Compose  # noqa: E402
 from gpuloader import transforms as T  # noqa: E402, N812
 from gpuloader.demo.pictures import draw as draw_picture  # noqa: E402
 from gpuloader.loading.blending import mix_images  # noqa: E402
-from gpuloader.recipe import Drawn, Mixing, Recipe, explain  # noqa: E402
+from gpuloader.recipe import AugmentParams, Mixing, Recipe, explain  # noqa: E402
 from gpuloader.recipe.model import PixelTransform, Transform  # noqa: E402
 from gpuloader.recipe.part import as_plain_values  # noqa: E402
-from gpuloader.recipe.placement import PlacingTransform  # noqa: E402
+from gpuloader.recipe.placement import GeometricTransform  # noqa: E402
 from gpuloader.recipe.program import chain  # noqa: E402
 
 PAGE, FOLDER = ROOT / "docs/operations.md", ROOT / "docs/operations"
@@ -138,7 +138,7 @@ def recipe(transform: Transform | None) -> Recipe:
         return Recipe((fixed,), dtype="uint8")
     if isinstance(transform, PixelTransform):
         return Recipe((fixed, transform), dtype="uint8")
-    if isinstance(transform, PlacingTransform):
+    if isinstance(transform, GeometricTransform):
         before = isinstance(transform, RESIZES) or transform.output_shape(None)
         most = max(getattr(transform, "side_range", [1]))
         behind = () if transform.output_shape((SIDE, SIDE)) else (T.CenterCrop(int(SIDE * most)),)
@@ -185,8 +185,8 @@ def measure(
     }
 
 
-def _by_torchvision(transform: Transform, images: list[bytes], drawn: Drawn, run: Any) -> torch.Tensor:  # noqa: ANN401
-    if isinstance(transform, PlacingTransform):
+def _by_torchvision(transform: Transform, images: list[bytes], drawn: AugmentParams, run: Any) -> torch.Tensor:  # noqa: ANN401
+    if isinstance(transform, GeometricTransform):
         return torch.stack([placed_by_torchvision(transform, image, drawn, row) for row, image in enumerate(images)])
     [view] = drawn.views
     without = replace(drawn, views=(replace(view, program=chain([], len(images)), erased=None),))

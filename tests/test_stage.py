@@ -224,7 +224,7 @@ def test_dalis_pool_is_returned_when_nobody_else_runs_ahead(
     with GPULoader(shards, 8, None, preset="cifar10_eval") as loader, Stage(EVALUATION) as stage:
         next(iter(loader))
         list(stage(batches(PNGS, 4)))
-        monkeypatch.setattr("gpuloader.pipelines.running.ReleaseUnusedMemory", lambda: returned.append("all"))
+        monkeypatch.setattr("gpuloader.pipelines.pipeline_runner.ReleaseUnusedMemory", lambda: returned.append("all"))
         stage.close()
         assert returned == []  # the loader has a pipeline
         list(stage(batches(PNGS, 4)))

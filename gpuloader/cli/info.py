@@ -13,7 +13,7 @@ from gpuloader.cli.signatures import from_tool
 from gpuloader.helpers.text import counted, format_bytes
 
 if TYPE_CHECKING:
-    from gpuloader.tools.info import Info, Spread
+    from gpuloader.tools.info import Distribution, Info
 
 _BAR = 30
 _CLASSES_SHOWN = 5
@@ -102,7 +102,7 @@ def _print_classes(info: Info) -> None:
         say(f"  {label:<20}{_bar(each.samples, by_samples[0].samples)} {each.samples:,}")
 
 
-def _print_spread(title: str, spread: Spread | None, written: Callable[[float], str]) -> None:
+def _print_spread(title: str, spread: Distribution | None, written: Callable[[float], str]) -> None:
     if spread is None:
         return
     say()

@@ -15,7 +15,7 @@ from gpuloader.errors import kind_of
 from gpuloader.helpers.text import counted
 
 if TYPE_CHECKING:
-    from gpuloader.tools.show import Shown
+    from gpuloader.tools.show import ShowResult
 
 
 @from_tool("gpuloader.tools.show.show", "versions", "columns", "seed")
@@ -64,7 +64,7 @@ def show(
     finish(run(loader["tar"], output, samples=samples, **common), as_json, _print)
 
 
-def _print(shown: Shown) -> None:
+def _print(shown: ShowResult) -> None:
     say(f"{shown.picture}: {counted(len(shown.samples), 'sample')}")
     if shown.mix_left_out:
         say("the recipe's MixUp and CutMix are left out")

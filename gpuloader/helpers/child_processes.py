@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 20
 _MOST_ENDING_SECONDS = 60
 
 
-class Child:
+class ChildProcess:
     """A Python process that writes lines of JSON, and may let bytes follow a line.
 
     It imports from where this process does. Ctrl-C in the terminal does not reach it: its parent handles that.

@@ -22,7 +22,7 @@ _SILENT_SECONDS, _SAID_AGAIN_SECONDS = 2, 30
 _log = logging.getLogger("gpuloader")
 
 
-class LongWork:
+class ProgressLog:
     """Logs how far work is that takes long: after 2 seconds, and then every 30.
 
     Args:
@@ -54,7 +54,7 @@ def say_if_long(text: str, *values: object) -> Iterator[None]:
 
 def count_long(items: Iterable[Item], total: int, title: str, shown: bool) -> Iterator[Item]:
     """Yields the items; after 2 seconds the log says how many they were; in a terminal a bar does, if `shown`."""
-    work, late = LongWork("%s: %s of %s"), time.monotonic() + _SILENT_SECONDS
+    work, late = ProgressLog("%s: %s of %s"), time.monotonic() + _SILENT_SECONDS
     shown = shown and sys.stderr.isatty()
     with ExitStack() as stack:
         bar = None

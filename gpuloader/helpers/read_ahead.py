@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
-from gpuloader.helpers.fed_threads import FedThreads
+from gpuloader.helpers.worker_threads import WorkerThreads
 
 Item = TypeVar("Item")
 Call: TypeAlias = Callable[[Callable[[], bool]], Item]
@@ -22,7 +22,7 @@ class ReadAhead(Generic[Item]):
 
     Args:
         calls: gives the next call each time that one is needed, in the thread that asks. Calls and what they hold must
-            not hold this object, see `FedThreads`. One may raise `EndOfItems`.
+            not hold this object, see `WorkerThreads`. One may raise `EndOfItems`.
         depth: how many items are made beyond the one that is asked for.
         name: of the thread that makes them.
     """
@@ -32,7 +32,7 @@ class ReadAhead(Generic[Item]):
         self._depth = depth
         self._under_way = 0
         self._made: deque[Item | BaseException] = deque()
-        self._thread: FedThreads[Call[Item], Item] = FedThreads(_run, name)
+        self._thread: WorkerThreads[Call[Item], Item] = WorkerThreads(_run, name)
 
     def take(self) -> Item | BaseException:
         """Returns the next item, or the error of making it, or `EndOfItems`: no traceback then keeps frames alive."""

@@ -11,7 +11,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.images.limits import MAX_PIXELS, Admitted, Refused, check_size
+from gpuloader.images.limits import MAX_PIXELS, AdmittedImage, RefusalError, check_size
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(rb"\{'descr': '\|u1', 'fortran_order': False, 'shape': \((\d{1,7}), (\d{1,7}), 3\), \} *\n")
@@ -28,14 +28,14 @@ def array_size(head: bytes, size_bytes: int) -> tuple[int, int]:
     return (height, width) if height and width and header_end + 3 * height * width == size_bytes else (0, 0)
 
 
-def admit_array(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> Admitted:
+def admit_array(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> AdmittedImage:
     """Returns a decoded image, (height, width, 3), as a view of all bytes of its member, and its (height, width).
 
     Raises:
-        Refused: it is none, or recipes refuse it.
+        RefusalError: it is none, or recipes refuse it.
     """
     size = array_size(member[:_MOST_BYTES].tobytes(), len(member))
     if size == (0, 0):
-        raise Refused("not an array of uint8 (height, width, 3) as numpy.save writes it")
+        raise RefusalError("not an array of uint8 (height, width, 3) as numpy.save writes it")
     check_size(*size, max_pixels)
     return member[len(member) - 3 * size[0] * size[1] :].reshape(*size, 3), size

@@ -20,7 +20,7 @@ from nvidia.nvimgcodec import CodeStream
 
 from gpuloader.images.formats import RARE_FORMATS, image_format
 from gpuloader.images.jpeg import check_jpeg
-from gpuloader.images.limits import MAX_PIXELS, Admitted, Refused, cause_in_bytes, check_size
+from gpuloader.images.limits import MAX_PIXELS, AdmittedImage, RefusalError, cause_in_bytes, check_size
 from gpuloader.images.png import check_data, decoder_png
 from gpuloader.images.webp import check_webp
 
@@ -28,7 +28,7 @@ _DTYPES = (np.dtype(np.uint8), np.dtype(np.uint16))
 _CHECKS = {"jpeg": check_jpeg, "png": check_data}
 
 
-def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> Admitted:
+def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> AdmittedImage:
     """Returns the file that DALI gets for an image, and the size.
 
     Args:
@@ -39,17 +39,17 @@ def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> Admitted:
         `encoded` itself if DALI may get it; of a PNG with text and the like, a copy without these.
 
     Raises:
-        Refused: DALI must not get the image.
+        RefusalError: DALI must not get the image.
     """
     if len(encoded) == 0:
-        raise Refused("the file is empty")
+        raise RefusalError("the file is empty")
     file_format = image_format(encoded)
     if file_format is None:
-        raise Refused(_cause_in_beginning(encoded))
+        raise RefusalError(_cause_in_beginning(encoded))
     if name := RARE_FORMATS.get(file_format):
-        raise Refused(f"a {name} image: recipes decode JPEG, PNG and WebP; `gpuloader pack` converts it to PNG")
+        raise RefusalError(f"a {name} image: recipes decode JPEG, PNG and WebP; `gpuloader pack` converts it to PNG")
     if cause := cause_in_bytes(len(encoded)):
-        raise Refused(cause)
+        raise RefusalError(cause)
     file = decoder_png(encoded) if file_format == "png" else encoded
     if file_format == "webp":
         check_webp(file)
@@ -57,9 +57,9 @@ def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> Admitted:
         stream = CodeStream(file)
         height, width, dtype, codec = int(stream.height), int(stream.width), stream.dtype, stream.codec_name
     except (RuntimeError, TypeError):  # TypeError if the header has a precision that no dtype has
-        raise Refused(_cause_in_beginning(encoded)) from None
+        raise RefusalError(_cause_in_beginning(encoded)) from None
     if codec != file_format or dtype not in _DTYPES:
-        raise Refused(f"its header says {codec} with samples of {dtype}: allowed are uint8 and uint16")
+        raise RefusalError(f"its header says {codec} with samples of {dtype}: allowed are uint8 and uint16")
     check_size(height, width, max_pixels)
     if file_format in _CHECKS:
         _CHECKS[file_format](file)
@@ -75,7 +75,7 @@ def admit_each(
     for row, file in enumerate(files):
         try:
             files[row], sizes[row] = admit(file, max_pixels)
-        except Refused as error:
+        except RefusalError as error:
             refused[row] = error.cause
     return files, sizes, refused
 

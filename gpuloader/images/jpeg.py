@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.images.header import FRAMES, MAX_SEGMENTS, SCAN, segments
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 
 MAX_SCANS = 100
 MAX_PIXELS_TIMES_SCANS = 2_000_000_000  # 4 s on a slow core; a photograph has about ten scans
@@ -38,7 +38,7 @@ def check_jpeg(encoded: NDArray[np.uint8]) -> None:
     defined: set[int] = set()
     for number, (marker, start, end) in enumerate(_all_segments(data)):
         if number == MAX_SEGMENTS:
-            raise Refused(f"a JPEG of more than {MAX_SEGMENTS:,} segments")
+            raise RefusalError(f"a JPEG of more than {MAX_SEGMENTS:,} segments")
         if marker == _QUANTISATION_TABLES:
             defined |= _quantisation_tables(data[start:end].tobytes())
         elif marker == _HUFFMAN_TABLES:
@@ -54,7 +54,7 @@ def check_jpeg(encoded: NDArray[np.uint8]) -> None:
             for component in scan[1:-3:2]:
                 used |= quantisation.pop(component, set())
             if not used <= defined:
-                raise Refused(f"a JPEG without the {_name(min(used - defined))}, which it uses")
+                raise RefusalError(f"a JPEG without the {_name(min(used - defined))}, which it uses")
             if not scans:
                 in_scan = int.from_bytes(scan[:1], "big")  # as libjpeg counts, because components may share a name
                 first_scan, several_scans = start, frame in _PROGRESSIVE or in_scan < components
@@ -62,18 +62,18 @@ def check_jpeg(encoded: NDArray[np.uint8]) -> None:
             if not several_scans:
                 break
         elif marker == _IMAGE_BEGINS:
-            raise Refused("a JPEG with another start-of-image marker")
+            raise RefusalError("a JPEG with another start-of-image marker")
         elif marker == _IMAGE_ENDS:
             break
     if not scans:
-        raise Refused("a JPEG without a scan")
+        raise RefusalError("a JPEG without a scan")
     # The thumbnail in the header has its own end marker, so only one after the first scan counts.
     if data[-2:] != _END_OF_IMAGE and encoded[first_scan:].tobytes().rfind(_END_OF_IMAGE) < 0:
-        raise Refused("a JPEG that is cut: it has no end-of-image marker")
+        raise RefusalError("a JPEG that is cut: it has no end-of-image marker")
     if scans > MAX_SCANS:
-        raise Refused(f"a JPEG of {scans} scans, more than {MAX_SCANS}")
+        raise RefusalError(f"a JPEG of {scans} scans, more than {MAX_SCANS}")
     if scans * pixels > MAX_PIXELS_TIMES_SCANS:
-        raise Refused(f"a JPEG of {pixels:,} pixels times {scans} scans, more than {MAX_PIXELS_TIMES_SCANS:,}")
+        raise RefusalError(f"a JPEG of {pixels:,} pixels times {scans} scans, more than {MAX_PIXELS_TIMES_SCANS:,}")
 
 
 def ends_with_its_image(jpeg: bytes) -> bool:
@@ -103,11 +103,13 @@ def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
 
 def _check_frame(marker: int, content: bytes) -> None:
     if marker not in _SEQUENTIAL and marker not in _PROGRESSIVE:
-        raise Refused(f"a JPEG with a frame SOF{marker - _FIRST_FRAME}: allowed are SOF0, SOF1, SOF2, SOF9 and SOF10")
+        raise RefusalError(
+            f"a JPEG with a frame SOF{marker - _FIRST_FRAME}: allowed are SOF0, SOF1, SOF2, SOF9 and SOF10"
+        )
     if len(content) < 6:
-        raise Refused("a JPEG with a cut frame header")
+        raise RefusalError("a JPEG with a cut frame header")
     if content[0] != _SAMPLE_BITS:
-        raise Refused(f"a JPEG of {content[0]} bits per sample: allowed are {_SAMPLE_BITS}")
+        raise RefusalError(f"a JPEG of {content[0]} bits per sample: allowed are {_SAMPLE_BITS}")
 
 
 def _tables_of_components(frame: bytes) -> dict[int, set[int]]:

@@ -14,11 +14,11 @@ DEFAULT_MAX_PIXELS = 50_000_000  # the most that cameras and phones commonly mak
 MAX_SIDE = 2**18 - 1  # if the shorter side is resized to the maximum of 8,192, the longer one stays within 32 bits
 MAX_ENCODED_BYTES = 256 << 20  # 2.7 bytes for each of MAX_PIXELS pixels; photographs have a tenth of that
 
-Admitted: TypeAlias = tuple[NDArray[np.uint8], tuple[int, int]]
+AdmittedImage: TypeAlias = tuple[NDArray[np.uint8], tuple[int, int]]
 """An image as the graph takes it, a file or an array, and its (height, width) as stored, without EXIF rotation."""
 
 
-class Refused(DataError):  # noqa: N818 - a verdict
+class RefusalError(DataError):
     """An image, or a component beside it, that is bad: whoever reads the sample replaces it or raises an error.
 
     Attributes:
@@ -33,13 +33,13 @@ class Refused(DataError):  # noqa: N818 - a verdict
 def check_size(height: int, width: int, max_pixels: int = MAX_PIXELS) -> None:
     """Refuses an image of this size if the recipe allows only `max_pixels`."""
     if height < 1 or width < 1:
-        raise Refused(f"its header says {width}x{height} pixels")
+        raise RefusalError(f"its header says {width}x{height} pixels")
     if height * width > MAX_PIXELS:
-        raise Refused(f"its header says {width}x{height} pixels, more than {MAX_PIXELS:,}")
+        raise RefusalError(f"its header says {width}x{height} pixels, more than {MAX_PIXELS:,}")
     if max(height, width) > MAX_SIDE:
-        raise Refused(f"its header says {width}x{height} pixels, a side of more than {MAX_SIDE:,}")
+        raise RefusalError(f"its header says {width}x{height} pixels, a side of more than {MAX_SIDE:,}")
     if height * width > max_pixels:
-        raise Refused(
+        raise RefusalError(
             f"its header says {width}x{height} pixels, more than the recipe's {max_pixels:,}: set "
             f"`max_pixels: {height * width}` in it (up to {MAX_PIXELS:,}), or make the image smaller"
         )

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 
 MAX_CHUNKS = 100_000
 MOST_EXCESS_BYTES = 1_000_000_000  # that data may unpack to beyond the rows: a decoder takes seconds for these
@@ -37,7 +37,7 @@ def trimmed(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return encoded
     try:
         return decoder_png(encoded)
-    except Refused:
+    except RefusalError:
         return encoded
 
 
@@ -50,35 +50,35 @@ def decoder_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """
     data = memoryview(encoded)
     if len(data) < _HEADER_END or data[: len(_BEGINNING)].tobytes() != _BEGINNING:
-        raise Refused("a PNG that does not begin with the chunk IHDR")
+        raise RefusalError("a PNG that does not begin with the chunk IHDR")
     if data[24] not in _BITS or data[25] not in _CHANNELS:
-        raise Refused(f"a PNG of the colour type {data[25]} with {data[24]} bits")
+        raise RefusalError(f"a PNG of the colour type {data[25]} with {data[24]} bits")
     kinds: list[str] = []
     ends = [_SIGNATURE_BYTES]
     while not kinds or kinds[-1] != "E":
         position = ends[-1]
         if position + 8 > len(data):
-            raise Refused("a PNG that is cut: it has no chunk IEND")
+            raise RefusalError("a PNG that is cut: it has no chunk IEND")
         length, name = struct.unpack_from(">I4s", data, position)
         end = position + _CHUNK_BYTES + length
         if end > len(data) and (length or name != b"IEND"):  # decoders accept an IEND without its checksum
-            raise Refused(f"a PNG that ends within its chunk {name!r}, which is said to have {length:,} bytes")
+            raise RefusalError(f"a PNG that ends within its chunk {name!r}, which is said to have {length:,} bytes")
         if name not in _KINDS and not (name.isalpha() and name[:1].islower()):
-            raise Refused(f"a PNG with the critical chunk {name!r}, which decoders do not know")
+            raise RefusalError(f"a PNG with the critical chunk {name!r}, which decoders do not know")
         if len(kinds) == MAX_CHUNKS:
-            raise Refused(f"a PNG of more than {MAX_CHUNKS:,} chunks")
+            raise RefusalError(f"a PNG of more than {MAX_CHUNKS:,} chunks")
         kinds.append(_KINDS.get(name, "-"))
         ends.append(end)
     # A letter for each chunk, so that regular expressions check the order and find the runs of chunks to keep.
     text = "".join(kinds)
     match = _IN_ORDER.fullmatch(text)
     if match is None:
-        raise Refused(
+        raise RefusalError(
             "a PNG whose chunks are not IHDR, PLTE, tRNS, IDATs one behind the other, and IEND, in this order"
         )
     first, behind = match.span(1)
     if ends[behind] - ends[first] - _CHUNK_BYTES * (behind - first) > _rows_bytes(data) * 9 // 8 + _SPARE_BYTES:
-        raise Refused(f"a PNG of {_pixels(data)} with more data than they need")
+        raise RefusalError(f"a PNG of {_pixels(data)} with more data than they need")
     ends[0] = 0  # the signature belongs to the first part
     parts = [encoded[ends[part.start()] : ends[part.end()]] for part in _NEEDED.finditer(text)]
     if len(parts) > 1:
@@ -105,7 +105,7 @@ def check_data(file: NDArray[np.uint8]) -> None:
             except zlib.error:  # the decoder stops here, too
                 return
             if unpacked_bytes > rows_bytes + _SPARE_BYTES:
-                raise Refused(f"a PNG of {_pixels(data)} whose data unpack to more than their rows")
+                raise RefusalError(f"a PNG of {_pixels(data)} whose data unpack to more than their rows")
             left_bytes -= len(packed) - len(inflate.unconsumed_tail)
             packed = inflate.unconsumed_tail
 

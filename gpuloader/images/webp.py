@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.helpers.regular_file import Read
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 
 MAX_CHUNKS = 1_000_000  # reading this many takes 0.6 seconds
 EXIF = b"EXIF"
@@ -24,9 +24,11 @@ def check_webp(encoded: NDArray[np.uint8]) -> None:
     data = memoryview(encoded)
     for number, (name, start, end) in enumerate(chunks(lambda count, offset: bytes(data[offset : offset + count]))):
         if number == MAX_CHUNKS:
-            raise Refused(f"a WebP of more than {MAX_CHUNKS:,} chunks")
+            raise RefusalError(f"a WebP of more than {MAX_CHUNKS:,} chunks")
         if end > len(data):
-            raise Refused(f"a WebP that ends within its chunk {name!r}, which is said to have {end - start:,} bytes")
+            raise RefusalError(
+                f"a WebP that ends within its chunk {name!r}, which is said to have {end - start:,} bytes"
+            )
         if name == EXIF:
             return
 

@@ -1,4 +1,5 @@
-"""The parts of DALI, torch and fsspec that they do not promise. Only this room uses them; tests/internals checks that.
+"""The parts of DALI, torch and fsspec that they do not promise. Only this package uses
+them; tests/internals checks that.
 
 Each function says what it relies on and why there is no public way; a test for each fails when that changes.
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpResponse:
     """The answer to GET, before its content is read.
 
     Attributes:
@@ -35,7 +35,7 @@ def begin(store: Any, what: str, path: str, **options: Any) -> Coroutine[Any, An
     return coroutine
 
 
-async def get(store: Any, url: str, headers: Mapping[str, str]) -> Answer:  # noqa: ANN401
+async def get(store: Any, url: str, headers: Mapping[str, str]) -> HttpResponse:  # noqa: ANN401
     """Gets the answer of an HTTP server, from fsspec's file system for HTTP; raises aiohttp's error if it is one.
 
     Relies on `HTTPFileSystem.set_session`, `kwargs` (passed to each request) and `encode_url`, which are not
@@ -44,10 +44,10 @@ async def get(store: Any, url: str, headers: Mapping[str, str]) -> Answer:  # no
     session = await store.set_session()
     options = {**store.kwargs, "headers": {**store.kwargs.get("headers", {}), **headers}, "raise_for_status": True}
     response = await session.get(store.encode_url(url), **options)
-    return Answer(response.status, response.headers, response.content.read, response.close)
+    return HttpResponse(response.status, response.headers, response.content.read, response.close)
 
 
-async def get_from_s3(store: Any, path: str, headers: Mapping[str, str]) -> Answer:  # noqa: ANN401
+async def get_from_s3(store: Any, path: str, headers: Mapping[str, str]) -> HttpResponse:  # noqa: ANN401
     """Gets the answer of an S3 server, from s3fs's file system; raises s3fs's error if it is one. Uses `Range` alone.
 
     Relies on `S3FileSystem._call_s3`, which first takes the arguments of each request, and on `split_path` and
@@ -60,7 +60,7 @@ async def get_from_s3(store: Any, path: str, headers: Mapping[str, str]) -> Answ
         "get_object", store.req_kw, Bucket=bucket, Key=key, **{name: value for name, value in options.items() if value}
     )
     metadata = answer["ResponseMetadata"]
-    return Answer(metadata["HTTPStatusCode"], metadata["HTTPHeaders"], answer["Body"].read, answer["Body"].close)
+    return HttpResponse(metadata["HTTPStatusCode"], metadata["HTTPHeaders"], answer["Body"].read, answer["Body"].close)
 
 
 def what_happened(error: Exception) -> Exception:

@@ -23,7 +23,7 @@ from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.fields import FIELDS, Component, Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.world import World
-from gpuloader.plan import Bucketed, Plan, Shuffle, choose_groups
+from gpuloader.plan import BucketSampler, Plan, Shuffle, choose_groups
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.part import as_value
 from gpuloader.shards import Labels
@@ -325,7 +325,7 @@ def warn_of_groups(plan: Plan, nodes: int) -> None:
         )
 
 
-def warn_of_small_buckets(buckets: Bucketed) -> None:
+def warn_of_small_buckets(buckets: BucketSampler) -> None:
     """Logs a warning if last_batch="drop" leaves out all of a bucket, in every epoch."""
     names = [f"{height}x{width}" for height, width in buckets.shapes] or [
         f"number {n}" for n in range(len(buckets.runs))

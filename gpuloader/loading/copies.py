@@ -12,7 +12,7 @@ from gpuloader.helpers.text import counted
 from gpuloader.images.mipmaps import are_made, extension_of
 from gpuloader.loading.selection import sizes_of
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Recipe, Shape, choose_mipmaps
+from gpuloader.recipe import AugmentParams, Recipe, Shape, choose_mipmaps
 from gpuloader.recipe.model import Ints
 from gpuloader.shards import ShardSet
 from gpuloader.shards.index import Index
@@ -29,7 +29,7 @@ def takes_copies(recipe: Recipe, shards: ShardSet) -> bool:
 
 def draw_by_index(
     recipe: Recipe, shards: ShardSet, ids: Ints, draws: Draws, shape: Shape | None = None
-) -> tuple[Drawn, Ints]:
+) -> tuple[AugmentParams, Ints]:
     """Draws what the recipe draws for pictures of the sizes in the index, before their files are read.
 
     Args:
@@ -44,7 +44,7 @@ def draw_by_index(
     return recipe.at(draws.epoch, shape).before_own_code.draw(draws, np.maximum(sizes, 1), turned), sizes
 
 
-def choose_copies(recipe: Recipe, shards: ShardSet, ids: Ints, drawn: Drawn, sizes: Ints) -> Ints:
+def choose_copies(recipe: Recipe, shards: ShardSet, ids: Ints, drawn: AugmentParams, sizes: Ints) -> Ints:
     """Chooses copies for what `draw_by_index` drew: (n,) their shorter sides, 0 for the picture itself."""
     if recipe.mipmap_scale is None or not shards.mipmap_sides:
         return np.zeros(len(ids), np.int64)

@@ -16,7 +16,7 @@ from gpuloader.loading.blending import mix_images, soft_labels
 from gpuloader.loading.fields import Ragged
 from gpuloader.loading.reader import STAGED_BYTES, EncodedBatch
 from gpuloader.loading.run import Run
-from gpuloader.recipe import DrawnView, Recipe
+from gpuloader.recipe import Recipe, ViewParams
 
 Images: TypeAlias = torch.Tensor | Any
 """(B, 3, h, w), or with `batch: list` a list of B (3, h, w); a list of these if the recipe has several views. The type
@@ -133,7 +133,7 @@ def _changed(images: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any
     return [_changed(each, change) for each in images] if isinstance(images, list) else change(images)
 
 
-def _pixel_mask(device: torch.device, view: DrawnView) -> torch.Tensor:
+def _pixel_mask(device: torch.device, view: ViewParams) -> torch.Tensor:
     """Makes (b, H, W) bool of padded images: True on the picture."""
     assert view.shape is not None
     heights, widths = _on_device(device, view.placement.shape.T[..., None, None].copy())

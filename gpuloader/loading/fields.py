@@ -20,8 +20,8 @@ from gpuloader.collators import REFUSALS, Parsing, collator_of, in_parts
 from gpuloader.errors import BESIDE, ConfigError, describe
 from gpuloader.helpers.text import counted, did_you_mean
 from gpuloader.helpers.values import innermost
-from gpuloader.images.limits import Refused
-from gpuloader.recipe import Drawn, Recipe, Shape
+from gpuloader.images.limits import RefusalError
+from gpuloader.recipe import AugmentParams, Recipe, Shape
 from gpuloader.recipe.part import argument
 
 _JSON = "json:"
@@ -123,7 +123,7 @@ class Component(ABC):
         return 0
 
     @abstractmethod
-    def collated(self, values: list[Any], drawn: Drawn) -> Any:  # noqa: ANN401
+    def collated(self, values: list[Any], drawn: AugmentParams) -> Any:  # noqa: ANN401
         """Makes the entry of a batch from the values of its samples, and what the recipe draws for them.
 
         That of a target is a dictionary: the entry itself is under "", and `columns` under their names; each is a list
@@ -193,7 +193,7 @@ class Field(Component):
         assert component is not None
         return self.parse(under(self.path, json.loads(component)) if self.path else component)
 
-    def collated(self, values: list[Any], drawn: Drawn) -> Any:  # noqa: ANN401
+    def collated(self, values: list[Any], drawn: AugmentParams) -> Any:  # noqa: ANN401
         assert self.collate is not None
         return self.collate(values)
 
@@ -263,7 +263,7 @@ def parse_fields(
         size, drawn: as for `Component.value`.
 
     Raises:
-        Refused: a component is too large or cannot be parsed.
+        RefusalError: a component is too large or cannot be parsed.
     """
     components: dict[tuple[str, bool], bytes | None] = {}
     documents: dict[tuple[str, bool], Any] = {}
@@ -279,8 +279,8 @@ def parse_fields(
                     documents[which] = json.loads(component)
                 component = documents[which]
             values[name] = field.value(component, size, drawn)
-        except (Refused, *_FAILURES) as error:
-            raise Refused(f"the .{field.extension}{BESIDE}{cause_of(error)}") from error
+        except (RefusalError, *_FAILURES) as error:
+            raise RefusalError(f"the .{field.extension}{BESIDE}{cause_of(error)}") from error
     return values
 
 
@@ -307,7 +307,7 @@ def check_keys(
         left = [name for name in named if samples[name] < _LOOKED_AT]
         if not left:
             break
-        with suppress(Refused, *_FAILURES):
+        with suppress(RefusalError, *_FAILURES):
             document = json.loads(read() or b"null")
             for name in left:
                 options = list(named[name].named_keys(document))
@@ -329,7 +329,7 @@ def check_keys(
 def cause_of(error: Exception) -> str:
     """Returns what a function that parses or collates says of a value that it cannot take."""
     text, kind = f"{error!s:.{_MOST_SAID}}", type(error).__name__
-    if isinstance(error, (Refused, *REFUSALS)):
+    if isinstance(error, (RefusalError, *REFUSALS)):
         return text or kind
     return f"{kind}: {text}" if text else kind  # a KeyError's text is a key
 

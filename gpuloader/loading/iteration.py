@@ -10,13 +10,13 @@ from torch.utils.data import SequentialSampler
 from typing_extensions import Self
 
 from gpuloader.errors import LoaderError
-from gpuloader.helpers.fed_threads import not_an_end
+from gpuloader.helpers.worker_threads import not_an_end
 from gpuloader.plan import Cursor, Plan, check_epoch
 
 Item_co = TypeVar("Item_co", covariant=True)
 
 
-class Closing:
+class CloseableMixin:
     """A loader as a context manager, which closes it at the end."""
 
     def close(self) -> None:

@@ -19,11 +19,11 @@ from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, leave_out
 from gpuloader.loading.facts import LoaderFacts
-from gpuloader.loading.iteration import Closing, Iteration, Progress, Resumption
+from gpuloader.loading.iteration import CloseableMixin, Iteration, Progress, Resumption
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.resolving import resolve
-from gpuloader.loading.run import Resumed, Run
+from gpuloader.loading.run import ResumePoint, Run
 from gpuloader.loading.run_batches import RunBatches
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
@@ -39,7 +39,7 @@ Fields = TypeVar("Fields", bound=types.AnyFields, default=tuple[()])
 Made = TypeVar("Made")
 
 
-class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
+class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]):
     """Delivers normalised batches from TAR shards of images; DALI decodes and augments them.
 
     A batch is `(images, labels)`: images (B, 3, size, size) in the recipe's dtype and range, labels int64 (B,), both on
@@ -319,7 +319,7 @@ class GPULoader(LoaderFacts, Closing, Generic[B_co, Output_co, Fields_co]):
         self._run.shards.renew_lock()
         self._unusable = "belongs to the parent of this forked process"
 
-    def _go_on(self, resumed: Resumed) -> None:
+    def _go_on(self, resumed: ResumePoint) -> None:
         """Takes a state."""
         self._check_open()
         own = self._progress
@@ -342,7 +342,7 @@ class _LoaderEpoch(Iteration[Any]):
 
 
 def run_of(loader: GPULoader[Any, Any, Any]) -> Run:
-    """Returns everything that the loader's arguments decided, for the rooms above."""
+    """Returns everything that the loader's arguments decided, for the packages above."""
     return loader._run  # noqa: SLF001 - this module is its class's
 
 

@@ -16,7 +16,7 @@ from gpuloader.loading.run import Run
 from gpuloader.loading.world import GPU_THREADS
 from gpuloader.pipelines import decoder_buffers
 from gpuloader.plan import Draws
-from gpuloader.recipe import DrawnView, Recipe
+from gpuloader.recipe import Recipe, ViewParams
 from gpuloader.shards import ShardSet
 
 _SAMPLED = 10_000
@@ -89,7 +89,7 @@ def estimate_memory(
     )
 
 
-def _delivered_pixels(drawn: DrawnView) -> float:
+def _delivered_pixels(drawn: ViewParams) -> float:
     """Returns how many pixels a delivered image has in a batch; on average, if the images of a list differ."""
     sizes = drawn.placement.shape if drawn.shape is None else np.array([drawn.shape])
     return sizes.prod(1).sum() / max(1, len(sizes))

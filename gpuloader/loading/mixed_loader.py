@@ -11,7 +11,7 @@ import numpy as np
 from gpuloader.errors import ConfigError, LoaderError, StateError, describe
 from gpuloader.loading.agreement import agree
 from gpuloader.loading.delivery import B_co
-from gpuloader.loading.iteration import Closing, Epochs, Iteration, Progress, Resumption
+from gpuloader.loading.iteration import CloseableMixin, Epochs, Iteration, Progress, Resumption
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place, is_same
@@ -27,7 +27,7 @@ _PASSES = 1000
 _AT_ONCE = 1024
 
 
-class MixedLoader(Closing, Generic[B_co]):
+class MixedLoader(CloseableMixin, Generic[B_co]):
     """Loops over several loaders at once and gives `(name, batch)`.
 
     Each step takes a batch from one of the loaders. Which one depends only on the seed, the epoch and the step, so it

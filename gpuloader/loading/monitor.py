@@ -88,7 +88,7 @@ class WaitMonitor:
         if every_steps < 1:
             raise ConfigError(f"every_steps={every_steps!r}: allowed is at least 1")
         self.loader = loader
-        self._watched: GPULoader[Any] | _Counted = loader if counts else _Counted(loader)  # type: ignore[assignment]  # has `stats`
+        self._watched: GPULoader[Any] | _TimedLoader = loader if counts else _TimedLoader(loader)  # type: ignore[assignment]  # has `stats`
         self._every_steps = every_steps
         self._log = log
         self._warn_above = warn_above
@@ -121,7 +121,7 @@ class WaitMonitor:
             self._log(share)
         if share > self._warn_above and self._looked and not self._warned:
             self._warned = True
-            counted = isinstance(self._watched, _Counted)
+            counted = isinstance(self._watched, _TimedLoader)
             cause = _UNKNOWN_CAUSE if counted else likely_cause(self._before, now)
             _log.warning("waiting for data: %.0f%% of the time. %s", 100 * share, cause)
         self._before = now
@@ -129,7 +129,7 @@ class WaitMonitor:
         return share
 
 
-class _Counted:
+class _TimedLoader:
     """A loader whose waiting is measured from outside."""
 
     def __init__(self, loader: Iterable[Any]) -> None:

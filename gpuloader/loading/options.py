@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, PlainValidator
 
 from gpuloader.errors import describe
 from gpuloader.loading.buckets import Buckets
-from gpuloader.plan.grouped import MOST_GROUPS
+from gpuloader.plan.grouped_sampler import MOST_GROUPS
 from gpuloader.recipe.model import UNCHECKED, Flag, Integer, Positive, Share, kept_as
 from gpuloader.recipe.part import argument, as_value
 from gpuloader.shards import ClassOrder, user_path

@@ -25,7 +25,7 @@ Levels: TypeAlias = NDArray[np.uint8]
 Images: TypeAlias = Sequence[Levels]
 """A list of images, or an array of them (n, height, width, 3), which checkers take for no sequence."""
 Targets: TypeAlias = Mapping[str, Any]
-Made: TypeAlias = tuple[Levels, Targets]
+OwnOutput: TypeAlias = tuple[Levels, Targets]
 _32_BITS = 0xFFFFFFFF
 _HERE = str(Path(__file__).parent)
 
@@ -82,7 +82,7 @@ class OwnFunction:
             else self._plain
         )
 
-    def run(self, item: Item) -> Made | Failure:
+    def run(self, item: Item) -> OwnOutput | Failure:
         """Returns the image and its targets, or what went wrong."""
         try:
             if item.checked:
@@ -96,7 +96,7 @@ class OwnFunction:
             return Failure("".join(lines).splitlines(), error)
         return made
 
-    def _made(self, item: Item) -> Made:
+    def _made(self, item: Item) -> OwnOutput:
         if self._seeds:
             seed_all(item.key)
         size = item.image.shape

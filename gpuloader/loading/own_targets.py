@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, describe
-from gpuloader.recipe import Drawn, DrawnView
+from gpuloader.recipe import AugmentParams, ViewParams
 
 
-class CarriedField(Protocol):
+class FieldTargets(Protocol):
     """A target, as far as own code concerns it."""
 
-    def entries(self, value: Any, view: DrawnView) -> dict[str, NDArray[Any]]:  # noqa: ANN401
+    def entries(self, value: Any, view: ViewParams) -> dict[str, NDArray[Any]]:  # noqa: ANN401
         """Moves a sample's value to a view of it alone: the entry itself under "", and its columns."""
 
     def value_of(self, entries: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401
@@ -34,9 +34,9 @@ class OwnTargets:
 
     def __init__(
         self,
-        fields: Mapping[str, CarriedField],
+        fields: Mapping[str, FieldTargets],
         rows: Sequence[Mapping[str, Any]],
-        drawn: Drawn,
+        drawn: AugmentParams,
         box_field: str | None,
     ) -> None:
         self._fields, self._rows, self._drawn, self._box_field = fields, rows, drawn, box_field

@@ -25,22 +25,22 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.forking import at_fork
-from gpuloader.helpers.progress import LongWork, say_if_long
+from gpuloader.helpers.progress import ProgressLog, say_if_long
 from gpuloader.helpers.shared_memory import SharedMemory
 from gpuloader.internals.multiprocessing import forget_child
 from gpuloader.loading.own_function import (
     Failure,
     Images,
     Item,
-    Made,
     OwnFunction,
+    OwnOutput,
     Targets,
     kept_generators,
     one_thread_each,
 )
 from gpuloader.recipe.apply import Apply, is_transform
 
-Outcomes: TypeAlias = list["Made | Failure"]
+Outcomes: TypeAlias = list["OwnOutput | Failure"]
 
 
 class Batch(NamedTuple):
@@ -62,7 +62,7 @@ def batch_of(outcomes: Outcomes) -> Batch:
     for number, outcome in enumerate(outcomes):
         if isinstance(outcome, Failure):
             return Batch((), (), (number, outcome))
-    made: list[Made] = outcomes  # type: ignore[assignment] # none of them is a failure
+    made: list[OwnOutput] = outcomes  # type: ignore[assignment] # none of them is a failure
     return Batch([image for image, _ in made], [targets for _, targets in made])
 
 
@@ -84,7 +84,7 @@ class Workers(ABC):
         """Returns the results of the oldest batch.
 
         Raises:
-            LostError: a process ended, or hangs.
+            WorkerLostError: a process ended, or hangs.
         """
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Workers(ABC):
         """Ends them, with the batches under way. Closing twice is fine."""
 
 
-class LostError(Exception):
+class WorkerLostError(Exception):
     """A process ended, or hangs, at an image of a batch."""
 
     def __init__(self, number: int, text: str) -> None:
@@ -100,7 +100,7 @@ class LostError(Exception):
         self.number = number
 
 
-class InPlace(Workers):
+class InlineWorkers(Workers):
     """Runs own code in the thread that asks, and leaves the process's generators as they were."""
 
     def __init__(self, functions: Sequence[Apply]) -> None:
@@ -118,7 +118,7 @@ class InPlace(Workers):
         self._made.clear()
 
 
-class Threads(Workers):
+class ThreadWorkers(Workers):
     """Runs own code in threads, which share the process's generators and so do not seed them."""
 
     def __init__(self, functions: Sequence[Apply], count: int) -> None:
@@ -219,7 +219,7 @@ class _Worker:
             memory.close()
 
 
-class Processes(Workers):
+class ProcessWorkers(Workers):
     """Runs own code in processes, which start with the first batch.
 
     A batch's images are dealt to them in turns. Only places go through pipes, which so never fill up.
@@ -230,7 +230,7 @@ class Processes(Workers):
         self._workers: list[_Worker] = []
         self._items: deque[Sequence[Item]] = deque()
         self._put = self._got = 0
-        at_fork(self, Processes._leave_to_the_parent)
+        at_fork(self, ProcessWorkers._leave_to_the_parent)
 
     def put(self, items: Sequence[Item]) -> None:
         while len(self._workers) < self._count:
@@ -267,7 +267,7 @@ class Processes(Workers):
     def _wait(self, slot: int, items: Sequence[Item]) -> None:
         """Waits until all processes have done their part of a batch."""
         waiting = dict(enumerate(self._workers))
-        work, done, since = LongWork("own code works on a batch: %s of %s images"), -1, time.monotonic()
+        work, done, since = ProgressLog("own code works on a batch: %s of %s images"), -1, time.monotonic()
         while waiting:
             ready = wait([worker.pipe for worker in waiting.values()], LOOKS_SECONDS)
             for number, worker in list(waiting.items()):
@@ -275,14 +275,14 @@ class Processes(Workers):
                     try:
                         worker.pipe.recv()
                     except (EOFError, OSError):
-                        raise LostError(self._at(number, slot), worker.explain_end()) from None
+                        raise WorkerLostError(self._at(number, slot), worker.explain_end()) from None
                     del waiting[number]
             now = sum(_done(worker.memories[slot]) for worker in self._workers)
             if now > done:
                 done, since = now, time.monotonic()
             elif time.monotonic() - since > HANGS_SECONDS and waiting:
                 number = next(iter(waiting))
-                raise LostError(self._at(number, slot), f"it has not come back for {HANGS_SECONDS} seconds")
+                raise WorkerLostError(self._at(number, slot), f"it has not come back for {HANGS_SECONDS} seconds")
             work.reached(done, len(items))
 
     def _at(self, number: int, slot: int) -> int:

@@ -27,22 +27,22 @@ from gpuloader.helpers.read_ahead import Call, EndOfItems
 from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 from gpuloader.images.mipmaps import mipmap_sizes, of_copy
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
 from gpuloader.loading.copies import choose_copies, draw_by_index
-from gpuloader.loading.decoding import find_bad_rows
+from gpuloader.loading.decoding_loop import find_bad_rows
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, Ragged, cause_of, check_keys, parse_fields
-from gpuloader.loading.linked import Way
+from gpuloader.loading.own_code_loop import OwnCodeContext
 from gpuloader.loading.own_targets import OwnTargets
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import GOOD_SIZE, cut_to_region, good_jpeg
 from gpuloader.plan import Cursor, PlannedBatch, Stream
-from gpuloader.recipe import Drawn, Mixing, Shape
+from gpuloader.recipe import AugmentParams, Mixing, Shape
 from gpuloader.recipe.model import Ints
-from gpuloader.shards import Ahead, Arena, EncodedImage, Wanted
+from gpuloader.shards import Arena, EncodedImage, Prefetcher, WantedCallback
 
 REPLACEMENT_ATTEMPTS = 100
 _NO_BOXES = np.zeros((0, 4))
@@ -97,7 +97,7 @@ class EncodedBatch:
     cursor: Cursor
     ids: NDArray[np.int64]
     valid: NDArray[np.bool_]
-    delivered: Drawn
+    delivered: AugmentParams
     mixing: Mixing | None
     labels: NDArray[np.int64] | None
     fields: Mapping[str, Any]
@@ -118,7 +118,7 @@ class EncodedPart:
         rows: those of the batch.
         images: encoded, views into the arena; or arrays (height, width, 3) if the shards contain arrays.
         drawn: what the recipe draws for them; with own code, what the recipe before it draws.
-        way: what becomes of them behind own code; None without.
+        context: what becomes of them behind own code; None without.
         arena: the memory behind `images`; free again when the graph is done with the part.
         reading_seconds: the time for reading the images' bytes.
         own: what is drawn behind own code, and the targets that it made, for each view and row; None before.
@@ -128,11 +128,11 @@ class EncodedPart:
     number: int
     rows: slice
     images: Sequence[EncodedImage]
-    drawn: Drawn
-    way: Way | None
+    drawn: AugmentParams
+    context: OwnCodeContext | None
     arena: Arena
     reading_seconds: float
-    own: tuple[Drawn, Sequence[Sequence[Mapping[str, Any]]]] | None = None
+    own: tuple[AugmentParams, Sequence[Sequence[Mapping[str, Any]]]] | None = None
 
     @property
     def is_last(self) -> bool:
@@ -155,7 +155,7 @@ class OpenStep:
 
     planned: PlannedBatch
     rows: Sequence[Row]
-    drawn: Drawn
+    drawn: AugmentParams
     batch: EncodedBatch
     parts: Sequence[slice]
     arena: Arena
@@ -176,7 +176,7 @@ class Reader:
         arenas: memory that earlier parts no longer need.
     """
 
-    def __init__(self, run: Run, suspects: Collection[int] = (), ahead: Ahead | None = None) -> None:
+    def __init__(self, run: Run, suspects: Collection[int] = (), ahead: Prefetcher | None = None) -> None:
         self._run = run
         self._suspects = suspects
         self._ahead = ahead
@@ -195,7 +195,7 @@ class Reader:
         # What a decoder refused of a sample's image or copy, None for the whole file, and why: trying it may build
         # pipelines on a GPU.
         self._undecodable: dict[tuple[int, int], tuple[tuple[int, ...] | None, str]] = {}
-        self._drawn_by_index: tuple[PlannedBatch, Ints, Drawn] | None = None
+        self._drawn_by_index: tuple[PlannedBatch, Ints, AugmentParams] | None = None
         self._opened = 0
         self._of_odd_rows = Arena()
         self.arenas: deque[Arena] = deque()
@@ -207,7 +207,7 @@ class Reader:
         """
         cursors, left = self._cursors(start), deque[Call[EncodedPart]]()
 
-        def read_next(wanted: Wanted) -> EncodedPart:
+        def read_next(wanted: WantedCallback) -> EncodedPart:
             if not left:
                 if (cursor := next(cursors, None)) is None:
                     raise EndOfItems
@@ -228,7 +228,7 @@ class Reader:
                 last_epoch = cursor.epoch + 2
             cursor = plan.at_step(plan.after(cursor))
 
-    def open(self, cursor: Cursor, wanted: Wanted = lambda: True) -> OpenStep:
+    def open(self, cursor: Cursor, wanted: WantedCallback = lambda: True) -> OpenStep:
         """Opens the step at the cursor; stops early if it is no longer `wanted`.
 
         Raises:
@@ -244,7 +244,7 @@ class Reader:
                 # is looked at once, so this ends; an image that is bad in the second copy, too, is bad in the data.
                 continue
 
-    def _open(self, cursor: Cursor, arena: Arena, wanted: Wanted) -> OpenStep:
+    def _open(self, cursor: Cursor, arena: Arena, wanted: WantedCallback) -> OpenStep:
         started = time.perf_counter()
         run = self._run
         planned = run.plan.batch(cursor)
@@ -297,7 +297,7 @@ class Reader:
         )
         return OpenStep(planned, rows, drawn, batch, parts, arena)
 
-    def read(self, step: OpenStep, number: int, wanted: Wanted = lambda: True) -> EncodedPart:
+    def read(self, step: OpenStep, number: int, wanted: WantedCallback = lambda: True) -> EncodedPart:
         """Reads a part of a step, by its number; stops early if it is no longer `wanted`.
 
         Raises:
@@ -311,9 +311,9 @@ class Reader:
         images = [next(read) if row.image is None else row.image for row in rows]
         reading_seconds = time.perf_counter() - started
         drawn = step.drawn if len(step.parts) == 1 else step.drawn.take(np.arange(its.start, its.stop))
-        way = self._way(step.planned.take(its), rows, drawn)
+        context = self._own_code_context(step.planned.take(its), rows, drawn)
         files, drawn = self._cut(images, drawn)
-        return EncodedPart(step.batch, number, its, files, drawn, way, arena, reading_seconds)
+        return EncodedPart(step.batch, number, its, files, drawn, context, arena, reading_seconds)
 
     def _arena(self) -> Arena:
         return self.arenas.popleft() if self.arenas else Arena()
@@ -330,7 +330,7 @@ class Reader:
         self._drawn_by_index = planned, sizes, drawn
         return choose_copies(run.recipe, run.shards, ids, drawn, sizes)
 
-    def _read_images(self, ids: Ints, sides: Ints, arena: Arena, wanted: Wanted) -> list[EncodedImage]:
+    def _read_images(self, ids: Ints, sides: Ints, arena: Arena, wanted: WantedCallback) -> list[EncodedImage]:
         return list(map(trimmed, self._run.shards.read_images(ids, arena, wanted, sides if sides.any() else None)))
 
     def _known_sizes(self, planned: PlannedBatch, sides: Ints) -> Ints:
@@ -341,7 +341,7 @@ class Reader:
         return sizes
 
     def _look_at_parts(
-        self, planned: PlannedBatch, sides: Ints, parts: Sequence[slice], wanted: Wanted
+        self, planned: PlannedBatch, sides: Ints, parts: Sequence[slice], wanted: WantedCallback
     ) -> tuple[list[Row], float]:
         """Does `_look_at` part by part, so that few images are in memory; those that are as stored are read again."""
         rows: list[Row] = []
@@ -365,13 +365,13 @@ class Reader:
         is_kept = row.image is not None and (row.image is not stored or row.sample in self._suspects)
         return row._replace(image=np.array(row.image) if is_kept else None)
 
-    def _admit(self, planned: PlannedBatch, wanted: Wanted) -> list[Row]:
+    def _admit(self, planned: PlannedBatch, wanted: WantedCallback) -> list[Row]:
         """Reads the planned samples into memory of their own; returns them, those that are bad with the cause."""
         sides = self.choose_copies(planned)
         images = self._read_images(planned.ids, sides, Arena(), wanted)
         return self._judge(planned, self._look_at(planned, sides, self._known_sizes(planned, sides), images, wanted))[0]
 
-    def _judge(self, planned: PlannedBatch, rows: Sequence[Row]) -> tuple[list[Row], Drawn, Drawn]:
+    def _judge(self, planned: PlannedBatch, rows: Sequence[Row]) -> tuple[list[Row], AugmentParams, AugmentParams]:
         """Returns samples, those that the recipe or the decoder refuses with the cause, and what is drawn for all.
 
         The second draw is that of what is delivered.
@@ -395,7 +395,7 @@ class Reader:
         sides: Ints,
         sizes: Ints,
         images: Sequence[EncodedImage | None],
-        wanted: Wanted,
+        wanted: WantedCallback,
     ) -> list[Row]:
         """Makes rows: has the gate look at the images that it has not accepted yet, and parses all fields."""
         each = zip(planned.ids.tolist(), images, map(tuple, sizes.tolist()), planned.valid.tolist(), sides.tolist())
@@ -412,31 +412,31 @@ class Reader:
             begun = map(begin, rows, numbers)
         return [self._finish(*each, wanted) for each in zip(rows, begun, numbers)]
 
-    def _begin(self, row: Row, numbers: NDArray[np.float64], wanted: Wanted) -> Row:
+    def _begin(self, row: Row, numbers: NDArray[np.float64], wanted: WantedCallback) -> Row:
         """Returns a row with the image as the graph takes it, its size, and fields that several threads may parse."""
         try:
             if cause := self._known_cause(row.sample):
                 return row._replace(cause=cause)
             if row.side and (cause := self._run.shards.too_large_copy(row.sample, row.side)):
-                raise Refused(cause)
+                raise RefusalError(cause)
             if row.size == _UNKNOWN:
                 assert row.image is not None
                 image, size = (admit_array if self._run.decoded else admit)(row.image, self._run.recipe.max_pixels)
                 row = row._replace(image=image, size=self._run.shards.picture_of(row.sample, row.side, size))
-        except Refused as error:
+        except RefusalError as error:
             return row._replace(cause=of_copy(row.side, error.cause))
         try:
             return self._parse(self._parsed_in_threads, row, numbers, wanted)
-        except Refused as error:
+        except RefusalError as error:
             return row._replace(cause=error.cause)
 
-    def _finish(self, stored: Row, row: Row, numbers: NDArray[np.float64], wanted: Wanted) -> Row:
+    def _finish(self, stored: Row, row: Row, numbers: NDArray[np.float64], wanted: WantedCallback) -> Row:
         """Returns a row with all fields, and notes what the gate said."""
         shards = self._run.shards
         try:
             if row.cause is None:
                 row = self._parse(self._parsed_in_order, row, numbers, wanted)
-        except Refused as error:
+        except RefusalError as error:
             row = row._replace(cause=error.cause)
         if row.cause is not None and self._known_cause(row.sample) is None and shards.discard_if_damaged(row.sample):
             raise _DiscardedError
@@ -448,14 +448,16 @@ class Reader:
         """Returns why a sample is bad, if that is known before its bytes are looked at."""
         return self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample)
 
-    def _parse(self, fields: Mapping[str, Component], row: Row, numbers: NDArray[np.float64], wanted: Wanted) -> Row:
+    def _parse(
+        self, fields: Mapping[str, Component], row: Row, numbers: NDArray[np.float64], wanted: WantedCallback
+    ) -> Row:
         if not fields:
             return row
         read = partial(self._read_component, row.sample, wanted)
         values = parse_fields(fields, read, self._delivered_size(row.sample, row.size), numbers)
         return row._replace(fields={**row.fields, **values})
 
-    def _draw(self, planned: PlannedBatch, rows: Sequence[Row], *, whole: bool = False) -> Drawn:
+    def _draw(self, planned: PlannedBatch, rows: Sequence[Row], *, whole: bool = False) -> AugmentParams:
         """Draws what the recipe draws for the images of these samples, with the values of their fields.
 
         Of a recipe with own code it is what the recipe before it draws, or the `whole` one.
@@ -483,11 +485,11 @@ class Reader:
         pictures = np.maximum(sizes, 1)
         return drawn.in_files(pictures, mipmap_sizes(pictures, sides))
 
-    def _delivered(self, planned: PlannedBatch, rows: Sequence[Row], drawn: Drawn) -> Drawn:
+    def _delivered(self, planned: PlannedBatch, rows: Sequence[Row], drawn: AugmentParams) -> AugmentParams:
         """Returns what the whole recipe draws, where own code stands in it and sizes or targets are delivered."""
         return self._draw(planned, rows, whole=True) if self._draws_whole or not rows else drawn
 
-    def _find_refused(self, rows: Sequence[Row], drawn: Drawn) -> dict[int, str]:
+    def _find_refused(self, rows: Sequence[Row], drawn: AugmentParams) -> dict[int, str]:
         """Finds the rows that the recipe refuses, and those whose masks would be too large, with the causes."""
         refused = drawn.refused()
         if not self._run.fields:
@@ -501,7 +503,7 @@ class Reader:
             for row in np.flatnonzero(pixels > MOST_MASK_PIXELS).tolist()
         }
 
-    def _try(self, row: Row, drawn: Drawn) -> str | None:
+    def _try(self, row: Row, drawn: AugmentParams) -> str | None:
         """Returns why the decoder refuses what is drawn of a sample, or None.
 
         Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
@@ -519,7 +521,7 @@ class Reader:
             self._undecodable[row.sample, row.side] = decoded, causes[0]
         return causes.get(0)
 
-    def _replace(self, planned: PlannedBatch, row: Row, wanted: Wanted) -> Row:
+    def _replace(self, planned: PlannedBatch, row: Row, wanted: WantedCallback) -> Row:
         """Returns a good row as it is; in place of a bad one, the first good sample among those that the plan draws.
 
         A sample that is to be left out stays itself, with an image that can be decoded.
@@ -551,17 +553,19 @@ class Reader:
         turned = self._run.shards.index.at("orientation", np.array([sample]))[0] >= FIRST_TRANSPOSED
         return (size[1], size[0]) if turned else size
 
-    def _cut(self, images: list[EncodedImage], drawn: Drawn) -> tuple[list[EncodedImage], Drawn]:
+    def _cut(self, images: list[EncodedImage], drawn: AugmentParams) -> tuple[list[EncodedImage], AugmentParams]:
         """Cuts JPEGs to what is drawn for them, in place."""
         return (images, drawn) if self._run.decoded else cut_to_region(images, drawn)
 
-    def _way(self, planned: PlannedBatch, rows: Sequence[Row], drawn: Drawn) -> Way | None:
+    def _own_code_context(
+        self, planned: PlannedBatch, rows: Sequence[Row], drawn: AugmentParams
+    ) -> OwnCodeContext | None:
         """Returns what becomes of a part behind own code."""
         links = self._run.recipe.links
         if links is None:
             return None
         targets = OwnTargets(self._own_targets, [row.fields for row in rows], drawn, self._run.box_field)
-        return Way(
+        return OwnCodeContext(
             self._run.recipe.at(planned.cursor.epoch, planned.shape),
             planned.draws,
             lambda _, row: "{0.key!r} in {0.shard}".format(self._run.shards.locate(rows[row].sample)),
@@ -574,7 +578,7 @@ class Reader:
     ) -> EncodedBatch:
         """Returns a batch with what own code decided: sizes, and the targets of the rows that `stay`."""
         own = [part.own for part in parts if part.own is not None]
-        drawn = Drawn.joined([each for each, _ in own])
+        drawn = AugmentParams.joined([each for each, _ in own])
         made = [list(chain(*of_view)) for of_view in zip(*(targets for _, targets in own))]
         targets = OwnTargets(self._own_targets, (), drawn, self._run.box_field)
         fields, left = dict(batch.fields), drawn.take(stay)
@@ -583,7 +587,7 @@ class Reader:
             for view, of_view in zip(left.views, made):
                 values = [targets.value(name, of_view[row]) for row in stay.tolist()]
                 moved = [rows[row]._replace(fields={name: value}) for row, value in zip(stay.tolist(), values)]
-                of_views.append(self._collate(name, field, moved, Drawn.of([view]), batch.mixing))
+                of_views.append(self._collate(name, field, moved, AugmentParams.of([view]), batch.mixing))
             fields[name] = {part: [each for view in of_views for each in view[part]] for part in ("", *field.columns)}
         return replace(batch, delivered=drawn, fields=fields)
 
@@ -598,7 +602,7 @@ class Reader:
         assert shape is not None  # images that are mixed have one size
         return mix.draw(draw, *shape)
 
-    def _labels_of(self, ids: NDArray[np.int64], rows: NDArray[np.int64], wanted: Wanted) -> NDArray[np.int64]:
+    def _labels_of(self, ids: NDArray[np.int64], rows: NDArray[np.int64], wanted: WantedCallback) -> NDArray[np.int64]:
         """Returns the labels of samples, those of some rows only, after checking that the recipe can mix them."""
         assert self._run.labels is not None
         labels, mix = np.zeros(len(ids), np.int64), self._run.recipe.mix
@@ -613,7 +617,9 @@ class Reader:
             )
         return labels
 
-    def _collate(self, name: str, field: Component, rows: Sequence[Row], drawn: Drawn, mixing: Mixing | None) -> Any:  # noqa: ANN401
+    def _collate(
+        self, name: str, field: Component, rows: Sequence[Row], drawn: AugmentParams, mixing: Mixing | None
+    ) -> Any:  # noqa: ANN401
         values = [row.fields[name] for row in rows]
         try:
             collated = field.collated(values, drawn)
@@ -640,7 +646,7 @@ class Reader:
             return {part: list(map(_pin, of_views)) for part, of_views in collated.items()}
         return collated
 
-    def _read_component(self, sample: int, wanted: Wanted, extension: str, required: bool) -> bytes | None:
+    def _read_component(self, sample: int, wanted: WantedCallback, extension: str, required: bool) -> bytes | None:
         data = self._run.shards.read_component(sample, extension, wanted)
         if data is None and required:
             raise DataError(f"{self._component_name(sample, extension)}: the sample has no such component")
@@ -655,7 +661,7 @@ def _are_same(one: Ints, other: Ints) -> bool:
     return one is other or np.array_equal(one, other)
 
 
-def _with_own(part: EncodedPart, drawn: Drawn, targets: Sequence[Sequence[Mapping[str, Any]]]) -> EncodedPart:
+def _with_own(part: EncodedPart, drawn: AugmentParams, targets: Sequence[Sequence[Mapping[str, Any]]]) -> EncodedPart:
     return replace(part, own=(drawn, targets))
 
 

@@ -38,7 +38,7 @@ from gpuloader.loading.selection import check_components, check_options, make_so
 from gpuloader.loading.subset import choose, used
 from gpuloader.loading.world import World
 from gpuloader.pipelines import check_for_gpu, read_cached
-from gpuloader.plan import Bucketed, LastBatch, Mix, Passes, Plan
+from gpuloader.plan import BucketSampler, LastBatch, Mix, Plan, Sampler
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.recipe.part import as_value
 from gpuloader.shards import Labels, ShardSet, make_labels, read_quarantine, resolve_place
@@ -101,7 +101,7 @@ class _Data:
     shards: ShardSet
     labels: Labels | None
     known_bad: Mapping[int, str]
-    source: Passes | Mix
+    source: Sampler | Mix
     unseen: Mapping[str, Component]
 
 
@@ -172,7 +172,7 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
             global_batch=values.world.world_size * batch_size if is_integer(batch_size, 1) else 1,  # the plan refuses
             known_bad=known_bad,
         )
-    if isinstance(source, Bucketed):
+    if isinstance(source, BucketSampler):
         _check_shapes(values.recipe, source)
         if warns:
             warn_of_small_buckets(source)
@@ -223,7 +223,7 @@ def _name_recipe(preset: AnyPreset) -> str:
     return str(preset) if isinstance(preset, (str, Path)) else type(preset).__name__
 
 
-def _check_shapes(recipe: Recipe, buckets: Bucketed) -> None:
+def _check_shapes(recipe: Recipe, buckets: BucketSampler) -> None:
     """Checks that the recipe can make images of each bucket that has samples."""
     if buckets.shapes and recipe.batch != "dense":
         raise ConfigError(

@@ -23,7 +23,7 @@ from gpuloader.loading.parts import Parts
 from gpuloader.loading.selection import describe_source
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_quarantine, describe_run, is_same
 from gpuloader.loading.world import World
-from gpuloader.plan import Cursor, Custom, Plan, Weighted, check_epoch
+from gpuloader.plan import Cursor, CustomSampler, Plan, WeightedSampler, check_epoch
 from gpuloader.recipe import Recipe
 from gpuloader.shards import Labels, ShardSet
 
@@ -72,7 +72,7 @@ class Run:
 
     def __str__(self) -> str:
         plan = self.plan
-        orders: dict[type, str] = {Custom: "a function", Weighted: "by weights"}
+        orders: dict[type, str] = {CustomSampler: "a function", WeightedSampler: "by weights"}
         order = orders.get(type(plan.source), plan.source.shuffle)
         if plan.grouped is not None:
             order = f"{order} in {counted(plan.grouped.groups or 0, 'group')}"
@@ -148,7 +148,7 @@ class Run:
         """What is needed to say how another run differs."""
         return {**describe_run(self.recipe, self.shards), "sampling": describe_source(self.plan.source)}
 
-    def resume(self, state: object) -> Resumed:
+    def resume(self, state: object) -> ResumePoint:
         """Returns how the run goes on from a loader's state; see `GPULoader.load_state_dict`.
 
         Raises:
@@ -170,7 +170,9 @@ class Run:
             )
         except ConfigError as error:
             raise StateError(f"the state cannot be resumed here: {error}") from None
-        return Resumed(replace(self, plan=again[0]), again[1], check_quarantine(state["quarantine"], len(self.shards)))
+        return ResumePoint(
+            replace(self, plan=again[0]), again[1], check_quarantine(state["quarantine"], len(self.shards))
+        )
 
     def _begins_with(self, samples: int, dataset: object) -> bool:
         """Returns whether the first shards have so many samples, and these are the data of this fingerprint."""
@@ -196,7 +198,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Resumed:
+class ResumePoint:
     """How a run goes on from a state.
 
     Attributes:

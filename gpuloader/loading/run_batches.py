@@ -1,6 +1,6 @@
 """`RunBatches`: the decoded batches of a run, from any cursor on.
 
-plan, shards -> Reader -> ReadAhead -> Decoding -> Assembly -> RunBatches
+plan, shards -> Reader -> ReadAhead -> DecodingLoop -> Assembly -> RunBatches
                 (a thread)
 """
 
@@ -18,14 +18,14 @@ from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.assembly import Assembly
-from gpuloader.loading.decoding import Decoding
-from gpuloader.loading.linked import Linked, decoding_of
+from gpuloader.loading.decoding_loop import DecodingLoop
 from gpuloader.loading.memory import explain_lack_of_memory
+from gpuloader.loading.own_code_loop import OwnCodeLoop, decoding_of
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.reader import EncodedBatch, EncodedPart, Reader
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Draws
-from gpuloader.recipe import Drawn
+from gpuloader.recipe import AugmentParams
 
 MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may reserve memory of this size for each image of a batch
 _DRAWN = 1000  # windows, of which the largest counts
@@ -56,10 +56,10 @@ class RunBatches:
     def __init__(self, run: Run, quarantine: Quarantine) -> None:
         self.run = run
         self._quarantine = quarantine
-        self._reading: _Reading | None = None
+        self._reading: _ReadSession | None = None
         parts = run.parts
         ahead = 1 if run.takes_copies else parts.ahead(run.plan.batch_size)
-        self._decoding: Decoding[EncodedPart] | Linked[EncodedPart] = decoding_of(
+        self._decoding: DecodingLoop[EncodedPart] | OwnCodeLoop[EncodedPart] = decoding_of(
             run.recipe,
             replace(run.decoder, prefetch=run.decoder.prefetch * ahead),
             run.device_id,
@@ -117,18 +117,18 @@ class RunBatches:
         """Forgets the threads, in a forked child, which has none of them."""
         self._reading = self._cursor = None
 
-    def _go_to(self, cursor: Cursor) -> _Reading:
+    def _go_to(self, cursor: Cursor) -> _ReadSession:
         """Begins at a cursor, or goes on there with the same pipeline, which first runs the batches that it has."""
         if self._cursor is None:
             self.close()
         self._cursor = None
         if self._reading is not None:
             self._reading.close()
-        self._reading = reading = _Reading(self.run, cursor, self._quarantine.suspects)
+        self._reading = reading = _ReadSession(self.run, cursor, self._quarantine.suspects)
         self._decoding.start(reading.batches.take, reading.read_without)
         return reading
 
-    def _step(self, reading: _Reading, cursor: Cursor) -> tuple[EncodedBatch, list[Any]]:
+    def _step(self, reading: _ReadSession, cursor: Cursor) -> tuple[EncodedBatch, list[Any]]:
         first, end = self.run.plan.share(cursor)
         if first == end:  # DALI takes no batch without samples
             batch = reading.reader.open(cursor).batch
@@ -141,7 +141,7 @@ class RunBatches:
                 return assembled
         raise LoaderError("the batches ended before the plan's last step")
 
-    def _make_no_images(self, drawn: Drawn) -> list[Any]:
+    def _make_no_images(self, drawn: AugmentParams) -> list[Any]:
         recipe = self.run.recipe
         make = partial(torch.empty, dtype=getattr(torch, recipe.graph_dtype), device=self.run.device)
         shapes = [view.shape for view in drawn.views]
@@ -151,7 +151,7 @@ class RunBatches:
         ]
 
 
-class _Reading:
+class _ReadSession:
     """What reads the batches of a run from a cursor on: threads that read them ahead and that download."""
 
     def __init__(self, run: Run, start: Cursor, suspects: set[int]) -> None:

@@ -21,17 +21,17 @@ from gpuloader.loading.options import Sampling, Weights
 from gpuloader.loading.subset import MOST_CHARACTERS, as_array, check_exists, list_some
 from gpuloader.plan import (
     EPOCHS,
-    Bucketed,
-    Chosen,
-    Custom,
-    Grouped,
+    BucketSampler,
+    CustomSampler,
+    GroupedSampler,
     LastBatch,
     Mix,
-    Passes,
     Ratio,
+    Sampler,
+    SampleSubset,
     Shuffle,
-    Shuffled,
-    Weighted,
+    ShuffledSampler,
+    WeightedSampler,
     choose_groups,
     parts_of,
 )
@@ -100,7 +100,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 def make_source(
     shards: ShardSet,
-    chosen: Chosen,
+    chosen: SampleSubset,
     labels: Labels | None,
     shuffle: Shuffle | CustomOrder,
     sources: Sequence[tuple[int, Weight]],
@@ -111,7 +111,7 @@ def make_source(
     global_batch: int,
     nodes: int,
     known_bad: Collection[int],
-) -> Passes | Mix:
+) -> Sampler | Mix:
     """Makes the row of samples that epochs go through. Weights draw the order, and only keep the name of `shuffle`.
 
     Args:
@@ -123,7 +123,7 @@ def make_source(
         ConfigError: an argument is invalid, or two of them cannot be combined.
     """
     order: Shuffle = "none" if callable(shuffle) else shuffle
-    makers: dict[str, Callable[[], Passes | Mix]] = {}
+    makers: dict[str, Callable[[], Sampler | Mix]] = {}
     if isinstance(buckets := sampling.buckets, Buckets):
         deal = partial(_deal, shards, chosen, buckets, upright, last_batch, global_batch, known_bad)
         makers["buckets"] = lambda: deal(order)
@@ -134,7 +134,7 @@ def make_source(
     if (weights := sampling.weights) is not None:
         makers["weights"] = lambda: _weigh(weights, chosen, labels, len(shards), sampling.replacement, order)
     if callable(shuffle):
-        makers["a function as shuffle"] = lambda: Custom(shuffle, len(shards))  # type: ignore[arg-type]
+        makers["a function as shuffle"] = lambda: CustomSampler(shuffle, len(shards))  # type: ignore[arg-type]
     by_shards = f'shuffle="{shuffle}"'
     if (shuffle == "shards" and not sources) or (shuffle == "block" and "buckets" in makers):
         makers[by_shards] = lambda: _group(shards, chosen, groups, sampling.groups is not None)
@@ -152,10 +152,10 @@ def make_source(
         )
     for make in makers.values():
         return make()
-    return Shuffled(chosen, order)
+    return ShuffledSampler(chosen, order)
 
 
-def _numbers_of_ends(shards: ShardSet, chosen: Chosen) -> NDArray[np.int64]:
+def _numbers_of_ends(shards: ShardSet, chosen: SampleSubset) -> NDArray[np.int64]:
     """Returns how many of the samples that are not left out the shards up to each have, (s,)."""
     ends = shards.index.sample_end
     if chosen.ids is not None:
@@ -163,30 +163,30 @@ def _numbers_of_ends(shards: ShardSet, chosen: Chosen) -> NDArray[np.int64]:
     return np.asarray(ends - np.searchsorted(chosen.left_out, ends))
 
 
-def _group(shards: ShardSet, chosen: Chosen, groups: int, fixed: bool) -> Grouped:
+def _group(shards: ShardSet, chosen: SampleSubset, groups: int, fixed: bool) -> GroupedSampler:
     """Deals the chosen samples out to groups of shards."""
     if chosen.ids is not None:
         chosen = replace(chosen, ids=np.sort(chosen.ids))
-    return Grouped(chosen, np.diff(_numbers_of_ends(shards, chosen), prepend=0), groups, fixed)
+    return GroupedSampler(chosen, np.diff(_numbers_of_ends(shards, chosen), prepend=0), groups, fixed)
 
 
 def _weigh(
-    weights: Weights, chosen: Chosen, labels: Labels | None, samples: int, replacement: bool, shuffle: Shuffle
-) -> Weighted:
+    weights: Weights, chosen: SampleSubset, labels: Labels | None, samples: int, replacement: bool, shuffle: Shuffle
+) -> WeightedSampler:
     of_each = shared(_weights(weights, chosen.at(np.arange(chosen.size)), samples, labels))
-    return Weighted(chosen, of_each, replacement, shuffle, shared(Weighted.cumulate(of_each)))
+    return WeightedSampler(chosen, of_each, replacement, shuffle, shared(WeightedSampler.cumulate(of_each)))
 
 
 def _deal(
     shards: ShardSet,
-    chosen: Chosen,
+    chosen: SampleSubset,
     buckets: Buckets,
     upright: bool,
     last_batch: LastBatch,
     global_batch: int,
     known_bad: Collection[int],
     shuffle: Shuffle,
-) -> Bucketed:
+) -> BucketSampler:
     """Deals the chosen samples out to buckets."""
     if last_batch in ("partial", "equal"):
         raise ConfigError(f'last_batch="{last_batch}" and buckets cannot be combined: use "pad" or "drop"')
@@ -195,7 +195,7 @@ def _deal(
     counts = np.bincount(numbers + 1, minlength=len(buckets) + 1)
     _, *runs = np.split(ids[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
     quantum, is_fixed = buckets.quantum or global_batch, buckets.quantum is not None
-    return Bucketed(buckets.shapes, list(map(shared, runs)), quantum, last_batch == "drop", shuffle, is_fixed)
+    return BucketSampler(buckets.shapes, list(map(shared, runs)), quantum, last_batch == "drop", shuffle, is_fixed)
 
 
 def assign_buckets(
@@ -234,7 +234,7 @@ def sizes_of(shards: ShardSet, ids: NDArray[np.int64], upright: bool) -> NDArray
 
 
 def check_components(
-    shards: ShardSet, extensions: Collection[str], source: Passes | Mix, known_bad: Collection[int]
+    shards: ShardSet, extensions: Collection[str], source: Sampler | Mix, known_bad: Collection[int]
 ) -> None:
     """Checks that each sample that can be delivered has the components that `fields` asks for.
 
@@ -254,12 +254,16 @@ def check_components(
             problems.append(f"{len(samples)} of {len(shards)} samples lack .{extension} ({keys})")
             lacking.append(extension)
     if problems:
-        how = "in the function given as shuffle" if isinstance(source, Custom) else f"by Sampling(require={lacking})"
+        how = (
+            "in the function given as shuffle"
+            if isinstance(source, CustomSampler)
+            else f"by Sampling(require={lacking})"
+        )
         raise DataError(f"fields: {'; '.join(problems)}. Leave these samples out {how}, or repair the shards")
 
 
 def check_options(
-    shards: ShardSet, fields: Mapping[str, Component], source: Passes | Mix, known_bad: Collection[int]
+    shards: ShardSet, fields: Mapping[str, Component], source: Sampler | Mix, known_bad: Collection[int]
 ) -> dict[str, Component]:
     """Checks the keys that options of fields name in the first samples that can be delivered, see `check_keys`.
 
@@ -281,7 +285,7 @@ def check_options(
 
 def _mix(
     shards: ShardSet,
-    chosen: Chosen,
+    chosen: SampleSubset,
     sources: Sequence[tuple[int, Weight]],
     shuffle: Shuffle,
     grouping: tuple[int, bool] | None,
@@ -357,16 +361,18 @@ def _by_label(weights: Mapping[Any, float], names: Mapping[int, str]) -> dict[An
     return of_label
 
 
-def describe_source(source: Passes | Mix) -> str:
+def describe_source(source: Sampler | Mix) -> str:
     """Says in words which samples come in a run."""
     if isinstance(source, Mix):
         ratios = ", then ".join(":".join(map(str, each.parts)) for each in source.schedule[:_MOST_SHOWN])
         return f"sources in the ratio {ratios}{' ...' if len(source.schedule) > _MOST_SHOWN else ''}"
     samples = counted(source.samples, "sample")
     kinds: dict[type, str] = {
-        Bucketed: f"buckets of {samples}",
-        Custom: f"{samples} by a function",
-        Weighted: f"{samples} by weight",
+        BucketSampler: f"buckets of {samples}",
+        CustomSampler: f"{samples} by a function",
+        WeightedSampler: f"{samples} by weight",
     }
-    is_part = isinstance(source, (Shuffled, Grouped)) and (source.chosen.ids is not None or len(source.chosen.left_out))
+    is_part = isinstance(source, (ShuffledSampler, GroupedSampler)) and (
+        source.chosen.ids is not None or len(source.chosen.left_out)
+    )
     return kinds.get(type(source), f"{samples} of the data" if is_part else f"all {samples}")

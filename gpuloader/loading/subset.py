@@ -17,7 +17,7 @@ from gpuloader.errors import ConfigError, describe
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted, did_you_mean
 from gpuloader.loading.options import Sampling, SubsetOf
-from gpuloader.plan import Chosen
+from gpuloader.plan import SampleSubset
 from gpuloader.shards import ShardSet, every, shared, user_path
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
@@ -28,7 +28,7 @@ _MOST_EXTENSIONS = 20  # that an error lists
 _MOST_KEY_FILE_BYTES = 1 << 32  # a hundred million keys take some 1.5 GB
 
 
-def choose(shards: ShardSet, sampling: Sampling) -> Chosen:
+def choose(shards: ShardSet, sampling: Sampling) -> SampleSubset:
     """Chooses the samples by `subset` and `require`.
 
     Raises:
@@ -39,18 +39,18 @@ def choose(shards: ShardSet, sampling: Sampling) -> Chosen:
         check_exists("require", extension, shards)
         lacking.append(shards.index.rows_without(extension))
     left_out = shared(np.unique(np.concatenate(lacking)))
-    chosen = Chosen(len(shards) - len(left_out), left_out=left_out)
+    chosen = SampleSubset(len(shards) - len(left_out), left_out=left_out)
     if sampling.subset is not None:
         ids = ids_of(sampling.subset, shards)
         ids = shared(ids[chosen.includes(ids)])
-        chosen = Chosen(len(ids), ids, shared(np.sort(ids)))
+        chosen = SampleSubset(len(ids), ids, shared(np.sort(ids)))
     if not chosen.size:
         among = "" if sampling.subset is None else " of the subset"
         raise ConfigError(f"require: no sample{among} has all of {_dotted(sampling.require)}")
     return chosen
 
 
-def used(chosen: Chosen) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+def used(chosen: SampleSubset) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
     """Returns a function of samples, (k,) ids, that returns those that are chosen."""
     if chosen.ids is None and not len(chosen.left_out):
         return every

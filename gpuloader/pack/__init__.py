@@ -1,6 +1,6 @@
 """Packs any source of labelled pictures into WebDataset shards."""
 
 from gpuloader.pack.packing import PackResult, pack
-from gpuloader.pack.writing import LeftOutPicture
+from gpuloader.pack.shard_writer import LeftOutPicture
 
 __all__ = ["LeftOutPicture", "PackResult", "pack"]

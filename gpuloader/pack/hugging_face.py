@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 from gpuloader.pack.records import OpenedSource, Record, SourceSample, fingerprint, read_picture
 
 _DICTIONARY = "dataset_dict.json"
@@ -65,7 +65,7 @@ def _read_row(folder: str, image_column: str, label_column: str, record: Record)
     image = row.pop(image_column)
     row.pop(label_column)
     if image is None:
-        raise Refused("the row has no image")
+        raise RefusalError("the row has no image")
     try:
         further = {"json": json.dumps(row, ensure_ascii=False).encode()} if row else {}
     except TypeError as error:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from PIL import Image
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 from gpuloader.pack.records import OpenedSource, Record, SourceSample, fingerprint, labelled_files, read_picture
 from gpuloader.shards.paths import user_path
 
@@ -83,7 +83,7 @@ def _read_item(open_dataset: Open, record: Record) -> SourceSample:
     except (OSError, SyntaxError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # an error of the disk; Pillow's errors about an image have no number
-        raise Refused(f"its dataset cannot decode it: {error}") from None
+        raise RefusalError(f"its dataset cannot decode it: {error}") from None
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise PackError(f"{record.name} of the dataset is a {type(item).__name__}: it must be (image, label)")
     image, label = item

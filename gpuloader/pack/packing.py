@@ -15,12 +15,12 @@ from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
-from gpuloader.pack.pictures import Rendering, parse_mipmaps
+from gpuloader.pack.executors import run
+from gpuloader.pack.pictures import RenderOptions, parse_mipmaps
 from gpuloader.pack.records import OpenedSource, unique_keys
-from gpuloader.pack.running import run
 from gpuloader.pack.seekable import find_version
+from gpuloader.pack.shard_writer import LEFT_OUT, LeftOutPicture, ShardCounts, ShardTask, read_left_out, write_shard
 from gpuloader.pack.sources import PictureSource, open_source
-from gpuloader.pack.writing import LEFT_OUT, LeftOutPicture, ShardTask, Written, read_left_out, write_shard
 from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_list, listed_names, read_class_names
 from gpuloader.shards.paths import user_path
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
@@ -139,7 +139,7 @@ def pack(
     size_bytes = None if shard_bytes is None else parse_bytes(shard_bytes)
     sides = None if mipmaps is None else parse_mipmaps(mipmaps)
     layout = Layout(samples_per_shard, size_bytes, seed, shuffle, val_share, prefix)
-    rendering = Rendering(max_size, quality, decoded, find_version() if seekable else None, sides)
+    rendering = RenderOptions(max_size, quality, decoded, find_version() if seekable else None, sides)
     index, parts = part
     if not 0 <= index < parts:
         raise ConfigError(f"part={index}/{parts}: allowed is i/n with i from 0 to n - 1")
@@ -167,7 +167,7 @@ def pack(
         for shard in shards[index::parts]
         if shard.name not in finished
     ]
-    done: list[Written] = []
+    done: list[ShardCounts] = []
     try:
         with progress_bar(progress and bool(tasks)) as bar:
             shown = bar.add_task("packing", total=sum(len(task.keys) for task in tasks))
@@ -233,7 +233,7 @@ def _open(
 
 
 def _claim(
-    folder: Path, source: OpenedSource, layout: Layout, rendering: Rendering, shards: Sequence[PlannedShard]
+    folder: Path, source: OpenedSource, layout: Layout, rendering: RenderOptions, shards: Sequence[PlannedShard]
 ) -> Mapping[str, int]:
     """Claims the folder's shards of these prefixes for this pack, or checks that it already has them.
 

@@ -17,7 +17,7 @@ from gpuloader.helpers.values import is_integer
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.formats import RARE_FORMATS, image_format
 from gpuloader.images.jpeg import check_jpeg
-from gpuloader.images.limits import Refused, check_size
+from gpuloader.images.limits import RefusalError, check_size
 from gpuloader.images.mipmaps import LARGEST_SIDE, are_made, extension_of, size_of
 from gpuloader.images.png import check_data, decoder_png
 from gpuloader.images.webp import check_webp
@@ -33,7 +33,7 @@ _CHECKS = {"jpeg": check_jpeg, "png": check_data, "webp": check_webp}
 
 
 @dataclass(frozen=True)
-class Rendering:
+class RenderOptions:
     """What to do with every picture; see `pack`.
 
     Attributes:
@@ -79,7 +79,7 @@ class Rendering:
         return content | ({} if self.max_size is None else {"subsampling": _SUBSAMPLING})
 
 
-class Rendered(NamedTuple):
+class EncodedPicture(NamedTuple):
     """What becomes of a picture.
 
     Attributes:
@@ -101,7 +101,7 @@ def parse_mipmaps(sides: str | Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(set(numbers), reverse=True))
 
 
-def render(image: bytes | Image.Image, extension: str | None, rendering: Rendering) -> Rendered:
+def render(image: bytes | Image.Image, extension: str | None, rendering: RenderOptions) -> EncodedPicture:
     """Returns a picture's member, and its smaller copies.
 
     A JPEG, PNG or WebP is copied unless it is downsized. All others become PNGs, 8-bit gray or RGB, with the pixels
@@ -112,7 +112,7 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
         extension: of the encoded image; None uses that of its format. "npy" is decoded already, and stays so.
 
     Raises:
-        Refused: it does not decode fully, or the loader would refuse it.
+        RefusalError: it does not decode fully, or the loader would refuse it.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, about metadata
@@ -121,18 +121,18 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: Renderi
         limit = rendering.decoded or rendering.max_size
         small = plain if limit is None or min(plain.size) <= limit else _downsize(plain, limit)
         if rendering.decoded is not None or extension == ARRAY_EXTENSION:
-            return Rendered(ARRAY_EXTENSION, _npy(np.asarray(small.convert("RGB"))), {})
+            return EncodedPicture(ARRAY_EXTENSION, _npy(np.asarray(small.convert("RGB"))), {})
         makes_jpegs = rendering.mipmaps is not None or small is not plain
         options = _jpeg_options(image, rendering.quality) if makes_jpegs else {}
         copies = _copies(small, rendering.mipmaps or (), options) if makes_jpegs else None
         if small is not plain:
             intervals = {} if rendering.seekable is None else restart_option(small)
-            return Rendered("jpg", _encode(small, "JPEG", **options, **intervals), copies)
+            return EncodedPicture("jpg", _encode(small, "JPEG", **options, **intervals), copies)
         if isinstance(image, bytes) and (file_format := image_format(np.frombuffer(image, np.uint8))) in _EXTENSIONS:
             if file_format == "jpeg" and rendering.seekable is not None:
                 image = make_seekable(image, picture)
-            return Rendered(extension or _EXTENSIONS[file_format], image, copies)
-        return Rendered("png", _encode(plain, "PNG", **_orientation_option(image)), copies)
+            return EncodedPicture(extension or _EXTENSIONS[file_format], image, copies)
+        return EncodedPicture("png", _encode(plain, "PNG", **_orientation_option(image)), copies)
 
 
 def _copies(picture: Image.Image, sides: Sequence[int], options: Mapping[str, object]) -> dict[str, bytes]:
@@ -151,13 +151,13 @@ def _copies(picture: Image.Image, sides: Sequence[int], options: Mapping[str, ob
 def _decode(data: bytes, extension: str | None) -> Image.Image:
     """Decodes a picture as stored, without EXIF rotation."""
     if not data:
-        raise Refused("the file is empty")
+        raise RefusalError("the file is empty")
     encoded = np.frombuffer(data, np.uint8)
     if extension == ARRAY_EXTENSION:
         return Image.fromarray(admit_array(encoded)[0])
     file_format = image_format(encoded)
     if file_format is None:
-        raise Refused(_cause_in_header(data))
+        raise RefusalError(_cause_in_header(data))
     if file_format in RARE_FORMATS:
         return decode(data)
     file = decoder_png(encoded) if file_format == "png" else encoded
@@ -166,12 +166,12 @@ def _decode(data: bytes, extension: str | None) -> Image.Image:
         check_size(picture.height, picture.width)
         _CHECKS[file_format](file)
         picture.load()
-    except (MemoryError, Refused):
+    except (MemoryError, RefusalError):
         raise
     except UnidentifiedImageError:
-        raise Refused(_cause_in_header(data)) from None
+        raise RefusalError(_cause_in_header(data)) from None
     except Exception as error:  # noqa: BLE001 - Pillow's decoders raise errors of any type
-        raise Refused(f"Pillow cannot decode it: {error or type(error).__name__}") from None
+        raise RefusalError(f"Pillow cannot decode it: {error or type(error).__name__}") from None
     return picture
 
 

@@ -23,9 +23,9 @@ from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
 from gpuloader.errors import PackError
-from gpuloader.helpers.child_processes import Child, write_all
+from gpuloader.helpers.child_processes import ChildProcess, write_all
 from gpuloader.helpers.forking import at_fork
-from gpuloader.images.limits import Refused, check_size
+from gpuloader.images.limits import RefusalError, check_size
 from gpuloader.pack.tiff import check_tiff
 
 ORIENTATION = 0x0112
@@ -57,19 +57,19 @@ def decode(encoded: bytes) -> Image.Image:
     """Decodes a picture to 8-bit gray or RGB as stored: without an alpha channel, and not turned.
 
     Raises:
-        Refused: it cannot be decoded, or it ends the process.
+        RefusalError: it cannot be decoded, or it ends the process.
         PackError: the process does not start.
     """
     with _process.lock:
         try:
             picture = _ask(encoded) or _ask(encoded)  # the process may have ended since the last one
-        except Refused:
+        except RefusalError:
             raise
         except BaseException:
             _process.close()  # otherwise its late answer would be taken for that of the next picture
             raise
     if picture is None:
-        raise Refused(f"decoding it ends the process ({_process.end})")
+        raise RefusalError(f"decoding it ends the process ({_process.end})")
     return picture
 
 
@@ -77,18 +77,18 @@ def as_8_bits(picture: Image.Image) -> Image.Image:
     """Converts a picture to 8-bit RGB or gray, without an alpha channel; of 16 bits, the high 8 are kept.
 
     Raises:
-        Refused: its mode has no levels of 8 or 16 bits, or Pillow does not convert it.
+        RefusalError: its mode has no levels of 8 or 16 bits, or Pillow does not convert it.
     """
     if picture.mode in ("RGB", "L"):
         return picture
     if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in ("PNG", "PPM")):
         return Image.frombytes("L", picture.size, picture.tobytes("raw", "I;16B")[::2])
     if picture.mode in ("I", "F"):
-        raise Refused(f"Pillow's mode {picture.mode} is not supported: allowed are 8 and 16 bits per sample")
+        raise RefusalError(f"Pillow's mode {picture.mode} is not supported: allowed are 8 and 16 bits per sample")
     try:
         return picture.convert("L" if picture.mode in ("1", "LA", "La") else "RGB")
     except ValueError as error:
-        raise Refused(str(error)) from None
+        raise RefusalError(str(error)) from None
 
 
 def _ask(encoded: bytes) -> Image.Image | None:
@@ -97,7 +97,7 @@ def _ask(encoded: bytes) -> Image.Image | None:
     if answer is None:
         return None
     if "cause" in answer:
-        raise Refused(answer["cause"])
+        raise RefusalError(answer["cause"])
     (width, height), mode = answer["size"], answer["mode"]
     pixels = bytearray(width * height * len(mode))
     return Image.frombytes(mode, (width, height), pixels) if _process.fill(memoryview(pixels)) else None
@@ -121,7 +121,7 @@ def _answer(encoded: bytes, used_bytes: int) -> tuple[dict[str, object], bytes]:
     try:
         picture = _decode(encoded, used_bytes)
         return {"mode": picture.mode, "size": picture.size}, picture.tobytes()
-    except Refused as error:
+    except RefusalError as error:
         return {"cause": error.cause}, b""
     except MemoryError:
         room = f"{_SPARE_BYTES >> 20} MiB and {_BYTES_PER_PIXEL} bytes for each pixel"
@@ -162,6 +162,6 @@ def _used_bytes() -> int:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-_process = Child("decodes with Pillow", PackError, "-c", f"from {__name__} import serve; serve()")
+_process = ChildProcess("decodes with Pillow", PackError, "-c", f"from {__name__} import serve; serve()")
 atexit.register(_process.close)
-at_fork(_process, Child.leave_to_the_parent)
+at_fork(_process, ChildProcess.leave_to_the_parent)

@@ -18,7 +18,7 @@ from gpuloader.errors import LabelError, NoSamplesError, PackError, describe
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 from gpuloader.images.png import check_data, decoder_png
 
 MASK = "mask.png"
@@ -53,7 +53,7 @@ class Record:
         key: the sample's name; several records may share one.
         size_bytes: of what is to be read; None if only reading shows it.
         fields: the members beside the image that are known before it is read.
-        reader: reads the sample; raises `Refused` if it is not a picture: then it is left out.
+        reader: reads the sample; raises `RefusalError` if it is not a picture: then it is left out.
     """
 
     name: str
@@ -214,8 +214,8 @@ def _read_mask(path: str) -> bytes:
     mask = read_picture(path)
     try:
         check_data(decoder_png(np.frombuffer(mask, np.uint8)))
-    except Refused as refused:
-        raise Refused(f"its mask {path}: {refused.cause}") from None
+    except RefusalError as refused:
+        raise RefusalError(f"its mask {path}: {refused.cause}") from None
     return mask
 
 

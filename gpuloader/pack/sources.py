@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 
 from gpuloader.errors import ConfigError, GPULoaderError, PackError
 from gpuloader.pack import tables
-from gpuloader.pack.beside import with_targets_beside
 from gpuloader.pack.coco import coco
 from gpuloader.pack.folders import class_folders
 from gpuloader.pack.hugging_face import hugging_face, is_saved_dataset
 from gpuloader.pack.items import TORCHVISION, given_dataset, torchvision_dataset
+from gpuloader.pack.parallel_folders import with_targets_beside
 from gpuloader.pack.records import OpenedSource
 from gpuloader.pack.tars import tars
 from gpuloader.pack.voc import is_voc, voc

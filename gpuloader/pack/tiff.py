@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 
 if TYPE_CHECKING:
     from PIL.TiffImagePlugin import TiffImageFile
@@ -37,21 +37,21 @@ def check_tiff(picture: TiffImageFile, encoded: bytes) -> None:
         columns, rows = width, min(tags.get(_ROWS_PER_STRIP, height), height)
         starts, sizes = tags.get(_STRIP_OFFSETS, ()), tags.get(_STRIP_BYTES, ())
     if min(width, height, columns, rows) < 1:
-        raise Refused(f"a TIFF of {width}x{height} pixels in parts of {columns}x{rows}")
+        raise RefusalError(f"a TIFF of {width}x{height} pixels in parts of {columns}x{rows}")
     planes = samples if tags.get(_PLANAR, 1) == 2 else 1
     bits = max(tags.get(_BITS, (1,)))
     if planes > 1 and bits != 8:  # Pillow takes them for 8 bits
-        raise Refused(f"a TIFF of {planes} planes with {bits} bits per sample: allowed are 8")
+        raise RefusalError(f"a TIFF of {planes} planes with {bits} bits per sample: allowed are 8")
     down, across = -(-height // rows), -(-width // columns)
     needed = planes * down * across
     if (len(starts), len(sizes)) != (needed, needed):
-        raise Refused(
+        raise RefusalError(
             f"a TIFF of {needed} strips or tiles: it has the places of {len(starts)}, and the sizes of {len(sizes)}"
         )
     if compression in _CHECKED_BY_LIBTIFF:
         return
     if compression not in (_PLAIN, _JPEG):
-        raise Refused(f"a TIFF with the compression {compression}: allowed are {_ALLOWED}")
+        raise RefusalError(f"a TIFF with the compression {compression}: allowed are {_ALLOWED}")
     row_bytes = (columns * bits * (samples // planes) + 7) // 8
     for number, (start, size) in enumerate(zip(starts, sizes)):
         last = _TILE_OFFSETS not in tags and number % down == down - 1
@@ -62,4 +62,4 @@ def check_tiff(picture: TiffImageFile, encoded: bytes) -> None:
             frame = Image.open(io.BytesIO(encoded[start : start + size]), formats=("JPEG",)).size
             enough = frame[0] >= columns and frame[1] >= needed_rows
         if not enough:
-            raise Refused(f"a TIFF whose strip or tile {number} has less than its {columns}x{needed_rows} pixels")
+            raise RefusalError(f"a TIFF whose strip or tile {number} has less than its {columns}x{needed_rows} pixels")

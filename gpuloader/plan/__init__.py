@@ -1,33 +1,33 @@
 """The plan: which sample comes when, and every random number for it, as pure functions of numbers."""
 
-from gpuloader.plan.buckets import Bucketed
+from gpuloader.plan.buckets import BucketSampler
 from gpuloader.plan.draws import EPOCHS, Draw, Draws, Stream, check_epoch, check_seed
 from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
-from gpuloader.plan.grouped import Grouped, choose_groups
+from gpuloader.plan.grouped_sampler import GroupedSampler, choose_groups
 from gpuloader.plan.mix import Mix, Ratio, parts_of
 from gpuloader.plan.order import Order, Shuffle, make_order
-from gpuloader.plan.passes import Chosen, Custom, Passes, Shuffled, Weighted, all_samples
+from gpuloader.plan.samplers import CustomSampler, Sampler, SampleSubset, ShuffledSampler, WeightedSampler, all_samples
 
 __all__ = [
     "EPOCHS",
-    "Bucketed",
-    "Chosen",
+    "BucketSampler",
     "Cursor",
-    "Custom",
+    "CustomSampler",
     "Draw",
     "Draws",
-    "Grouped",
+    "GroupedSampler",
     "LastBatch",
     "Mix",
     "Order",
-    "Passes",
     "Plan",
     "PlannedBatch",
     "Ratio",
+    "SampleSubset",
+    "Sampler",
     "Shuffle",
-    "Shuffled",
+    "ShuffledSampler",
     "Stream",
-    "Weighted",
+    "WeightedSampler",
     "all_samples",
     "check_epoch",
     "check_seed",

@@ -1,4 +1,4 @@
-"""`Bucketed`: samples in buckets, such that each global batch is of one bucket.
+"""`BucketSampler`: samples in buckets, such that each global batch is of one bucket.
 
 A pass deals the samples of each bucket out in quanta, and shuffles the quanta of all buckets:
 
@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.plan.order import Order, Shuffle, make_order, seed_of_part
-from gpuloader.plan.passes import Ints, Passes
+from gpuloader.plan.samplers import Ints, Sampler
 
 
 @dataclass(frozen=True, eq=False)
-class Bucketed(Passes):
+class BucketSampler(Sampler):
     """Samples in buckets, each once in a pass, which has the buckets' padding among its places.
 
     Attributes:
@@ -55,7 +55,7 @@ class Bucketed(Passes):
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Passes`; without the quantum, which states keep beside it."""
+        """See `Sampler`; without the quantum, which states keep beside it."""
         digest = hashlib.blake2b(f"buckets {self.drop} {self.shuffle}".encode(), digest_size=16)
         shapes = [f"{height} {width}" for height, width in self.shapes] or ["any"] * len(self.runs)
         for shape, run in zip(shapes, self.runs, strict=True):
@@ -63,7 +63,7 @@ class Bucketed(Passes):
         return digest.hexdigest()
 
     def order(self, seed: int, number: int) -> Order:
-        """See `Passes`; at a place of padding it gives ~id, which is negative, of a sample of the same bucket."""
+        """See `Sampler`; at a place of padding it gives ~id, which is negative, of a sample of the same bucket."""
         slots_at = make_order(self.shuffle, int(self._ends[-1]), seed, number)
         orders = [
             make_order(self.shuffle, len(run), seed_of_part(seed, bucket), number)

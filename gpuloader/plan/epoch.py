@@ -1,6 +1,6 @@
 """Which samples a rank gets at which step: arithmetic on places of the run's row.
 
-A run is one endless row of samples, `Passes` or a `Mix` of several. An epoch takes the next places of the row: as many
+A run is one endless row of samples, `Sampler` or a `Mix` of several. An epoch takes the next places of the row: as many
 as a pass has, or as `steps_per_epoch` says. From a cursor on, each step takes the next world_size * batch_size of them,
 the global batch, and rank r takes the r-th batch_size of these. So the global batches are the same for every world size
 with the same global batch size, and to resume, a run needs to know only where its epoch began and how much of it is
@@ -35,11 +35,11 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError, describe
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
-from gpuloader.plan.buckets import Bucketed
+from gpuloader.plan.buckets import BucketSampler
 from gpuloader.plan.draws import EPOCHS, Draws, check_seed
-from gpuloader.plan.grouped import MOST_GROUPS, Grouped
+from gpuloader.plan.grouped_sampler import MOST_GROUPS, GroupedSampler
 from gpuloader.plan.mix import Mix, Ratio
-from gpuloader.plan.passes import Ints, Passes
+from gpuloader.plan.samplers import Ints, Sampler
 
 _STEPS_LOOKED_AT = 64
 LastBatch: TypeAlias = Literal["drop", "pad", "partial", "equal"]
@@ -112,7 +112,7 @@ class Plan:
         start: where epochs are counted from.
     """
 
-    source: Passes | Mix
+    source: Sampler | Mix
     batch_size: int
     rank: int = 0
     world_size: int = 1
@@ -141,7 +141,7 @@ class Plan:
                 f'Use a smaller batch_size, or last_batch="pad", "equal" or "partial"'
             )
 
-    def _check_quantum(self, buckets: Bucketed) -> None:
+    def _check_quantum(self, buckets: BucketSampler) -> None:
         if buckets.quantum % self.global_batch:
             raise ConfigError(
                 f"{counted(self.world_size, 'rank')} x batch_size {self.batch_size} = {self.global_batch} does not "
@@ -161,14 +161,14 @@ class Plan:
         return f"{whose} {', '.join(str(number) for number in range(1, most + 1) if most % number == 0)}"
 
     @property
-    def bucketed(self) -> Bucketed | None:
+    def bucketed(self) -> BucketSampler | None:
         """The source, if it has buckets."""
-        return self.source if isinstance(self.source, Bucketed) else None
+        return self.source if isinstance(self.source, BucketSampler) else None
 
     @cached_property
-    def grouped(self) -> Grouped | Mix | None:
+    def grouped(self) -> GroupedSampler | Mix | None:
         """The row, if it has groups of shards."""
-        return self._row if isinstance(self._row, (Grouped, Mix)) and self._row.groups else None
+        return self._row if isinstance(self._row, (GroupedSampler, Mix)) and self._row.groups else None
 
     @property
     def num_samples(self) -> int:
@@ -217,7 +217,7 @@ class Plan:
         return {
             **{name: getattr(self, name) for name in names},
             "samples": source.size,
-            "quantum": source.quantum if isinstance(source, Bucketed) and source.fixed else None,
+            "quantum": source.quantum if isinstance(source, BucketSampler) and source.fixed else None,
             "groups": None if self.grouped is None else self.grouped.groups,
             "weights": [list(ratio) for ratio in source.schedule] if isinstance(source, Mix) else None,
         }
@@ -315,7 +315,7 @@ class Plan:
         begin, end, size = (self._begin_of(each, cursor) for each in (rank, rank + 1, self.world_size))
         if self.grouped is None:
             return cursor.delivered + np.arange(begin, end)
-        if isinstance(self.grouped, Grouped) and cursor.delivered + size <= self.length_of(cursor.epoch):
+        if isinstance(self.grouped, GroupedSampler) and cursor.delivered + size <= self.length_of(cursor.epoch):
             first, copies = divmod(self.first(cursor.epoch) + cursor.delivered, self.repeats)
             within = first % self.grouped.size
             if within + -(-(copies + size) // self.repeats) <= self.grouped.size:  # most steps are of one pass
@@ -327,7 +327,7 @@ class Plan:
         """Sorts the places of a step by group: from its first one's place among the groups, and its copy."""
 
         def sort(turn: int, copies: int, size: int) -> Ints:
-            assert isinstance(self.grouped, Grouped)
+            assert isinstance(self.grouped, GroupedSampler)
             groups = self.grouped.groups_at(turn, (copies + np.arange(size)) // self.repeats)
             return np.argsort(groups, kind="stable")
 
@@ -405,9 +405,9 @@ class Plan:
             ConfigError: this plan has others, which are fixed.
         """
         source = self.source
-        if isinstance(source, Bucketed):
+        if isinstance(source, BucketSampler):
             argument, name, most = "Buckets", "quantum", 2**31
-        elif isinstance(source, (Grouped, Mix)) and source.groups:
+        elif isinstance(source, (GroupedSampler, Mix)) and source.groups:
             argument, name, most = "Sampling", "groups", MOST_GROUPS
         else:
             return self
@@ -419,7 +419,7 @@ class Plan:
                 f"the state has {name}={kept}, this loader has {argument}({name}={mine}): leave {name} out, or give "
                 f"{kept}"
             )
-        if isinstance(source, Bucketed):
+        if isinstance(source, BucketSampler):
             return replace(self, source=replace(source, quantum=kept))
         return replace(self, source=replace(source, groups=kept))
 
@@ -455,7 +455,7 @@ class Plan:
         return ratios
 
     @cached_property
-    def _row(self) -> Passes | Mix:
+    def _row(self) -> Sampler | Mix:
         return self.source.with_ratios(self._row_ratios) if isinstance(self.source, Mix) else self.source
 
     @cached_property

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan.grouped import Grouped
+from gpuloader.plan.grouped_sampler import GroupedSampler
 from gpuloader.plan.order import Shuffle, seed_of_part
-from gpuloader.plan.passes import Chosen, Ints, Shuffled, Taken, digest_of
+from gpuloader.plan.samplers import Ints, SampleSlice, SampleSubset, ShuffledSampler, digest_of
 
 _TOTALS = np.array([*range(1, 10_001), 100_000])
 
@@ -58,7 +58,7 @@ class Ratio(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Mix:
-    """Sources in ratios; see `Passes` for what it shares with these.
+    """Sources in ratios; see `Sampler` for what it shares with these.
 
     Attributes:
         chosen: the samples of all sources.
@@ -66,11 +66,11 @@ class Mix:
         schedule: the ratios by epoch, the first from epoch 0 on.
         shuffle: the order of each pass.
         shard_sizes: for "shards": (s,) int64 for each source, how many of its samples each of its shards has.
-        groups: for "shards": the groups of each source; `fixed` as in `Grouped`.
+        groups: for "shards": the groups of each source; `fixed` as in `GroupedSampler`.
         ratios: the ratios by place of the row, the first from 0 on. The plan knows where epochs begin.
     """
 
-    chosen: Chosen
+    chosen: SampleSubset
     sizes: tuple[int, ...]
     schedule: tuple[Ratio, ...]
     shuffle: Shuffle
@@ -90,7 +90,7 @@ class Mix:
 
     @property
     def fingerprint(self) -> str:
-        """See `Passes`; without the ratios, which may change in a run."""
+        """See `Sampler`; without the ratios, which may change in a run."""
         return digest_of(f"mix {self.chosen.fingerprint} {self.sizes} {self.shuffle}", *self.shard_sizes)
 
     def includes(self, ids: Ints) -> NDArray[np.bool_]:
@@ -99,9 +99,9 @@ class Mix:
     def with_ratios(self, ratios: Sequence[Ratio]) -> Mix:
         return replace(self, ratios=tuple(ratios))
 
-    def take(self, seed: int, first: int, offsets: Ints) -> Taken:
-        """See `Passes`; each source has a seed and passes of its own."""
-        taken = Taken(*(np.empty_like(offsets) for _ in range(3)))
+    def take(self, seed: int, first: int, offsets: Ints) -> SampleSlice:
+        """See `Sampler`; each source has a seed and passes of its own."""
+        taken = SampleSlice(*(np.empty_like(offsets) for _ in range(3)))
         for number, here, at, own in self._split(first, offsets):
             part = self._sources[number].take(seed_of_part(seed, number), at, own)
             for all_of_them, of_source in zip(taken, part):
@@ -109,19 +109,19 @@ class Mix:
         return taken
 
     def groups_at(self, first: int, offsets: Ints) -> Ints:
-        """See `Grouped`; each source has groups of its own."""
+        """See `GroupedSampler`; each source has groups of its own."""
         groups = np.empty_like(offsets)
         for number, here, at, own in self._split(first, offsets):
             source = self._sources[number]
-            assert isinstance(source, Grouped)
+            assert isinstance(source, GroupedSampler)
             groups[here] = source.groups_at(at, own)
         return groups
 
     def near(self, seed: int, sample: int, uniform: NDArray[np.float64]) -> Ints:
-        """See `Grouped`; the samples are of the same source."""
+        """See `GroupedSampler`; the samples are of the same source."""
         number = int(np.searchsorted(np.cumsum(self.sizes), self.chosen.number_of(sample), side="right"))
         source = self._sources[number]
-        assert isinstance(source, Grouped)
+        assert isinstance(source, GroupedSampler)
         return source.near(seed_of_part(seed, number), sample, uniform)
 
     def _split(self, first: int, offsets: Ints) -> Iterator[tuple[int, Ints, int, Ints]]:
@@ -138,12 +138,12 @@ class Mix:
                 yield number, here[mine], given[number] + done * parts[number], own
 
     @cached_property
-    def _sources(self) -> list[Shuffled | Grouped]:
+    def _sources(self) -> list[ShuffledSampler | GroupedSampler]:
         firsts = np.cumsum([0, *self.sizes]).tolist()
         chosen = [self.chosen.part(first, size) for first, size in zip(firsts, self.sizes)]
         if self.groups is None:
-            return [Shuffled(each, self.shuffle) for each in chosen]
-        return [Grouped(each, sizes, self.groups) for each, sizes in zip(chosen, self.shard_sizes)]
+            return [ShuffledSampler(each, self.shuffle) for each in chosen]
+        return [GroupedSampler(each, sizes, self.groups) for each, sizes in zip(chosen, self.shard_sizes)]
 
     @cached_property
     def _given(self) -> list[list[int]]:

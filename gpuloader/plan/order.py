@@ -4,7 +4,7 @@
     full    a Feistel network over the smallest power of two that holds n, walked until it lands below n
     block   runs of BLOCK_SAMPLES neighbours stay near each other: the blocks are permuted, then the samples within
             each window of WINDOW_BLOCKS blocks; each epoch draws where the blocks begin
-    shards  by groups of shards, see `gpuloader.plan.grouped`
+    shards  by groups of shards, see `gpuloader.plan.grouped_sampler`
 
 `block` is for disks that are slow at random access: a window's reads fall into WINDOW_BLOCKS short runs of the shards.
 """

@@ -1,6 +1,6 @@
 """Recipes: how an image becomes a tensor, as validated values; no DALI."""
 
-from gpuloader.recipe.drawn import Drawn, DrawnView
+from gpuloader.recipe.augment_params import AugmentParams, ViewParams
 from gpuloader.recipe.explain import ExplainedView, Step, explain
 from gpuloader.recipe.from_torchvision import recipe_from_torchvision
 from gpuloader.recipe.mipmaps import choose_mipmaps
@@ -21,8 +21,7 @@ from gpuloader.recipe.recipe import Recipe, View
 __all__ = [
     "TRANSFORMS",
     "AnyPreset",
-    "Drawn",
-    "DrawnView",
+    "AugmentParams",
     "ExplainedView",
     "Mix",
     "Mixing",
@@ -31,6 +30,7 @@ __all__ = [
     "Shape",
     "Step",
     "View",
+    "ViewParams",
     "choose_mipmaps",
     "explain",
     "is_recipe_mapping",

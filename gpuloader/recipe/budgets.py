@@ -12,16 +12,16 @@ from gpuloader.images.limits import MAX_PIXELS
 from gpuloader.plan import Draw
 from gpuloader.recipe.crops import Resampling
 from gpuloader.recipe.model import Ints, ResizeFilter
-from gpuloader.recipe.moving import Floats
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import Placement, Side
+from gpuloader.recipe.target_transforms import Floats
 
 Budget: TypeAlias = Annotated[int, Field(ge=1, le=MAX_PIXELS)]
 _MOST_RATIO = 200
 _SCALES, _PRECISION = (1e-6, 100.0), 1e-5
 
 
-class Fitting(Resampling):
+class BudgetResize(Resampling):
     """A resize to whole patches under a budget."""
 
     interpolation: ResizeFilter
@@ -35,7 +35,7 @@ class Fitting(Resampling):
 
 
 @part
-class SmartResize(Fitting):
+class SmartResize(BudgetResize):
     """Resizes both sides to multiples of a factor, and the image to a number of pixels within bounds, as Qwen2-VL does.
 
     It is `smart_resize` of transformers: each side is rounded to a multiple. If that makes too many pixels, both sides
@@ -86,7 +86,7 @@ class SmartResize(Fitting):
 
 
 @part
-class ResizeToSequence(Fitting):
+class ResizeToSequence(BudgetResize):
     """Resizes the image to whole patches, as many as the longest sequence may have, as timm's NaFlex and SigLIP2 do.
 
     Both sides are scaled by the same number, at most 100, and rounded up to whole patches. The number is the largest

@@ -25,7 +25,7 @@ _JITTERS = {
 _GREATEST_FACTOR = 101.0  # of a strength of 100
 
 
-class _Sometimes(PixelTransform):
+class _RandomOperation(PixelTransform):
     """Does one operation, with probability p; its parameters are the fields before p."""
 
     op: ClassVar[Op]
@@ -195,7 +195,7 @@ class Grayscale(PixelTransform):
 
 
 @part
-class RandomGrayscale(_Sometimes):
+class RandomGrayscale(_RandomOperation):
     """torchvision's `RandomGrayscale`.
 
     On the CPU its levels equal torchvision's.
@@ -276,7 +276,7 @@ class GaussianBlur(PixelTransform):
 
 
 @part
-class RandomSolarize(_Sometimes):
+class RandomSolarize(_RandomOperation):
     """torchvision's `RandomSolarize`: inverts each level of at least `threshold`, which is from 0 to 255.
 
     On the CPU its levels equal torchvision's.
@@ -304,7 +304,7 @@ class RandomSolarize(_Sometimes):
 
 
 @part
-class RandomPosterize(_Sometimes):
+class RandomPosterize(_RandomOperation):
     """torchvision's `RandomPosterize`: keeps the highest `bits` of a level's 8 bits.
 
     On the CPU its levels equal torchvision's.
@@ -323,7 +323,7 @@ class RandomPosterize(_Sometimes):
 
 
 @part
-class RandomEqualize(_Sometimes):
+class RandomEqualize(_RandomOperation):
     """torchvision's `RandomEqualize`.
 
     On the CPU its levels equal torchvision's.
@@ -341,7 +341,7 @@ class RandomEqualize(_Sometimes):
 
 
 @part
-class RandomAutocontrast(_Sometimes):
+class RandomAutocontrast(_RandomOperation):
     """torchvision's `RandomAutocontrast`.
 
     On the CPU its levels equal torchvision's.
@@ -359,7 +359,7 @@ class RandomAutocontrast(_Sometimes):
 
 
 @part
-class RandomAdjustSharpness(_Sometimes):
+class RandomAdjustSharpness(_RandomOperation):
     """torchvision's `RandomAdjustSharpness`: a factor of 0 blurs, 1 changes nothing, 2 sharpens.
 
     On the CPU its levels equal torchvision's.
@@ -378,7 +378,7 @@ class RandomAdjustSharpness(_Sometimes):
 
 
 @part
-class RandomInvert(_Sometimes):
+class RandomInvert(_RandomOperation):
     """torchvision's `RandomInvert`.
 
     On the CPU its levels equal torchvision's.

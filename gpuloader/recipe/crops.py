@@ -24,9 +24,9 @@ from gpuloader.recipe.model import (
 )
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import (
+    GeometricTransform,
     PaddingMode,
     Placement,
-    PlacingTransform,
     Shape,
     Side,
     Size,
@@ -57,7 +57,7 @@ def _as_cover(size: object) -> object:
 Cover: TypeAlias = Annotated[Literal["cover"], BeforeValidator(_as_cover)]
 
 
-class Resampling(PlacingTransform):
+class Resampling(GeometricTransform):
     """An operation that resizes, with a filter."""
 
     interpolation: CropFilter
@@ -191,7 +191,7 @@ class RandomResizedCrop(Resampling):
         return sides(self.size)
 
 
-class _Crop(PlacingTransform):
+class _Crop(GeometricTransform):
     size: Size
 
     def output_shape(self, before: Shape | None) -> Shape | None:
@@ -276,7 +276,7 @@ class RandomCrop(_Crop):
 
 
 @part
-class Pad(PlacingTransform):
+class Pad(GeometricTransform):
     """Adds pixels around the image; a crop that reaches further shows more padding of the same kind.
 
     In front of resizing, it is resized with the picture.
@@ -308,7 +308,7 @@ class Pad(PlacingTransform):
 
 
 @part
-class RandomHorizontalFlip(PlacingTransform):
+class RandomHorizontalFlip(GeometricTransform):
     """Flips the image left to right, with probability p.
 
     On the CPU its levels equal torchvision's.
@@ -391,7 +391,7 @@ class FiveCrop(Transform):
 
     size: Size
 
-    def variants(self) -> list[tuple[PlacingTransform, ...]]:
+    def variants(self) -> list[tuple[GeometricTransform, ...]]:
         """Lists the transforms that replace this one in each view, in torchvision's order."""
         corners: tuple[Corner, ...] = ("top left", "top right", "bottom left", "bottom right")
         return [*((CornerCrop(self.size, corner),) for corner in corners), (CenterCrop(self.size),)]
@@ -412,7 +412,7 @@ class TenCrop(Transform):
     size: Size
     vertical_flip: bool = False
 
-    def variants(self) -> list[tuple[PlacingTransform, ...]]:
+    def variants(self) -> list[tuple[GeometricTransform, ...]]:
         """Lists the transforms that replace this one in each view, in torchvision's order."""
         flip = (RandomVerticalFlip if self.vertical_flip else RandomHorizontalFlip)(p=1.0)
         five = FiveCrop(self.size).variants()

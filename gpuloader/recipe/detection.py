@@ -11,19 +11,19 @@ from pydantic import Field, model_validator
 from gpuloader.plan import Draw, Stream
 from gpuloader.recipe.crops import Resampling, resized_shorter
 from gpuloader.recipe.model import Factor, Fill, Ints, Pair, Probability, ResizeFilter, check_range, kept_as
-from gpuloader.recipe.moving import BoxTransform, Floats
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import (
     Bools,
+    GeometricTransform,
     PaddingMode,
     Placement,
-    PlacingTransform,
     Shape,
     Side,
     Size,
     rgb,
     sides,
 )
+from gpuloader.recipe.target_transforms import BoxTransform, Floats
 
 _ROUNDS = 32
 _MOST_AT_ONCE = 1_000_000  # overlaps
@@ -182,7 +182,7 @@ class RandomSizeCrop(Resampling):
 
 
 @part
-class RandomZoomOut(PlacingTransform):
+class RandomZoomOut(GeometricTransform):
     """Puts the image at a random place in a larger one, with probability p.
 
     On the CPU its levels equal torchvision's.
@@ -219,7 +219,7 @@ class RandomZoomOut(PlacingTransform):
 
 
 @part
-class FixedSizeCrop(PlacingTransform):
+class FixedSizeCrop(GeometricTransform):
     """Cuts out a window of the given size, and pads a smaller image at the right and the bottom to it.
 
     As in torchvision's detection reference, one number draws both places: its share of what is cut off lies above the
@@ -252,7 +252,7 @@ class FixedSizeCrop(PlacingTransform):
 
 
 @part
-class PadIfSmaller(PlacingTransform):
+class PadIfSmaller(GeometricTransform):
     """Pads an image at the right and the bottom to the given size; what is larger stays as it is.
 
     In front of a `RandomCrop` of that size, it is the padding of torchvision's segmentation reference.

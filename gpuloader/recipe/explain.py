@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.plan import Draws
-from gpuloader.recipe.budgets import Fitting
+from gpuloader.recipe.augment_params import ViewParams
+from gpuloader.recipe.budgets import BudgetResize
 from gpuloader.recipe.crops import Pad, RandomHorizontalFlip, RandomResizedCrop, Resize
 from gpuloader.recipe.detection import PadIfSmaller, RandomZoomOut, Scaling
-from gpuloader.recipe.drawn import DrawnView
-from gpuloader.recipe.moving import Floats
-from gpuloader.recipe.placement import Placement, PlacingTransform, Shape
+from gpuloader.recipe.placement import GeometricTransform, Placement, Shape
 from gpuloader.recipe.program import Op
 from gpuloader.recipe.recipe import Recipe
+from gpuloader.recipe.target_transforms import Floats
 from gpuloader.recipe.view import ViewPlan
 from gpuloader.recipe.warps import INTERPOLATIONS
 
@@ -91,7 +91,7 @@ def explain(
     return tuple(_view(view, drawn_view) for view, drawn_view in zip(recipe.each_view, drawn.views, strict=True))
 
 
-def _view(view: ViewPlan, drawn: DrawnView) -> ExplainedView:
+def _view(view: ViewPlan, drawn: ViewParams) -> ExplainedView:
     places = drawn.placements
     height, width = shape = drawn.placement.shape[0].tolist()
     steps = [_placing(transform, *pair) for transform, *pair in zip(view.placing, places, places[1:])]
@@ -118,13 +118,13 @@ def _window(at: Placement) -> tuple[float, float, float, float]:
     return top, left, bottom, right
 
 
-def _placing(transform: PlacingTransform, before: Placement, after: Placement) -> Step:
+def _placing(transform: GeometricTransform, before: Placement, after: Placement) -> Step:
     name = type(transform).__name__
     if isinstance(transform, RandomHorizontalFlip):
         return Step(name, "flip" if (before.mirrored != after.mirrored).any() else None)
     if after is before:
         return Step(name, None)
-    if isinstance(transform, (Fitting, Resize, Scaling)):
+    if isinstance(transform, (BudgetResize, Resize, Scaling)):
         return Step(name, "resize", dict(zip(("height", "width"), after.shape[0].tolist())))
     if isinstance(transform, RandomResizedCrop):
         window = after.window[0].round(_DIGITS)

@@ -23,7 +23,7 @@ from gpuloader.recipe.from_timm import NoCounterpartError
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.part import make_part
-from gpuloader.recipe.placement import PlacingTransform
+from gpuloader.recipe.placement import GeometricTransform
 from gpuloader.recipe.preset_files import TRANSFORMS
 from gpuloader.recipe.recipe import Dtype, Recipe, View
 
@@ -158,13 +158,13 @@ def _with_distortion_last(transforms: tuple[Transform, ...]) -> tuple[Transform,
     """Puts SSD's colours behind the geometry; flips may follow them in any case."""
     kinds = [type(each) for each in transforms]
     behind = kinds[kinds.index(RandomPhotometricDistort) :] if RandomPhotometricDistort in kinds else []
-    if not any(issubclass(kind, PlacingTransform) and not issubclass(kind, RandomHorizontalFlip) for kind in behind):
+    if not any(issubclass(kind, GeometricTransform) and not issubclass(kind, RandomHorizontalFlip) for kind in behind):
         return transforms
     _log.warning(
         "RandomPhotometricDistort is in front of resizing, cropping or padding; here it comes behind them: boxes are "
         "torchvision's, but it changes the padding, too, and contrast counts in what the crop shows"
     )
-    end = 1 + max(number for number, kind in enumerate(kinds) if issubclass(kind, PlacingTransform))
+    end = 1 + max(number for number, kind in enumerate(kinds) if issubclass(kind, GeometricTransform))
     return (
         tuple(sorted(transforms[:end], key=lambda each: isinstance(each, RandomPhotometricDistort))) + transforms[end:]
     )

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.images.mipmaps import mipmap_sizes
-from gpuloader.recipe.drawn import Drawn
+from gpuloader.recipe.augment_params import AugmentParams
 from gpuloader.recipe.model import Ints
 
 
-def choose_mipmaps(drawn: Drawn, pictures: Ints, sides: Sequence[int], there: NDArray[np.bool_], scale: float) -> Ints:
+def choose_mipmaps(
+    drawn: AugmentParams, pictures: Ints, sides: Sequence[int], there: NDArray[np.bool_], scale: float
+) -> Ints:
     """Chooses from which file each of n samples is decoded: (n,) the shorter side of a copy, or 0 for the picture.
 
     It is the smallest copy that has, in each view and along both axes, at least `scale` pixels for one of the output:

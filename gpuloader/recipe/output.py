@@ -21,9 +21,9 @@ from gpuloader.recipe.model import (
     check_range,
     in_all_epochs,
 )
-from gpuloader.recipe.moving import Floats
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import Bools
+from gpuloader.recipe.target_transforms import Floats
 
 ATTEMPTS = 10
 _COLUMNS = 5 + 2 * ATTEMPTS  # of random numbers: p, two of the key, two of the place, those of the attempts

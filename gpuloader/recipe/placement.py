@@ -24,7 +24,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 Points: TypeAlias = NDArray[np.floating]
 PaddingMode: TypeAlias = Literal["constant", "edge", "reflect", "symmetric"]
 
-Taken = TypeVar("Taken", "Move", "Placement")
+MoveOrPlacement = TypeVar("MoveOrPlacement", "Move", "Placement")
 Values = TypeVar("Values", Ints, NDArray[np.float64], NDArray[np.bool_])
 
 SUPPORT = {"nearest": 0.5, "bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
@@ -297,13 +297,13 @@ class Placement:
         return start, (end - start) / self.resized
 
 
-def _take(value: Taken, rows: Sequence[int] | Ints) -> Taken:
+def _take(value: MoveOrPlacement, rows: Sequence[int] | Ints) -> MoveOrPlacement:
     """Takes some rows of all arrays of a dataclass."""
     arrays: dict[str, Any] = {name: each for name, each in vars(value).items() if isinstance(each, np.ndarray)}
     return replace(value, **{name: array[rows] for name, array in arrays.items()})
 
 
-def _join(parts: Sequence[Taken]) -> Taken:
+def _join(parts: Sequence[MoveOrPlacement]) -> MoveOrPlacement:
     """Joins the rows of all arrays of dataclasses that are equal otherwise."""
     names = [name for name, each in vars(parts[0]).items() if isinstance(each, np.ndarray)]
     joined: dict[str, Any] = {name: np.concatenate([vars(part)[name] for part in parts]) for name in names}
@@ -321,7 +321,7 @@ def _overlap(boxes: Ints, others: Ints) -> Ints:
     return np.concatenate([start, np.where(low < high, high, start)], 1)
 
 
-class PlacingTransform(Transform, ABC):
+class GeometricTransform(Transform, ABC):
     """An operation that changes no pixel, only where the output's pixels come from."""
 
     @abstractmethod

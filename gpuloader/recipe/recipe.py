@@ -18,13 +18,13 @@ from gpuloader.errors import PresetError
 from gpuloader.images.limits import DEFAULT_MAX_PIXELS, MAX_PIXELS
 from gpuloader.plan import Draws, LastBatch, Shuffle
 from gpuloader.plan.draws import VIEWS
+from gpuloader.recipe.augment_params import AugmentParams, Batching
 from gpuloader.recipe.crops import FiveCrop, TenCrop
-from gpuloader.recipe.drawn import Batching, Drawn
 from gpuloader.recipe.mix import Mix, as_mix
 from gpuloader.recipe.model import MAX_STEPS, Ints, Transform, at_epoch, check_transforms, kept_as, with_inner
-from gpuloader.recipe.moving import Floats
 from gpuloader.recipe.part import as_plain_values, part, set_values, values_of
 from gpuloader.recipe.placement import Shape
+from gpuloader.recipe.target_transforms import Floats
 from gpuloader.recipe.view import ViewPlan
 
 Transforms: TypeAlias = Annotated[Sequence[Transform], kept_as(tuple[InstanceOf[Transform], ...])]
@@ -43,7 +43,7 @@ Mipmaps: TypeAlias = Annotated[
 ]
 
 if TYPE_CHECKING:
-    from gpuloader.recipe.links import Links
+    from gpuloader.recipe.split_recipe import SplitRecipe
 
     class _GivenMix:
         """What checkers know: a recipe takes a mapping of the keys of a `Mix`, too, and has a `Mix`."""
@@ -176,9 +176,9 @@ class Recipe:
         return tuple(ViewPlan(own, number, self.batch, shared) for number, (own, shared) in enumerate(ways))
 
     @cached_property
-    def links(self) -> Links | None:
+    def links(self) -> SplitRecipe | None:
         """The recipes before and behind its own code; None if it has none."""
-        from gpuloader.recipe.links import cut  # here, because they are recipes
+        from gpuloader.recipe.split_recipe import cut  # here, because they are recipes
 
         return cut(self)
 
@@ -309,11 +309,13 @@ class Recipe:
         return made
 
     @cached_property
-    def drawn_for_none(self) -> Drawn:
+    def drawn_for_none(self) -> AugmentParams:
         """What is drawn for no samples: it has the names, types and operations that all samples share."""
         return self.draw(Draws(0, 0, np.zeros(0, np.int64)), np.zeros((0, 2), np.int64))
 
-    def draw(self, draws: Draws, sizes: Ints, orientations: Ints | None = None, boxes: Sequence[Floats] = ()) -> Drawn:
+    def draw(
+        self, draws: Draws, sizes: Ints, orientations: Ints | None = None, boxes: Sequence[Floats] = ()
+    ) -> AugmentParams:
         """Draws all that depends on random numbers.
 
         Args:
@@ -327,7 +329,9 @@ class Recipe:
             orientations = None
         elif orientations is None:
             orientations = np.zeros(len(sizes), np.int64)
-        return Drawn.of([view.draw(draws, sizes, orientations, boxes) for view in self.at(draws.epoch).each_view])
+        return AugmentParams.of(
+            [view.draw(draws, sizes, orientations, boxes) for view in self.at(draws.epoch).each_view]
+        )
 
 
 def _at(transforms: Sequence[Transform], epoch: int, shape: Shape | None = None) -> list[Transform]:

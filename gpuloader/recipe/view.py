@@ -14,13 +14,13 @@ import numpy as np
 from gpuloader.plan import Draw, Draws
 from gpuloader.plan.draws import OCCURRENCES
 from gpuloader.recipe.apply import Apply
+from gpuloader.recipe.augment_params import Batching, ViewParams
 from gpuloader.recipe.crops import RandomHorizontalFlip, Resize
-from gpuloader.recipe.drawn import Batching, DrawnView
 from gpuloader.recipe.model import Ints, PixelTransform, Transform
-from gpuloader.recipe.moving import BoxTransform, Floats, boxes_after
 from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.placement import MAX_SIDE, Placement, PlacingTransform, Shape
+from gpuloader.recipe.placement import MAX_SIDE, GeometricTransform, Placement, Shape
 from gpuloader.recipe.program import Op, chain
+from gpuloader.recipe.target_transforms import BoxTransform, Floats, boxes_after
 
 
 class ViewPlan:
@@ -63,12 +63,12 @@ class ViewPlan:
         self._batch = batch
         self._shared, self._before, self._given = len(shared), tuple(before), given
         left = deque(self._transforms)
-        self.placing: list[PlacingTransform] = _take(left, PlacingTransform)
+        self.placing: list[GeometricTransform] = _take(left, GeometricTransform)
         self.pixels: list[PixelTransform | RandomHorizontalFlip] = _take(left, PixelTransform, RandomHorizontalFlip)
         self.own: Apply | None = next(iter(_take(left, Apply, most=1)), None)
         self._placing_before = len(self.placing)
         if self.own is not None:
-            self.placing += _take(left, PlacingTransform)
+            self.placing += _take(left, GeometricTransform)
             self.pixels += _take(left, PixelTransform, RandomHorizontalFlip)
         self.normalize: Normalize | None = next(iter(_take(left, Normalize, most=1)), None)
         self.erasing: RandomErasing | None = next(iter(_take(left, RandomErasing, most=1)), None)
@@ -115,7 +115,7 @@ class ViewPlan:
         return self.of_none.placement
 
     @cached_property
-    def of_none(self) -> DrawnView:
+    def of_none(self) -> ViewParams:
         """The draw of no samples: it has what all samples share."""
         return self.draw(_NO_DRAWS, np.zeros((0, 2), np.int64))
 
@@ -172,14 +172,14 @@ class ViewPlan:
 
     def draw(
         self, draws: Draws, sizes: Ints, orientations: Ints | None = None, boxes: Sequence[Floats] = ()
-    ) -> DrawnView:
+    ) -> ViewParams:
         """Draws for images of these heights and widths, (n, 2), turned upright if their orientations are given."""
         placements = self._place(draws, sizes, orientations, boxes)
         size = placements[-1].shape if self.shape is None else np.array([self.shape])
         programs = [transform.program(self._draw(transform, draws), size) for transform in self.pixels]
         erased = None if self.erasing is None else self.erasing.draw(self._draw(self.erasing, draws), size)
         shape = self._shape_of_batch(size)
-        return DrawnView(shape, placements, chain(programs, len(draws.ids)), erased, tuple(self.placing))
+        return ViewParams(shape, placements, chain(programs, len(draws.ids)), erased, tuple(self.placing))
 
     def _shape_of_batch(self, sizes: Ints) -> Shape | None:
         if not isinstance(self._batch, dict):

@@ -4,19 +4,18 @@ from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import Index
 from gpuloader.shards.index_files import LocalShard, index_file, keep_beside, open_index, open_indexes, open_set
-from gpuloader.shards.kept import shared
 from gpuloader.shards.labels import ClassOrder, Labels, every, make_labels, read_names, resolve_place
 from gpuloader.shards.merged import MERGED_FILE, has_merged, merge_indexes, merge_stored
 from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, tars_in, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
 from gpuloader.shards.readers import EncodedImage
-from gpuloader.shards.remote import Ahead, CacheStats, Wanted
+from gpuloader.shards.remote import CacheStats, Prefetcher, WantedCallback
 from gpuloader.shards.scan import scan_to_damage
 from gpuloader.shards.shard_set import Arena, ShardSet
+from gpuloader.shards.shared_arrays import shared
 
 __all__ = [
     "MERGED_FILE",
-    "Ahead",
     "Arena",
     "CacheStats",
     "ClassOrder",
@@ -25,10 +24,11 @@ __all__ = [
     "Index",
     "Labels",
     "LocalShard",
+    "Prefetcher",
     "Shard",
     "ShardSet",
     "Tar",
-    "Wanted",
+    "WantedCallback",
     "every",
     "has_merged",
     "index_file",

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, ShardChangedError
-from gpuloader.helpers.progress import LongWork
+from gpuloader.helpers.progress import ProgressLog
 from gpuloader.shards.pictures import is_picture
 
 _COLUMNS = ("name_end", "size", "inode", "mtime_ns", "ctime_ns")
@@ -170,7 +170,7 @@ def list_files(folder: Path, names: Sequence[str] | None = None) -> Listing:
         DataError: the folder, or one in it, cannot be read, or contains itself by a link; or links to folders lead to
             too many files again: to more than 100,000, and to more than ten times those that are there.
     """
-    work = LongWork("listing the files of %s: %s so far")
+    work = ProgressLog("listing the files of %s: %s so far")
     paths, numbers, pictures = bytearray(), array("q"), array("q")
     top_folders: list[str] = []
     others: list[tuple[str, str]] = []

@@ -107,7 +107,7 @@ _DIGEST = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class SkippedMember:
     """A member of a tar that is in no sample: its name, the offset of its data, why, and the number of the shard."""
 
     name: str
@@ -198,7 +198,7 @@ class Index(Table):
         shard_bytes: int,
         shard_mtime_ns: int,
         extensions: Sequence[str],
-        left_out: Sequence[LeftOut] = (),
+        left_out: Sequence[SkippedMember] = (),
         left_out_count: int = 0,
     ) -> Self:
         """Makes the index of one shard.
@@ -443,7 +443,7 @@ class Index(Table):
         if not all(is_integer(counts.get(name), 0, len(self) + 1) for name in (*_COUNTED, "folders")):
             raise ValueError("its header has wrong counts of samples")
         self.extensions, self.names, self.tags = tuple(extensions), names, tags
-        self.left_out = tuple(LeftOut(*item) for item in left_out)
+        self.left_out = tuple(SkippedMember(*item) for item in left_out)
         having, largest, labels = (_list(facts.get(name)) for name in ("having", "largest", "labels"))
         if len(having) != len(extensions) or len(labels) not in (0, 2):
             raise ValueError("its header has wrong numbers of components or labels")

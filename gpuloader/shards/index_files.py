@@ -26,8 +26,8 @@ from gpuloader.helpers.progress import count_long
 from gpuloader.helpers.regular_file import open_regular
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import Index, most_bytes, write_index
-from gpuloader.shards.kept import cache_folder, open_kept
 from gpuloader.shards.scan import scan, scan_folder
+from gpuloader.shards.shared_arrays import cache_folder, open_kept
 
 INDEX_SUFFIX = ".gpuidx"
 

@@ -22,7 +22,7 @@ from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL, row_blocks
 from gpuloader.shards.merged import MergedShards
 from gpuloader.shards.paths import Shard
-from gpuloader.shards.remote import Wanted
+from gpuloader.shards.remote import WantedCallback
 from gpuloader.shards.shard_set import ShardSet
 
 _ALLOWED = (
@@ -37,7 +37,7 @@ _GIVE_CLASSES = 'classes=["cat", "dog"] numbers class names'
 
 ClassOrder: TypeAlias = Literal["name", "natural"]
 Used: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
-_LabelOf: TypeAlias = Callable[[NDArray[np.int64], Wanted], NDArray[np.int64]]
+_LabelOf: TypeAlias = Callable[[NDArray[np.int64], WantedCallback], NDArray[np.int64]]
 
 _log = logging.getLogger("gpuloader")
 
@@ -87,7 +87,7 @@ class Labels:
             digest.update(self.of(self._used(np.arange(*block))).astype("<i8", copy=False).tobytes())
         return digest.hexdigest()
 
-    def of(self, samples: NDArray[np.int64], wanted: Wanted = lambda: True) -> NDArray[np.int64]:
+    def of(self, samples: NDArray[np.int64], wanted: WantedCallback = lambda: True) -> NDArray[np.int64]:
         """Returns (b,) int64 labels of (b,) samples; raises InterruptedError when they are no longer `wanted`."""
         return self._label_of(samples, wanted)
 
@@ -173,7 +173,7 @@ def _read_labels(shards: ShardSet, place: str, classes: tuple[str, ...] | None, 
     extension, _, name = place.partition(":")
     numbers = _numbers(names)
 
-    def label(sample: int, wanted: Wanted) -> int:
+    def label(sample: int, wanted: WantedCallback) -> int:
         content = shards.read_component(sample, extension, wanted) or b""
         try:
             found = _in_json(name, bool(numbers), content) if name else _in_cls(content)

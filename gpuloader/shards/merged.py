@@ -37,12 +37,12 @@ from gpuloader.helpers.regular_file import open_regular
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import Index, write_index
 from gpuloader.shards.index_files import MOST_COPIED_BYTES, LocalShard, map_set, open_indexes
-from gpuloader.shards.kept import cache_folder
 from gpuloader.shards.remote.cache import ShardCache
 from gpuloader.shards.remote.opening import open_again, open_remote
 from gpuloader.shards.remote.requests import forget_listings
 from gpuloader.shards.remote.store import Entry, RemoteShard, Version
 from gpuloader.shards.remote.urls import protocol_of
+from gpuloader.shards.shared_arrays import cache_folder
 from gpuloader.shards.table import read_seal
 
 MERGED_SUFFIX = ".gpuset"

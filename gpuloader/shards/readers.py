@@ -21,7 +21,7 @@ from gpuloader.errors import DataError, ShardChangedError
 from gpuloader.helpers.regular_file import check_regular
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import Index
-from gpuloader.shards.remote import NO_TIME, Entry, ShardCache, Wanted, check_wanted, close_shard
+from gpuloader.shards.remote import NO_TIME, Entry, ShardCache, WantedCallback, check_wanted, close_shard
 
 EncodedImage: TypeAlias = NDArray[np.uint8]
 """The bytes of an image in a shard, (n,): a file or an array."""
@@ -71,7 +71,7 @@ class TarReader:
         self._files: OrderedDict[int, FileIO] = OrderedDict()
         self._states: dict[int, tuple[int, int, int]] = {}  # device, inode and ctime when last read
 
-    def read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted) -> None:
+    def read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: WantedCallback) -> None:
         """Reads rows into their views.
 
         Raises:
@@ -96,7 +96,7 @@ class TarReader:
                 close_shard(file)
 
     def _read_files(
-        self, files: Mapping[int, int], rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted
+        self, files: Mapping[int, int], rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: WantedCallback
     ) -> None:
         """Reads those of the rows whose shards are given here, with their open files."""
         chosen = np.flatnonzero(np.isin(rows[:, 0], list(files)))
@@ -159,7 +159,7 @@ def read_folder(
     folder: Folder,
     rows: NDArray[np.int64],
     views: Sequence[EncodedImage],
-    wanted: Wanted,
+    wanted: WantedCallback,
     read_cached: ReadCached,
     forget: Callable[[], None],
 ) -> None:
@@ -195,7 +195,7 @@ def _most_open() -> int:
 
 
 def _read_open(
-    read_cached: ReadCached, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted
+    read_cached: ReadCached, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: WantedCallback
 ) -> list[tuple[int, int]]:
     """Reads rows of (file, offset, size, address); returns (row, end) of those that end before their size."""
     check_wanted(wanted)

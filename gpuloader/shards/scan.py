@@ -24,7 +24,7 @@ from gpuloader.images.header import image_header
 from gpuloader.images.orientation import image_orientation
 from gpuloader.shards.class_names import CLASSES_FILE
 from gpuloader.shards.folder import Folder
-from gpuloader.shards.index import BAD_LABEL, LEFT_OUT_KEPT, NO_LABEL, Index, LeftOut
+from gpuloader.shards.index import BAD_LABEL, LEFT_OUT_KEPT, NO_LABEL, Index, SkippedMember
 from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
 from gpuloader.shards.tar import HEAD_BYTES, MISSING_END, Member, members
 
@@ -80,7 +80,7 @@ def scan_folder(folder: Folder, progress: bool = False) -> Index:
         DataError: the folder cannot be listed.
         ShardChangedError: a file changed while the folder was indexed.
     """
-    listing, gathered = folder.listing, _Gathered(folder.read)
+    listing, gathered = folder.listing, _SampleCollector(folder.read)
     for name, why in listing.others:
         gathered.leave_out(f"./{name}", 0, why)
 
@@ -123,7 +123,7 @@ def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> Index:
 
 def _scan(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[Index, TarError | None]:
     damage = None
-    gathered = _Gathered(read)
+    gathered = _SampleCollector(read)
     try:
         for member in members(read, size_bytes, shard):
             gathered.add(member)
@@ -143,7 +143,7 @@ def _undamaged(shard: Path | str, index: Index, damage: TarError | None) -> Inde
     return index
 
 
-class _Gathered:
+class _SampleCollector:
     """Collects members into samples. It keeps numbers, not objects, because a tar may have millions of members."""
 
     def __init__(self, read: Read) -> None:
@@ -153,7 +153,7 @@ class _Gathered:
         # For each: key, extension, offset, size, and height, width, orientation, seekable (or a label).
         self._components = array("q")
         self._as_written: dict[int, str] = {}  # by offset, the names whose extensions have upper-case letters
-        self._left_out: list[LeftOut] = []
+        self._left_out: list[SkippedMember] = []
         self._left_out_count = 0
 
     def leave_out(self, name: str, offset: int, why: str) -> None:
@@ -161,7 +161,7 @@ class _Gathered:
         self._left_out_count += 1
         if len(self._left_out) < LEFT_OUT_KEPT:
             name, why = (shorten(text, _LEFT_OUT_CHARACTERS) for text in (name, why))
-            self._left_out.append(LeftOut(name, offset, why))
+            self._left_out.append(SkippedMember(name, offset, why))
 
     def add(self, member: Member) -> None:
         if member.kind == "directory":

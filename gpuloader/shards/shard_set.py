@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import BESIDE, DataError, NoSamplesError
 from gpuloader.helpers.text import counted
-from gpuloader.images.limits import MAX_ENCODED_BYTES, Refused, cause_in_bytes
+from gpuloader.images.limits import MAX_ENCODED_BYTES, RefusalError, cause_in_bytes
 from gpuloader.images.mipmaps import extension_of, side_of, size_of
 from gpuloader.plan import Plan
 from gpuloader.shards.accepted_sizes import AcceptedSizes
@@ -28,13 +28,13 @@ from gpuloader.shards.paths import Shard
 from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
 from gpuloader.shards.readers import EncodedImage, ReadCached, TarReader, ask_for, read_folder
 from gpuloader.shards.remote import (
-    Ahead,
     CacheStats,
     Entry,
-    Need,
+    Prefetcher,
     RemoteShard,
     ShardCache,
-    Wanted,
+    ShardSchedule,
+    WantedCallback,
     open_remote,
     warn_of_repeats,
 )
@@ -245,13 +245,13 @@ class ShardSet:
         """Returns the (height, width) of a picture whose file has this size: by the index if that is a copy.
 
         Raises:
-            Refused: the copy has not the size that its name says.
+            RefusalError: the copy has not the size that its name says.
         """
         if not side:
             return size
         height, width = (self.index.at(name, np.array([sample])).item() for name in ("height", "width"))
         if (expected := size_of(height, width, side)) != size:
-            raise Refused(f"it has {size[1]}x{size[0]} pixels, a copy {expected[1]}x{expected[0]}: pack it again")
+            raise RefusalError(f"it has {size[1]}x{size[0]} pixels, a copy {expected[1]}x{expected[0]}: pack it again")
         return height, width
 
     def locate(self, sample: int, side: int = 0) -> Location:
@@ -298,7 +298,7 @@ class ShardSet:
         self,
         samples: NDArray[np.int64],
         arena: Arena,
-        wanted: Wanted = lambda: True,
+        wanted: WantedCallback = lambda: True,
         sides: NDArray[np.int64] | None = None,
     ) -> list[EncodedImage]:
         """Reads the encoded images of samples, as views into the arena; for those `too_large` the view is empty.
@@ -322,11 +322,11 @@ class ShardSet:
         self._read(rows, views, wanted)
         return views
 
-    def read_component(self, sample: int, extension: str, wanted: Wanted = lambda: True) -> bytes | None:
+    def read_component(self, sample: int, extension: str, wanted: WantedCallback = lambda: True) -> bytes | None:
         """Reads a sample's component; None if it has none with that extension. Raises the errors of `read_images`.
 
         Raises:
-            Refused: it exceeds the number of bytes allowed for an image.
+            RefusalError: it exceeds the number of bytes allowed for an image.
         """
         shard = self.shard_of(sample)
         offset_and_size = self.index.component(sample, extension)
@@ -334,7 +334,7 @@ class ShardSet:
             return None
         if cause := cause_in_bytes(offset_and_size[1]):
             message = f"the .{extension} component of {self.index.key(sample)!r} in {self.shards[shard]}: {cause}"
-            raise Refused(f"the .{extension}{BESIDE}{cause}", message)
+            raise RefusalError(f"the .{extension}{BESIDE}{cause}", message)
         view = np.empty(offset_and_size[1], np.uint8)
         self._read(np.array([[shard, *offset_and_size, view.ctypes.data]]), [view], wanted)
         return view.tobytes()
@@ -356,7 +356,7 @@ class ShardSet:
             offsets[chosen], sizes[chosen] = (self.index.at(f"component_{name}", rows) for name in ("offset", "size"))
         return offsets, sizes
 
-    def _read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: Wanted) -> None:
+    def _read(self, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: WantedCallback) -> None:
         in_tars = np.ones(len(rows), np.bool_)
         with self._lock:
             for number, folder in self.folders.items():
@@ -380,18 +380,18 @@ class ShardSet:
             self._cache is not None and shard in self._entries and self._cache.discard_if_damaged(self._entries[shard])
         )
 
-    def ahead(self, plan: Plan, ranks: Sequence[int]) -> Ahead | None:
-        """Makes the `Ahead` that downloads the shards on stores before these ranks need them; None if all are local."""
+    def ahead(self, plan: Plan, ranks: Sequence[int]) -> Prefetcher | None:
+        """Makes the `Prefetcher` of the shards on stores, for these ranks; None if all are local."""
         if self._cache is None:
             return None
-        need = Need(plan, ranks, self.index.shards_of, self._entries)
+        schedule = ShardSchedule(plan, ranks, self.index.shards_of, self._entries)
         if not self._warned:
             self._warned = True
             sizes = np.zeros_like(self.index.shard_bytes)
             stored = [number for number in range(len(sizes)) if number in self._entries]
             sizes[stored] = self.index.shard_bytes[stored]
-            warn_of_repeats(need, self._cache.limit_bytes, sizes)
-        return Ahead(need, self._cache)
+            warn_of_repeats(schedule, self._cache.limit_bytes, sizes)
+        return Prefetcher(schedule, self._cache)
 
     def cache_stats(self) -> CacheStats | None:
         """Returns what the cache of shards on stores did; None if all shards are local."""

@@ -12,10 +12,10 @@ from pydantic import Field
 
 from gpuloader.helpers.values import innermost
 from gpuloader.loading.fields import JsonSource, Ragged, register, under
-from gpuloader.recipe import DrawnView, Shape
+from gpuloader.recipe import Shape, ViewParams
 from gpuloader.recipe.model import Flag, Positive, Share, kept_as
-from gpuloader.recipe.moving import move_boxes, which_boxes_stay
 from gpuloader.recipe.part import argument
+from gpuloader.recipe.target_transforms import move_boxes, which_boxes_stay
 from gpuloader.targets.annotations import BoxFormat, ParsedBoxes, parse_boxes, parse_column, to_pixels
 from gpuloader.targets.target import Target, samples_of
 
@@ -127,7 +127,7 @@ class Boxes(Target):
         typed = {name: _typed(name, columns[name])[stay] for name in self._parsed}
         return ParsedBoxes(boxes[stay], typed, parsed.numbers[stay])
 
-    def entries(self, value: ParsedBoxes, view: DrawnView) -> dict[str, NDArray[Any]]:
+    def entries(self, value: ParsedBoxes, view: ViewParams) -> dict[str, NDArray[Any]]:
         return super(Boxes, replace(self, pad_to=None)).entries(value, view)
 
     def value_of(self, entries: Mapping[str, NDArray[Any]]) -> ParsedBoxes:
@@ -138,7 +138,7 @@ class Boxes(Target):
             raise ValueError(f"{len(boxes)} boxes, and {rows}: allowed are finite boxes, with a row of each column")
         return ParsedBoxes(boxes, dict(zip(self._parsed, columns)), numbers)
 
-    def moved(self, values: Sequence[ParsedBoxes], view: DrawnView) -> Iterator[tuple[str, Any]]:
+    def moved(self, values: Sequence[ParsedBoxes], view: ViewParams) -> Iterator[tuple[str, Any]]:
         counts = np.array([len(value.boxes) for value in values], np.int64)
         samples = samples_of(counts)
         before = np.concatenate([np.zeros((0, 4)), *(value.boxes for value in values)])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError, describe
 from gpuloader.loading.delivery import to_device
 from gpuloader.loading.target_rows import has_rows, take_rows
-from gpuloader.recipe import Drawn, DrawnView, Recipe, Shape
+from gpuloader.recipe import AugmentParams, Recipe, Shape, ViewParams
 from gpuloader.targets.annotations import ParsedBoxes, parse_boxes, parse_column, parse_points
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
@@ -62,9 +62,9 @@ class OwnDictionaries:
         behind: for each view, the targets that own code returned, and what is drawn behind it.
     """
 
-    def __init__(self, targets: Sequence[Mapping[str, Any]], drawn: Drawn) -> None:
+    def __init__(self, targets: Sequence[Mapping[str, Any]], drawn: AugmentParams) -> None:
         self._targets, self._drawn = targets, drawn
-        self.behind: list[tuple[Sequence[Mapping[str, Any]], DrawnView]] = []
+        self.behind: list[tuple[Sequence[Mapping[str, Any]], ViewParams]] = []
 
     def before(self, view: int, row: int) -> dict[str, Any]:
         """Returns those of an image as own code gets them; boxes are float64."""
@@ -79,13 +79,13 @@ class OwnDictionaries:
         """Returns the boxes of a view's images behind own code."""
         return boxes_of(made)
 
-    def finish(self, batch: _Made, drawn: Drawn, made: Sequence[Sequence[Mapping[str, Any]]]) -> _Made:
+    def finish(self, batch: _Made, drawn: AugmentParams, made: Sequence[Sequence[Mapping[str, Any]]]) -> _Made:
         """Keeps what own code made for each view, and what is drawn behind it."""
         self.behind = list(zip(made, drawn.views))
         return batch
 
 
-def move_targets(targets: Sequence[Mapping[str, Any]], view: DrawnView, device: torch.device) -> list[dict[str, Any]]:
+def move_targets(targets: Sequence[Mapping[str, Any]], view: ViewParams, device: torch.device) -> list[dict[str, Any]]:
     """Moves the targets of the images to a view of them, see `Compose`; their arrays become tensors on a device.
 
     Raises:
@@ -116,7 +116,7 @@ def _read_boxes(target: Mapping[str, Any]) -> ParsedBoxes:
     return replace(parsed, columns={"area": areas.astype(np.float32)})
 
 
-def _move_target(target: Mapping[str, Any], view: DrawnView) -> dict[str, Any]:
+def _move_target(target: Mapping[str, Any], view: ViewParams) -> dict[str, Any]:
     """Moves the target of one image to a view of it, drawn for this image alone; what moved is an array."""
     height, width = view.placements[0].shape[0].tolist()
     moved = dict(target)
@@ -149,7 +149,7 @@ def _as_tensors(target: Mapping[str, Any], device: torch.device) -> dict[str, An
     }
 
 
-def _move_points(given: NDArray[Any], view: DrawnView) -> NDArray[np.float32]:
+def _move_points(given: NDArray[Any], view: ViewParams) -> NDArray[np.float32]:
     points, seen = parse_points(given.tolist())
     values = points.reshape(*given.shape[:2], 2), seen.reshape(given.shape[:2])
     moved = Keypoints("json:keypoints").entries(values, view)

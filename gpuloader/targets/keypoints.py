@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from gpuloader.loading.fields import JsonSource, Ragged, register
-from gpuloader.recipe import DrawnView, Shape
+from gpuloader.recipe import Shape, ViewParams
 from gpuloader.recipe.model import Flag, Integer, Natural, kept_as
-from gpuloader.recipe.moving import move_points, which_are_flipped
 from gpuloader.recipe.part import argument
+from gpuloader.recipe.target_transforms import move_points, which_are_flipped
 from gpuloader.targets.annotations import MOST_POINTS_OF_ONE, parse_points
 from gpuloader.targets.target import Target, samples_of
 
@@ -83,7 +83,7 @@ class Keypoints(Target):
         return points, visibility
 
     def moved(
-        self, values: Sequence[tuple[NDArray[np.float64], NDArray[np.int64]]], view: DrawnView
+        self, values: Sequence[tuple[NDArray[np.float64], NDArray[np.int64]]], view: ViewParams
     ) -> Iterator[tuple[str, Any]]:
         shapes = [points.shape for points, _ in values]
         counts = np.array([n * k for n, k, _ in shapes], np.int64)

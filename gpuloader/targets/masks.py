@@ -16,10 +16,10 @@ from gpuloader.collators import read_array
 from gpuloader.images.formats import image_format
 from gpuloader.images.gate import admit
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Ragged, Source, register
-from gpuloader.recipe import Drawn, DrawnView, Shape
+from gpuloader.recipe import AugmentParams, Shape, ViewParams
 from gpuloader.recipe.model import Flag, Integer
-from gpuloader.recipe.moving import move_mask
 from gpuloader.recipe.part import argument
+from gpuloader.recipe.target_transforms import move_mask
 from gpuloader.targets.outlines import parse_outlines, pycocotools_mask
 from gpuloader.targets.target import Target
 
@@ -125,7 +125,7 @@ class Mask(Target):
     def count_masks(self, value: NDArray[Any]) -> int:
         return len(value) if self._of_objects else 0
 
-    def collated(self, values: list[Any], drawn: Drawn) -> dict[str, list[Any]]:
+    def collated(self, values: list[Any], drawn: AugmentParams) -> dict[str, list[Any]]:
         pixels = sum(map(self.count_masks, values)) * sum(prod(view.shape) for view in drawn.views if view.shape)
         if pixels > len(values) * MOST_MASK_PIXELS:  # each sample has less without padding
             raise ValueError(
@@ -134,7 +134,7 @@ class Mask(Target):
             )
         return super().collated(values, drawn)
 
-    def moved(self, values: Sequence[NDArray[Any]], view: DrawnView) -> Iterator[tuple[str, Any]]:
+    def moved(self, values: Sequence[NDArray[Any]], view: ViewParams) -> Iterator[tuple[str, Any]]:
         fill = 0 if self._of_objects else self.fill
         sides = view.placement.shape.tolist()
         shapes = [(*mask.shape[:-2], *(view.shape or shown)) for mask, shown in zip(values, sides)]

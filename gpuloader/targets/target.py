@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from gpuloader.errors import ConfigError
 from gpuloader.loading.fields import Component, Ragged, under
-from gpuloader.recipe import Drawn, DrawnView, Recipe
+from gpuloader.recipe import AugmentParams, Recipe, ViewParams
 from gpuloader.recipe.program import Op
 
 
@@ -62,11 +62,11 @@ class Target(Component):
         found = under(self.path, document, self.required)
         return [] if found is None and not self.required else found
 
-    def collated(self, values: list[Any], drawn: Drawn) -> dict[str, list[Any]]:
+    def collated(self, values: list[Any], drawn: AugmentParams) -> dict[str, list[Any]]:
         views = [dict(self.moved(values, view)) for view in drawn.views]
         return {name: [view[name] for view in views] for name in ("", *self.columns)}
 
-    def entries(self, value: Any, view: DrawnView) -> dict[str, NDArray[Any]]:  # noqa: ANN401
+    def entries(self, value: Any, view: ViewParams) -> dict[str, NDArray[Any]]:  # noqa: ANN401
         """Moves a sample's value to a view of it alone: the entry itself under "", and its columns."""
         entries = {}
         for name, entry in self.moved([value], view):
@@ -81,7 +81,7 @@ class Target(Component):
         """Returns a value of such entries, which own code may have changed; raises ValueError if it is none."""
 
     @abstractmethod
-    def moved(self, values: Sequence[Any], view: DrawnView) -> Iterator[tuple[str, Any]]:
+    def moved(self, values: Sequence[Any], view: ViewParams) -> Iterator[tuple[str, Any]]:
         """Yields the entries of a view by name, each an array or `Ragged`."""
 
 

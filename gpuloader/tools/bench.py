@@ -24,13 +24,13 @@ from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.helpers.text import counted
 from gpuloader.images.mipmaps import are_made, mipmap_sizes
 from gpuloader.loading.copies import USUAL_SCALE, USUAL_SIDES, draw_by_index
-from gpuloader.loading.decoding import build_pipeline, find_bad_rows
+from gpuloader.loading.decoding_loop import build_pipeline, find_bad_rows
 from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.reader import EncodedPart, Reader
 from gpuloader.loading.run import Run
 from gpuloader.loading.run_batches import largest_decoded
 from gpuloader.loading.selection import Sources
-from gpuloader.pipelines import Feed, LastStep, Running, UndecodableError
+from gpuloader.pipelines import Feed, LastStep, PipelineRunner, UndecodableError
 from gpuloader.plan import Cursor
 from gpuloader.recipe import choose_mipmaps, load_preset
 from gpuloader.shards import Arena
@@ -222,7 +222,7 @@ def _run_graph(run: Run, last_step: LastStep) -> Batches:
     feed: Feed[EncodedPart] = Feed(run.decoder.hw_load, run.plan.batch_size)
     feed.restart(batches.take)
     largest = partial(largest_decoded, run)
-    running = Running(
+    running = PipelineRunner(
         partial(
             build_pipeline, run.recipe.before_own_code, feed, run.decoder, run.decoding_device_id, largest, last_step
         )

@@ -20,7 +20,7 @@ from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 from gpuloader.images.mipmaps import extension_of, side_of
 from gpuloader.loading.argument_types import AnyCache, AnyFields, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields
@@ -37,7 +37,7 @@ from gpuloader.shards import (
     LocalShard,
     Shard,
     ShardSet,
-    Wanted,
+    WantedCallback,
     open_index,
     open_set,
     read_names,
@@ -251,7 +251,7 @@ def _find(
                 try:
                     if faults := targets.find(sample, _size(shards, sample, image)):
                         wrong[sample] = faults
-                except Refused as refused:
+                except RefusalError as refused:
                     bad[sample] = refused.cause
             bar.advance(task, len(samples))
     return bad, wrong, bad_copies
@@ -266,7 +266,7 @@ def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, l
     """Yields the images of each batch, valid until the next batch is asked for; that one is read at the same time."""
     arenas = cycle((Arena(), Arena()))
 
-    def read(batch: range, arena: Arena, wanted: Wanted) -> tuple[range, list[EncodedImage]]:
+    def read(batch: range, arena: Arena, wanted: WantedCallback) -> tuple[range, list[EncodedImage]]:
         return batch, shards.read_images(np.array(batch), arena, wanted)
 
     yield from ReadAhead((partial(read, batch, next(arenas)) for batch in batches), 1, "gpuloader-check")

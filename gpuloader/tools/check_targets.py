@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.fields import Component, parse_fields
 from gpuloader.recipe import Recipe, Shape
@@ -47,13 +47,13 @@ class TargetCheck:
             stored: the (height, width) of its image.
 
         Raises:
-            Refused: a component lacks or cannot be parsed, so training counts the sample as bad.
+            RefusalError: a component lacks or cannot be parsed, so training counts the sample as bad.
         """
 
         def component(extension: str, required: bool) -> bytes | None:
             content = self._shards.read_component(sample, extension)
             if content is None and required:
-                raise Refused(f"it has no .{extension} component, which the loader's fields need")
+                raise RefusalError(f"it has no .{extension} component, which the loader's fields need")
             return content
 
         [orientation] = self._shards.index.at("orientation", np.array([sample]))

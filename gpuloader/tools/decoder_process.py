@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import DeviceError, LoaderError
-from gpuloader.helpers.child_processes import Child
+from gpuloader.helpers.child_processes import ChildProcess
 from gpuloader.images.arrays import admit_array
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 from gpuloader.images.mipmaps import size_of
 from gpuloader.internals.dali import is_cuda_failure
 
@@ -52,7 +52,7 @@ class DecoderProcess:
 
     def __init__(self, batch_size: int, num_threads: int, device_id: int | None, compares: bool = False) -> None:
         settings = json.dumps([batch_size, num_threads, device_id, compares])
-        self._child = Child("decodes", LoaderError, "-m", __name__, settings)
+        self._child = ChildProcess("decodes", LoaderError, "-m", __name__, settings)
         self._ends = 0
 
     def bad(self, samples: Sequence[Images]) -> Causes:
@@ -128,7 +128,7 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None, compares: b
         reduced: dict[tuple[int, int], NDArray[np.uint8]] = {}
         for row, images in enumerate(samples):
             for side, image in images.items():
-                with suppress(Refused):
+                with suppress(RefusalError):
                     if not side:
                         sizes[row, side] = admit_array(image)[1]
                         continue
@@ -137,9 +137,9 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None, compares: b
                     fitting = size_of(*sizes[row, 0], side) if side and (row, 0) in sizes else sizes[row, side]
                     if sizes[row, side] != fitting:
                         found, needed = ("{1}x{0}".format(*size) for size in (sizes[row, side], fitting))
-                        raise Refused(f"its header says {found} pixels, where its picture needs {needed}")
+                        raise RefusalError(f"its header says {found} pixels, where its picture needs {needed}")
                     good.append(((row, side), file))
-                except Refused as refused:
+                except RefusalError as refused:
                     causes[row, side] = refused.cause
         for run in runs([prod(sizes[place]) for place, _ in good], batch_size, _DECODED_PIXELS):
             failures = decoder.failures([good[number][1] for number in run])

@@ -23,8 +23,8 @@ from gpuloader.loading.options import Decoder, LabelFrom, Sampling
 from gpuloader.loading.parts import Parts
 from gpuloader.loading.selection import Sources, assign_buckets, resolve_sources, sizes_of
 from gpuloader.loading.world import World
-from gpuloader.plan import Chosen, Grouped, choose_groups
-from gpuloader.plan.grouped import MOST_GROUPS, WINDOW_SHARDS
+from gpuloader.plan import GroupedSampler, SampleSubset, choose_groups
+from gpuloader.plan.grouped_sampler import MOST_GROUPS, WINDOW_SHARDS
 from gpuloader.recipe import load_preset
 from gpuloader.recipe.part import as_value
 from gpuloader.shards import (
@@ -43,7 +43,7 @@ _BINS = 8
 
 
 @dataclass(frozen=True)
-class Spread:
+class Distribution:
     """How a quantity is spread over the samples.
 
     Attributes:
@@ -130,10 +130,10 @@ class Info:
     with_copies: int
     copy_bytes: int
     components: dict[str, int]
-    height: Spread | None
-    width: Spread | None
-    megapixels: Spread | None
-    image_bytes: Spread | None
+    height: Distribution | None
+    width: Distribution | None
+    megapixels: Distribution | None
+    image_bytes: Distribution | None
     unknown_size: int
     memory: MemoryEstimate
     excess: str | None
@@ -221,7 +221,7 @@ def describe_shards(
 
 def _node_bytes(shards: ShardSet, nodes: int) -> int:
     groups = choose_groups(nodes * WINDOW_SHARDS, nodes)
-    parts = Grouped(Chosen(len(shards)), np.diff(shards.index.sample_end, prepend=0), groups).parts(0)
+    parts = GroupedSampler(SampleSubset(len(shards)), np.diff(shards.index.sample_end, prepend=0), groups).parts(0)
     node, shard = np.unique(np.stack([parts.groups * nodes // groups, parts.shards]), axis=1)
     return int(np.bincount(node, shards.index.shard_bytes[shard]).max())
 
@@ -265,7 +265,7 @@ def _classes(shards: ShardSet, labelling: LabelFrom) -> tuple[ClassCount, ...]:
     )
 
 
-def _spread(values: NDArray[Any]) -> Spread | None:
+def _spread(values: NDArray[Any]) -> Distribution | None:
     if not len(values):
         return None
     smallest, largest = values.min().item(), values.max().item()
@@ -276,6 +276,6 @@ def _spread(values: NDArray[Any]) -> Spread | None:
     if smallest == largest:
         edges = np.array([smallest, smallest])
     counts, edges = np.histogram(values, edges)
-    return Spread(
+    return Distribution(
         smallest, float(np.median(values)), float(values.mean()), largest, tuple(edges.tolist()), tuple(counts.tolist())
     )

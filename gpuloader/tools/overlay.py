@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from gpuloader.helpers.text import printable
 from gpuloader.loading.fields import Component, Ragged
-from gpuloader.recipe import Drawn
+from gpuloader.recipe import AugmentParams
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.masks import Mask
@@ -63,7 +63,7 @@ def find_targets(extensions: Collection[str], content: bytes | None) -> dict[str
 
 
 def overlays(
-    fields: Mapping[str, Component], values: Mapping[str, Any], drawn: Drawn, class_names: Mapping[int, str]
+    fields: Mapping[str, Component], values: Mapping[str, Any], drawn: AugmentParams, class_names: Mapping[int, str]
 ) -> list[Overlay]:
     """Returns the targets of one sample in each view.
 

@@ -31,7 +31,7 @@ from gpuloader.helpers.text import counted, printable
 from gpuloader.helpers.values import is_integer
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
-from gpuloader.images.limits import MAX_PIXELS, Refused
+from gpuloader.images.limits import MAX_PIXELS, RefusalError
 from gpuloader.images.mipmaps import extension_of, of_copy
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.argument_types import AnyFields, AnyLabels, AnyPreset
@@ -62,7 +62,7 @@ _NO_DRAWS = np.zeros(0)  # no target draws
 
 
 @dataclass(frozen=True)
-class ShownSample:
+class SampleInfo:
     """A sample and where it is.
 
     Attributes:
@@ -83,7 +83,7 @@ class ShownSample:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShowResult:
     """What `show` drew.
 
     Attributes:
@@ -97,7 +97,7 @@ class Shown:
     picture: Path
     mix_left_out: bool
     targets_left_out: Mapping[str, str]
-    samples: tuple[ShownSample, ...]
+    samples: tuple[SampleInfo, ...]
     bad: Mapping[int, str]
 
     def _repr_html_(self) -> str:
@@ -163,7 +163,7 @@ class Gallery:
         """Returns (N,) the labels of all samples; None without labels."""
         return None if self._labels is None else self._labels.of(np.arange(len(self)))
 
-    def sample(self, sample: int) -> ShownSample:
+    def sample(self, sample: int) -> SampleInfo:
         """Returns a sample, by its number.
 
         Raises:
@@ -174,7 +174,7 @@ class Gallery:
         label = None if self._labels is None else int(self._labels.of(np.array([sample]))[0])
         name = None if label is None else self.class_names.get(label)
         where = self._shards.locate(sample)
-        return ShownSample(int(sample), where.key, label, name, where.shard, where.offset)
+        return SampleInfo(int(sample), where.key, label, name, where.shard, where.offset)
 
     def find(self, text: str, exact: bool = False) -> NDArray[np.int64]:
         """Returns the ids of the samples whose key contains this text, or equals it if `exact`."""
@@ -275,21 +275,21 @@ class Gallery:
         size = self.size(sample, compose.orientation)
         try:
             return parse_fields(fields, partial(self._read, sample), size, _NO_DRAWS)
-        except Refused as refused:
+        except RefusalError as refused:
             raise BadImageError(*self._shards.locate(sample), refused.cause) from None
 
     def _targets_of(self, sample: int) -> Mapping[str, Component]:
         if self._targets is not None:
             return self._targets
         content = None
-        with suppress(Refused):
+        with suppress(RefusalError):
             content = self._shards.read_component(sample, "json")
         return find_targets([name for name, *_ in self._shards.index.components(sample)], content)
 
     def _read(self, sample: int, extension: str, required: bool) -> bytes | None:
         content = self._shards.read_component(sample, extension)
         if content is None and required:
-            raise Refused(f"it has no .{extension} component")
+            raise RefusalError(f"it has no .{extension} component")
         return content
 
     def explain(self, preset: Recipe, sample: int, seed: int, epoch: int) -> tuple[ExplainedView, ...]:
@@ -323,10 +323,10 @@ class Gallery:
         try:
             too_large = self._shards.too_large_copy(sample, side) if side else self._shards.too_large.get(sample)
             if too_large:
-                raise Refused(too_large)
+                raise RefusalError(too_large)
             file, size = admit_array(view) if self._shards.decoded else admit(view)
             height, width = self._shards.picture_of(sample, side, size)
-        except Refused as refused:
+        except RefusalError as refused:
             raise BadImageError(*self._shards.locate(sample, side), of_copy(side, refused.cause)) from None
         if side:
             return SmallerCopy(view.tobytes(), (height, width)), (height, width)
@@ -348,7 +348,7 @@ def show(
     label_from: AnyLabels = "default",
     device_id: Device = "auto",
     fields: AnyFields | None = None,
-) -> Shown:
+) -> ShowResult:
     """Draws samples next to what training gets of them in several epochs, with their targets.
 
     A bad image, or one with targets that cannot be parsed, is a box with the cause. The first six versions of a sample
@@ -401,7 +401,7 @@ def show(
             frame = COLOURS[place] if place < len(windows) else None
             sheet.put(number * rows + row, 1 + column, version, [caption], frame=frame, overlay=its_targets)
     sheet.image.save(picture, quality=90)  # of JPEG
-    return Shown(picture, compose.mix is not None, left_out, tuple(chosen), bad)
+    return ShowResult(picture, compose.mix is not None, left_out, tuple(chosen), bad)
 
 
 def _check(picture: Path, samples: int | Sequence[int | str], versions: int, columns: int | None) -> None:
@@ -451,7 +451,7 @@ def _windows(gallery: Gallery, compose: Compose, sample: int, seed: int, version
     return [(left / width, top / height, right / width, bottom / height) for top, left, bottom, right in windows]
 
 
-def _name_label(sample: ShownSample) -> str:
+def _name_label(sample: SampleInfo) -> str:
     return "" if sample.label is None else f"class {sample.label} {printable(sample.class_name or '')}".rstrip()
 
 

@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.pipelines.kernels.library import address_of
-from gpuloader.recipe import Drawn
+from gpuloader.recipe import AugmentParams
 
 
-def cut_to_region(files: Sequence[NDArray[np.uint8]], drawn: Drawn) -> tuple[list[NDArray[np.uint8]], Drawn]:
+def cut_to_region(
+    files: Sequence[NDArray[np.uint8]], drawn: AugmentParams
+) -> tuple[list[NDArray[np.uint8]], AugmentParams]:
     """Cuts JPEGs in place to the region that is drawn for them; see `cut_jpegs`.
 
     Returns:

@@ -8,10 +8,10 @@ from functools import cache
 import numpy as np
 
 from gpuloader import Boxes, Keypoints, Mask
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 from gpuloader.loading.fields import Ragged, parse_fields
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Recipe
+from gpuloader.recipe import AugmentParams, Recipe
 from gpuloader.transforms import RandomHorizontalFlip, RandomPerspective, RandomResizedCrop, RandomRotation
 
 SIZE = (48, 64)
@@ -30,7 +30,7 @@ _TARGETS = (
 
 
 @cache
-def _drawn() -> Drawn:
+def _drawn() -> AugmentParams:
     """What is drawn for a few samples, the same for all mutants."""
     transforms = [RandomResizedCrop(_OUTPUT), RandomHorizontalFlip(), RandomRotation(40), RandomPerspective(0.8, 1)]
     return Recipe(transforms).draw(Draws(1, 2, np.arange(_SAMPLES)), np.tile(SIZE, (_SAMPLES, 1)))
@@ -40,7 +40,7 @@ def takes_annotations(data: bytes) -> bool:
     """Whether a target parses the data; what it then moves must be finite, and boxes must be in the output."""
     accepted = False
     for target in _TARGETS:
-        with suppress(Refused):
+        with suppress(RefusalError):
             values = parse_fields({"": target}, lambda *_: data, SIZE, np.zeros(4))
             for name, (entry, *_) in target.collated([values[""]] * _SAMPLES, _drawn()).items():
                 numbers = np.asarray(entry.values if isinstance(entry, Ragged) else entry)

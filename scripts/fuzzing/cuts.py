@@ -26,7 +26,7 @@ from nvidia.nvimgcodec import (
 from fuzzing.formats import with_regular_end
 from fuzzing.images import REPLACED, SplitError
 from gpuloader.images.gate import admit
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
 
 _MOST_PIXELS = 1 << 22  # decoding the most that a header may say takes long, and shows nothing else
@@ -68,7 +68,7 @@ class Cutter:
         whole = np.frombuffer(data, np.uint8)
         try:
             _, (height, width) = admit(whole, _MOST_PIXELS)
-        except Refused:  # nobody cuts it, but that must do no harm
+        except RefusalError:  # nobody cuts it, but that must do no harm
             self._cut(data, (*rng.choices(_WRONG_SIDES, k=2), *rng.choices(_WRONG_SIDES, k=2)), rng)
             self._cut(data, _window(40, 40, rng), rng)
             return "refused"

@@ -19,7 +19,7 @@ from fuzzing.material import IMAGES, material
 from gpuloader import Compose
 from gpuloader.errors import DataError
 from gpuloader.images.gate import admit
-from gpuloader.images.limits import DEFAULT_MAX_PIXELS, Refused
+from gpuloader.images.limits import DEFAULT_MAX_PIXELS, RefusalError
 from gpuloader.recipe.model import Transform
 from gpuloader.transforms import CenterCrop, Resize
 
@@ -89,7 +89,7 @@ class Decoder:
 
 
 def _is_admitted(image: bytes) -> bool:
-    with suppress(Refused):
+    with suppress(RefusalError):
         admit(np.frombuffer(image, np.uint8), DEFAULT_MAX_PIXELS)
         return True
     return False

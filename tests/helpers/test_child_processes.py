@@ -10,12 +10,12 @@ from typing import TypeAlias
 
 import pytest
 
-from gpuloader.helpers.child_processes import Child
+from gpuloader.helpers.child_processes import ChildProcess
 
 READY = "import json, os, sys, time; say = lambda value: print(json.dumps(value), flush=True); say('ready')\n"
 
 
-Make: TypeAlias = Callable[..., Child]
+Make: TypeAlias = Callable[..., ChildProcess]
 
 
 class FailureError(Exception):
@@ -26,8 +26,8 @@ class FailureError(Exception):
 def child() -> Iterator[Make]:
     with ExitStack() as stack:
 
-        def make(code: str, ready: str = READY) -> Child:
-            made = Child("counts", FailureError, "-c", ready + code)
+        def make(code: str, ready: str = READY) -> ChildProcess:
+            made = ChildProcess("counts", FailureError, "-c", ready + code)
             stack.callback(made.close)
             return made
 

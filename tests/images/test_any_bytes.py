@@ -1,4 +1,4 @@
-"""Whatever the bytes of an image are, its readers return an answer or raise `Refused`, and indexing goes on."""
+"""Whatever the bytes of an image are, its readers return an answer or raise `RefusalError`, and indexing goes on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuloader.images.formats import image_format
 from gpuloader.images.gate import admit_each
 from gpuloader.images.header import image_header
 from gpuloader.images.jpeg import check_jpeg, ends_with_its_image
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 from gpuloader.images.orientation import image_orientation, image_orientations
 from gpuloader.images.png import check_data, decoder_png, trimmed
 from gpuloader.images.webp import check_webp
@@ -85,7 +85,7 @@ def check_answers(data: bytes) -> None:
     ends_with_its_image(data)
     assert len(trimmed(array)) <= len(array)
     for reader in (admit_array, check_jpeg, check_webp, lambda png: check_data(decoder_png(png))):
-        with suppress(Refused):
+        with suppress(RefusalError):
             reader(array)
 
 

@@ -14,7 +14,7 @@ import pytest
 import s3fs
 from serving import ENDLESS_BYTES, Server
 
-from gpuloader.internals.fsspec import Answer, begin, get, get_from_s3, what_happened
+from gpuloader.internals.fsspec import HttpResponse, begin, get, get_from_s3, what_happened
 
 OTHER_SIDE = f"fsspec {fsspec.__version__} with aiohttp {aiohttp.__version__} and s3fs {s3fs.__version__}"
 
@@ -44,7 +44,7 @@ def run(store: Any, coroutine: Any) -> Any:  # noqa: ANN401
     return asyncio.run_coroutine_threadsafe(coroutine, store.loop).result(60)
 
 
-async def read(answer: Coroutine[Any, Any, Answer]) -> tuple[int, str, bytes]:
+async def read(answer: Coroutine[Any, Any, HttpResponse]) -> tuple[int, str, bytes]:
     """Status, length and content of an answer, which is read by little pieces."""
     got = await answer
     pieces = []

@@ -35,6 +35,6 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         pipelines.append(kwargs)
         return recipe_pipeline(**kwargs)
 
-    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", build_and_note)
+    monkeypatch.setattr("gpuloader.loading.decoding_loop.recipe_pipeline", build_and_note)
     monkeypatch.setattr("gpuloader.pipelines.triage.recipe_pipeline", build_and_note)
     return pipelines

@@ -19,7 +19,7 @@ from scipy import stats
 from gpuloader import GPULoader, MixedLoader, Sampling, World
 from gpuloader.errors import ConfigError, LoaderError, ShardChangedError, StateError
 from gpuloader.loading.loader import run_of
-from gpuloader.plan import Weighted, all_samples
+from gpuloader.plan import WeightedSampler, all_samples
 
 pytestmark = pytest.mark.slow(kept=19, of="mixed loader")
 
@@ -108,7 +108,7 @@ def test_the_weighted_loaders_come_as_often_as_they_weigh() -> None:
 
 
 def test_turns_have_other_numbers_than_the_samples_of_a_weighted_loader() -> None:
-    samples = Weighted(all_samples(2).chosen, np.ones(2), replacement=True).order(0, 0)(np.arange(4000))
+    samples = WeightedSampler(all_samples(2).chosen, np.ones(2), replacement=True).order(0, 0)(np.arange(4000))
     turns = np.array(list(drawn_names({"0": 1, "1": 1}, 4000)), np.int64)
     assert abs((samples == turns).mean() - 0.5) < 0.05
 

@@ -537,7 +537,7 @@ def test_a_process_that_ends_or_hangs_is_an_error(
 
 
 def test_a_recipe_without_it_starts_no_process(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_workers, "Processes", None)
+    monkeypatch.setattr(own_workers, "ProcessWorkers", None)
     with load(shards, [CROP, NORMAL], processes=2) as batches:
         assert len(list(batches)) == len(batches)
 

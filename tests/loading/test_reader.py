@@ -10,7 +10,7 @@ import pytest
 from making import encoded, jpeg, picture, write_shard
 
 from gpuloader.images.gate import admit
-from gpuloader.images.limits import Admitted
+from gpuloader.images.limits import AdmittedImage
 from gpuloader.images.png import trimmed
 from gpuloader.loading.options import BadImages
 from gpuloader.loading.reader import Reader
@@ -45,7 +45,7 @@ def test_an_image_that_the_gate_accepted_from_a_disk_does_not_go_through_it_agai
     plan = Plan(all_samples(len(samples), "none"), len(samples), last_batch="partial")
     asked: set[bytes] = set()
 
-    def watched(image: EncodedImage, *recipe: Any) -> Admitted:  # noqa: ANN401
+    def watched(image: EncodedImage, *recipe: Any) -> AdmittedImage:  # noqa: ANN401
         asked.add(image.tobytes())
         return admit(image, *recipe)
 

@@ -20,7 +20,7 @@ from gpuloader.errors import ConfigError, DataError, LabelError, StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.selection import resolve_sources
 from gpuloader.loading.subset import columns
-from gpuloader.plan import Mix, Passes, Plan, Weighted
+from gpuloader.plan import Mix, Plan, Sampler, WeightedSampler
 from gpuloader.shards import write_quarantine
 
 pytestmark = pytest.mark.slow(kept=34, of="selection")
@@ -36,18 +36,18 @@ def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: 
     return GPULoader(tar, batch_size, None, **given)
 
 
-def sampling(tar: Any, **kwargs: Any) -> Passes | Mix:  # noqa: ANN401
+def sampling(tar: Any, **kwargs: Any) -> Sampler | Mix:  # noqa: ANN401
     with loader(tar, 1, **kwargs) as batches:
         assert batches.num_samples == run_of(batches).plan.source.size
         return run_of(batches).plan.source
 
 
-def order_of(source: Passes | Mix, seed: int = 0, epoch: int = 0) -> list[int]:
+def order_of(source: Sampler | Mix, seed: int = 0, epoch: int = 0) -> list[int]:
     """The samples of an epoch."""
     return Plan(source, 1, seed=seed).ids(epoch, np.arange(source.size)).tolist()
 
 
-def ids_of(weighted: Weighted) -> list[int]:
+def ids_of(weighted: WeightedSampler) -> list[int]:
     return weighted.chosen.at(np.arange(len(weighted.weights))).tolist()
 
 
@@ -250,7 +250,7 @@ def test_each_sample_has_the_weight_that_is_asked_for(
     shards: list[Path], given: dict[str, Any], expected: list[float], label_from: str
 ) -> None:
     weighted = sampling(shards, label_from=label_from, **given)
-    assert isinstance(weighted, Weighted)
+    assert isinstance(weighted, WeightedSampler)
     assert ids_of(weighted) == list(given["sampling"].get("subset", range(SAMPLES)))
     assert weighted.weights.tolist() == expected
     assert weighted.replacement
@@ -404,10 +404,10 @@ def test_each_shuffle_and_the_weights_leave_out_what_lacks_it(captioned: list[Pa
     mixed = sampling(sources(captioned), shuffle="none", **require)
     assert order_of(mixed)[:8] == [0, 1, 25, 2, 4, 5, 26, 6]
     weighted = sampling(captioned, sampling={"require": ["txt"], "weights": "balanced", "subset": [1, 3, 11, 2]})
-    assert isinstance(weighted, Weighted)
+    assert isinstance(weighted, WeightedSampler)
     assert (ids_of(weighted), weighted.weights.tolist()) == ([1, 11, 2], [0.5, 0.5, 1.0])
     weighted = sampling(captioned, sampling={"require": ["txt"], "weights": np.arange(SAMPLES)})
-    assert isinstance(weighted, Weighted)
+    assert isinstance(weighted, WeightedSampler)
     assert (ids_of(weighted), weighted.weights.tolist()) == (CAPTIONED, CAPTIONED)
 
 

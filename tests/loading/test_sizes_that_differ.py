@@ -23,7 +23,7 @@ from gpuloader.errors import BadImageError, ConfigError, PresetError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.memory import estimate_memory
 from gpuloader.recipe import load_preset
-from gpuloader.recipe.drawn import Batching
+from gpuloader.recipe.augment_params import Batching
 from gpuloader.recipe.model import Transform
 from gpuloader.targets import to_detection, to_detr, to_tv_tensors
 from gpuloader.tools.show import show

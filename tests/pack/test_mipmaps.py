@@ -19,13 +19,13 @@ from PIL import Image
 from gpuloader import GPULoader
 from gpuloader.errors import ConfigError, PackError, StateError
 from gpuloader.pack import pack
-from gpuloader.pack.pictures import Rendering, render
+from gpuloader.pack.pictures import RenderOptions, render
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
 
 HEIGHT, WIDTH = 100, 151
 SIDES = (64, 24)
 SIZES = {"mip64": (96, 64), "mip24": (36, 24)}  # (width, height): 64 * 151 / 100 is 96.64, 24 * 151 / 100 is 36.24
-MIPMAPS = Rendering(mipmaps=SIDES)
+MIPMAPS = RenderOptions(mipmaps=SIDES)
 
 
 def opened(data: bytes) -> Image.Image:
@@ -57,7 +57,7 @@ def distance(found: Image.Image, expected: Image.Image) -> float:
 def test_copies_are_pillows(mode: str, quality: int | None) -> None:
     image = picture(HEIGHT, WIDTH).convert(mode)
     data = encoded(image, "PNG")
-    rendered = render(data, None, Rendering(mipmaps=SIDES, quality=quality))
+    rendered = render(data, None, RenderOptions(mipmaps=SIDES, quality=quality))
     assert rendered == ("png", data, by_pillow(image, quality=quality or 90))
 
 
@@ -111,7 +111,7 @@ def test_small_pictures_have_no_copies(height: int, width: int, sides: list[str]
     ],
 )
 def test_copies_are_of_the_downsized_picture(max_size: int, sides: list[str]) -> None:
-    _, data, copies = render(encoded(picture(HEIGHT, WIDTH), "PNG"), None, Rendering(max_size, mipmaps=SIDES))
+    _, data, copies = render(encoded(picture(HEIGHT, WIDTH), "PNG"), None, RenderOptions(max_size, mipmaps=SIDES))
     assert copies is not None
     assert list(copies) == sides
     width, height = opened(data).size

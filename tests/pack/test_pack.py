@@ -142,7 +142,7 @@ def wait_while_it_runs(process: Program, condition: Callable[[], object]) -> Non
     wait_for(holds)
 
 
-SLOW = "import gpuloader.pack.writing as w, time; r = w.render; w.render = lambda *a: (time.sleep(0.05), r(*a))[1]"
+SLOW = "import gpuloader.pack.shard_writer as w, time; r = w.render; w.render = lambda *a: (time.sleep(0.05), r(*a))[1]"
 
 
 def test_a_killed_run_is_continued_to_the_same_bytes(photos: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:

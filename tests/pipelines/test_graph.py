@@ -25,7 +25,7 @@ from running import as_arrays, draw, run_graph, run_views
 from gpuloader.errors import ConfigError
 from gpuloader.pipelines import recipe_pipeline
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Recipe, View, load_preset, preset_names
+from gpuloader.recipe import AugmentParams, Recipe, View, load_preset, preset_names
 from gpuloader.recipe.colors import (
     ColorJitter,
     GaussianBlur,
@@ -101,7 +101,7 @@ def in_levels(*placing: Transform, **options: Any) -> Recipe:  # noqa: ANN401
     return Recipe(placing, dtype="uint8", **options)
 
 
-def windows(drawn: Drawn, view: int = 0) -> list[list[int]]:
+def windows(drawn: AugmentParams, view: int = 0) -> list[list[int]]:
     """Top, left, height and width of what is resized, in the whole image."""
     window = drawn.views[view].placement.canvas()
     return np.concatenate([window[:, :2], window[:, 2:] - window[:, :2]], 1).tolist()
@@ -134,7 +134,7 @@ def test_training_is_within_one_level_of_pil_on_the_drawn_window(epoch: int) -> 
 
 @pytest.mark.parametrize("run", [run_graph, lambda *given: run_gpu_graph(*given)[0]], ids=["cpu", "gpu's graph"])
 def test_a_drawn_filter_is_one_of_both_for_each_image(
-    run: Callable[[Recipe, list[bytes], Drawn], torch.Tensor],
+    run: Callable[[Recipe, list[bytes], AugmentParams], torch.Tensor],
 ) -> None:
     either = in_levels(RandomResizedCrop((96, 160), interpolation="random"))
     one, other = (in_levels(RandomResizedCrop((96, 160), interpolation=each)) for each in ("bilinear", "bicubic"))
@@ -540,7 +540,7 @@ def test_views_that_share_are_those_of_a_recipe_of_shared_and_own(
     crops = len(together) // len(own)
     for number, view in enumerate(together):
         way, crop = divmod(number, crops)
-        of_way = Drawn.of(drawn.views[way * crops : (way + 1) * crops])
+        of_way = AugmentParams.of(drawn.views[way * crops : (way + 1) * crops])
         alone = run(Recipe([*shared, *own[way]], **options), small(), of_way)[crop]
         only_normalises = way == 0 and not preset.each_view[number].pixels and run is run_views
         off = 0.5 / (1 if "dtype" in options else IN_LEVELS) + FLOAT if only_normalises else 0

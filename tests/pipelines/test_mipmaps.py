@@ -15,7 +15,7 @@ from running import as_arrays, run_views
 
 from gpuloader.pipelines import cut_to_region
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Recipe
+from gpuloader.recipe import AugmentParams, Recipe
 from gpuloader.transforms import (
     CenterCrop,
     Normalize,
@@ -47,12 +47,12 @@ def smooth(height: int, width: int) -> Image.Image:
 PICTURE = smooth(*SIDES)
 
 
-def draw(recipe: Recipe) -> Drawn:
+def draw(recipe: Recipe) -> AugmentParams:
     """Of samples with all of EXIF's orientations, for a recipe that turns them."""
     return recipe.draw(Draws(1, 0, np.arange(SAMPLES)), np.tile(SIDES, (SAMPLES, 1)), np.arange(SAMPLES))
 
 
-def on_copies(drawn: Drawn) -> tuple[list[Image.Image], Drawn]:
+def on_copies(drawn: AugmentParams) -> tuple[list[Image.Image], AugmentParams]:
     """Copies of three sizes, and for one row in four the picture itself."""
     sizes = ([*COPIES, SIDES] * SAMPLES)[:SAMPLES]
     files = {size: PICTURE.resize(size[::-1], Image.Resampling.LANCZOS) for size in COPIES} | {SIDES: PICTURE}
@@ -81,7 +81,7 @@ def test_a_copy_shows_what_the_picture_shows(name: str, orientation: Any) -> Non
     files, drawn = on_copies(on_pictures)
     images = {id(each): encoded(each, "PNG", compress_level=0) for each in files}
     both = [images[id(each)] for each in [PICTURE] * SAMPLES + files]
-    for view in run_views(recipe, both, Drawn.joined([on_pictures, drawn])):
+    for view in run_views(recipe, both, AugmentParams.joined([on_pictures, drawn])):
         theirs, ours = view[:SAMPLES], view[SAMPLES:]
         assert torch.equal(ours[3::4], theirs[3::4])  # those that are decoded from the picture
         difference = (ours - theirs).abs()

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import Bucketed, Cursor, Plan
+from gpuloader.plan import BucketSampler, Cursor, Plan
 
 Rows = list[tuple[int, bool]]
 
 
-def bucketed(counts: list[int], quantum: int, drop: bool = False, shuffle: str = "full") -> Bucketed:
+def bucketed(counts: list[int], quantum: int, drop: bool = False, shuffle: str = "full") -> BucketSampler:
     """Buckets of that many samples; bucket b has the ids b * 1000, b * 1000 + 1, ... and images of (b + 1, 8)."""
     runs = [np.arange(count) + 1000 * bucket for bucket, count in enumerate(counts)]
-    return Bucketed([(bucket + 1, 8) for bucket in range(len(counts))], runs, quantum, drop, shuffle)  # type: ignore[arg-type]
+    return BucketSampler([(bucket + 1, 8) for bucket in range(len(counts))], runs, quantum, drop, shuffle)  # type: ignore[arg-type]
 
 
-def run(positions: Bucketed, ranks: int, batch_size: int, start: Cursor, **kwargs: int) -> list[Rows]:
+def run(positions: BucketSampler, ranks: int, batch_size: int, start: Cursor, **kwargs: int) -> list[Rows]:
     """What all ranks get in each step of the rest of an epoch; their images must have the same size."""
     last_batch = "drop" if positions.drop else "pad"
     plans = [Plan(positions, batch_size, rank, ranks, last_batch, **kwargs) for rank in range(ranks)]  # type: ignore[arg-type]
@@ -160,9 +160,9 @@ def test_a_fingerprint_is_of_samples_and_sizes() -> None:
         bucketed([4, 5], 4),
         bucketed([5, 4], 4, drop=True),
         bucketed([5, 4], 4, shuffle="none"),
-        Bucketed([(1, 8), (2, 9)], same.runs, 4),
-        Bucketed(same.shapes, [np.arange(9), np.arange(0)], 4),
-        Bucketed([], same.runs, 4),  # in the sizes that the recipe makes
+        BucketSampler([(1, 8), (2, 9)], same.runs, 4),
+        BucketSampler(same.shapes, [np.arange(9), np.arange(0)], 4),
+        BucketSampler([], same.runs, 4),  # in the sizes that the recipe makes
     ]
     assert same.fingerprint == bucketed([5, 4], 8).fingerprint  # states keep the quantum
     assert len({each.fingerprint for each in [same, *others]}) == 7

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import Chosen, Mix, Plan, Ratio, parts_of
+from gpuloader.plan import Mix, Plan, Ratio, SampleSubset, parts_of
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_weights_that_are_too_far_apart_are_refused(weights: list[float]) -> Non
 
 
 def mix(sizes: tuple[int, ...], *schedule: tuple[float, tuple[int, ...]], shuffle: str = "full") -> Mix:
-    return Mix(Chosen(sum(sizes)), sizes, tuple(Ratio(*each) for each in schedule), shuffle)  # type: ignore[arg-type]
+    return Mix(SampleSubset(sum(sizes)), sizes, tuple(Ratio(*each) for each in schedule), shuffle)  # type: ignore[arg-type]
 
 
 def test_the_parts_are_spread_evenly() -> None:

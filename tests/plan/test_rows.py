@@ -18,18 +18,18 @@ from hypothesis import strategies as st
 
 from gpuloader.errors import ConfigError
 from gpuloader.plan import (
-    Bucketed,
-    Chosen,
+    BucketSampler,
     Cursor,
-    Custom,
-    Grouped,
+    CustomSampler,
+    GroupedSampler,
     LastBatch,
     Mix,
-    Passes,
     Plan,
     Ratio,
-    Shuffled,
-    Weighted,
+    Sampler,
+    SampleSubset,
+    ShuffledSampler,
+    WeightedSampler,
     all_samples,
 )
 
@@ -47,14 +47,14 @@ class Part(NamedTuple):
 
 
 parts = st.builds(Part, st.integers(1, 4), st.integers(1, 5), st.none() | st.integers(1, 9), st.integers(0, 9))
-KINDS: dict[str, Passes] = {
+KINDS: dict[str, Sampler] = {
     "all": all_samples(23),
-    "by shard": Grouped(Chosen(23), np.array([5, 9, 9]), 5),
-    "some": Shuffled(Chosen(11, np.array([40, 3, 8, 11, 12, 13, 20, 21, 30, 1, 0])), "block"),
-    "all but some": Shuffled(Chosen(19, left_out=np.array([0, 7, 18, 22])), "none"),
-    "by weight": Weighted(Chosen(13), np.arange(13.0), True),
-    "by weight, each once": Weighted(Chosen(13), np.arange(13.0), False),
-    "a function": Custom(lambda number: np.arange(9) * 2 + number % 2, 20),
+    "by shard": GroupedSampler(SampleSubset(23), np.array([5, 9, 9]), 5),
+    "some": ShuffledSampler(SampleSubset(11, np.array([40, 3, 8, 11, 12, 13, 20, 21, 30, 1, 0])), "block"),
+    "all but some": ShuffledSampler(SampleSubset(19, left_out=np.array([0, 7, 18, 22])), "none"),
+    "by weight": WeightedSampler(SampleSubset(13), np.arange(13.0), True),
+    "by weight, each once": WeightedSampler(SampleSubset(13), np.arange(13.0), False),
+    "a function": CustomSampler(lambda number: np.arange(9) * 2 + number % 2, 20),
 }
 
 
@@ -125,14 +125,14 @@ def test_a_run_goes_through_the_row_whatever_changes_at_its_resumes(
             addresses += of_step
             end = epochs.step(part, source.size, last, end, len(valid_of(taken)))
         state = json.loads(json.dumps(plan.state(cursor)))
-        groups = {"groups": source.groups} if isinstance(source, Grouped) else {}
+        groups = {"groups": source.groups} if isinstance(source, GroupedSampler) else {}
         assert state == {"epoch": epochs.epoch, "begin": epochs.begin, "delivered": epochs.done, **groups}
     passes = [
         source.order(SEED, number)(np.arange(source.size)).tolist()
         for number in range(len(rows) // source.size // repeats + 1)
     ]
     expected = [sample for sample in chain(*passes) for _ in range(repeats)]
-    if isinstance(source, Grouped):  # it sorts each step by group
+    if isinstance(source, GroupedSampler):  # it sorts each step by group
         ends = list(accumulate(of_steps))
         expected = list(chain(*(sorted(expected[begin:end]) for begin, end in pairwise([0, *ends]))))
         by_step = list(chain(*(sorted(rows[begin:end]) for begin, end in pairwise([0, *ends]))))
@@ -193,7 +193,7 @@ def test_a_mix_goes_on_through_its_sources_also_where_later_weights_change_at_a_
         model.ratios = merged([*begun, *((now + epoch, weights) for epoch, weights in later)])
         assume(model.ratios[: len(begun)] == begun)
         plan = Plan(
-            Mix(Chosen(size), sizes, tuple(Ratio(*each) for each in model.ratios), shuffle),
+            Mix(SampleSubset(size), sizes, tuple(Ratio(*each) for each in model.ratios), shuffle),
             part.batch_size,
             0,
             part.ranks,
@@ -237,7 +237,7 @@ bucket_parts = st.tuples(
 def test_steps_stay_within_a_bucket_whatever_changes_at_resumes(
     counts: list[int], run: list[tuple[int, int, int | None, int]], repeats: int
 ) -> None:
-    source = Bucketed(
+    source = BucketSampler(
         [(bucket + 1, 8) for bucket in range(len(counts))],
         [np.arange(count) + 1000 * bucket for bucket, count in enumerate(counts)],
         12,
@@ -287,7 +287,7 @@ def test_epochs_before_a_states_are_those_of_the_runs_beginning() -> None:
     ids=str,
 )
 def test_a_place_that_is_none_is_refused(state: dict[str, Any], says: str) -> None:
-    source = Mix(Chosen(10), (6, 4), (Ratio(0, (1, 1)), Ratio(3, (1, 2))), "full")
+    source = Mix(SampleSubset(10), (6, 4), (Ratio(0, (1, 1)), Ratio(3, (1, 2))), "full")
     place = {"epoch": 1, "begin": 10, "delivered": 4, "ratios": [[0, [1, 1]]]}
     Plan(source, 2).resume(place)
     with pytest.raises(ConfigError, match=says):

@@ -18,7 +18,7 @@ from PIL import Image
 
 from gpuloader import BadImages, Compose, GPULoader
 from gpuloader.errors import BadImageError, DataError, PresetError
-from gpuloader.recipe.budgets import Fitting
+from gpuloader.recipe.budgets import BudgetResize
 from gpuloader.transforms import CenterCrop, Resize, ResizeToSequence, SmartResize
 
 SIZES = np.concatenate(
@@ -56,7 +56,7 @@ def resized_to_sequence(height: int, width: int, patch: int, most: int) -> tuple
     return rows * patch, columns * patch
 
 
-def fitted(transform: Fitting, sizes: np.ndarray) -> list[list[int]]:
+def fitted(transform: BudgetResize, sizes: np.ndarray) -> list[list[int]]:
     made: list[list[int]] = transform.fit(sizes).tolist()
     return made
 
@@ -96,7 +96,7 @@ def test_a_sequence_has_timms_and_transformers_sizes(patch: int, most: int) -> N
     ],
     ids=str,
 )
-def test_some_sizes_by_hand(transform: Fitting, size: tuple[int, int], resized: tuple[int, int]) -> None:
+def test_some_sizes_by_hand(transform: BudgetResize, size: tuple[int, int], resized: tuple[int, int]) -> None:
     assert fitted(transform, np.array([size])) == [[*resized]]
 
 
@@ -106,7 +106,7 @@ def test_no_images_have_no_sizes() -> None:
 
 
 @pytest.mark.parametrize("transform", [SmartResize(max_pixels=100 * 28 * 28), ResizeToSequence(16, 256)], ids=str)
-def test_the_pixels_are_those_of_a_bicubic_resize_to_that_size(transform: Fitting) -> None:
+def test_the_pixels_are_those_of_a_bicubic_resize_to_that_size(transform: BudgetResize) -> None:
     sizes = np.array([(300, 400), (97, 53), (501, 333), (30, 40)])
     images = [picture(height, width, seed) for seed, (height, width) in enumerate(sizes)]
     delivered = Compose([transform], batch="list", dtype="uint8")([np.asarray(image) for image in images])

@@ -31,7 +31,7 @@ from gpuloader.recipe.crops import (
     random_windows,
     resized_shorter,
 )
-from gpuloader.recipe.placement import Placement, PlacingTransform, Size
+from gpuloader.recipe.placement import GeometricTransform, Placement, Size
 from gpuloader.recipe.view import ViewPlan
 
 v2 = transforms.v2
@@ -53,7 +53,7 @@ def theirs(height: int, width: int, count: int, scale: tuple[float, float] = SCA
     return np.array([get_params(image, list(scale), list(RATIO)) for _ in range(count)])
 
 
-def placed(transform: PlacingTransform, height: int, width: int, count: int = 1) -> Placement:
+def placed(transform: GeometricTransform, height: int, width: int, count: int = 1) -> Placement:
     whole = Placement.whole(np.array([[height, width]] * count))
     return transform.place(whole, draw(count, transform.stream))
 

@@ -15,9 +15,9 @@ from torchvision.transforms.v2 import functional
 from gpuloader import Compose
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draws, Stream
-from gpuloader.recipe import DrawnView
+from gpuloader.recipe import ViewParams
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.moving import move_boxes, which_boxes_stay
+from gpuloader.recipe.target_transforms import move_boxes, which_boxes_stay
 from gpuloader.transforms import (
     CenterCrop,
     FixedSizeCrop,
@@ -57,7 +57,7 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return left
 
 
-def drawn(*transforms: Transform, boxes: Sequence[NDArray[np.float64]] = (), draws: Draws = DRAWS) -> DrawnView:
+def drawn(*transforms: Transform, boxes: Sequence[NDArray[np.float64]] = (), draws: Draws = DRAWS) -> ViewParams:
     sizes = SIZES[draws.ids]
     return Compose([*transforms, LAST]).draw(draws, sizes, boxes=boxes).views[0]
 

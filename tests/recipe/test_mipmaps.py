@@ -15,7 +15,7 @@ from gpuloader import Compose
 from gpuloader.errors import PresetError
 from gpuloader.images.mipmaps import mipmap_sizes, size_of
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Recipe, choose_mipmaps, load_preset, preset_names
+from gpuloader.recipe import AugmentParams, Recipe, choose_mipmaps, load_preset, preset_names
 from gpuloader.transforms import (
     Apply,
     CenterCrop,
@@ -224,7 +224,7 @@ def test_a_larger_number_never_takes_a_smaller_copy(name: str, size: tuple[int, 
 def test_several_views_share_the_largest_of_their_copies() -> None:
     sizes, there = np.tile((3000, 4000), (50, 1)), np.ones((50, 3), np.bool_)
     drawn = RECIPES["several views"].draw(Draws(5, 0, np.arange(50)), sizes)
-    each = [choose_mipmaps(Drawn.of([view]), sizes, SIDES, there, 1.5) for view in drawn.views]
+    each = [choose_mipmaps(AugmentParams.of([view]), sizes, SIDES, there, 1.5) for view in drawn.views]
     largest = np.max([np.where(chosen, chosen, 9999) for chosen in each], 0)
     chosen = choose_mipmaps(drawn, sizes, SIDES, there, 1.5)
     assert np.where(chosen, chosen, 9999).tolist() == largest.tolist()

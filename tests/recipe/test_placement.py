@@ -28,9 +28,9 @@ from gpuloader.recipe.crops import (
 )
 from gpuloader.recipe.model import ResizeFilter, at_epoch
 from gpuloader.recipe.placement import (
+    GeometricTransform,
     PaddingMode,
     Placement,
-    PlacingTransform,
     Shape,
     Size,
     sides,
@@ -49,7 +49,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def folded(placing: Sequence[PlacingTransform], heights: Sequence[int], widths: Sequence[int]) -> Placement:
+def folded(placing: Sequence[GeometricTransform], heights: Sequence[int], widths: Sequence[int]) -> Placement:
     """The transforms on images of these sizes, (n,); each draws by itself."""
     at, draws = Placement.whole(np.stack([heights, widths], 1)), Draws(7, 0, np.arange(len(heights)))
     for number, transform in enumerate(placing):
@@ -57,7 +57,7 @@ def folded(placing: Sequence[PlacingTransform], heights: Sequence[int], widths: 
     return at
 
 
-def theirs(transform: PlacingTransform) -> torch.nn.Module:
+def theirs(transform: GeometricTransform) -> torch.nn.Module:
     """torchvision's transform of the same name and parameters."""
     if isinstance(transform, CornerCrop):
         corner = ("top left", "top right", "bottom left", "bottom right").index(transform.corner)
@@ -132,7 +132,7 @@ def noise(height: int, width: int) -> torch.Tensor:
     ],
     ids=str,
 )
-def test_every_output_is_one_of_torchvisions_as_often(placing: list[PlacingTransform], size: tuple[int, int]) -> None:
+def test_every_output_is_one_of_torchvisions_as_often(placing: list[GeometricTransform], size: tuple[int, int]) -> None:
     count = 700
     image, compose = noise(*size), v2.Compose([theirs(transform) for transform in placing])
     at = folded(placing, [size[0]] * count, [size[1]] * count)
@@ -153,7 +153,7 @@ def test_every_output_is_one_of_torchvisions_as_often(placing: list[PlacingTrans
     [[], [RandomHorizontalFlip(1)], [RandomVerticalFlip(1)], [RandomVerticalFlip(1), RandomHorizontalFlip(1)]],
     ids=str,
 )
-def test_windows_lie_in_the_flipped_image(flips: list[PlacingTransform]) -> None:
+def test_windows_lie_in_the_flipped_image(flips: list[GeometricTransform]) -> None:
     crop = RandomResizedCrop((5, 7))
     heights, widths = RNG.integers(5, 40, (2, 30))
     at = folded([*flips, crop], heights, widths)
@@ -186,7 +186,7 @@ INTERPOLATIONS = ["nearest", "bilinear", "bicubic", "lanczos"]
     ids=str,
 )
 def test_the_output_depends_on_the_needed_pixels_alone(
-    interpolation: ResizeFilter, antialias: bool, before: list[PlacingTransform], behind: list[PlacingTransform]
+    interpolation: ResizeFilter, antialias: bool, before: list[GeometricTransform], behind: list[GeometricTransform]
 ) -> None:
     heights, widths = RNG.integers(3, 60, (2, 25))
     for resize in (
@@ -247,7 +247,7 @@ def test_a_padding_of_the_image_needs_all_of_it(mode: PaddingMode) -> None:
     ],
     ids=str,
 )
-def test_a_second_padding_must_be_like_the_first(paddings: list[PlacingTransform], says: str) -> None:
+def test_a_second_padding_must_be_like_the_first(paddings: list[GeometricTransform], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         folded(paddings, [50], [60])
 
@@ -301,7 +301,7 @@ def middles(shape: np.ndarray) -> np.ndarray:
     ids=str,
 )
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_points_lie_where_torchvision_puts_their_pixels(orientation: int, placing: list[PlacingTransform]) -> None:
+def test_points_lie_where_torchvision_puts_their_pixels(orientation: int, placing: list[GeometricTransform]) -> None:
     height, width = 48, 70
     upright = torch.stack([as_exif_says(channel, orientation) for channel in coordinates(height, width)])
     x, y, inside = v2.Compose([*map(theirs, placing), v2.Identity()])(upright).reshape(3, -1).numpy()
@@ -332,7 +332,7 @@ def as_exif_says(channel: torch.Tensor, orientation: int) -> torch.Tensor:
     ],
     ids=str,
 )
-def test_upright_pictures_are_pillows(orientation: int, placing: list[PlacingTransform]) -> None:
+def test_upright_pictures_are_pillows(orientation: int, placing: list[GeometricTransform]) -> None:
     image = noise(7, 9)
     upright = torch.stack([as_exif_says(channel, orientation) for channel in image])
     at = Placement.whole(np.array([[7, 9]])).orient(np.array([orientation]))
@@ -373,7 +373,7 @@ def test_a_size_holds_from_its_epoch_on(size: Size, by_epoch: dict[int, int | Sh
     ],
     ids=str,
 )
-def test_the_outputs_size_is_known_by_epoch(placing: list[PlacingTransform], before: Shape, after: Shape) -> None:
+def test_the_outputs_size_is_known_by_epoch(placing: list[GeometricTransform], before: Shape, after: Shape) -> None:
     for epoch, expected in ((0, before), (1, before), (2, after), (9, after)):
         recipe = Recipe(placing).at(epoch)
         assert recipe.shapes == [expected]

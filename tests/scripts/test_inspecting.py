@@ -34,7 +34,7 @@ def checkout(tmp_path: Path) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(name)
     (root / "configs").mkdir()
-    (root / "gpuloader/configs/presets").symlink_to(root / "configs")  # as the rooms are that stand beside the package
+    (root / "gpuloader/configs/presets").symlink_to(root / "configs")  # as those that stand beside it
     (root / "configs/train.yaml").write_text(PRESET)
     return root
 

@@ -28,7 +28,7 @@ from gpuloader.recipe.crops import (
 )
 from gpuloader.recipe.model import PixelTransform
 from gpuloader.recipe.output import Normalize
-from gpuloader.recipe.placement import PlacingTransform
+from gpuloader.recipe.placement import GeometricTransform
 from gpuloader.recipe.policies import RandAugment, RandomApply
 from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, load_yaml
 from gpuloader.recipe.warps import RandomAffine, RandomRotation
@@ -94,7 +94,7 @@ def recipe_of(name: str, parameters: dict[str, Any]) -> Recipe:
     transform = TRANSFORMS[name](**parameters)
     if isinstance(transform, PixelTransform) or name in ("Apply", "Normalize", "RandomErasing"):
         return Recipe([CROP, transform])
-    sized = not isinstance(transform, PlacingTransform) or transform.output_shape(None)
+    sized = not isinstance(transform, GeometricTransform) or transform.output_shape(None)
     return Recipe([transform] if sized else [transform, CROP])
 
 

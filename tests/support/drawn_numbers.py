@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuloader.recipe import Drawn, DrawnView
+from gpuloader.recipe import AugmentParams, ViewParams
 
 
-def numbers_of(drawn: DrawnView) -> list[np.ndarray]:
+def numbers_of(drawn: ViewParams) -> list[np.ndarray]:
     """All that is drawn for a view, a row for each sample."""
     at, program = drawn.placement, drawn.program
     erased = [] if drawn.erased is None else [drawn.erased]
     return [at.window, at.resized, at.corner, at.shape, at.mirrored, program.ops, program.parameters, *erased]
 
 
-def all_numbers_of(drawn: Drawn) -> list[np.ndarray]:
+def all_numbers_of(drawn: AugmentParams) -> list[np.ndarray]:
     """The same for all views, and the region."""
     return [drawn.region, *(array for view in drawn.views for array in numbers_of(view))]

@@ -23,7 +23,7 @@ from gpuloader.loading.loader import run_of
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import graph
 from gpuloader.pipelines.operators import decode_region
-from gpuloader.recipe import Drawn, Recipe
+from gpuloader.recipe import AugmentParams, Recipe
 
 GPU = 0
 
@@ -59,7 +59,9 @@ def load_on(device_id: int | None, tar: Any, batch_size: int = 8, **options: Any
             yield loader
 
 
-def run_gpu_graph(preset: Recipe, images: Sequence[bytes], drawn: Drawn, region: bool = True) -> list[torch.Tensor]:
+def run_gpu_graph(
+    preset: Recipe, images: Sequence[bytes], drawn: AugmentParams, region: bool = True
+) -> list[torch.Tensor]:
     """`run_views` of the GPU's graph."""
     with gpu_graph():
         return run_views(preset, images, drawn, GPU, region=region)

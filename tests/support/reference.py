@@ -13,8 +13,8 @@ from oracle import functional, transforms
 from PIL import Image
 from torchvision.transforms.v2.functional._geometry import _apply_grid_transform
 
-from gpuloader.recipe import Drawn
-from gpuloader.recipe.placement import PlacingTransform
+from gpuloader.recipe import AugmentParams
+from gpuloader.recipe.placement import GeometricTransform
 from gpuloader.recipe.program import Op, Program
 
 _MODES = ("nearest", "bilinear", "bicubic")
@@ -90,7 +90,7 @@ def _warp(image: torch.Tensor, matrix: torch.Tensor, mode: str, fill: list[float
     return warped.round().clamp(0, 255).to(torch.uint8)
 
 
-def placed_by_torchvision(transform: PlacingTransform, image: bytes, drawn: Drawn, row: int) -> torch.Tensor:
+def placed_by_torchvision(transform: GeometricTransform, image: bytes, drawn: AugmentParams, row: int) -> torch.Tensor:
     """What resizing, cropping, padding and flipping a Pillow image gives, float32 (3, h, w) levels, as was drawn."""
     image_functional = transforms.functional
     picture = Image.open(io.BytesIO(image)).convert("RGB")

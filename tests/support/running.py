@@ -14,7 +14,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from gpuloader.images.gate import admit
 from gpuloader.pipelines import recipe_pipeline
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Recipe
+from gpuloader.recipe import AugmentParams, Recipe
 
 
 def as_arrays(images: Sequence[bytes]) -> list[np.ndarray]:
@@ -24,7 +24,7 @@ def as_arrays(images: Sequence[bytes]) -> list[np.ndarray]:
 
 def draw(
     preset: Recipe, images: Sequence[bytes], epoch: int = 0, first: int = 0, boxes: Sequence[np.ndarray] = ()
-) -> Drawn:
+) -> AugmentParams:
     """What the recipe draws for the images, as samples `first`, `first` + 1, ..., by the boxes of each."""
     sizes = np.array([admit(image)[1] for image in as_arrays(images)])
     return preset.draw(Draws(0, epoch, first + np.arange(len(images))), sizes, boxes=boxes)
@@ -33,7 +33,7 @@ def draw(
 def run_graph(
     preset: Recipe,
     images: Sequence[bytes],
-    drawn: Drawn | None = None,
+    drawn: AugmentParams | None = None,
     device_id: int | None = None,
     num_threads: int = 2,
 ) -> torch.Tensor:
@@ -45,7 +45,7 @@ def run_graph(
 def run_views(
     preset: Recipe,
     images: Sequence[bytes],
-    drawn: Drawn | None = None,
+    drawn: AugmentParams | None = None,
     device_id: int | None = None,
     num_threads: int = 2,
     region: bool = True,
@@ -77,5 +77,5 @@ def built_pipelines(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
         built.append(weakref.ref(pipeline))
         return pipeline
 
-    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", build)
+    monkeypatch.setattr("gpuloader.loading.decoding_loop.recipe_pipeline", build)
     return built

@@ -20,7 +20,7 @@ from gpuloader.loading.memory import estimate_memory, excess_of_a_part
 from gpuloader.loading.parts import Parts
 from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet, write_quarantine
-from gpuloader.tools.info import ClassCount, Spread, describe_shards
+from gpuloader.tools.info import ClassCount, Distribution, describe_shards
 from gpuloader.tools.show import Gallery
 from gpuloader.transforms import RandomResizedCrop, Resize
 
@@ -82,12 +82,12 @@ def test_sizes_are_spread_as_the_images_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "spread"),
     [
-        ([b"x"], Spread(1, 1.0, 1.0, 1, (1.0, 1.0), (1,))),
-        ([b"", b""], Spread(0, 0.0, 0.0, 0, (0.0, 0.0), (2,))),
-        ([b"x", b"xyz", b"x" * 4], Spread(1, 3.0, 8 / 3, 4, (1.0, 2.0, 3.0, 4.0), (1, 0, 2))),
+        ([b"x"], Distribution(1, 1.0, 1.0, 1, (1.0, 1.0), (1,))),
+        ([b"", b""], Distribution(0, 0.0, 0.0, 0, (0.0, 0.0), (2,))),
+        ([b"x", b"xyz", b"x" * 4], Distribution(1, 3.0, 8 / 3, 4, (1.0, 2.0, 3.0, 4.0), (1, 0, 2))),
     ],
 )
-def test_a_spread_of_few_values_has_few_bins(tmp_path: Path, images: list[bytes], spread: Spread) -> None:
+def test_a_spread_of_few_values_has_few_bins(tmp_path: Path, images: list[bytes], spread: Distribution) -> None:
     rows = [{"__key__": f"{number}", "jpg": image} for number, image in enumerate(images)]
     info = describe_shards(write_shard(tmp_path / "a.tar", rows))
     assert info.image_bytes == spread

@@ -16,8 +16,8 @@ from gpuloader.pipelines import graph, inputs
 from gpuloader.pipelines.operators import finish_on_cpu, finish_on_gpu
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.program import Op
-from gpuloader.tools.verify import CHECKS, Row, checks, verify, verifying
-from gpuloader.tools.verify.comparing import Looks, Subject
+from gpuloader.tools.verify import CHECKS, Row, checks, verification, verify
+from gpuloader.tools.verify.comparison import Comparisons, Subject
 from gpuloader.tools.verify.operations import OPERATIONS
 
 pytestmark = pytest.mark.slow(kept=9, of="verify")
@@ -117,12 +117,12 @@ def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypat
     def fails(_: object) -> Any:  # noqa: ANN401
         raise RuntimeError("CUDA is gone\nand more of that")
 
-    def looks(subject: Subject) -> Looks:
+    def looks(subject: Subject) -> Comparisons:
         yield "first", lambda: fails(subject)
         yield "second", lambda: ("good", "", True)
         fails(subject)
 
-    monkeypatch.setattr(verifying, "CHECKS", {"some": looks, "bad-images": CHECKS["bad-images"]})
+    monkeypatch.setattr(verification, "CHECKS", {"some": looks, "bad-images": CHECKS["bad-images"]})
     first, second, ended, *rest = verify(shards, None).rows
     assert first == Row("some", "first", "RuntimeError: CUDA is gone", "no error", ok=False)
     assert second == Row("some", "second", "good")

@@ -18,7 +18,7 @@ from making import jpeg, write_shard
 from gpuloader import BadImages, Compose, GPULoader, Sampling
 from gpuloader.errors import BadImageError, DataError
 from gpuloader.images.gate import admit
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 from gpuloader.pipelines import WholeDecoder
 from gpuloader.shards import Arena, ShardSet
 from gpuloader.tools.check import check_shards
@@ -44,7 +44,7 @@ def taken_mib(files: dict[str, bytes]) -> dict[str, int]:
     for name, data in files.items():
         Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
         before = peak_mib()
-        with suppress(Refused):
+        with suppress(RefusalError):
             decoder.failures([admit(np.frombuffer(data, np.uint8))[0]])
         taken[name] = peak_mib() - before
     return taken

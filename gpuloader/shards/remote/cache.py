@@ -39,9 +39,9 @@ import platformdirs
 from gpuloader.errors import ConfigError, DataError, IndexFileError, RemoteError, ShardChangedError
 from gpuloader.shards.index import Index
 from gpuloader.shards.index_files import INDEX_SUFFIX
+from gpuloader.shards.remote.cancellation import POLL_SECONDS, WantedCallback, check_wanted, pause
 from gpuloader.shards.remote.indexes import NO_TIME, load_index, save_index, scan_descriptor
 from gpuloader.shards.remote.store import Entry, RemoteShard, Version
-from gpuloader.shards.remote.waiting import POLL_SECONDS, Wanted, check_wanted, pause
 
 _CHECKSUM_FILE_BYTES = 4096
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -129,7 +129,7 @@ class ShardCache:
         """Returns whether the cache has the shard."""
         return self._path(entry).exists()
 
-    def open_for_batch(self, entry: Entry, wanted: Wanted) -> int:
+    def open_for_batch(self, entry: Entry, wanted: WantedCallback) -> int:
         """Opens a shard as `open` does, and counts whether the cache had it."""
         if self.has(entry):
             self._hits += 1
@@ -137,7 +137,7 @@ class ShardCache:
             self._misses += 1
         return self.open(entry, wanted)
 
-    def open(self, entry: Entry, wanted: Wanted) -> int:
+    def open(self, entry: Entry, wanted: WantedCallback) -> int:
         """Opens the shard for reading, after downloading it if necessary. It stays in the cache until `close_shard`.
 
         Raises:
@@ -156,7 +156,7 @@ class ShardCache:
             pause(POLL_SECONDS, wanted)
         return fd
 
-    def fetch(self, entry: Entry, wanted: Wanted) -> None:
+    def fetch(self, entry: Entry, wanted: WantedCallback) -> None:
         """Downloads the shard, unless another process does so, or there is only space in place of `coming` shards."""
         if not self.has(entry) and (fd := self._fetch(entry, wanted, only_room_to_spare=True)) is not None:
             close_shard(fd)
@@ -229,7 +229,7 @@ class ShardCache:
             if os.path.samestat(path.stat(), os.fstat(fd)):  # otherwise another process has downloaded it again
                 path.unlink()
 
-    def _fetch(self, entry: Entry, wanted: Wanted, only_room_to_spare: bool) -> int | None:
+    def _fetch(self, entry: Entry, wanted: WantedCallback, only_room_to_spare: bool) -> int | None:
         """Returns the shard's descriptor; None if another process downloads it, or if there is no space now."""
         if (fd := self._try_open(entry)) is not None:
             return fd
@@ -244,7 +244,7 @@ class ShardCache:
         fcntl.flock(fd, fcntl.LOCK_SH)
         return fd
 
-    def _begin_download(self, entry: Entry, wanted: Wanted, only_room_to_spare: bool) -> int | None:
+    def _begin_download(self, entry: Entry, wanted: WantedCallback, only_room_to_spare: bool) -> int | None:
         """Returns the partial file, locked, with space reserved; None if another process has it, or without space."""
         part = self._part(entry)
         with self._locked(wanted):
@@ -256,7 +256,7 @@ class ShardCache:
             os.close(fd)
             return None
 
-    def _download(self, entry: Entry, file: io.FileIO, wanted: Wanted) -> None:
+    def _download(self, entry: Entry, file: io.FileIO, wanted: WantedCallback) -> None:
         part, here_bytes = self._part(entry), file.seek(0, os.SEEK_END)
         try:
             try:
@@ -281,7 +281,7 @@ class ShardCache:
         with self._locked(wanted):
             part.rename(self._path(entry))
 
-    def _complete(self, entry: Entry, file: io.FileIO, wanted: Wanted) -> None:
+    def _complete(self, entry: Entry, file: io.FileIO, wanted: WantedCallback) -> None:
         version = entry.shard.download(entry.version, file, wanted, self._count_downloaded)
         _check_sum(entry.shard, version, file, wanted)
         index = scan_descriptor(file.fileno(), entry)
@@ -309,7 +309,7 @@ class ShardCache:
         self._checked.add(entry.key)
 
     @contextmanager
-    def _locked(self, wanted: Wanted = lambda: True) -> Iterator[int]:
+    def _locked(self, wanted: WantedCallback = lambda: True) -> Iterator[int]:
         """Holds the lock on the folder; waiting for it ends when it is no longer wanted."""
         fd = _open_file(self.folder / "lock", os.O_RDWR | os.O_CREAT)
         try:
@@ -344,7 +344,7 @@ class ShardCache:
                 free += each.size_bytes
         return free >= size_bytes
 
-    def _list_held(self) -> list[_Held]:
+    def _list_held(self) -> list[_CachedShard]:
         held = []
         with os.scandir(self.folder) as files:
             for file in files:
@@ -352,7 +352,7 @@ class ShardCache:
                     with suppress(FileNotFoundError):  # it has just been renamed or removed
                         found = file.stat(follow_symlinks=False)
                         used_ns = max(found.st_atime_ns, found.st_mtime_ns)
-                        held.append(_Held(Path(file.path), name[1], int(name[2] or found.st_size), used_ns))
+                        held.append(_CachedShard(Path(file.path), name[1], int(name[2] or found.st_size), used_ns))
         return held
 
 
@@ -362,7 +362,7 @@ def close_shard(fd: int) -> None:
     os.close(fd)
 
 
-class _Held(NamedTuple):
+class _CachedShard(NamedTuple):
     path: Path
     key: str
     size_bytes: int
@@ -425,7 +425,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _check_sum(shard: RemoteShard, version: Version, file: io.FileIO, wanted: Wanted) -> None:
+def _check_sum(shard: RemoteShard, version: Version, file: io.FileIO, wanted: WantedCallback) -> None:
     """Compares with the store's checksum, or with the first word of URL.sha256, as `sha256sum` writes it."""
     stated = version.checksum
     if stated is None:

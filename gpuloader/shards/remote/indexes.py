@@ -15,8 +15,8 @@ from pathlib import Path
 from gpuloader.errors import IndexFileError
 from gpuloader.shards.index import Index
 from gpuloader.shards.index_files import INDEX_SUFFIX
+from gpuloader.shards.remote.cancellation import WantedCallback
 from gpuloader.shards.remote.store import Entry
-from gpuloader.shards.remote.waiting import Wanted
 from gpuloader.shards.scan import scan_bytes
 
 _REQUEST_BYTES = 64 << 10
@@ -48,7 +48,7 @@ def save_index(index: Index, path: Path, entry: Entry) -> None:
         _log.warning("the index of %s cannot be saved, so it will be made again next time: %s", entry.shard, error)
 
 
-def index_beside(entry: Entry, wanted: Wanted) -> Index | None:
+def index_beside(entry: Entry, wanted: WantedCallback) -> Index | None:
     """Reads the index beside the shard on the store; None if it is missing or not valid."""
     beside = entry.shard.beside(INDEX_SUFFIX)
     data = beside.read_small(MOST_GIVEN_BYTES, wanted)
@@ -61,11 +61,11 @@ def index_beside(entry: Entry, wanted: Wanted) -> Index | None:
         return None
 
 
-def scan_parts(entry: Entry, wanted: Wanted) -> Index | None:
+def scan_parts(entry: Entry, wanted: WantedCallback) -> Index | None:
     """Makes an index by range requests; None if they would read too much, or if the store does not support them."""
     if not entry.version.ranges or entry.version.size_bytes <= _FIRST_BYTES:
         return None
-    parts = _Parts(entry, wanted)
+    parts = _BufferedReader(entry, wanted)
     try:
         return scan_bytes(parts.read, entry.version.size_bytes, NO_TIME, str(entry.shard))
     except _DoesNotPayError:
@@ -76,10 +76,10 @@ class _DoesNotPayError(Exception):
     """Downloading the shard is better than reading parts of it."""
 
 
-class _Parts:
+class _BufferedReader:
     """Reads forwards, more than is asked for, in few requests."""
 
-    def __init__(self, entry: Entry, wanted: Wanted) -> None:
+    def __init__(self, entry: Entry, wanted: WantedCallback) -> None:
         self._entry = entry
         self._wanted = wanted
         self._start = 0

@@ -12,10 +12,10 @@ from typing import TypeVar
 from gpuloader.helpers.progress import count_long
 from gpuloader.shards.index import Index
 from gpuloader.shards.remote.cache import ShardCache, close_shard
+from gpuloader.shards.remote.cancellation import WantedCallback
 from gpuloader.shards.remote.indexes import index_beside, load_index, save_index, scan_descriptor, scan_parts
 from gpuloader.shards.remote.requests import forget_listings
 from gpuloader.shards.remote.store import Entry, RemoteShard
-from gpuloader.shards.remote.waiting import Wanted
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -56,7 +56,7 @@ def open_remote(shards: Sequence[RemoteShard], cache: ShardCache, progress: bool
     return [(replace(entry, digest=partial(bytes, index.digest())), index) for entry, index in opened]
 
 
-def _look_up(shard: RemoteShard, cache: ShardCache, wanted: Wanted) -> tuple[Entry, Index | None]:
+def _look_up(shard: RemoteShard, cache: ShardCache, wanted: WantedCallback) -> tuple[Entry, Index | None]:
     """Finds the current version of a shard, and its index if there is one already."""
     entry = Entry(shard, shard.version(wanted))
     index = _load_kept(entry, cache)
@@ -70,7 +70,7 @@ def _load_kept(entry: Entry, cache: ShardCache) -> Index | None:
     return index if index is not None else load_index(cache.given_index_file(entry), entry)
 
 
-def open_again(entry: Entry, cache: ShardCache, wanted: Wanted) -> Index:
+def open_again(entry: Entry, cache: ShardCache, wanted: WantedCallback) -> Index:
     """Opens the index of a version of a shard, which may be in the cache; raises as `open_remote`."""
     if (index := _load_kept(entry, cache)) is not None:
         return index
@@ -88,7 +88,7 @@ def open_again(entry: Entry, cache: ShardCache, wanted: Wanted) -> Index:
 
 
 def _each(
-    items: Sequence[Item], work: Callable[[Item, Wanted], Result], threads: int, progress: bool, title: str
+    items: Sequence[Item], work: Callable[[Item, WantedCallback], Result], threads: int, progress: bool, title: str
 ) -> list[Result]:
     """Yields the results of `work` for all items, in order. After an error or Ctrl-C, the other items are given up."""
     if not items:

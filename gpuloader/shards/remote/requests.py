@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 from gpuloader.errors import ConfigError
 from gpuloader.internals import fsspec as internals
+from gpuloader.shards.remote.cancellation import POLL_SECONDS, WantedCallback, check_wanted
 from gpuloader.shards.remote.failures import is_beyond_the_end
 from gpuloader.shards.remote.urls import protocol_of
-from gpuloader.shards.remote.waiting import POLL_SECONDS, Wanted, check_wanted
 
 Answer = TypeVar("Answer")
 
@@ -65,7 +65,7 @@ class Requests:
         streams: whether answers are read as a stream.
     """
 
-    def __init__(self, url: str, wanted: Wanted) -> None:
+    def __init__(self, url: str, wanted: WantedCallback) -> None:
         from fsspec.core import strip_protocol
 
         protocol = protocol_of(url)
@@ -107,7 +107,7 @@ class Requests:
             raise
 
     @contextmanager
-    def open_answer(self, start: int = 0, end: int | None = None) -> Iterator[internals.Answer]:
+    def open_answer(self, start: int = 0, end: int | None = None) -> Iterator[internals.HttpResponse]:
         """Opens the answer with the bytes from `start` to before `end`, or with all; its status tells which."""
         part = {} if end is None else {"Range": f"bytes={start}-{end - 1}"}
         answer = self._await(self._get(self._store, self._path, {**_PLAIN, **part}), REQUEST_SECONDS)
@@ -116,7 +116,7 @@ class Requests:
         finally:
             self._store.loop.call_soon_threadsafe(answer.close)
 
-    def read_chunks(self, answer: internals.Answer, most_bytes: int | None = None) -> Iterator[bytes]:
+    def read_chunks(self, answer: internals.HttpResponse, most_bytes: int | None = None) -> Iterator[bytes]:
         """Yields the answer's bytes as they arrive; raises OSError if there are too many, or if they are too slow."""
         since, total_bytes, counted_bytes = time.monotonic(), 0, 0
         while chunk := self._await(answer.read(_BUFFER_BYTES), _SILENT_SECONDS):

@@ -19,11 +19,11 @@ from typing import IO, Any, TypeVar
 
 from gpuloader.errors import DataError, RemoteError, ShardChangedError, ShardNotFoundError, describe
 from gpuloader.helpers.text import shorten
-from gpuloader.internals.fsspec import Answer
+from gpuloader.internals.fsspec import HttpResponse
 from gpuloader.shards.remote import failures
+from gpuloader.shards.remote.cancellation import WantedCallback, check_wanted, pause
 from gpuloader.shards.remote.requests import Requests, check_size, forget_listings
 from gpuloader.shards.remote.urls import protocol_of, without_secrets
-from gpuloader.shards.remote.waiting import Wanted, check_wanted, pause
 
 Result = TypeVar("Result")
 
@@ -92,7 +92,7 @@ class RemoteShard:
         """Returns the object with a suffix added to its name."""
         return self.in_folder(self.url.partition("?")[0].removeprefix(self.folder) + suffix)
 
-    def version(self, wanted: Wanted) -> Version:
+    def version(self, wanted: WantedCallback) -> Version:
         """Asks the store for the current version.
 
         Raises:
@@ -111,7 +111,7 @@ class RemoteShard:
 
         return _try(self.url, version, wanted)
 
-    def read(self, version: Version, start: int, end: int, wanted: Wanted) -> bytes | None:
+    def read(self, version: Version, start: int, end: int, wanted: WantedCallback) -> bytes | None:
         """Reads the bytes from `start` to before `end`; None if the store does not support ranges.
 
         Raises:
@@ -131,7 +131,7 @@ class RemoteShard:
 
         return _try(self.url, part, wanted)
 
-    def read_small(self, most_bytes: int, wanted: Wanted) -> bytes | None:
+    def read_small(self, most_bytes: int, wanted: WantedCallback) -> bytes | None:
         """Reads a small object; None if it does not exist, access is refused, or it is larger than `most_bytes`."""
 
         def read_all(requests: Requests) -> bytes:
@@ -154,7 +154,9 @@ class RemoteShard:
             return None
         return data
 
-    def download(self, version: Version, file: IO[bytes], wanted: Wanted, came: Callable[[int], None]) -> Version:
+    def download(
+        self, version: Version, file: IO[bytes], wanted: WantedCallback, came: Callable[[int], None]
+    ) -> Version:
         """Appends the missing bytes of the object to a file; calls `came` with the number of new bytes.
 
         Returns the version as the store describes it now.
@@ -209,7 +211,7 @@ class RemoteShard:
             yield requests.read_block(start, end)
             start, size = end, 2 * size
 
-    def _check_answer(self, answer: Answer, version: Version, start: int, end: int) -> None:
+    def _check_answer(self, answer: HttpResponse, version: Version, start: int, end: int) -> None:
         """Raises ShardChangedError if an answer is of another version, OSError if it is of another part."""
         name = "Last-Modified" if version.tag.endswith(" GMT") else "ETag"
         tag = answer.headers.get(name.lower(), "")
@@ -223,7 +225,7 @@ class RemoteShard:
         if (length := answer.headers.get("content-length")) is not None:
             check_size(int(length), end - start)
 
-    def check_version(self, version: Version, wanted: Wanted) -> Version:
+    def check_version(self, version: Version, wanted: WantedCallback) -> Version:
         """Returns the version as the store describes it now; raises ShardChangedError if it is another one."""
         forget_listings([self.url])
         if (now := self.version(wanted)) != version:
@@ -277,7 +279,7 @@ def list_shards(pattern: str) -> list[RemoteShard]:
 
 
 def _try(
-    url: str, request: Callable[[Requests], Result], wanted: Wanted, here_bytes: Callable[[], int] = lambda: 0
+    url: str, request: Callable[[Requests], Result], wanted: WantedCallback, here_bytes: Callable[[], int] = lambda: 0
 ) -> Result:
     """Returns the result of a request; tries again while this may help, or while more bytes keep arriving."""
     requests, shown = Requests(url, wanted), without_secrets(url)

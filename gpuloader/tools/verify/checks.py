@@ -21,15 +21,15 @@ from gpuloader.stage import Stage
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.masks import Mask
-from gpuloader.tools.verify.comparing import (
+from gpuloader.tools.verify.comparison import (
     ALONE,
     BATCH_SIZE,
     IMAGES,
     PLAIN,
     WIDER,
     Bad,
+    Comparisons,
     Images,
-    Looks,
     Outcome,
     Subject,
     compare,
@@ -59,7 +59,7 @@ _TARGETS = {
 }
 
 
-def recipes(subject: Subject) -> Looks:
+def recipes(subject: Subject) -> Comparisons:
     """Compares the pixels of each preset; and MixUp with CutMix."""
     for name in preset_names():
         yield name, partial(_recipe, subject, name)
@@ -80,7 +80,7 @@ def _recipe(subject: Subject, name: str) -> Outcome:
         return compare_loads(subject, tar, factor, preset=preset, fields={"boxes": _TARGETS["boxes"]})
 
 
-def forms(subject: Subject) -> Looks:
+def forms(subject: Subject) -> Comparisons:
     """Compares pictures that EXIF turns in each way; their targets and copies; and what a Stage makes of the files."""
     files, copies = (
         [jpeg(number, size, exif=turned(1 + number % 8)) for number in range(BATCH_SIZE)] for size in (SMALL, COPY)
@@ -120,7 +120,7 @@ def _stage(subject: Subject, tar: Path, files: list[bytes]) -> Outcome:
     return compare(subject, ours, theirs, 1.0)
 
 
-def repeats(subject: Subject) -> Looks:
+def repeats(subject: Subject) -> Comparisons:
     """Compares the same samples in other batches, after a resume, and whatever else the GPU does."""
     options: dict[str, Any] = {"preset": PLAIN, "sampling": few_samples(subject)}
     run = partial(load, subject.tar, subject.device_id, **options)
@@ -150,7 +150,7 @@ def _repeat(expected: Images, way: Callable[[], tuple[Images, Bad]]) -> Outcome:
     return found, "equal bit for bit", not different and bool(images)
 
 
-def formats(subject: Subject) -> Looks:
+def formats(subject: Subject) -> Comparisons:
     """Compares an image of each kind, decoded; or refused, as on the CPU."""
     images = {
         "JPEG 4:2:0": jpeg(0),
@@ -181,7 +181,7 @@ def _format(subject: Subject, image: bytes) -> Outcome:
     return compare(subject, ours, theirs, WIDER)
 
 
-def cuts(subject: Subject) -> Looks:
+def cuts(subject: Subject) -> Comparisons:
     """Compares JPEGs that are cut before they are decoded with the same pictures in JPEGs that cannot be cut."""
     kinds = ("4:2:0", "4:2:2", "4:4:4")
     intervals, none = (
@@ -209,7 +209,7 @@ def _engines(device_id: int, plain: bytes, intervals: bytes) -> Outcome:
     return f"plain JPEGs: {taken[0]}, with restart intervals: {taken[1]}", "", True
 
 
-def bad_images(subject: Subject) -> Looks:
+def bad_images(subject: Subject) -> Comparisons:
     """Checks that damaged images are named, and cost no other image."""
     bad = {2: jpeg(2)[:-30], 5: _with_broken_table(jpeg(5)), 11: b"no image"}
     with tar_of([bad.get(number) or jpeg(number) for number in range(BATCH_SIZE)]) as tar:
@@ -236,7 +236,7 @@ def _with_broken_table(jpeg: bytes) -> bytes:
     return bytes(data)
 
 
-CHECKS: Mapping[str, Callable[[Subject], Looks]] = {
+CHECKS: Mapping[str, Callable[[Subject], Comparisons]] = {
     "recipes": recipes,
     "operations": operations,
     "forms": forms,

@@ -11,7 +11,7 @@ from gpuloader.plan import Draw
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.model import Ints, PixelTransform, Transform
 from gpuloader.recipe.program import Op, Program, chain, step
-from gpuloader.tools.verify.comparing import NARROWER, Looks, Subject, compare_loads
+from gpuloader.tools.verify.comparison import NARROWER, Comparisons, Subject, compare_loads
 from gpuloader.tools.verify.pictures import SMALL, encoded, picture, tar_of
 
 _PICTURES = 16
@@ -81,7 +81,7 @@ OPERATIONS: Mapping[str, Sequence[Transform]] = {
 }
 
 
-def operations(subject: Subject) -> Looks:
+def operations(subject: Subject) -> Comparisons:
     """Compares each operation with a fixed strength, on images that every decoder decodes equally."""
     with tar_of(encoded(picture(number), "PNG") for number in range(_PICTURES)) as tar:
         for name, transforms in OPERATIONS.items():

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gpuloader import Compose
 from gpuloader.pipelines.inputs import make_inputs
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn
+from gpuloader.recipe import AugmentParams
 from gpuloader.recipe.placement import Placement
 from gpuloader.transforms import Resize
 
@@ -53,7 +53,7 @@ def placements(draw: st.DrawFn) -> tuple[int, Placement]:
 def taps(at: Placement, image: np.ndarray, region: np.ndarray) -> np.ndarray:
     """What the kernel makes of this region of the image, which holds all that is needed."""
     drawn = RESIZE.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([image.shape[:2]]))
-    drawn = Drawn((replace(drawn.views[0], placements=(at,)),), region, drawn.origin)
+    drawn = AugmentParams((replace(drawn.views[0], placements=(at,)),), region, drawn.origin)
     given = make_inputs(RESIZE.each_view, drawn, "cpu", "resize")
     [[top, left, bottom, right]] = region.tolist()
     levels = [*(1, 1, 1), *(0, 0, 0), *(0, 0, 0), *(0, 0, 0)]

@@ -19,18 +19,18 @@ from PIL import Image
 from gpuloader import Compose
 from gpuloader.errors import ConfigError
 from gpuloader.plan import Draws
-from gpuloader.recipe import DrawnView, Recipe
+from gpuloader.recipe import Recipe, ViewParams
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.crops import CornerCrop, Padding, random_windows
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.moving import (
+from gpuloader.recipe.placement import Placement, sides
+from gpuloader.recipe.program import Program
+from gpuloader.recipe.target_transforms import (
     are_inside,
     move_boxes,
     move_mask,
     move_points,
 )
-from gpuloader.recipe.placement import Placement, sides
-from gpuloader.recipe.program import Program
 from gpuloader.targets.target import check_recipe_moves
 from gpuloader.transforms import (
     AugMix,
@@ -430,7 +430,7 @@ def test_targets_of_turned_pictures_move(orientation: int) -> None:
     at = Placement.whole(np.array([[5, 7]] * 2)).orient(np.array([1, orientation]))
     placements = [at, at.crop(np.array([[1, 1]]), np.array([[3, 4]]))]
     placements.append(placements[-1].flip(1, np.array([True, True])))
-    view = DrawnView((3, 4), tuple(placements), Program(np.zeros((2, 0)), np.zeros((2, 0, 14)), ()), None)  # type: ignore[arg-type]
+    view = ViewParams((3, 4), tuple(placements), Program(np.zeros((2, 0)), np.zeros((2, 0, 14)), ()), None)  # type: ignore[arg-type]
     mask = np.arange(1, 36).reshape(at.shape[1])
     expected = mask[1:4, 1:5][:, ::-1]
     moved = move_mask(mask, 1, view, 0)
@@ -445,7 +445,7 @@ def test_targets_of_turned_pictures_move(orientation: int) -> None:
 # --- the rest
 
 
-def view_of(transforms: Sequence[Transform], sizes: Sequence[tuple[int, int]] = SIZES) -> DrawnView:
+def view_of(transforms: Sequence[Transform], sizes: Sequence[tuple[int, int]] = SIZES) -> ViewParams:
     return Recipe(transforms).draw(Draws(7, 0, np.arange(len(sizes))), np.array(sizes)).views[0]
 
 

@@ -1,4 +1,4 @@
-"""A recipe with `Apply` is two recipes with your own code between them: `Links`.
+"""A recipe with `Apply` is two recipes with your own code between them: `SplitRecipe`.
 
 The first makes levels of the encoded images, on the CPU; the second works on arrays. They draw the numbers that the
 whole recipe would draw, so cutting it changes no pixel, except that values are rounded to levels between.
@@ -18,7 +18,7 @@ from gpuloader.recipe.view import ViewPlan
 
 
 @dataclass(frozen=True)
-class Links:
+class SplitRecipe:
     """What a recipe with own code consists of.
 
     Attributes:
@@ -44,7 +44,7 @@ class Links:
         return all(own.same_size for own in self.own if own is not None)
 
 
-def cut(recipe: Recipe) -> Links | None:
+def cut(recipe: Recipe) -> SplitRecipe | None:
     """Cuts a recipe at its own code; returns None if it has none. Views without own code are cut behind their geometry.
 
     Raises:
@@ -65,7 +65,7 @@ def cut(recipe: Recipe) -> Links | None:
     shared = [view.shared_own for view in views]
     same = tuple(number if each is None else shared.index(each) for number, each in enumerate(shared))
     second = tuple(_of_plans(recipe, [half], orientation="off", mipmaps=None) for _, half in halves)
-    return Links(first, own, second, same)
+    return SplitRecipe(first, own, second, same)
 
 
 def _of_plans(recipe: Recipe, plans: Iterable[ViewPlan], **keys: Any) -> Recipe:  # noqa: ANN401

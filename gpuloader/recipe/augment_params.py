@@ -1,4 +1,4 @@
-"""`Drawn`: everything that a recipe draws for a batch, as one value. The graph's numbers are made of nothing else."""
+"""`AugmentParams`: everything that a recipe draws for a batch, as one value, of which alone the graph is fed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuloader.errors import describe
 from gpuloader.helpers.text import did_you_mean
 from gpuloader.helpers.values import is_integer
 from gpuloader.recipe.model import Ints
-from gpuloader.recipe.placement import MAX_SIDE, Placement, PlacingTransform, Shape
+from gpuloader.recipe.placement import MAX_SIDE, GeometricTransform, Placement, Shape
 from gpuloader.recipe.program import Program
 
 Rows: TypeAlias = "Sequence[int] | Ints"
@@ -36,7 +36,7 @@ Batching: TypeAlias = Annotated[Literal["dense", "list"] | dict[str, int], Befor
 
 
 @dataclass(frozen=True, eq=False)
-class DrawnView:
+class ViewParams:
     """What is drawn for one view of n samples.
 
     Attributes:
@@ -52,7 +52,7 @@ class DrawnView:
     placements: tuple[Placement, ...]
     program: Program
     erased: NDArray[np.int32] | None
-    placing: tuple[PlacingTransform, ...] = ()
+    placing: tuple[GeometricTransform, ...] = ()
     mapped: Placement | None = None
 
     @property
@@ -71,7 +71,7 @@ class DrawnView:
         corners = np.stack([np.stack([left, top], 1), np.stack([right, bottom], 1)], 1).astype(np.float64)
         return -np.rint(self.placement.to_output(corners).min(1)).astype(np.int64)[:, ::-1]
 
-    def take(self, rows: Rows) -> DrawnView:
+    def take(self, rows: Rows) -> ViewParams:
         return replace(
             self,
             placements=tuple(placement.take(rows) for placement in self.placements),
@@ -81,7 +81,7 @@ class DrawnView:
         )
 
     @staticmethod
-    def joined(parts: Sequence[DrawnView]) -> DrawnView:
+    def joined(parts: Sequence[ViewParams]) -> ViewParams:
         """Joins what one view drew for the parts of a batch; padded images get the largest height and width of all."""
         shapes = [part.shape for part in parts if part.shape is not None]
         erased = [part.erased for part in parts if part.erased is not None]
@@ -96,7 +96,7 @@ class DrawnView:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class AugmentParams:
     """What is drawn for n samples, in all views.
 
     Attributes:
@@ -106,25 +106,25 @@ class Drawn:
         origin: (n, 2) int64 top, left of what is left of the files; 0, 0 unless they were cut.
     """
 
-    views: tuple[DrawnView, ...]
+    views: tuple[ViewParams, ...]
     region: Ints
     origin: Ints
 
     @classmethod
-    def of(cls, views: Sequence[DrawnView]) -> Drawn:
+    def of(cls, views: Sequence[ViewParams]) -> AugmentParams:
         """Joins what is drawn for each view of the same samples."""
         needed = np.stack([view.in_file.needed() for view in views])
         region = np.concatenate([needed[:, :, :2].min(0), needed[:, :, 2:].max(0)], 1)
         return cls(tuple(views), region, np.zeros((len(region), 2), np.int64))
 
-    def in_files(self, pictures: Ints, files: Ints) -> Drawn:
+    def in_files(self, pictures: Ints, files: Ints) -> AugmentParams:
         """Returns what was drawn for pictures of these heights and widths, (n, 2), for files of other sizes.
 
         Where both are equal, it stays as it is. All but the last placement, the region and the origin is the picture's.
         """
         if (pictures == files).all():
             return self
-        return Drawn.of([replace(view, mapped=view.placement.scaled(pictures, files)) for view in self.views])
+        return AugmentParams.of([replace(view, mapped=view.placement.scaled(pictures, files)) for view in self.views])
 
     @property
     def pixels(self) -> Ints:
@@ -144,12 +144,12 @@ class Drawn:
                 causes |= transform.refused(before.shape)
         return causes
 
-    def take(self, rows: Rows) -> Drawn:
-        return Drawn(tuple(view.take(rows) for view in self.views), self.region[rows], self.origin[rows])
+    def take(self, rows: Rows) -> AugmentParams:
+        return AugmentParams(tuple(view.take(rows) for view in self.views), self.region[rows], self.origin[rows])
 
     @staticmethod
-    def joined(parts: Sequence[Drawn]) -> Drawn:
+    def joined(parts: Sequence[AugmentParams]) -> AugmentParams:
         """Joins what one recipe drew for the parts of a batch: the same as if it had drawn for the whole batch."""
-        views = map(DrawnView.joined, zip(*(part.views for part in parts), strict=True))
+        views = map(ViewParams.joined, zip(*(part.views for part in parts), strict=True))
         region, origin = (np.concatenate(each) for each in zip(*((part.region, part.origin) for part in parts)))
-        return Drawn(tuple(views), region, origin)
+        return AugmentParams(tuple(views), region, origin)

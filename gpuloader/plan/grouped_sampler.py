@@ -1,4 +1,4 @@
-"""`Grouped`: passes in which neighbouring ranks read neighbouring shards, for `shuffle="shards"`.
+"""`GroupedSampler`: passes in which neighbouring ranks read neighbouring shards, for `shuffle="shards"`.
 
     part     the shards, in an order that the seed fixes, are cut into C equal parts of all samples; a part is a group's
     place    place p of a pass belongs to group (p % C) * stride % C, and takes this group's next sample
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gpuloader.plan.draws import Stream, words
 from gpuloader.plan.order import ROUNDS, Order, Permutation
-from gpuloader.plan.passes import Chosen, Ints, Passes, digest_of
+from gpuloader.plan.samplers import Ints, Sampler, SampleSubset, digest_of
 
 WINDOW_SHARDS = 16  # that a node reads at a time, with as many groups as `choose_groups` says
 MOST_GROUPS = 1 << 16
@@ -55,7 +55,7 @@ class _Parts(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Grouped(Passes):
+class GroupedSampler(Sampler):
     """Every chosen sample once, by groups of shards.
 
     Attributes:
@@ -67,7 +67,7 @@ class Grouped(Passes):
 
     shuffle = "shards"
 
-    chosen: Chosen
+    chosen: SampleSubset
     shard_sizes: Ints
     groups: int = 1
     fixed: bool = False
@@ -78,7 +78,7 @@ class Grouped(Passes):
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Passes`; without the number of groups, which a state keeps by itself."""
+        """See `Sampler`; without the number of groups, which a state keeps by itself."""
         return digest_of(f"grouped {self.chosen.fingerprint}", self.shard_sizes)
 
     def includes(self, ids: Ints) -> NDArray[np.bool_]:

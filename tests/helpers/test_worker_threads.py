@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpuloader.helpers.fed_threads import FedThreads
+from gpuloader.helpers.worker_threads import WorkerThreads
 
 NAME = "fed-by-a-test"
 
@@ -27,7 +27,7 @@ def double(request: int, _: Callable[[], bool]) -> int:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_each_request_is_worked_on_once(count: int) -> None:
-    threads = FedThreads(double, NAME, count)
+    threads = WorkerThreads(double, NAME, count)
     assert running() == count
     for request in range(50):
         threads.put(request)
@@ -48,7 +48,7 @@ def test_what_the_work_raises_is_its_outcome(kind: type[BaseException]) -> None:
             raise raised
         return request
 
-    raised, threads = kind("mine"), FedThreads(work, NAME)
+    raised, threads = kind("mine"), WorkerThreads(work, NAME)
     for request in range(3):
         threads.put(request)
     assert [threads.get() for _ in range(3)] == [0, raised, 2]
@@ -59,7 +59,7 @@ def test_stop_iteration_becomes_an_error_that_names_its_place() -> None:
     def work(empty: list[int], _: Callable[[], bool]) -> int:
         return next(iter(empty))
 
-    threads = FedThreads(work, NAME)
+    threads = WorkerThreads(work, NAME)
     threads.put([])
     error = threads.get()
     threads.close()
@@ -69,7 +69,7 @@ def test_stop_iteration_becomes_an_error_that_names_its_place() -> None:
 
 
 def test_a_request_without_a_result_has_no_outcome() -> None:
-    threads: FedThreads[int, int] = FedThreads(lambda request, _: request or None, NAME)
+    threads: WorkerThreads[int, int] = WorkerThreads(lambda request, _: request or None, NAME)
     for request in (0, 1, 0, 2):
         threads.put(request)
     assert (threads.get(), threads.get(), threads.ready) == (1, 2, 0)
@@ -77,7 +77,7 @@ def test_a_request_without_a_result_has_no_outcome() -> None:
 
 
 def test_nobody_waits_for_threads_that_have_ended() -> None:
-    threads = FedThreads(double, NAME)
+    threads = WorkerThreads(double, NAME)
     threads.put(1)
     assert threads.get() == 2
     threads.close()
@@ -93,7 +93,7 @@ def test_closing_gives_up_what_is_not_begun_and_says_so_to_what_is() -> None:
             pass
         seen.put(request)
 
-    threads = FedThreads(work, NAME)
+    threads = WorkerThreads(work, NAME)
     for request in range(9):
         threads.put(request)
     assert begun.get(timeout=300) == 0
@@ -103,7 +103,7 @@ def test_closing_gives_up_what_is_not_begun_and_says_so_to_what_is() -> None:
 
 
 def test_threads_end_with_their_owner() -> None:
-    threads = FedThreads(double, NAME, 2)
+    threads = WorkerThreads(double, NAME, 2)
     assert running() == 2
     del threads
     gc.collect()
@@ -113,10 +113,10 @@ def test_threads_end_with_their_owner() -> None:
 def test_closing_in_one_of_its_threads_does_not_wait_for_itself() -> None:
     closed = SimpleQueue[None]()
 
-    def close(threads: FedThreads[Any, None], _: Callable[[], bool]) -> None:
+    def close(threads: WorkerThreads[Any, None], _: Callable[[], bool]) -> None:
         threads.close()
         closed.put(None)
 
-    threads: FedThreads[Any, None] = FedThreads(close, NAME)
+    threads: WorkerThreads[Any, None] = WorkerThreads(close, NAME)
     threads.put(threads)
     closed.get(timeout=300)

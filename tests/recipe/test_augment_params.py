@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from gpuloader.plan import Draws
-from gpuloader.recipe import Drawn, Recipe, load_preset, preset_names
+from gpuloader.recipe import AugmentParams, Recipe, load_preset, preset_names
 from gpuloader.transforms import FiveCrop, Pad, RandomResizedCrop, Resize, TrivialAugmentWide
 
 SIZES = np.array([[40, 60], [333, 500], [500, 333], [1, 900], [64, 64], [375, 500], [1200, 1600]])
@@ -28,7 +28,7 @@ RECIPES = {name: load_preset(name) for name in preset_names()} | {
 }
 
 
-def draw(recipe: Recipe, rows: slice) -> Drawn:
+def draw(recipe: Recipe, rows: slice) -> AugmentParams:
     ids = np.arange(len(SIZES))[rows]
     boxes = [np.array([[5.0, 0, 20, 1], [0, 0, width, height]]) for height, width in SIZES[rows].tolist()]
     turned = ORIENTATIONS[rows] if recipe.orientation == "apply" else None
@@ -51,7 +51,7 @@ def assert_equal(one: Any, other: Any) -> None:  # noqa: ANN401
         assert one == other
 
 
-def on_copies(drawn: Drawn, sizes: Any) -> Drawn:  # noqa: ANN401
+def on_copies(drawn: AugmentParams, sizes: Any) -> AugmentParams:  # noqa: ANN401
     """On files of half the sides, or more, of each second picture."""
     files = sizes.copy()
     files[1::2] = (files[1::2] + 1) // 2
@@ -63,7 +63,7 @@ def on_copies(drawn: Drawn, sizes: Any) -> Drawn:  # noqa: ANN401
 def test_the_draws_of_a_batchs_parts_are_those_of_the_batch(name: str, ends: tuple[int, ...]) -> None:
     recipe = RECIPES[name]
     parts = [draw(recipe, slice(*pair)) for pair in pairwise(ends)]
-    assert_equal(Drawn.joined(parts), draw(recipe, slice(0, 7)))
+    assert_equal(AugmentParams.joined(parts), draw(recipe, slice(0, 7)))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -77,7 +77,9 @@ def test_on_other_files_only_the_place_in_the_file_and_its_region_change(name: s
         assert_equal(after.crop(), before.crop())
     assert_equal(mapped.refused(), drawn.refused())
     stay, go = np.arange(0, 7, 2), np.arange(1, 7, 2)
-    same = Drawn(tuple(replace(view, mapped=view.placement) for view in drawn.views), drawn.region, drawn.origin)
+    same = AugmentParams(
+        tuple(replace(view, mapped=view.placement) for view in drawn.views), drawn.region, drawn.origin
+    )
     assert_equal(mapped.take(stay), same.take(stay))
     assert (mapped.region[go, 2:] <= (SIZES[go] + 1) // 2).all()
     assert (mapped.region >= 0).all()
@@ -88,7 +90,7 @@ def test_parts_on_files_and_on_pictures_are_joined() -> None:
     parts = [draw(recipe, slice(0, 3)), on_copies(draw(recipe, slice(3, 7)), SIZES[3:])]
     files = SIZES.copy()
     files[[4, 6]] = (files[[4, 6]] + 1) // 2
-    assert_equal(Drawn.joined(parts), draw(recipe, slice(0, 7)).in_files(SIZES, files))
+    assert_equal(AugmentParams.joined(parts), draw(recipe, slice(0, 7)).in_files(SIZES, files))
 
 
 side = st.integers(1, 2**18 - 1)

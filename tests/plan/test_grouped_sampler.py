@@ -13,7 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import Chosen, Cursor, Grouped, LastBatch, Mix, Plan, Ratio, Shuffled, all_samples, choose_groups
+from gpuloader.plan import (
+    Cursor,
+    GroupedSampler,
+    LastBatch,
+    Mix,
+    Plan,
+    Ratio,
+    SampleSubset,
+    ShuffledSampler,
+    all_samples,
+    choose_groups,
+)
 
 SEED = 3
 SIZES = np.array([100, 0, 250, 1, 77] * 12)  # of 60 shards
@@ -22,8 +33,8 @@ clusters = st.tuples(st.sampled_from([1, 2, 3, 6, 8, 16]), st.integers(1, 3), st
 last_batches = st.sampled_from(["drop", "pad", "partial", "equal"])
 
 
-def grouped(sizes: list[int] | np.ndarray, groups: int) -> Grouped:
-    return Grouped(Chosen(int(sum(sizes))), np.array(sizes), groups)
+def grouped(sizes: list[int] | np.ndarray, groups: int) -> GroupedSampler:
+    return GroupedSampler(SampleSubset(int(sum(sizes))), np.array(sizes), groups)
 
 
 def valid_of(plan: Plan, cursor: Cursor) -> list[int]:
@@ -157,7 +168,7 @@ def test_a_node_reads_its_share_of_the_shards(nodes: int, groups: int | None, ti
 def test_each_source_of_a_mix_has_groups_of_its_own() -> None:
     sizes = (np.full(64, 50), np.full(32, 25))
     counts = tuple(int(each.sum()) for each in sizes)
-    mix = Mix(Chosen(sum(counts)), counts, (Ratio(0, (3, 1)),), "shards", sizes, 32)
+    mix = Mix(SampleSubset(sum(counts)), counts, (Ratio(0, (3, 1)),), "shards", sizes, 32)
     plan = Plan(mix, 32, 0, 8, "drop", SEED)
     touched = [shards_of(np.concatenate(sizes), plan.coming(Cursor(), plan.steps, [node])) for node in range(8)]
     for first, last in ((0, 64), (64, 96)):
@@ -186,7 +197,7 @@ def test_replacements_are_of_the_samples_group() -> None:
 
 def test_replacements_in_a_mix_are_of_the_samples_source() -> None:
     counts = (600, 200)
-    chosen = Chosen(800, left_out=np.array([3, 700]))
+    chosen = SampleSubset(800, left_out=np.array([3, 700]))
     mix = Mix(chosen, counts, (Ratio(0, (1, 1)),), "shards", (np.full(6, 100), np.full(4, 50)), 4)
     for sample, low, high in ((0, 0, 601), (600, 0, 601), (601, 601, 802), (801, 601, 802)):
         found = Plan(mix, 4, seed=SEED).replacements(Cursor(), sample, np.linspace(0, 0.99, 50))
@@ -236,7 +247,9 @@ def test_what_a_node_reads_is_as_the_page_says() -> None:
     shards, of_shard, global_batch = 2000, 1000, 8192
     for name, *shares in rows:
         for nodes, share in zip((8, 64, 1024), shares, strict=True):
-            source: Grouped | Shuffled = grouped(np.full(shards, of_shard), choose_groups(global_batch, nodes))
+            source: GroupedSampler | ShuffledSampler = grouped(
+                np.full(shards, of_shard), choose_groups(global_batch, nodes)
+            )
             if name != '`"shards"`':
                 source = all_samples(shards * of_shard, "full" if name == '`"full"`' else "block")
             plan = Plan(source, global_batch // nodes, 0, nodes)

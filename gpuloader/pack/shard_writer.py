@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from gpuloader.errors import PackError, StateError
 from gpuloader.helpers.atomic_files import atomic_file, write_sample
-from gpuloader.images.limits import Refused
+from gpuloader.images.limits import RefusalError
 from gpuloader.images.mipmaps import side_of
 from gpuloader.pack.annotated import in_pixels
-from gpuloader.pack.pictures import Rendering, render
+from gpuloader.pack.pictures import RenderOptions, render
 from gpuloader.pack.records import Record, SourceSample
 from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
 
@@ -50,10 +50,10 @@ class ShardTask:
     path: Path
     keys: Sequence[str]
     records: Sequence[Record]
-    rendering: Rendering
+    rendering: RenderOptions
 
 
-class Written(NamedTuple):
+class ShardCounts(NamedTuple):
     """Numbers of a shard that was written: its records, those with a good picture, and those with smaller copies."""
 
     records: int
@@ -61,7 +61,7 @@ class Written(NamedTuple):
     with_copies: int
 
 
-def write_shard(task: ShardTask) -> Written:
+def write_shard(task: ShardTask) -> ShardCounts:
     """Writes a shard, and before it the list of pictures left out.
 
     The bytes depend on the task's samples alone: times, users and modes are fixed.
@@ -77,13 +77,13 @@ def write_shard(task: ShardTask) -> Written:
                 try:
                     with _naming(record.name):
                         members = _members(record.reader(record), task.rendering, record.name)
-                except Refused as refused:
+                except RefusalError as refused:
                     left_out.append(LeftOutPicture(record.name, key, refused.cause))
                 else:
                     write_sample(tar, key, members)
                     with_copies += any(map(side_of, members))
         _write_left_out(_left_out_file(task.path), left_out)
-    return Written(len(task.records), len(task.records) - len(left_out), with_copies)
+    return ShardCounts(len(task.records), len(task.records) - len(left_out), with_copies)
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def _naming(path: Path | str) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _members(sample: SourceSample, rendering: Rendering, name: str) -> dict[str, bytes]:
+def _members(sample: SourceSample, rendering: RenderOptions, name: str) -> dict[str, bytes]:
     if sample.extension == ARRAY_EXTENSION and rendering.mipmaps:
         raise PackError(f"{name} is decoded, as .{ARRAY_EXTENSION}, and can have no mipmaps: leave mipmaps out")
     extension, image, copies = render(sample.image, sample.extension, rendering)

@@ -17,7 +17,7 @@ Work: TypeAlias = Callable[[Request, Callable[[], bool]], Result]
 _LOOK_SECONDS = 1.0
 
 
-class FedThreads(Generic[Request, Result]):
+class WorkerThreads(Generic[Request, Result]):
     """Threads that do the same work for each request, until they are closed.
 
     They and their owner share queues that are written in C. An interrupt can leave locks that are written in Python

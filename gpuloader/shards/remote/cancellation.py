@@ -6,19 +6,19 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias
 
-Wanted: TypeAlias = Callable[[], bool]
+WantedCallback: TypeAlias = Callable[[], bool]
 """A function that is asked repeatedly during a long operation; when it returns False, InterruptedError ends this."""
 
 POLL_SECONDS = 0.05
 
 
-def check_wanted(wanted: Wanted) -> None:
+def check_wanted(wanted: WantedCallback) -> None:
     """Raises InterruptedError if something is no longer wanted."""
     if not wanted():
         raise InterruptedError("reading was given up")
 
 
-def pause(seconds: float, wanted: Wanted) -> None:
+def pause(seconds: float, wanted: WantedCallback) -> None:
     """Sleeps; raises InterruptedError when it is no longer wanted."""
     end = time.monotonic() + seconds
     while True:

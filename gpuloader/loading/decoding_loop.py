@@ -1,12 +1,12 @@
-"""`Decoding`: the loop that decodes batches ahead, of a GPULoader, a Stage and a Compose.
+"""`DecodingLoop`: the loop that decodes batches ahead, of a GPULoader, a Stage and a Compose.
 
-    take -> Feed -> DALI's pipeline -> Running -> Decoding
+    take -> Feed -> DALI's pipeline -> PipelineRunner -> DecodingLoop
             (called by the pipeline, in the thread of the loop)
 
-The pipeline holds what it calls, so nothing on that way may hold `Decoding` or `Running`: in a reference cycle, the
-pipeline would keep its threads and memory until garbage is collected.
+The pipeline holds what it calls, so nothing on that way may hold `DecodingLoop` or `PipelineRunner`: in a reference
+cycle, the pipeline would keep its threads and memory until garbage is collected.
 
-A run of the pipeline decodes one batch. Only `Feed.__call__` and `Decoding.next` know this.
+A run of the pipeline decodes one batch. Only `Feed.__call__` and `DecodingLoop.next` know this.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gpuloader.pipelines import (
     Feed,
     FeedBatch,
     LastStep,
-    Running,
+    PipelineRunner,
     UndecodableError,
     find_undecodable,
     recipe_pipeline,
     release_unused_memory,
 )
-from gpuloader.recipe import Drawn, Recipe
+from gpuloader.recipe import AugmentParams, Recipe
 
 BatchT = TypeVar("BatchT", bound=FeedBatch)
 Size: TypeAlias = tuple[int, int]
@@ -61,7 +61,12 @@ def build_pipeline(
 
 
 def find_bad_rows(
-    recipe: Recipe, decoder: Decoder, device_id: int | None, images: Sequence[Any], drawn: Drawn, message: str = ""
+    recipe: Recipe,
+    decoder: Decoder,
+    device_id: int | None,
+    images: Sequence[Any],
+    drawn: AugmentParams,
+    message: str = "",
 ) -> dict[int, str]:
     """Finds the rows that cannot be decoded, with the causes, of encoded images and what is drawn for them.
 
@@ -72,7 +77,7 @@ def find_bad_rows(
     return find_undecodable(recipe, images, drawn, device_id, threads, **decoder.graph_options, message=message)
 
 
-class Decoding(Generic[BatchT]):
+class DecodingLoop(Generic[BatchT]):
     """Decodes the batches of one source after the other; the pipeline stays, unless a batch does not fit it.
 
     Images that cannot be decoded do not end it: whoever gives the batches says what takes their place.
@@ -102,7 +107,7 @@ class Decoding(Generic[BatchT]):
         self._feed: Feed[BatchT] = Feed(decoder.hw_load, rows)
         build = partial(build_pipeline, recipe, self._feed, decoder, device_id, largest_image)
         self._as_arrays = as_arrays
-        self._running = Running(build, () if as_arrays else self._views, recipe.batch == "list", between_calls)
+        self._running = PipelineRunner(build, () if as_arrays else self._views, recipe.batch == "list", between_calls)
         self._without: Callable[[BatchT, Mapping[int, str]], BatchT | None] | None = None
 
     def start(
@@ -158,7 +163,7 @@ class Decoding(Generic[BatchT]):
         self.drop()
         release_unused_memory()
 
-    def _run(self) -> Any:  # noqa: ANN401 - as `Running.next`
+    def _run(self) -> Any:  # noqa: ANN401 - as `PipelineRunner.next`
         """Returns the images of the first batch in flight; None if nothing came that is wanted."""
         message = ""
         try:
@@ -190,7 +195,7 @@ class Decoding(Generic[BatchT]):
         self._feed.put_back(self._without(batch, causes))
 
 
-def _arrays_of(output: Any, count: int) -> Any:  # noqa: ANN401 - of a view, see `Decoding`
+def _arrays_of(output: Any, count: int) -> Any:  # noqa: ANN401 - of a view, see `DecodingLoop`
     if output.is_dense_tensor():
         return np.asarray(output.as_tensor())[:count]
     return [np.asarray(output[row]) for row in range(count)]

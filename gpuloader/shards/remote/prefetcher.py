@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.fed_threads import FedThreads
+from gpuloader.helpers.worker_threads import WorkerThreads
 from gpuloader.plan import Cursor, Plan
 from gpuloader.shards.remote.cache import ShardCache
 from gpuloader.shards.remote.store import Entry
@@ -34,7 +34,7 @@ ShardsOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
-class Need:
+class ShardSchedule:
     """The shards that a run needs from stores.
 
     Attributes:
@@ -91,22 +91,24 @@ class Need:
         return max(1, self.plan.steps // _CHUNKS)
 
 
-class Ahead:
+class Prefetcher:
     """Downloads the shards that are needed next, in threads; `reach` moves the step from which on they are needed."""
 
-    def __init__(self, need: Need, cache: ShardCache) -> None:
-        self._need = need
+    def __init__(self, schedule: ShardSchedule, cache: ShardCache) -> None:
+        self._schedule = schedule
         self._cache = cache
         self._chunks: deque[tuple[Cursor, list[int]]] = deque()  # the end and the shards of each
         self._requested: set[int] = set()
         download = partial(_download, cache, self._requested)
-        self._threads: FedThreads[tuple[int, Entry], None] = FedThreads(download, "gpuloader-download", _DOWNLOADS)
+        self._threads: WorkerThreads[tuple[int, Entry], None] = WorkerThreads(
+            download, "gpuloader-download", _DOWNLOADS
+        )
 
     def reach(self, cursor: Cursor) -> None:
         """Requests the shards that are needed next from the step at the cursor on."""
         if self._chunks and cursor < self._chunks[0][0]:
             return
-        coming = {shard: self._need.entries[shard] for shard in self._coming(cursor)}
+        coming = {shard: self._schedule.entries[shard] for shard in self._coming(cursor)}
         self._cache.coming = frozenset(entry.key for entry in coming.values())
         for shard, entry in coming.items():
             if shard not in self._requested and not self._cache.has(entry):
@@ -119,14 +121,14 @@ class Ahead:
             self._chunks.popleft()
         next_ = self._chunks[-1][0] if self._chunks else cursor
         while len(self._chunks) < _LOOKED_AHEAD:
-            first = self._need.plan.at_step(next_)
-            shards = self._need.shards(first, self._need.chunk_steps)
-            next_ = self._need.plan.after(first, self._need.chunk_steps)
+            first = self._schedule.plan.at_step(next_)
+            shards = self._schedule.shards(first, self._schedule.chunk_steps)
+            next_ = self._schedule.plan.after(first, self._schedule.chunk_steps)
             self._chunks.append((next_, shards))
         fitting: list[int] = []
         room = self._cache.limit_bytes
         for shard in dict.fromkeys(shard for _, shards in self._chunks for shard in shards):
-            room -= self._need.entries[shard].version.size_bytes
+            room -= self._schedule.entries[shard].version.size_bytes
             if room < 0:
                 break
             fitting.append(shard)
@@ -137,11 +139,11 @@ class Ahead:
         self._threads.close()
 
 
-def warn_of_repeats(need: Need, limit_bytes: int, sizes: NDArray[np.int64]) -> None:
+def warn_of_repeats(schedule: ShardSchedule, limit_bytes: int, sizes: NDArray[np.int64]) -> None:
     """Logs a warning if the order uses more shards at a time than the cache holds."""
-    if (times := need.times_downloaded(limit_bytes, sizes)) > _OFTEN:
+    if (times := schedule.times_downloaded(limit_bytes, sizes)) > _OFTEN:
         by_shard = (
-            "" if need.plan.source.shuffle == "shards" else ', or use shuffle="shards", which needs few at a time'
+            "" if schedule.plan.source.shuffle == "shards" else ', or use shuffle="shards", which needs few at a time'
         )
         _log.warning(
             "the order uses more shards at a time than the cache holds: each is downloaded about %.0f times in "
@@ -149,7 +151,7 @@ def warn_of_repeats(need: Need, limit_bytes: int, sizes: NDArray[np.int64]) -> N
             "(Cache(max_bytes=...))%s",
             times,
             limit_bytes,
-            need.bytes_of_node(sizes),
+            schedule.bytes_of_node(sizes),
             by_shard,
         )
 

@@ -12,7 +12,7 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
 
 from gpuloader.pipelines.blame import good_jpeg
-from gpuloader.pipelines.running import Running
+from gpuloader.pipelines.pipeline_runner import PipelineRunner
 from gpuloader.pipelines.triage import WITHOUT_ENGINES, check_machine, find_failing
 
 _REDUCED_SIDE = 32
@@ -37,7 +37,7 @@ class WholeDecoder:
         self._batch: list[list[NDArray[np.uint8]]] = []
         device: Literal["cpu", "mixed"] = "cpu" if device_id is None else "mixed"
         options = {"batch_size": batch_size, "num_threads": num_threads, "device_id": device_id}
-        self._running = Running(partial(_graph, self._batch, device, reduces, **options))
+        self._running = PipelineRunner(partial(_graph, self._batch, device, reduces, **options))
 
     def failures(self, images: Sequence[NDArray[np.uint8]], message: str = "") -> dict[int, str]:
         """Returns the rows that fail, with the causes.

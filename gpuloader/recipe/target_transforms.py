@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.plan import Draw
-from gpuloader.recipe.drawn import DrawnView
+from gpuloader.recipe.augment_params import ViewParams
 from gpuloader.recipe.model import Ints
-from gpuloader.recipe.placement import Bools, Move, PaddingMode, Placement, PlacingTransform
+from gpuloader.recipe.placement import Bools, GeometricTransform, Move, PaddingMode, Placement
 from gpuloader.recipe.program import Op
 from gpuloader.recipe.warps import mirror
 
@@ -26,7 +26,7 @@ Pixels = NDArray[np.integer]
 _CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
 
 
-class BoxTransform(PlacingTransform, ABC):
+class BoxTransform(GeometricTransform, ABC):
     """An operation that knows the boxes of the samples: it may leave out some of them."""
 
     def place_by_boxes(self, at: Placement, draw: Draw, boxes: Floats, rows: Ints) -> Placement:
@@ -58,7 +58,7 @@ class _Warp:
     flipped: Bools
 
 
-def _warps(view: DrawnView) -> Iterator[_Warp]:
+def _warps(view: ViewParams) -> Iterator[_Warp]:
     flips = [mirror(horizontal, not horizontal, view.placement.shape) for horizontal in (True, False)]
     for number, choices in enumerate(view.program.choices):
         if Op.WARP in choices:
@@ -68,7 +68,7 @@ def _warps(view: DrawnView) -> Iterator[_Warp]:
             yield _Warp(applied, matrices, flipped)
 
 
-def move_boxes(boxes: Floats, rows: Ints, view: DrawnView, *, clamped: bool = True) -> Floats:
+def move_boxes(boxes: Floats, rows: Ints, view: ViewParams, *, clamped: bool = True) -> Floats:
     """Moves boxes to a view's output.
 
     A warped box becomes the smallest upright one around it. What is left of a box may be empty.
@@ -93,7 +93,7 @@ def move_boxes(boxes: Floats, rows: Ints, view: DrawnView, *, clamped: bool = Tr
     return moved
 
 
-def move_points(points: Floats, rows: Ints, view: DrawnView) -> tuple[Floats, Bools]:
+def move_points(points: Floats, rows: Ints, view: ViewParams) -> tuple[Floats, Bools]:
     """Moves points to a view's output: (N, 2) x and y, as `move_boxes` does; a flip moves x to width - 1 - x.
 
     Also returns, (N,) bool, whether the output shows them: neither a crop nor a warp left them outside on the way.
@@ -109,18 +109,18 @@ def move_points(points: Floats, rows: Ints, view: DrawnView) -> tuple[Floats, Bo
     return moved, shown
 
 
-def which_are_flipped(view: DrawnView) -> Bools:
+def which_are_flipped(view: ViewParams) -> Bools:
     """Finds, (n,) bool, the samples that are flipped left to right an odd number of times."""
     flips = [*(move.flipped[:, 1] for move in view.placement.moves), *(warp.flipped[:, 0] for warp in _warps(view))]
     return np.sum([np.zeros(len(view.placement.shape)), *flips], 0) % 2 == 1
 
 
-def are_inside(points: Floats, rows: Ints, view: DrawnView) -> Bools:
+def are_inside(points: Floats, rows: Ints, view: ViewParams) -> Bools:
     """Finds, (N,) bool, the points that lie in the output: 0 <= x < width and 0 <= y < height."""
     return np.all((points >= 0) & (points < view.placement.shape[rows, ::-1]), 1)
 
 
-def _place(points: Floats, rows: Ints, view: DrawnView, *, last: int, clamped: bool) -> tuple[Floats, Bools]:
+def _place(points: Floats, rows: Ints, view: ViewParams, *, last: int, clamped: bool) -> tuple[Floats, Bools]:
     """Moves (N, k, 2) points by the placements; a flip exchanges 0 and the side less `last`.
 
     Also returns, (N,) bool, whether no crop left any of the k points outside.
@@ -145,7 +145,7 @@ def _move(points: Floats, rows: Ints, move: Move, *, last: int, clamped: bool) -
 
 
 def boxes_after(
-    transforms: Sequence[PlacingTransform], placements: Sequence[Placement], boxes: Floats, rows: Ints
+    transforms: Sequence[GeometricTransform], placements: Sequence[Placement], boxes: Floats, rows: Ints
 ) -> tuple[Floats, Bools]:
     """Moves boxes by placements, at first and then after each of the transforms, as `move_boxes` does.
 
@@ -163,7 +163,7 @@ def boxes_after(
     return boxes, stay
 
 
-def which_boxes_stay(boxes: Floats, rows: Ints, view: DrawnView) -> Bools:
+def which_boxes_stay(boxes: Floats, rows: Ints, view: ViewParams) -> Bools:
     """Finds, (N,) bool, the boxes that no transform of the recipe leaves out."""
     if not any(isinstance(transform, BoxTransform) for transform in view.placing):
         return np.ones(len(boxes), np.bool_)
@@ -182,7 +182,7 @@ def _warp(points: Floats, rows: Ints, warp: _Warp) -> Floats:
 
 
 def move_mask(
-    mask: Pixels, row: int, view: DrawnView, fill: int, into: Pixels | None = None, *, exact: bool = False
+    mask: Pixels, row: int, view: ViewParams, fill: int, into: Pixels | None = None, *, exact: bool = False
 ) -> Pixels:
     """Moves the mask of one sample to a view's output: each pixel is the nearest one, as torchvision finds it.
 

@@ -1,6 +1,6 @@
-"""`Linked`: the loop that decodes batches of a recipe with own code, in three stages.
+"""`OwnCodeLoop`: the loop that decodes batches of a recipe with own code, in three stages.
 
-    take -> Decoding of the first link -> own code, in `Workers` -> Decoding of the second link of each view
+    take -> DecodingLoop of the first recipe -> own code, in `Workers` -> DecodingLoop of the second recipe of each view
             (on the CPU)                  (up to prefetch + 1 batches)
 
 Each stage takes from the one before it, in the thread of the loop. It holds that one, and is held by none before it.
@@ -21,19 +21,19 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, LoaderError
 from gpuloader.helpers.read_ahead import EndOfItems
-from gpuloader.loading.decoding import Decoding, Size
+from gpuloader.loading.decoding_loop import DecodingLoop, Size
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.own_function import Images, Item, Targets
-from gpuloader.loading.own_workers import Batch, InPlace, LostError, Processes, Threads, Workers
+from gpuloader.loading.own_workers import Batch, InlineWorkers, ProcessWorkers, ThreadWorkers, WorkerLostError, Workers
 from gpuloader.plan import Draws, Stream
-from gpuloader.recipe import Drawn, Recipe
-from gpuloader.recipe.links import Links
+from gpuloader.recipe import AugmentParams, Recipe
+from gpuloader.recipe.split_recipe import SplitRecipe
 
 Boxes: TypeAlias = Sequence[NDArray[np.float64]]
 _log = logging.getLogger("gpuloader")
 
 
-class Carried(Protocol):
+class BatchTargets(Protocol):
     """The targets of a batch, on their way through own code."""
 
     def before(self, view: int, row: int) -> Targets:
@@ -44,8 +44,8 @@ class Carried(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
-    """What becomes of a batch behind the first link.
+class OwnCodeContext:
+    """What becomes of a batch behind the first recipe.
 
     Attributes:
         recipe: as it is in the batch's epoch and bucket.
@@ -59,24 +59,24 @@ class Way:
     recipe: Recipe
     draws: Draws
     name: Callable[[Draws, int], str]
-    targets: Carried | None = None
-    finish: Callable[[Any, Drawn, Sequence[Sequence[Targets]]], Any] | None = None
+    targets: BatchTargets | None = None
+    finish: Callable[[Any, AugmentParams, Sequence[Sequence[Targets]]], Any] | None = None
 
 
-class LinkedBatch(Protocol):
-    """A batch as the first link takes it; its way is None only without own code."""
+class LoopBatch(Protocol):
+    """A batch as the first recipe takes it; its context is None only without own code."""
 
     @property
     def images(self) -> Sequence[Any]: ...
 
     @property
-    def drawn(self) -> Drawn: ...
+    def drawn(self) -> AugmentParams: ...
 
     @property
-    def way(self) -> Way | None: ...
+    def context(self) -> OwnCodeContext | None: ...
 
 
-BatchT = TypeVar("BatchT", bound=LinkedBatch)
+BatchT = TypeVar("BatchT", bound=LoopBatch)
 
 
 def decoding_of(
@@ -86,25 +86,27 @@ def decoding_of(
     rows: int = 1,
     largest_image: Callable[[], Size] = lambda: (0, 0),
     between_calls: bool = True,
-) -> Decoding[BatchT] | Linked[BatchT]:
-    """Makes the loop for a recipe; the arguments are those of `Decoding`.
+) -> DecodingLoop[BatchT] | OwnCodeLoop[BatchT]:
+    """Makes the loop for a recipe; the arguments are those of `DecodingLoop`.
 
     Without `between_calls`, own code runs in the thread that asks.
     """
     if recipe.links is None:
-        return Decoding(recipe, decoder, device_id, rows, largest_image, between_calls)
-    return Linked(recipe.links, decoder, device_id, rows, between_calls)
+        return DecodingLoop(recipe, decoder, device_id, rows, largest_image, between_calls)
+    return OwnCodeLoop(recipe.links, decoder, device_id, rows, between_calls)
 
 
-class Linked(Generic[BatchT]):
-    """Decodes the batches of one source after the other, as `Decoding` does, with own code between."""
+class OwnCodeLoop(Generic[BatchT]):
+    """Decodes the batches of one source after the other, as `DecodingLoop` does, with own code between."""
 
-    def __init__(self, links: Links, decoder: Decoder, device_id: int | None, rows: int, between_calls: bool) -> None:
+    def __init__(
+        self, links: SplitRecipe, decoder: Decoder, device_id: int | None, rows: int, between_calls: bool
+    ) -> None:
         if device_id is not None:
             _say_where()
         self._stages: _Stages[BatchT] = _Stages(links, decoder, rows, between_calls)
-        self._second: list[Decoding[_OfView[BatchT]]] = [
-            Decoding(recipe, decoder, device_id, rows, between_calls=between_calls) for recipe in links.second
+        self._second: list[DecodingLoop[_ViewBatch[BatchT]]] = [
+            DecodingLoop(recipe, decoder, device_id, rows, between_calls=between_calls) for recipe in links.second
         ]
 
     def start(
@@ -112,13 +114,13 @@ class Linked(Generic[BatchT]):
         take: Callable[[], BatchT | BaseException],
         without: Callable[[BatchT, Mapping[int, str]], BatchT | None],
     ) -> None:
-        """Goes on with the batches of another source; see `Decoding.start`."""
+        """Goes on with the batches of another source; see `DecodingLoop.start`."""
         self._stages.start(take, without)
         for view, second in enumerate(self._second):
             second.start(partial(self._stages.take, view), _refuse)
 
     def next(self) -> tuple[BatchT, list[Any]] | None:
-        """Returns the next batch and the images of each view; None after the last; see `Decoding.next`.
+        """Returns the next batch and the images of each view; None after the last; see `DecodingLoop.next`.
 
         Raises:
             DataError: own code raised an error, or returned what is no image.
@@ -132,11 +134,11 @@ class Linked(Generic[BatchT]):
         if any(view is None for view in views):
             return None
         of_views, images = zip(*filter(None, views))
-        behind: _Behind[BatchT] = of_views[0].behind
-        batch, way = behind.batch, behind.batch.way
-        assert way is not None
-        if way.finish is not None:
-            batch = way.finish(batch, Drawn.of([each.drawn.views[0] for each in of_views]), behind.targets)
+        behind: _OwnCodeResult[BatchT] = of_views[0].behind
+        batch, context = behind.batch, behind.batch.context
+        assert context is not None
+        if context.finish is not None:
+            batch = context.finish(batch, AugmentParams.of([each.drawn.views[0] for each in of_views]), behind.targets)
         return batch, [each for [each] in images]
 
     def drop(self) -> None:
@@ -153,30 +155,30 @@ class Linked(Generic[BatchT]):
 
 
 @dataclass(frozen=True, eq=False)
-class _Behind(Generic[BatchT]):
-    """A batch behind own code: for each view, the images, what the second link draws for them, and the targets."""
+class _OwnCodeResult(Generic[BatchT]):
+    """A batch behind own code: for each view, the images, what the second recipe draws for them, and the targets."""
 
     batch: BatchT
     images: Sequence[Images]
-    drawn: Sequence[Drawn]
+    drawn: Sequence[AugmentParams]
     targets: Sequence[Sequence[Targets]]
 
 
 @dataclass(frozen=True, eq=False)
-class _OfView(Generic[BatchT]):
-    """A view of a batch, as the second link takes it."""
+class _ViewBatch(Generic[BatchT]):
+    """A view of a batch, as the second recipe takes it."""
 
-    behind: _Behind[BatchT]
+    behind: _OwnCodeResult[BatchT]
     images: Images
-    drawn: Drawn
+    drawn: AugmentParams
 
 
 class _Stages(Generic[BatchT]):
-    """The first link and own code: what the second links take from."""
+    """The first recipe and own code: what the second recipes take from."""
 
-    def __init__(self, links: Links, decoder: Decoder, rows: int, between_calls: bool) -> None:
+    def __init__(self, links: SplitRecipe, decoder: Decoder, rows: int, between_calls: bool) -> None:
         on_cpu = replace(decoder, hw_load=None, hybrid_huffman_threshold=None)
-        self._first: Decoding[BatchT] = Decoding(
+        self._first: DecodingLoop[BatchT] = DecodingLoop(
             links.first, on_cpu, None, rows, between_calls=between_calls, as_arrays=True
         )
         self._views = [view for view, own in enumerate(links.own) if own is not None and links.same[view] == view]
@@ -187,14 +189,14 @@ class _Stages(Generic[BatchT]):
         self._checked = False
         self._under_way: deque[tuple[BatchT, list[Images]]] = deque()
         self._failure: BaseException | None = None
-        self._waiting: list[deque[_Behind[BatchT]]] = [deque() for _ in links.own]
+        self._waiting: list[deque[_OwnCodeResult[BatchT]]] = [deque() for _ in links.own]
 
     def start(
         self,
         take: Callable[[], BatchT | BaseException],
         without: Callable[[BatchT, Mapping[int, str]], BatchT | None],
     ) -> None:
-        with suppress(LostError):  # the next batch finds it, too
+        with suppress(WorkerLostError):  # the next batch finds it, too
             while self._under_way and self._workers is not None:
                 self._under_way.popleft()
                 self._workers.get()
@@ -203,7 +205,7 @@ class _Stages(Generic[BatchT]):
             each.clear()
         self._first.start(take, without)
 
-    def take(self, view: int) -> _OfView[BatchT] | BaseException:
+    def take(self, view: int) -> _ViewBatch[BatchT] | BaseException:
         """Returns a view of the next batch, or the error with which the batches end."""
         if not self._waiting[view]:
             try:
@@ -213,7 +215,7 @@ class _Stages(Generic[BatchT]):
             for each in self._waiting:
                 each.append(behind)
         behind = self._waiting[view].popleft()
-        return _OfView(behind, behind.images[view], behind.drawn[view])
+        return _ViewBatch(behind, behind.images[view], behind.drawn[view])
 
     def drop(self) -> None:
         self._first.drop()
@@ -224,8 +226,8 @@ class _Stages(Generic[BatchT]):
         if workers is not None:
             workers.close()
 
-    def _next(self) -> _Behind[BatchT]:
-        if self._workers is None:  # before the first link's pipeline has threads: a fork has none of them
+    def _next(self) -> _OwnCodeResult[BatchT]:
+        if self._workers is None:  # before the first recipe's pipeline has threads: a fork has none of them
             self._workers = self._make(self._functions)
         while self._failure is None and len(self._under_way) < self._ahead:
             try:
@@ -245,19 +247,19 @@ class _Stages(Generic[BatchT]):
         batch, images = self._under_way.popleft()
         try:
             made = self._workers.get()
-        except LostError as error:
+        except WorkerLostError as error:
             raise LoaderError(self._explain(batch, error.number, str(error))) from None
         return self._behind(batch, images, made)
 
     def _items(self, batch: BatchT, images: Sequence[Images]) -> list[Item]:
-        way = batch.way
-        assert way is not None
+        context = batch.context
+        assert context is not None
         items = []
         for function, view in enumerate(self._views):
-            keys = way.draws.of(Stream.OWN, view=view).keys().tolist()
+            keys = context.draws.of(Stream.OWN, view=view).keys().tolist()
             for row, (image, (low, high)) in enumerate(zip(images[view], keys)):
-                takes = self._functions[function].targets and way.targets is not None
-                targets = way.targets.before(view, row) if takes and way.targets is not None else {}
+                takes = self._functions[function].targets and context.targets is not None
+                targets = context.targets.before(view, row) if takes and context.targets is not None else {}
                 items.append(Item(image, function, (low, high), targets, checked=row == 0 and not self._checked))
         self._checked = True
         return items
@@ -266,10 +268,10 @@ class _Stages(Generic[BatchT]):
         """Returns copies of the images of a view without own code."""
         return () if view in self._views else [image.copy() for image in images]
 
-    def _behind(self, batch: BatchT, images: list[Images], made: Batch) -> _Behind[BatchT]:
-        way, count = batch.way, len(batch.images)
-        assert way is not None
-        links = way.recipe.links
+    def _behind(self, batch: BatchT, images: list[Images], made: Batch) -> _OwnCodeResult[BatchT]:
+        context, count = batch.context, len(batch.images)
+        assert context is not None
+        links = context.recipe.links
         assert links is not None
         if made.failure is not None:
             number, failure = made.failure
@@ -281,21 +283,23 @@ class _Stages(Generic[BatchT]):
             targets[view] = made.targets[rows] if self._functions[function].targets else ()
         for view in set(links.same):
             if not targets[view]:  # they go past own code
-                targets[view] = [{} if way.targets is None else way.targets.before(view, row) for row in range(count)]
+                targets[view] = [
+                    {} if context.targets is None else context.targets.before(view, row) for row in range(count)
+                ]
         images, targets = [images[view] for view in links.same], [targets[view] for view in links.same]
         drawn = []
         for second, of_view, its in zip(links.second, images, targets):
-            boxes = () if way.targets is None else way.targets.boxes(its)
+            boxes = () if context.targets is None else context.targets.boxes(its)
             sizes = np.array([image.shape[:2] for image in of_view], np.int64)
-            drawn.append(second.draw(way.draws, sizes, boxes=boxes))
+            drawn.append(second.draw(context.draws, sizes, boxes=boxes))
             for row, cause in drawn[-1].refused().items():
-                raise DataError(f"own code made {sizes[row].tolist()} of {way.name(way.draws, row)}: {cause}")
-        return _Behind(batch, images, drawn, targets)
+                raise DataError(f"own code made {sizes[row].tolist()} of {context.name(context.draws, row)}: {cause}")
+        return _OwnCodeResult(batch, images, drawn, targets)
 
     def _explain(self, batch: BatchT, number: int, cause: str) -> str:
-        assert batch.way is not None
+        assert batch.context is not None
         function, row = divmod(number, len(batch.images))
-        return f"{self._functions[function].called} failed on {batch.way.name(batch.way.draws, row)}: {cause}"
+        return f"{self._functions[function].called} failed on {batch.context.name(batch.context.draws, row)}: {cause}"
 
 
 def _without_frames(error: BaseException) -> BaseException:
@@ -308,10 +312,10 @@ def _without_frames(error: BaseException) -> BaseException:
 
 def _make_workers(decoder: Decoder, between_calls: bool, ahead: int, functions: Sequence[Any]) -> Workers:
     if not between_calls:
-        return InPlace(functions)
+        return InlineWorkers(functions)
     if decoder.processes:
-        return Processes(functions, decoder.processes, ahead)
-    return Threads(functions, decoder.num_threads or 1)
+        return ProcessWorkers(functions, decoder.processes, ahead)
+    return ThreadWorkers(functions, decoder.num_threads or 1)
 
 
 def _refuse(_: object, causes: Mapping[int, str]) -> None:

@@ -1,4 +1,4 @@
-"""`Running`: a DALI pipeline that runs batch after batch; it is built when it is needed, and dropped when it fails."""
+"""`PipelineRunner`: a DALI pipeline that runs batch after batch; built when it is needed, dropped when it fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nvidia.dali.pipeline import Pipeline
 from gpuloader.helpers.forking import at_fork
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
 
-_ahead: WeakSet[Running] = WeakSet()
+_ahead: WeakSet[PipelineRunner] = WeakSet()
 
 
 def release_unused_memory() -> None:
@@ -26,7 +26,7 @@ class UndecodableError(Exception):
     """DALI cannot decode an image of the batch; the text is DALI's message."""
 
 
-class Running:
+class PipelineRunner:
     """A pipeline, which is built for the first batch, and again for the first batch after an error.
 
     According to DALI, a pipeline that has failed cannot be used again. After a fork, the pipeline belongs to the
@@ -56,7 +56,7 @@ class Running:
         self._ended = False  # until the source is asked again
         if between_calls:
             _ahead.add(self)
-        at_fork(self, Running._leave_to_the_parent)
+        at_fork(self, PipelineRunner._leave_to_the_parent)
 
     @property
     def begun(self) -> bool:

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from synthetic import synthetic_index
 
 from gpuloader.shards.index_files import map_set
-from gpuloader.shards.kept import _cache_lock, shared
+from gpuloader.shards.shared_arrays import _cache_lock, shared
 
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty cache folder; arrays of more than four numbers are shared."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("gpuloader.shards.kept.MOST_PRIVATE", 4)
+    monkeypatch.setattr("gpuloader.shards.shared_arrays.MOST_PRIVATE", 4)
     return tmp_path / "cache" / "gpuloader"
 
 

@@ -15,7 +15,7 @@ from nvidia.dali import fn
 
 from gpuloader import Compose, Decoder, GPULoader
 from gpuloader.pipelines import Source, decoder_buffers, recipe_pipeline
-from gpuloader.recipe import Drawn
+from gpuloader.recipe import AugmentParams
 from gpuloader.shards import EncodedImage
 
 
@@ -46,7 +46,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     rows: list[int] = []
 
     def noting(source: Source, **options: Any) -> Any:  # noqa: ANN401
-        def noted() -> tuple[Sequence[EncodedImage], Drawn]:
+        def noted() -> tuple[Sequence[EncodedImage], AugmentParams]:
             images, drawn = source()
             assert len(drawn.region) == len(images)
             rows.append(len(images))
@@ -54,7 +54,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return recipe_pipeline(source=noted, **options)
 
-    monkeypatch.setattr("gpuloader.loading.decoding.recipe_pipeline", noting)
+    monkeypatch.setattr("gpuloader.loading.decoding_loop.recipe_pipeline", noting)
     return rows
 
 

@@ -1,13 +1,13 @@
-"""Passes: the samples of an endless row, gone through again and again, each time in an order of its own.
+"""Samplers: the samples of an endless row, gone through again and again, each time in an order of its own.
 
 Place q of the row holds the sample at place q % size of pass q // size. It is a function of the seed and q alone, so
 any rank can take any place, and a run can resume at any. A pass is one of these:
 
-    Shuffled    every chosen sample once, in an order of `gpuloader.plan.order`
-    Grouped     the same, such that neighbouring ranks read neighbouring shards: `gpuloader.plan.grouped`
-    Weighted    samples drawn by weight: with replacement, each place draws; without, heavier samples tend to be first
-    Custom      what a function of the pass's number returns
-    Bucketed    every sample once, such that each global batch is of one bucket: `gpuloader.plan.buckets`
+    ShuffledSampler    every chosen sample once, in an order of `gpuloader.plan.order`
+    GroupedSampler     the same, such that neighbouring ranks read neighbouring shards: `gpuloader.plan.grouped_sampler`
+    WeightedSampler    samples by weight: with replacement, each place draws; without, heavier ones tend to be first
+    CustomSampler      what a function of the pass's number returns
+    BucketSampler      every sample once, such that each global batch is of one bucket: `gpuloader.plan.buckets`
 
 `Mix` interleaves several: `gpuloader.plan.mix`.
 """
@@ -31,7 +31,7 @@ from gpuloader.plan.order import Order, Shuffle, make_order
 Ints = NDArray[np.int64]
 
 
-class Taken(NamedTuple):
+class SampleSlice(NamedTuple):
     """The samples at k places of a row, and the addresses of their random numbers.
 
     Attributes:
@@ -46,7 +46,7 @@ class Taken(NamedTuple):
     numbers: Ints
 
 
-class Passes(ABC):
+class Sampler(ABC):
     """A row of passes.
 
     Attributes:
@@ -81,14 +81,14 @@ class Passes(ABC):
     def includes(self, ids: Ints) -> NDArray[np.bool_]:
         """Says for each of these samples, (k,), whether it can occur in a pass."""
 
-    def take(self, seed: int, first: int, offsets: Ints) -> Taken:
+    def take(self, seed: int, first: int, offsets: Ints) -> SampleSlice:
         """Takes the samples at the places `first` + `offsets`, (k,), of the row; `first` may be beyond 64 bits."""
         passes, within = self.find(first, offsets)
         ids = np.empty_like(within)
         for number in np.unique(passes).tolist():
             here = passes == number
             ids[here] = self._order_of(seed, number)(within[here])
-        return Taken(ids, passes, within if self.repeats else np.maximum(ids, ~ids))
+        return SampleSlice(ids, passes, within if self.repeats else np.maximum(ids, ~ids))
 
     def find(self, first: int, offsets: Ints) -> tuple[Ints, Ints]:
         """Returns the passes that places of the row are in, below 2**32, and the places there, both (k,)."""
@@ -102,7 +102,7 @@ class Passes(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class SampleSubset:
     """Some samples of the data, numbered from 0: all; or some in a given order; or all but some.
 
     Attributes:
@@ -119,7 +119,7 @@ class Chosen:
     left_out: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     first: int = 0
 
-    def part(self, first: int, size: int) -> Chosen:
+    def part(self, first: int, size: int) -> SampleSubset:
         """Returns `size` samples from a number on."""
         return replace(self, first=first, size=size)
 
@@ -166,14 +166,14 @@ def _is_in(samples: Ints, some: Ints) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, eq=False)
-class Shuffled(Passes):
+class ShuffledSampler(Sampler):
     """Every chosen sample once.
 
     Attributes:
         shuffle: with "none", they come in their order.
     """
 
-    chosen: Chosen
+    chosen: SampleSubset
     shuffle: Shuffle = "full"
 
     def __post_init__(self) -> None:
@@ -195,13 +195,13 @@ class Shuffled(Passes):
         return self.chosen.includes(ids)
 
 
-def all_samples(samples: int, shuffle: Shuffle = "full") -> Shuffled:
+def all_samples(samples: int, shuffle: Shuffle = "full") -> ShuffledSampler:
     """Returns passes over so many samples, all of the data."""
-    return Shuffled(Chosen(samples), shuffle)
+    return ShuffledSampler(SampleSubset(samples), shuffle)
 
 
 @dataclass(frozen=True, eq=False)
-class Weighted(Passes):
+class WeightedSampler(Sampler):
     """Chosen samples by weight; those of weight 0 never occur.
 
     Attributes:
@@ -210,7 +210,7 @@ class Weighted(Passes):
         ends: what `cumulate` makes of the weights, if it was made before.
     """
 
-    chosen: Chosen
+    chosen: SampleSubset
     weights: NDArray[np.float64]
     replacement: bool
     shuffle: Shuffle = "full"
@@ -230,7 +230,7 @@ class Weighted(Passes):
         return digest_of(f"weighted {self.chosen.fingerprint} {self.replacement}", self.weights)
 
     def order(self, seed: int, number: int) -> Order:
-        """See `Passes`. Without replacement by Efraimidis and Spirakis (2006): sorted by exponential numbers."""
+        """See `Sampler`. Without replacement by Efraimidis and Spirakis (2006): sorted by exponential numbers."""
         if not self.replacement:
             some = np.flatnonzero(self.weights)
             ids = self.chosen.at(some)
@@ -260,7 +260,7 @@ class Weighted(Passes):
         return np.cumsum(weights / weights.max())
 
 
-class Custom(Passes):
+class CustomSampler(Sampler):
     """The ids that a function of the pass's number returns, the same number for every pass.
 
     Args:
@@ -298,7 +298,7 @@ class Custom(Passes):
         return lambda places: ids[places]
 
     def includes(self, ids: Ints) -> NDArray[np.bool_]:
-        """See `Passes`; for the first pass, because later ones are not known yet."""
+        """See `Sampler`; for the first pass, because later ones are not known yet."""
         return np.isin(ids, self._ids(0))
 
     def _ids(self, number: int) -> Ints:

@@ -42,7 +42,7 @@ Bad: TypeAlias = dict[int, str]
 Outcome: TypeAlias = tuple[str, str, bool]
 """What was found, what is allowed ("" if anything is), and whether that holds."""
 
-Looks: TypeAlias = Iterator[tuple[str, Callable[[], Outcome]]]
+Comparisons: TypeAlias = Iterator[tuple[str, Callable[[], Outcome]]]
 """The name of each row, and what finds it out."""
 
 

@@ -1,4 +1,4 @@
-"""Passes: which samples come, in any order, by weight, or as a function says."""
+"""Samplers: which samples come, in any order, by weight, or as a function says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,19 @@ import pytest
 from scipy import stats
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import Chosen, Custom, Draws, Grouped, Mix, Passes, Plan, Ratio, Shuffled, Weighted, all_samples
+from gpuloader.plan import (
+    CustomSampler,
+    Draws,
+    GroupedSampler,
+    Mix,
+    Plan,
+    Ratio,
+    Sampler,
+    SampleSubset,
+    ShuffledSampler,
+    WeightedSampler,
+    all_samples,
+)
 
 SAMPLES = 60
 IDS = np.arange(3, SAMPLES, 2)
@@ -24,41 +36,41 @@ def backwards(number: int) -> np.ndarray:
     return np.arange(SAMPLES)[number % 3 :: 3][::-1]
 
 
-def chosen(ids: Any) -> Chosen:  # noqa: ANN401
-    return Chosen(len(ids), np.asarray(ids))
+def chosen(ids: Any) -> SampleSubset:  # noqa: ANN401
+    return SampleSubset(len(ids), np.asarray(ids))
 
 
-def but(left_out: Any = IDS) -> Chosen:  # noqa: ANN401
-    return Chosen(SAMPLES - len(left_out), left_out=np.array(left_out, np.int64))
+def but(left_out: Any = IDS) -> SampleSubset:  # noqa: ANN401
+    return SampleSubset(SAMPLES - len(left_out), left_out=np.array(left_out, np.int64))
 
 
-def mix(chosen: Chosen, sizes: tuple[int, ...], parts: tuple[int, ...], shuffle: Any = "full") -> Mix:  # noqa: ANN401
+def mix(chosen: SampleSubset, sizes: tuple[int, ...], parts: tuple[int, ...], shuffle: Any = "full") -> Mix:  # noqa: ANN401
     return Mix(chosen, sizes, (Ratio(0, parts),), shuffle)
 
 
-MAKERS: dict[str, Callable[[], Passes | Mix]] = {
+MAKERS: dict[str, Callable[[], Sampler | Mix]] = {
     "all": lambda: all_samples(SAMPLES),
-    "by shard": lambda: Grouped(Chosen(SAMPLES), np.array([20, 0, SAMPLES - 20]), 4),
-    "subset": lambda: Shuffled(chosen(IDS)),
-    "subset in blocks": lambda: Shuffled(chosen(IDS), "block"),
-    "all but some": lambda: Shuffled(but()),
-    "all but some by shard": lambda: Grouped(but(), np.array([12, LEFT - 12]), 3),
+    "by shard": lambda: GroupedSampler(SampleSubset(SAMPLES), np.array([20, 0, SAMPLES - 20]), 4),
+    "subset": lambda: ShuffledSampler(chosen(IDS)),
+    "subset in blocks": lambda: ShuffledSampler(chosen(IDS), "block"),
+    "all but some": lambda: ShuffledSampler(but()),
+    "all but some by shard": lambda: GroupedSampler(but(), np.array([12, LEFT - 12]), 3),
     "a mix of all but some": lambda: mix(but(), (20, LEFT - 20), (3, 1)),
-    "weighted": lambda: Weighted(chosen(IDS), WEIGHTS, replacement=True),
-    "weighted without replacement": lambda: Weighted(chosen(IDS), WEIGHTS, replacement=False),
-    "mix": lambda: mix(Chosen(SAMPLES), (40, 13, 7), (3, 1, 2)),
-    "custom": lambda: Custom(backwards, SAMPLES),
+    "weighted": lambda: WeightedSampler(chosen(IDS), WEIGHTS, replacement=True),
+    "weighted without replacement": lambda: WeightedSampler(chosen(IDS), WEIGHTS, replacement=False),
+    "mix": lambda: mix(SampleSubset(SAMPLES), (40, 13, 7), (3, 1, 2)),
+    "custom": lambda: CustomSampler(backwards, SAMPLES),
 }
 each_source = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
 
-def epochs_of(source: Passes | Mix, epochs: int = 1, seed: int = 0, first: int = 0) -> np.ndarray:
+def epochs_of(source: Sampler | Mix, epochs: int = 1, seed: int = 0, first: int = 0) -> np.ndarray:
     plan, places = Plan(source, 1, seed=seed), np.arange(source.size)
     return np.concatenate([plan.ids(epoch, places) for epoch in range(first, first + epochs)])
 
 
 @each_source
-def test_a_sample_is_a_function_of_seed_and_place(make: Callable[[], Passes | Mix]) -> None:
+def test_a_sample_is_a_function_of_seed_and_place(make: Callable[[], Sampler | Mix]) -> None:
     for seed, epoch in ((0, 0), (5, 0), (2**64 - 1, 7), (0, 2**32 - 1)):
         whole = epochs_of(make(), 1, seed, epoch)
         assert whole.dtype == np.int64
@@ -67,7 +79,7 @@ def test_a_sample_is_a_function_of_seed_and_place(make: Callable[[], Passes | Mi
         assert backward[::-1] == whole.tolist()
     orders = [tuple(epochs_of(make(), 1, 0, epoch).tolist()) for epoch in range(3)]
     assert len(set(orders)) == 3
-    assert isinstance(make(), Custom) or tuple(epochs_of(make(), 1, 1).tolist()) not in orders
+    assert isinstance(make(), CustomSampler) or tuple(epochs_of(make(), 1, 1).tolist()) not in orders
 
 
 # What an order is, is part of what a seed means. Changing these breaks saved runs.
@@ -95,23 +107,23 @@ def test_what_differs_has_another_fingerprint() -> None:
         *(make() for make in MAKERS.values()),
         all_samples(SAMPLES, "none"),
         all_samples(SAMPLES + 1),
-        Shuffled(chosen(IDS[:-1])),
-        Shuffled(chosen(IDS[::-1])),
-        Shuffled(but(), "none"),
-        Shuffled(but(IDS - 1)),
-        Weighted(chosen(IDS), WEIGHTS + 1, replacement=True),
-        Weighted(chosen(IDS + 1), WEIGHTS, replacement=True),
-        mix(Chosen(SAMPLES), (40, 7, 13), (3, 1, 2)),
-        mix(Chosen(SAMPLES), (40, 13, 7), (3, 1, 2), "block"),
-        Custom(lambda number: np.arange(SAMPLES)[number % 3 :: 3], SAMPLES),
+        ShuffledSampler(chosen(IDS[:-1])),
+        ShuffledSampler(chosen(IDS[::-1])),
+        ShuffledSampler(but(), "none"),
+        ShuffledSampler(but(IDS - 1)),
+        WeightedSampler(chosen(IDS), WEIGHTS + 1, replacement=True),
+        WeightedSampler(chosen(IDS + 1), WEIGHTS, replacement=True),
+        mix(SampleSubset(SAMPLES), (40, 7, 13), (3, 1, 2)),
+        mix(SampleSubset(SAMPLES), (40, 13, 7), (3, 1, 2), "block"),
+        CustomSampler(lambda number: np.arange(SAMPLES)[number % 3 :: 3], SAMPLES),
     ]
     assert len({source.fingerprint for source in sources}) == len(sources)
 
 
 @each_source
-def test_each_includes_what_its_passes_have(make: Callable[[], Passes | Mix]) -> None:
+def test_each_includes_what_its_passes_have(make: Callable[[], Sampler | Mix]) -> None:
     source = make()
-    seen = np.unique(epochs_of(source, 1 if isinstance(source, Custom) else 200))  # later functions are not known
+    seen = np.unique(epochs_of(source, 1 if isinstance(source, CustomSampler) else 200))  # later ones are not known
     assert np.flatnonzero(source.includes(np.arange(SAMPLES))).tolist() == seen.tolist()
 
 
@@ -121,7 +133,7 @@ def test_each_includes_what_its_passes_have(make: Callable[[], Passes | Mix]) ->
 @pytest.mark.parametrize("shuffle", ["none", "full", "block"])
 def test_a_subset_has_each_of_its_samples_once(shuffle: Any) -> None:  # noqa: ANN401
     for ids in (np.array([4]), IDS, IDS[::-1], np.arange(5000) * 3):
-        order = epochs_of(Shuffled(chosen(ids), shuffle), first=2)
+        order = epochs_of(ShuffledSampler(chosen(ids), shuffle), first=2)
         assert order.tolist() == ids.tolist() if shuffle == "none" else sorted(order) == sorted(ids)
 
 
@@ -129,12 +141,12 @@ def test_a_subset_has_each_of_its_samples_once(shuffle: Any) -> None:  # noqa: A
 def test_all_but_some_come_in_the_order_of_the_subset_of_the_others(left_out: list[int]) -> None:
     left = np.delete(np.arange(SAMPLES), left_out)
     for shuffle in ("none", "full", "block"):
-        ids = [epochs_of(Shuffled(each, shuffle), 1, 3, 1).tolist() for each in (but(left_out), chosen(left))]  # type: ignore[arg-type]
+        ids = [epochs_of(ShuffledSampler(each, shuffle), 1, 3, 1).tolist() for each in (but(left_out), chosen(left))]  # type: ignore[arg-type]
         assert ids[0] == ids[1]
 
 
 def test_all_but_some_of_billions_need_no_table() -> None:
-    some = Chosen(3 * 10**9, left_out=np.array([5, 10**9, 2 * 10**9]))
+    some = SampleSubset(3 * 10**9, left_out=np.array([5, 10**9, 2 * 10**9]))
     numbers = np.array([4, 5, 10**9 - 2, 10**9 - 1, 3 * 10**9 - 1])
     assert some.at(numbers).tolist() == [4, 6, 10**9 - 1, 10**9 + 1, 3 * 10**9 + 2]
 
@@ -144,7 +156,7 @@ def test_all_but_some_of_billions_need_no_table() -> None:
 
 def test_with_replacement_samples_come_as_often_as_they_weigh() -> None:
     weights = np.array([5.0, 0, 1, 2, 0.5, 0, 1.5, 0])
-    drawn = epochs_of(Weighted(chosen(np.arange(20, 28)), weights, replacement=True), 4000) - 20
+    drawn = epochs_of(WeightedSampler(chosen(np.arange(20, 28)), weights, replacement=True), 4000) - 20
     counts = np.bincount(drawn, minlength=8)
     assert counts[weights == 0].sum() == 0
     assert stats.chisquare(counts[weights > 0], 32_000 * weights[weights > 0] / 10).pvalue > 1e-4
@@ -152,7 +164,7 @@ def test_with_replacement_samples_come_as_often_as_they_weigh() -> None:
 
 def test_with_replacement_neighbours_are_drawn_independently() -> None:
     probability = np.array([0.1, 0.2, 0.3, 0.4])
-    by_pass = epochs_of(Weighted(Chosen(4), probability, replacement=True), 4000, seed=3).reshape(-1, 4)
+    by_pass = epochs_of(WeightedSampler(SampleSubset(4), probability, replacement=True), 4000, seed=3).reshape(-1, 4)
     for one, other in ((by_pass[:, 0], by_pass[:, 1]), (by_pass[:-1, 0], by_pass[1:, 0])):
         pairs = np.bincount(one * 4 + other, minlength=16)
         assert stats.chisquare(pairs, len(one) * np.outer(probability, probability).ravel()).pvalue > 1e-4
@@ -160,7 +172,7 @@ def test_with_replacement_neighbours_are_drawn_independently() -> None:
 
 def test_without_replacement_samples_come_as_numpy_chooses_them() -> None:
     weights = np.array([5.0, 1, 0, 2, 0.5, 1.5])
-    weighted = Weighted(Chosen(6), weights, replacement=False)
+    weighted = WeightedSampler(SampleSubset(6), weights, replacement=False)
     assert weighted.size == 5
     rng, times = np.random.default_rng(0), 5000
     ours = [tuple(each[:2]) for each in epochs_of(weighted, times).reshape(-1, 5).tolist()]
@@ -175,8 +187,8 @@ def test_without_replacement_samples_come_as_numpy_chooses_them() -> None:
 
 
 def test_without_replacement_each_sample_with_weight_comes_once_in_whatever_order_the_subset_is() -> None:
-    one = Weighted(chosen(IDS), WEIGHTS, replacement=False)
-    other = Weighted(chosen(IDS[::-1]), WEIGHTS[::-1], replacement=False)
+    one = WeightedSampler(chosen(IDS), WEIGHTS, replacement=False)
+    other = WeightedSampler(chosen(IDS[::-1]), WEIGHTS[::-1], replacement=False)
     for epoch in range(5):
         assert sorted(epochs_of(one, first=epoch)) == IDS[WEIGHTS > 0].tolist()
         assert epochs_of(one, first=epoch).tolist() == epochs_of(other, first=epoch).tolist()
@@ -186,8 +198,8 @@ def test_without_replacement_each_sample_with_weight_comes_once_in_whatever_orde
 @pytest.mark.parametrize("scale", [2.0**-1070, 2.0**1020])
 def test_the_scale_of_the_weights_does_not_count(replacement: bool, scale: float) -> None:
     weights = np.array([0, 1.0, 2.0, 4.0, 8.0, 8.0, 0])
-    expected = epochs_of(Weighted(Chosen(7), weights, replacement), 20)
-    assert epochs_of(Weighted(Chosen(7), weights * scale, replacement), 20).tolist() == expected.tolist()
+    expected = epochs_of(WeightedSampler(SampleSubset(7), weights, replacement), 20)
+    assert epochs_of(WeightedSampler(SampleSubset(7), weights * scale, replacement), 20).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("numbers", ["smallest", "largest"])
@@ -198,11 +210,15 @@ def test_samples_without_weight_never_come_whatever_is_drawn(
     number = 0.0 if numbers == "smallest" else 1 - 2.0**-32
     monkeypatch.setattr(Draws, "uniform", lambda self, stream, count: np.full((len(self.ids), count), number))
     for some in np.random.default_rng(0).uniform(size=(300, 3)):
-        assert set(epochs_of(Weighted(Chosen(6), np.array([0, 0, *some, 0]), replacement)).tolist()) <= {2, 3, 4}
+        assert set(epochs_of(WeightedSampler(SampleSubset(6), np.array([0, 0, *some, 0]), replacement)).tolist()) <= {
+            2,
+            3,
+            4,
+        }
 
 
 def test_numbers_are_fine_enough_for_billions_of_samples() -> None:
-    weighted = Weighted(Chosen(2**31), np.broadcast_to(1.0, 2**31), True, ends=np.arange(1, 1001) / 1000)
+    weighted = WeightedSampler(SampleSubset(2**31), np.broadcast_to(1.0, 2**31), True, ends=np.arange(1, 1001) / 1000)
     drawn = weighted.order(0, 0)(np.arange(20_000))
     assert stats.kstest(drawn / 1000, "uniform").statistic < 0.02
 
@@ -212,7 +228,7 @@ def test_numbers_are_fine_enough_for_billions_of_samples() -> None:
 
 def test_what_a_function_gave_may_change_afterwards() -> None:
     ids = np.arange(10)
-    order = Custom(lambda number: ids, 10).order(0, 0)
+    order = CustomSampler(lambda number: ids, 10).order(0, 0)
     ids[:] = 0
     assert order(np.arange(10)).tolist() == list(range(10))
 
@@ -232,11 +248,11 @@ def test_what_a_function_gave_may_change_afterwards() -> None:
 )
 def test_a_function_that_gives_no_sample_ids_is_refused(given: Any, message: str) -> None:  # noqa: ANN401
     with pytest.raises(ConfigError, match=message):
-        Custom(lambda number: given, 10)
+        CustomSampler(lambda number: given, 10)
 
 
 def test_a_function_that_gives_another_number_of_ids_later_is_refused_there() -> None:
-    custom = Custom(lambda number: range(5 + (number > 2)), 10)
+    custom = CustomSampler(lambda number: range(5 + (number > 2)), 10)
     assert len(epochs_of(custom, 3)) == 15
     with pytest.raises(ConfigError, match="for epoch 3 the function returned 6 ids, and 5 for epoch 0"):
         epochs_of(custom, first=3)
@@ -245,7 +261,7 @@ def test_a_function_that_gives_another_number_of_ids_later_is_refused_there() ->
 def test_a_function_of_more_than_the_number_is_refused() -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(ConfigError, match="called again for epoch 0, the function returned different ids"):
-        Custom(lambda number: rng.permutation(100), 100)
+        CustomSampler(lambda number: rng.permutation(100), 100)
 
 
 def test_a_pass_is_made_once_while_the_next_is_read_ahead() -> None:
@@ -255,7 +271,7 @@ def test_a_pass_is_made_once_while_the_next_is_read_ahead() -> None:
         asked[number] += 1
         return range(10)
 
-    plan = Plan(Custom(function, 10), 2)
+    plan = Plan(CustomSampler(function, 10), 2)
     asked.clear()
     for epoch in (0, 1):
         for _ in range(5):

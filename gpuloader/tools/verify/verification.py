@@ -18,7 +18,7 @@ from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.shards import ShardSet
 from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.verify.checks import CHECKS
-from gpuloader.tools.verify.comparing import ALONE, Subject
+from gpuloader.tools.verify.comparison import ALONE, Subject
 
 
 @dataclass(frozen=True)
