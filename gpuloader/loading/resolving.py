@@ -41,7 +41,7 @@ from gpuloader.pipelines import check_for_gpu, read_cached
 from gpuloader.plan import BucketSampler, LastBatch, Mix, Plan, Sampler
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.recipe.part import as_value
-from gpuloader.shards import Labels, ShardSet, make_labels, read_quarantine, resolve_place
+from gpuloader.shards import Labels, ShardSet, has_labels, make_labels, read_quarantine
 
 
 def resolve(arguments: LoaderArguments) -> Run:
@@ -151,7 +151,7 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
     cache = values.cache
     shards = ShardSet.open(paths, warns, cache=cache.path, cache_bytes=cache.max_bytes, read_cached=read_cached)
     _ = shards.decoded  # if only some shards contain arrays, this raises now and not at the first batch
-    if fields and label_from == LabelFrom() and resolve_place(shards, "auto") is None:
+    if fields and label_from == LabelFrom() and not has_labels(shards):
         label_from = LabelFrom(None)
     known = values.bad_images.known
     known_bad = {} if known is None else read_quarantine(Path(known), shards)

@@ -107,6 +107,12 @@ def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
     return "folder" if any(map(_folder, shards.index.folders())) else None
 
 
+def has_labels(shards: ShardSet) -> bool:
+    """Says whether any sample has a label by default: folders in a tar are names of files, not of classes."""
+    place = resolve_place(shards, "default")
+    return place is not None and (place != "cls" or shards.index.counts["unlabelled"] < len(shards))
+
+
 def make_labels(
     shards: ShardSet,
     label_from: str | None,

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from making import tar_by_command, write_shard
+from making import jpeg, tar_by_command, write_shard
 
+from gpuloader import GPULoader
+from gpuloader.collators import as_json
 from gpuloader.errors import ConfigError, DataError, LabelError
-from gpuloader.shards import ShardSet, make_labels, resolve_place
+from gpuloader.shards import ShardSet, has_labels, make_labels, resolve_place
 from gpuloader.tools.info import describe_shards
 
 
@@ -370,3 +372,21 @@ def test_classes_that_are_no_names_are_refused(
     with pytest.raises(ConfigError) as caught:
         make_labels(shard_set(tmp_path, {"cls": b"1"}), label_from, classes)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "components", "labelled"),
+    [
+        ("0", {"cls": b"1"}, True),
+        ("0", {"json": b"{}"}, False),
+        ("train/0", {"json": b"{}"}, False),  # a COCO file that names its pictures' folder
+        ("dog/0", {"cls": b"1"}, True),
+    ],
+)
+def test_shards_have_labels_where_they_have_cls(
+    tmp_path: Path, key: str, components: dict[str, bytes], labelled: bool
+) -> None:
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(8, 8), **components}])
+    assert has_labels(ShardSet.open([tar])) is labelled
+    with GPULoader(tar, 1, None, fields={"json": as_json} if "json" in components else ["cls"]) as loader:
+        assert (next(iter(loader))["label"] is not None) is labelled
