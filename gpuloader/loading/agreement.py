@@ -25,7 +25,7 @@ _meetings: defaultdict[str, Iterator[int]] = defaultdict(count)  # by the ranks 
 
 
 def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING_SECONDS) -> World:
-    """Compares facts between the members of a world, or between all ranks of torch.distributed if it has none.
+    """Compares facts between the members of a world; without members, between the ranks of torch.distributed.
 
     Every member must call it equally often and in the same order. They use torch.distributed's default store, which
     needs neither a GPU nor a process group; each wait has a time limit. Messages use the ranks of torch.distributed.
