@@ -208,7 +208,7 @@ def list_files(folder: Path, names: Sequence[str] | None = None) -> Listing:
 
 
 def _walk(root: str, names: Sequence[str] | None) -> Iterator[tuple[str, os.stat_result | str]]:
-    """Yields the path below a folder and the stat, or why there is none, of all in it, or of what is called so."""
+    """Yields (path below the folder, stat or error) of all entries, or of the entries with these names."""
     begun = Path(root).stat()
     above = [(begun.st_dev, begun.st_ino)]
     listed = set(above)

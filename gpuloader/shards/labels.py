@@ -281,7 +281,7 @@ def _check_class_folders(shards: ShardSet, place: str, occurring: Sequence[str])
 
 
 def _first_deep(shards: ShardSet, number: int) -> str | None:
-    """Returns the key of the first picture below a subfolder of a top folder; None if there is none."""
+    """Returns the key of the first picture that is deeper than CLASS/PICTURE; None if there is none."""
     samples = shards.samples_of(number)
     is_deep = np.array([name.count("/") > 1 for name in shards.index.folders()], np.bool_)
     found = is_deep[shards.index.column("folder", samples.start, samples.stop)]
