@@ -18,8 +18,8 @@ from gpuloader.loading.world import World
 
 _MEETING_SECONDS = 120.0
 _ALIKE = (
-    "all ranks must make the same loaders in the same order; for one of a single rank, pass world=World(0, 1), "
-    "for one of some ranks, world=World.from_group(group)"
+    "all ranks must make the same loaders in the same order; for a loader on one rank, pass world=World(0, 1), "
+    "for a loader on some ranks, world=World.from_group(group)"
 )
 _meetings: defaultdict[str, Iterator[int]] = defaultdict(count)  # by the ranks that meet
 

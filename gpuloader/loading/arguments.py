@@ -212,9 +212,9 @@ def check_counting(recipe: Recipe, bad_images: BadImages, names: Mapping[str, st
     if replaces and not recipe.random and "valid" not in names:
         given = 'on_error="replace"' if bad_images.replace else "BadImages(known=...)"
         raise ConfigError(
-            f"{given}: this recipe draws no random numbers, so it is for evaluation, where replacements of bad images "
-            f'would count as samples: use on_error="skip" or BadImages(skip=True), which leave bad images and padding '
-            f'out of the batches; or output="dict", and count only where batch["valid"]'
+            f"{given}: this recipe uses no random numbers, so it is for evaluation, where replacements of bad images "
+            f'would count as samples: use on_error="skip" or BadImages(skip=True), which drop bad images and padding; '
+            f'or output="dict", and count only where batch["valid"]'
         )
 
 
@@ -267,8 +267,8 @@ def warn_of_places(fields: tuple[str, ...]) -> None:
     """Logs a warning, once in a process, if fields have names of targets: they do not follow the recipe."""
     if named := [name for name in fields if name.partition(".")[0] in _PLACES]:
         _log.warning(
-            "the recipe crops, resizes or flips the images, but the fields %s stay as they are in the shards: places "
-            "in them are those of the stored images, not of the delivered ones. Use Boxes, Mask or Keypoints",
+            "the recipe crops, resizes or flips the images, but the fields %s stay as they are in the shards: their "
+            "coordinates are for the stored images, not the delivered images. Use Boxes, Mask or Keypoints",
             ", ".join(named),
         )
 
@@ -277,8 +277,8 @@ def warn_of_turned(recipe: Recipe, turned: int) -> None:
     """Logs a warning if EXIF turns pictures with targets, and the recipe does not apply the orientation."""
     if turned and recipe.orientation == "off":
         _log.warning(
-            "%s turned by their EXIF orientation: targets count in the pictures as they are stored; if yours count in "
-            "upright ones, such as YOLO's, set `orientation: apply` in the recipe",
+            "%s turned by their EXIF orientation: targets are read as coordinates in the stored pictures; if yours are "
+            "for upright pictures, as in YOLO, set `orientation: apply` in the recipe",
             f"{counted(turned, 'picture')} {'is' if turned == 1 else 'are'}",
         )
 
@@ -316,7 +316,7 @@ def warn_of_groups(plan: Plan, nodes: int) -> None:
     if plan.grouped is not None and nodes > 1 and (groups % nodes or plan.global_batch % groups):
         _log.warning(
             'shuffle="shards" with %s of shards, %d nodes and %d samples in a step of all ranks: all nodes together '
-            "read about %.2f times the data in an epoch. For a new run, Sampling(groups=%d) brings less",
+            "read about %.2f times the data in an epoch. For a new run, Sampling(groups=%d) reads less",
             counted(groups, "group"),
             nodes,
             plan.global_batch,
@@ -388,7 +388,7 @@ def find_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> str | None:
     names = [name for name, field in fields.items() if field.has_boxes]
     if len(names) != 1:
         raise ConfigError(
-            f"the recipe has {drawing}, which draws by the boxes of each sample, and `fields` has "
+            f"the recipe has {drawing}, which needs the boxes of each sample, and `fields` has "
             f"{counted(len(names), 'field')} of boxes: allowed is one, such as "
             f'fields={{"boxes": Boxes("json:annotations", format="xywh")}} (COCO); or leave {drawing} out of the recipe'
         )

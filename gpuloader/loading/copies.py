@@ -68,8 +68,8 @@ def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:
     if recipe.mipmaps is None and sides and not recipe.refuses_mipmaps and _would_take(recipe, index, sides):
         having = max(index.facts["having"][index.extensions.index(extension_of(side))] for side in sides)
         _log.warning(
-            "%s smaller copies, which need less decoding, but the recipe does not take them: set `mipmaps: %g` in it, "
-            "or 2 for evaluation; `mipmaps: off` leaves them and this line out",
+            "%s smaller copies, which need less decoding, but the recipe does not use them: set `mipmaps: %g` in it, "
+            "or 2 for evaluation; `mipmaps: off` ignores them without this warning",
             f"{counted(having, 'picture')} {'has' if having == 1 else 'have'}",
             USUAL_SCALE,
         )

@@ -139,7 +139,7 @@ class OwnFunction:
             found = f"{made.dtype} of shape {made.shape}" if isinstance(made, np.ndarray) else describe(made)
             raise TypeError(
                 f"it returned {found}: allowed is an array (height, width, 3) of uint8; leave out what makes floats or "
-                f"tensors, such as ToTensorV2, and put Normalize behind Apply"
+                f"tensors, such as ToTensorV2, and put Normalize after Apply"
             )
         if self._apply.same_size and made.shape != size:
             raise ValueError(

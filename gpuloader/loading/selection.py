@@ -147,9 +147,7 @@ def make_source(
             f'buckets or shuffle="shards"'
         )
     if callable(shuffle) and sampling.require:
-        raise ConfigError(
-            "require and a function as shuffle cannot be combined: the function itself can leave samples out"
-        )
+        raise ConfigError("require and a function as shuffle cannot be combined: the function itself can skip samples")
     for make in makers.values():
         return make()
     return ShuffledSampler(chosen, order)
@@ -218,7 +216,7 @@ def assign_buckets(
         raise ConfigError(
             f"buckets: the index does not know the size of {lacking.sum():,} of {counted(len(ids), 'image')}, such as "
             f"{where.key!r} (.{extension}) in {where.shard}: convert them to JPEG, PNG or WebP"
-            + (', or leave them out by Buckets(unknown="skip")' if known.any() else "")
+            + (', or skip them with Buckets(unknown="skip")' if known.any() else "")
         )
     numbers = np.full(len(ids), -1)
     numbers[known] = buckets.assign(sizes[known])

@@ -86,7 +86,7 @@ def check_identity(
         if name == "mipmaps":
             problem = (
                 "the state was saved with other smaller copies beside the same pictures, and the recipe's `mipmaps` "
-                "takes such copies: use the shards of then, packed with the same --mipmaps"
+                "uses such copies: use the original shards, or pack with the same --mipmaps"
             )
         raise StateError(f"{problem}. Make the loader as it was when the state was saved, or start without the state")
 

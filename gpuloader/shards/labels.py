@@ -163,7 +163,7 @@ def _refuse_lacking(shards: ShardSet, used: Used, samples: NDArray[np.int64], ex
     if len(samples) == len(shards):
         advice += "No sample has one: label_from=None loads images without labels"
     else:
-        advice += f"Sampling(require=['{extension}']) leaves such samples out"
+        advice += f"Sampling(require=['{extension}']) skips such samples"
     problem = f"lack a label: they have no .{extension} component"
     _refuse(shards, used(samples), problem, f"{advice}; {_LABEL_FROM}")
 

@@ -127,8 +127,8 @@ def open_merged(path: Path | RemoteShard) -> MergedShards:
         try:
             index = _open_index(path) if isinstance(path, Path) else _download_index(path)
             if bool(index.tags) != isinstance(path, RemoteShard):
-                where = "on a disk: make one of their URLs" if not index.tags else "on a store: put it beside them"
-                raise IndexFileError(f"{path} is of shards {where}")
+                where = "on a disk: merge their URLs" if not index.tags else "on a store: upload it beside them"
+                raise IndexFileError(f"{path} is the index of shards {where}")
         except IndexFileError as error:
             raise IndexFileError(f"{error}. {_ADVICE}") from None
         return MergedShards(path, index, _check_names(path, index.names))

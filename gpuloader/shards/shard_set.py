@@ -276,8 +276,8 @@ class ShardSet:
                 names = ", ".join(folder.listing.name(each) for each in unseen[:_NAMED])
                 command = f"gpuloader pack {shlex.quote(str(folder))} shards"
                 raise DataError(
-                    f"{folder} has {counted(len(unseen), 'picture')} that no sample would show, such as {names}: a key "
-                    f"ends at the first dot of the file's name, and has one image. `{command}` takes all "
+                    f"{folder} has {counted(len(unseen), 'picture')} that belong to no sample, such as {names}: a "
+                    f"key ends at the first dot of the file's name, and has one image. `{command}` takes all "
                     f"pictures; or rename them"
                 )
 

@@ -209,7 +209,7 @@ class Table:
             return IndexFileError(f"{self.path} {problem}")
         with suppress(OSError):
             Path(self.path).unlink()
-        return IndexFileError(f"{self.path} {problem}. It was removed: make the loader again, and it is made again")
+        return IndexFileError(f"{self.path} {problem}. It was removed: make the loader again to rebuild it")
 
     def _check(self, blocks: slice | NDArray[np.int64]) -> None:
         """Checks that the file is unchanged, and validates those of the blocks that were not validated yet."""

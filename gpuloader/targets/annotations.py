@@ -192,7 +192,7 @@ def _points_of(value: object, name: str) -> list[Any]:
         return [listed[start : start + 3] for start in range(0, len(listed), 3)]
     raise ValueError(
         f"{name} is {shown(value)}: allowed are x, y and visibility of at most {MOST_POINTS_OF_ONE:,} points, "
-        "one behind the other or in a list for each point, there also x and y alone"
+        "in one list, or in a list for each point, where x and y are enough"
     )
 
 

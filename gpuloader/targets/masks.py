@@ -184,4 +184,4 @@ def _narrowed(mask: NDArray[Any], fill: int) -> NDArray[Any]:
 
 def _check_shape(shape: Sequence[int], size: Shape) -> None:
     if tuple(shape) != tuple(size):
-        raise ValueError(f"the mask's shape is {tuple(shape)}, but that of its image {tuple(size)}")
+        raise ValueError(f"the mask's shape is {tuple(shape)}, but its image has {tuple(size)}")

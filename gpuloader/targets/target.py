@@ -101,7 +101,7 @@ def check_recipe_moves(recipe: Recipe, *, repeats: bool = False) -> None:
     """
     for own, second in () if recipe.links is None else zip(recipe.links.own, recipe.links.second):
         if own is not None and not own.targets and (second.by_boxes or not own.same_size):
-            cause = f"{second.by_boxes} behind it draws by boxes" if second.by_boxes else "it changes sizes"
+            cause = f"{second.by_boxes} after it needs boxes" if second.by_boxes else "it changes sizes"
             raise ConfigError(
                 f"targets cannot follow {own.called}, because {cause}: use Apply(..., targets=True), and return the "
                 f"targets with the image"

@@ -443,5 +443,5 @@ def _check_sum(shard: RemoteShard, version: Version, file: io.FileIO, wanted: Wa
     if digest.hexdigest() != expected:
         raise DataError(
             f"{shard}: the download has the {name} {digest.hexdigest()}, but it should have {expected}: the "
-            f"object is damaged, or its checksum is that of another version: upload both again"
+            f"object is damaged, or its checksum belongs to another version: upload both again"
         )
