@@ -1,1 +1,1 @@
-"""Loading: the loader and its parts, from a reader's encoded batch to the batch that the training loop gets."""
+"""The loader and its parts: from encoded images in shards to the batch in the training loop."""

@@ -1,4 +1,4 @@
-"""`agree` checks that all ranks have the same arguments."""
+"""Compares the arguments of a loader between ranks."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from gpuloader.loading.world import World
 
 _MEETING_SECONDS = 120.0
 _ALIKE = (
-    "all ranks must make the same loaders in the same order; for one of a single rank, pass world=World(0, 1), "
-    "for one of some ranks, world=World.from_group(group)"
+    "all ranks must make the same loaders in the same order; for a loader on one rank, pass world=World(0, 1), "
+    "for a loader on some ranks, world=World.from_group(group)"
 )
 _meetings: defaultdict[str, Iterator[int]] = defaultdict(count)  # by the ranks that meet
 
 
 def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING_SECONDS) -> World:
-    """Compares facts over the members of a world, or over all ranks of torch.distributed if this world is the same.
+    """Compares facts between the members of a world; without members, between the ranks of torch.distributed.
 
-    Every member must call it equally often and in the same order. They meet at torch.distributed's default store: this
-    needs neither a GPU nor a process group, and it cannot hang. The ranks in messages are those of torch.distributed.
+    Every member must call it equally often and in the same order. They use torch.distributed's default store, which
+    needs neither a GPU nor a process group; each wait has a time limit. Messages use the ranks of torch.distributed.
 
     Args:
-        facts: in plain JSON types.
+        facts: values in plain JSON types.
 
     Returns:
-        The world, where `local_world_size` is at least the number of members on this machine: `mp.spawn` does not set
-        LOCAL_WORLD_SIZE. Its `node` has the data ranks of this machine.
+        The world, where `local_world_size` is at least the number of members on this machine, because `mp.spawn` does
+        not set LOCAL_WORLD_SIZE. Its `node` has the data ranks of this machine.
 
     Raises:
-        ConfigError: facts differ, or members did not come in time; every member raises the same message, which names
+        ConfigError: facts differ, or members did not call it in time. Every member raises the same message, which names
             the facts and ranks.
     """
     found = distributed_rank()
@@ -73,7 +73,7 @@ def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING
 
 
 def _verdict(store: Any, members: Sequence[Sequence[int]], wait: timedelta) -> str:  # noqa: ANN401 - a torch Store
-    """Says what is wrong with the facts of all members; empty if they agree."""
+    """Returns a text on the differences between the facts of all members; empty if they agree."""
     keys = {rank: f"facts/{rank}" for rank in sorted(chain(*members))}
     began = time.monotonic()
     try:
@@ -94,5 +94,5 @@ def _verdict(store: Any, members: Sequence[Sequence[int]], wait: timedelta) -> s
 
 
 def _since(began: float) -> str:
-    """Returns the time that passed, less than the limit if the store's process ended: then nobody waits any longer."""
+    """Returns the elapsed time as a text; it is below the limit if the process of the store ended."""
     return f"{time.monotonic() - began:.1f} s"

@@ -1,4 +1,4 @@
-"""The types of `GPULoader`'s arguments, for functions that pass them on."""
+"""The types of the arguments of `GPULoader`, for functions that pass them on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AnyWorld: TypeAlias = World | DeviceMesh | Mapping[str, Any] | None
 
 
 class LoaderOptions(TypedDict, total=False):
-    """The keyword arguments of `GPULoader` that do not depend on the type of its batches or on the rank."""
+    """The keyword arguments of `GPULoader` that depend neither on the type of the batches nor on the rank."""
 
     preset: AnyPreset
     shuffle: AnyShuffle
@@ -48,7 +48,7 @@ class LoaderOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class LoaderArguments:
-    """The arguments of `GPULoader`, as they were given; `resolve` makes a `Run` of them."""
+    """The arguments of `GPULoader` as given; `resolve` makes a `Run` from them."""
 
     tar: Sources
     batch_size: int

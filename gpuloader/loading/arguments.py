@@ -1,4 +1,4 @@
-"""Checks of a loader's arguments, each with an error that says what is allowed."""
+"""Validates the arguments of a loader; each error says what is allowed."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _SIZES = ("original_size", "size")
 """Further entries of a batch with targets."""
 
 _BUCKETED = ("original_size", "crop", "target_size")
-"""Further entries of a batch of a bucket."""
+"""Further entries of a batch with buckets of one size."""
 
 _PICTURES = {"dense": [], "list": ["size"], "pad": ["size", "pixel_mask"]}
-"""Further entries of a batch by the recipe's `batch`: of images whose sizes differ."""
+"""Further entries of a batch with images of different sizes, by the recipe's `batch`."""
 
 VALUES = {
     "sampling": Sampling,
@@ -100,9 +100,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def refuse_unknown(function: _Function) -> _Function:
-    """Makes a method refuse unknown arguments by an error that names the right one, also for those of other loaders.
+    """Decorates a method: for an unknown argument, it raises ConfigError and suggests the right one.
 
-    Type checkers and editors see the method as it is written. The method raises ConfigError.
+    It also knows the arguments of other loaders. Type checkers and editors see the original method.
     """
     _, *known = signature(function).parameters
 
@@ -126,14 +126,14 @@ def _advice(unknown: str, known: Sequence[str]) -> str:
 
 
 def resolve_shuffle(shuffle: Shuffle | bool | _Function) -> Shuffle | _Function:
-    """Returns a loader's `shuffle`; True and False mean the same as in torch."""
+    """Returns the `shuffle` of a loader; True and False mean the same as in torch."""
     if isinstance(shuffle, (bool, np.bool_)):
         return "full" if shuffle else "none"
     return shuffle
 
 
 def resolve_world(world: object) -> World:
-    """Returns the world of a loader's `world`, which may also be a mesh of one dimension.
+    """Returns a `World` for the argument `world`, which may also be a mesh of one dimension.
 
     Raises:
         ConfigError: it is not an allowed value.
@@ -154,7 +154,7 @@ def resolve_world(world: object) -> World:
 
 
 def resolve_device(device_id: object, world: World) -> int | None:
-    """Turns a loader's `device_id` into a GPU's number, or None for the CPU.
+    """Returns a GPU's number for the argument `device_id`, or None for the CPU.
 
     Raises:
         ConfigError: it is not an allowed value.
@@ -182,7 +182,7 @@ def resolve_device(device_id: object, world: World) -> int | None:
 
 
 def resolve_own_device(device_id: object) -> int | None:
-    """Does the same for what is no loader, such as a `Stage`; in a worker of torch's DataLoader, "auto" is the CPU."""
+    """Resolves the `device_id` of a `Stage` or a `Compose`: in a worker of torch's DataLoader, "auto" is the CPU."""
     in_a_worker = isinstance(device_id, str) and device_id == "auto" and get_worker_info() is not None
     return None if in_a_worker else resolve_device(as_python_integer(device_id), World.of_process())
 
@@ -198,7 +198,7 @@ def _gpu_number(name: object) -> int:
 
 
 def resolve_bad_images(on_error: object) -> BadImages:
-    """Returns a loader's `on_error` as a `BadImages`; the strings are short forms."""
+    """Returns a `BadImages` for the argument `on_error`; the strings are short forms."""
     if isinstance(on_error, str):
         if on_error not in ("raise", "replace", "skip"):
             raise ConfigError(f'on_error={on_error!r}: allowed are "raise", "replace", "skip" and a BadImages(...)')
@@ -207,33 +207,33 @@ def resolve_bad_images(on_error: object) -> BadImages:
 
 
 def check_counting(recipe: Recipe, bad_images: BadImages, names: Mapping[str, str]) -> None:
-    """Checks that an evaluation can tell replacements from its samples; raises ConfigError if it cannot."""
+    """Checks that an evaluation can identify replaced samples; raises ConfigError if not."""
     replaces = bad_images.replace or (bad_images.known is not None and not bad_images.skip)
     if replaces and not recipe.random and "valid" not in names:
         given = 'on_error="replace"' if bad_images.replace else "BadImages(known=...)"
         raise ConfigError(
-            f"{given}: this recipe draws no random numbers, so it is for evaluation, where replacements of bad images "
-            f'would count as samples: use on_error="skip" or BadImages(skip=True), which leave bad images and padding '
-            f'out of the batches; or output="dict", and count only where batch["valid"]'
+            f"{given}: this recipe uses no random numbers, so it is for evaluation, where replacements of bad images "
+            f'would count as samples: use on_error="skip" or BadImages(skip=True), which drop bad images and padding; '
+            f'or output="dict", and count only where batch["valid"]'
         )
 
 
 def resolve_label_from(label_from: object) -> LabelFrom:
-    """Returns a loader's `label_from` as a `LabelFrom`; a string is a short form."""
+    """Returns a `LabelFrom` for the argument `label_from`; a string is a short form."""
     if label_from is None or isinstance(label_from, str):
         return LabelFrom(label_from)
     return as_value(LabelFrom, "label_from", label_from)
 
 
 def as_tuple(batch: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Makes the batch of `output="tuple"`, and of names in a tuple."""
+    """Returns the entries of a batch as a tuple."""
     return tuple(batch.values())
 
 
 def resolve_output(
     output: object, fields: Mapping[str, Component], recipe: Recipe, in_buckets: bool
 ) -> tuple[dict[str, str], Callable[[dict[str, Any]], Any]]:
-    """Maps the entries that a batch needs to their names, and returns with it what makes the batch of these."""
+    """Returns the names of the entries that the batch needs, and the function that makes the batch from them."""
     if output is None:
         output = "dict" if fields else "tuple"
     entries = entries_of(fields, recipe, in_buckets)
@@ -264,27 +264,27 @@ _PLACES = {"bbox", "bboxes", "box", "boxes", "keypoint", "keypoints", "mask", "m
 
 @cache
 def warn_of_places(fields: tuple[str, ...]) -> None:
-    """Logs a warning if fields are named like places in the image, once in a process: every recipe moves pixels."""
+    """Logs a warning, once in a process, if fields have names of targets: they do not follow the recipe."""
     if named := [name for name in fields if name.partition(".")[0] in _PLACES]:
         _log.warning(
-            "the recipe crops, resizes or flips the images, but the fields %s stay as they are in the shards: places "
-            "in them are those of the stored images, not of the delivered ones. Use Boxes, Mask or Keypoints",
+            "the recipe crops, resizes or flips the images, but the fields %s stay as they are in the shards: their "
+            "coordinates are for the stored images, not the delivered images. Use Boxes, Mask or Keypoints",
             ", ".join(named),
         )
 
 
 def warn_of_turned(recipe: Recipe, turned: int) -> None:
-    """Logs a warning if pictures with targets are turned by their EXIF orientation, and the recipe does not say how."""
+    """Logs a warning if EXIF turns pictures with targets, and the recipe does not apply the orientation."""
     if turned and recipe.orientation == "off":
         _log.warning(
-            "%s turned by their EXIF orientation: targets count in the pictures as they are stored; if yours count in "
-            "upright ones, such as YOLO's, set `orientation: apply` in the recipe",
+            "%s turned by their EXIF orientation: targets are read as coordinates in the stored pictures; if yours are "
+            "for upright pictures, as in YOLO, set `orientation: apply` in the recipe",
             f"{counted(turned, 'picture')} {'is' if turned == 1 else 'are'}",
         )
 
 
 def warn_of_classes(recipe: Recipe, labels: Labels | None) -> None:
-    """Logs a warning if a recipe that mixes makes labels of another width than the data has classes."""
+    """Logs a warning if the recipe's `mix.num_classes` is not the number of classes in the data."""
     if recipe.mix is None or labels is None or labels.classes is None:
         return
     if (width := recipe.mix.num_classes) != (classes := len(labels.classes)):
@@ -299,7 +299,7 @@ def warn_of_classes(recipe: Recipe, labels: Labels | None) -> None:
 
 
 def warn_of_empty_shares(plan: Plan) -> None:
-    """Logs a warning if some ranks get a batch without samples at the end of each epoch."""
+    """Logs a warning if some ranks get an empty batch at the end of each epoch."""
     if plan.has_empty_shares:
         _log.warning(
             'last_batch="partial" gives some of %d ranks an empty batch at the end of each epoch of %s, which may end '
@@ -311,12 +311,12 @@ def warn_of_empty_shares(plan: Plan) -> None:
 
 
 def warn_of_groups(plan: Plan, nodes: int) -> None:
-    """Logs a warning if nodes share groups of shards, so that they read some of the data more than once."""
+    """Logs a warning if nodes share groups of shards, and therefore read data more than once."""
     groups = 1 if plan.grouped is None else plan.grouped.groups or 1
     if plan.grouped is not None and nodes > 1 and (groups % nodes or plan.global_batch % groups):
         _log.warning(
             'shuffle="shards" with %s of shards, %d nodes and %d samples in a step of all ranks: all nodes together '
-            "read about %.2f times the data in an epoch. For a new run, Sampling(groups=%d) brings less",
+            "read about %.2f times the data in an epoch. For a new run, Sampling(groups=%d) reads less",
             counted(groups, "group"),
             nodes,
             plan.global_batch,
@@ -326,7 +326,7 @@ def warn_of_groups(plan: Plan, nodes: int) -> None:
 
 
 def warn_of_small_buckets(buckets: BucketSampler) -> None:
-    """Logs a warning if last_batch="drop" leaves out all of a bucket, in every epoch."""
+    """Logs a warning if last_batch="drop" skips all samples of a bucket in every epoch."""
     names = [f"{height}x{width}" for height, width in buckets.shapes] or [
         f"number {n}" for n in range(len(buckets.runs))
     ]
@@ -341,7 +341,7 @@ def warn_of_small_buckets(buckets: BucketSampler) -> None:
 
 
 def _from_mapping(name: str, content: Mapping[str, Any]) -> Component:
-    """Makes a field of {its class: its options}; a string alone is the source."""
+    """Makes a field from {class: options}; a string in place of options is the source."""
     kind = next(iter(content), None)
     if len(content) != 1 or kind not in FIELDS:
         raise ConfigError(
@@ -356,7 +356,7 @@ def resolve_fields(
     listed: Sequence[str] | Mapping[str, Collator | Component | Mapping[str, Any]],
     output: object,
 ) -> dict[str, Component]:
-    """Returns a loader's `fields` by name: an extension's collator is a field under the extension's name."""
+    """Returns the resolved fields by name; a collator becomes a field with the name of its extension."""
     if isinstance(listed, str) or not isinstance(listed, Iterable):
         raise ConfigError(f"fields={listed!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
     if listed and output == "tuple":
@@ -382,13 +382,13 @@ def resolve_fields(
 
 
 def find_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> str | None:
-    """Returns the name of the field by whose boxes the recipe draws; None if it draws by none."""
+    """Returns the name of the field whose boxes the recipe needs; None if it needs none."""
     if not (drawing := recipe.by_boxes):
         return None
     names = [name for name, field in fields.items() if field.has_boxes]
     if len(names) != 1:
         raise ConfigError(
-            f"the recipe has {drawing}, which draws by the boxes of each sample, and `fields` has "
+            f"the recipe has {drawing}, which needs the boxes of each sample, and `fields` has "
             f"{counted(len(names), 'field')} of boxes: allowed is one, such as "
             f'fields={{"boxes": Boxes("json:annotations", format="xywh")}} (COCO); or leave {drawing} out of the recipe'
         )
@@ -396,13 +396,13 @@ def find_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> str | None:
 
 
 def check_buckets(recipe: Recipe) -> None:
-    """Checks that images keep the aspect ratio of their bucket; raises ConfigError if own code changes it."""
+    """Checks that own code does not change the aspect ratio of images; raises ConfigError if it can."""
     if recipe.links is not None and not recipe.links.keeps_sizes:
         raise ConfigError("buckets need images that keep their aspect ratio: leave Apply(same_size=False) out")
 
 
 def entries_of(fields: Mapping[str, Component], recipe: Recipe, in_buckets: bool) -> list[str]:
-    """Lists the entries of a batch with these fields."""
+    """Returns the names of the entries in a batch with these fields."""
     further = [*_SIZES] if any(field.is_target for field in fields.values()) else []
     further += _PICTURES["pad" if isinstance(recipe.batch, dict) else recipe.batch]
     further += _BUCKETED if in_buckets else []

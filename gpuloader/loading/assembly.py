@@ -1,4 +1,4 @@
-"""`Assembly`: puts the batch of a step together, from its decoded parts."""
+"""`Assembly`: assembles the batch of a step from its decoded parts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpuloader.loading.reader import EncodedBatch, EncodedPart
 
 
 class Assembly:
-    """The batch of one step, whose parts come in their order. A batch of one part is not copied.
+    """The batch of one step, assembled from its parts in order. A batch of one part is not copied.
 
     Args:
-        pads: whether smaller images are padded with zeros, behind their last rows and columns.
+        pads: whether smaller images are padded with zeros, at the bottom and right.
     """
 
     def __init__(self, pads: bool) -> None:
@@ -23,7 +23,7 @@ class Assembly:
         self._views: list[Any] = []
 
     def add(self, part: EncodedPart, views: list[Any]) -> tuple[EncodedBatch, list[Any]] | None:
-        """Adds a part, with its images in each view; returns the batch and all of its images behind the last part."""
+        """Adds a part, with its images in each view; after the last part, returns the batch and all of its images."""
         count = len(part.batch.ids)
         if part.rows == slice(0, count):
             self._views = views
@@ -34,7 +34,7 @@ class Assembly:
         return (self._whole(), self._views) if part.is_last else None
 
     def _placed(self, whole: Any, images: Any, rows: slice, count: int) -> Any:  # noqa: ANN401
-        """Returns the images of a view, up to these rows; `whole` has those before them."""
+        """Returns the images of a view up to these rows; `whole` has the earlier ones."""
         if isinstance(images, list):
             return [*(whole or ()), *images]
         there = images.shape[1:] if whole is None else whole.shape[1:]
@@ -52,6 +52,6 @@ class Assembly:
 
 
 def _put(whole: torch.Tensor, images: torch.Tensor, rows: slice) -> torch.Tensor:
-    """Copies images into some rows, each to the begin of its place."""
+    """Copies images into rows of a batch, each at the top left."""
     whole[(rows, *map(slice, images.shape[1:]))] = images[: rows.stop - rows.start]
     return whole

@@ -1,4 +1,4 @@
-"""MixUp and CutMix: applies what `gpuloader.recipe.mix` drew to a batch's tensors, on their device, and to masks."""
+"""Applies MixUp and CutMix, with the parameters of `gpuloader.recipe.mix`, to tensors on their device, and to masks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def mix_images(images: torch.Tensor, mixing: Mixing) -> None:
 
     Args:
         images: (n, 3, h, w), float, n even.
-        mixing: what was drawn for the n samples.
+        mixing: the random parameters of the n samples.
     """
     (mix_one_by_one if images.device.type == "cpu" else mix_together)(images, mixing)
 
 
 def mix_one_by_one(images: torch.Tensor, mixing: Mixing) -> None:
-    """Mixes on a CPU, pair by pair: a pair fits its caches, and torch's threads would compete with DALI's."""
+    """Mixes on a CPU, pair by pair: a pair fits into the caches, and torch's threads would compete with DALI's."""
     array: NDArray[Any] = images.numpy()
     for first in range(0, len(array), 2):
         pair = array[first : first + 2].copy(order="K")
@@ -54,7 +54,7 @@ def mix_together(images: torch.Tensor, mixing: Mixing) -> None:
 
 
 def paste_neighbours(masks: NDArray[Any], mixing: Mixing) -> NDArray[Any]:
-    """Returns masks, (n, h, w), with the rectangles that CutMix takes from their neighbours."""
+    """Returns masks, (n, h, w), with the rectangles that CutMix pastes from their neighbours."""
     pasted = masks.copy()
     for row, (top, left, bottom, right) in enumerate(mixing.box.tolist()):
         pasted[row, top:bottom, left:right] = masks[row ^ 1, top:bottom, left:right]
@@ -66,7 +66,7 @@ def soft_labels(labels: torch.Tensor, weight: torch.Tensor, num_classes: int, sm
 
     Args:
         labels: (n,) int64 in [0, num_classes), n even.
-        weight: (n,) float32, the sample's own share.
+        weight: (n,) float32, the share of the sample itself.
         smoothing: the part that is spread evenly over all classes.
     """
     own = torch.full((len(labels), num_classes), smoothing / num_classes, device=labels.device)

@@ -1,4 +1,4 @@
-"""`Buckets`: batches by aspect ratio, with a size for each or without, and which image goes to which."""
+"""`Buckets`: aspect-ratio buckets, and which image goes to which bucket."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ _Size: TypeAlias = Annotated[Sequence[int], kept_as(tuple[_Side, _Side])]
 
 @argument
 class Buckets:
-    """Batches by aspect ratio. With sizes, each image goes to the bucket whose ratio is nearest to its own.
+    """Aspect-ratio buckets: each batch has images of about one aspect ratio. Give `area`, `sizes` or `groups`.
 
-    The distance is |log(image's ratio / bucket's ratio)|; of two buckets at the same distance, the one with the larger
-    area takes it, then the first. Give `area`, `sizes` or `groups`. With `area`, the buckets are those of NovelAI and
-    kohya's sd-scripts: for each width, a multiple of `step`, the largest height with at most this area, the same with
-    width and height exchanged, and a square.
+    With `area` or `sizes`, all images of a bucket have one size. Each image goes to the bucket with the nearest ratio:
+    the smallest |log(image's ratio / bucket's ratio)|, then the larger area, then the first bucket.
+    `area` makes the buckets of NovelAI and kohya's sd-scripts: for each width, a multiple of `step`, the largest height
+    with at most this area, the same with width and height exchanged, and a square.
 
-    With `groups`, a batch has images of about one ratio, in the sizes that the recipe makes, as torchvision's detection
-    reference has them by `--aspect-ratio-group-factor`. A bucket ends where the next begins: at the 2 groups + 1
-    ratios width / height of `2 ** numpy.linspace(-1, 1, 2 * groups + 1)`, which belong to the bucket above.
+    With `groups`, images have the sizes that the recipe makes, as with `--aspect-ratio-group-factor` of torchvision's
+    detection reference. The 2 groups + 1 ratios width / height of `2 ** numpy.linspace(-1, 1, 2 * groups + 1)` separate
+    the buckets. An image whose ratio is one of them goes to the bucket above.
 
     Attributes:
-        area: the most pixels of a batch's images, such as 1024**2.
-        step: what both sides are multiples of.
+        area: the maximum pixels of an image, such as 1024**2.
+        step: both sides are multiples of this number.
         ratios: the smallest and the largest width / height.
-        sizes: the buckets as (height, width), instead of those made by `area`.
-        groups: buckets between two ratios whose quotient is 2; there are as many from 1/2 to 1 as from 1 to 2.
-        quantum: a multiple of the global batch: how many samples of one bucket come together. A run can resume with any
-            number of ranks and batch size whose product divides it. None takes the global batch at the start, and then
-            the state's.
-        unknown: "error", or "skip" to leave out images whose size the index does not know. Known bad images are not
-            among them: they go to the bucket of the most samples, and are replaced there.
+        sizes: the buckets as (height, width), instead of `area`.
+        groups: the number of buckets from ratio 1/2 to 1; there are as many from 1 to 2.
+        quantum: the bucket batch: how many samples of one bucket come together, a multiple of the global batch. A run
+            can resume with any number of ranks and batch size whose product divides it. None uses the global batch of a
+            new run, and the value of the state when a run resumes.
+        unknown: "error" raises an error if the index does not know the size of an image; "skip" skips such images.
+            Known bad images are not skipped: they go to the bucket with the most samples, and are replaced there.
 
     Example:
         >>> from gpuloader import Buckets
@@ -82,7 +82,7 @@ class Buckets:
 
     @cached_property
     def ends(self) -> tuple[float, ...]:
-        """Width / height where a bucket ends and the next begins, with `groups`; otherwise empty."""
+        """The ratios width / height that separate the buckets, with `groups`; otherwise empty."""
         return () if self.groups is None else tuple((2.0 ** np.linspace(-1, 1, 2 * self.groups + 1)).tolist())
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class Buckets:
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """(height, width) of each bucket; empty with `groups`."""
+        """The (height, width) of each bucket; empty with `groups`."""
         if self.groups is not None:
             return ()
         if self.sizes is not None:
@@ -111,7 +111,11 @@ class Buckets:
         return tuple(sorted(fitting, key=lambda shape: (shape[1] / shape[0], shape)))
 
     def assign(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the number of the bucket, (n,) int64, of images of these heights and widths, (n, 2), all above 0."""
+        """Returns the bucket number of each image, (n,) int64.
+
+        Args:
+            sizes: (n, 2) heights and widths, all above 0.
+        """
         if self.ends:
             return np.searchsorted(self.ends, sizes[:, 1] / sizes[:, 0], side="right")
         # A ratio is nearer to the larger of two ratios if its square is above their product. Unlike logarithms, this is

@@ -1,4 +1,4 @@
-"""Smaller copies that a loader decodes in place of pictures: which, by the index and the draws alone."""
+"""Chooses the smaller copies (mipmaps) to decode in place of pictures, by the index and the random parameters alone."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ _log = logging.getLogger("gpuloader")
 
 
 def takes_copies(recipe: Recipe, shards: ShardSet) -> bool:
-    """Says whether smaller copies may be decoded in place of pictures."""
+    """Returns whether smaller copies may be decoded in place of pictures."""
     return recipe.mipmap_scale is not None and bool(shards.mipmap_sides)
 
 
 def draw_by_index(
     recipe: Recipe, shards: ShardSet, ids: Ints, draws: Draws, shape: Shape | None = None
 ) -> tuple[AugmentParams, Ints]:
-    """Draws what the recipe draws for pictures of the sizes in the index, before their files are read.
+    """Draws the random parameters for pictures by their sizes in the index, before their files are read.
 
     Args:
-        shape: of the outputs of this batch; None unless it is a bucket's.
+        shape: the output size of the batch's bucket, or None.
 
     Returns:
-        What is drawn; and (n, 2) the sizes, 0 where the index has none, or the picture is too large.
+        The random parameters; and (n, 2) the sizes, 0 if the index does not know the size or the picture is too large.
     """
     sizes = sizes_of(shards, ids, upright=False)
-    sizes[sizes.prod(1) > recipe.max_pixels] = 0  # it is bad, whatever its copies are
+    sizes[sizes.prod(1) > recipe.max_pixels] = 0  # the sample is bad, with or without copies
     turned = shards.index.at("orientation", ids) if recipe.orientation == "apply" else None
     return recipe.at(draws.epoch, shape).before_own_code.draw(draws, np.maximum(sizes, 1), turned), sizes
 
 
 def choose_copies(recipe: Recipe, shards: ShardSet, ids: Ints, drawn: AugmentParams, sizes: Ints) -> Ints:
-    """Chooses copies for what `draw_by_index` drew: (n,) their shorter sides, 0 for the picture itself."""
+    """Returns the shorter sides of the copies to decode, (n,), 0 for the picture itself; see `draw_by_index`."""
     if recipe.mipmap_scale is None or not shards.mipmap_sides:
         return np.zeros(len(ids), np.int64)
     return choose_mipmaps(drawn, sizes, shards.mipmap_sides, shards.mipmaps_of(ids), recipe.mipmap_scale)
 
 
 def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:
-    """Logs a warning if a recipe takes smaller copies but finds none, or does not take those that are there."""
+    """Logs a warning if a recipe uses smaller copies but the data has none, or if it does not use existing ones."""
     index, sides = shards.index, shards.mipmap_sides
     if (
         recipe.mipmap_scale is not None
@@ -68,8 +68,8 @@ def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:
     if recipe.mipmaps is None and sides and not recipe.refuses_mipmaps and _would_take(recipe, index, sides):
         having = max(index.facts["having"][index.extensions.index(extension_of(side))] for side in sides)
         _log.warning(
-            "%s smaller copies, which need less decoding, but the recipe does not take them: set `mipmaps: %g` in it, "
-            "or 2 for evaluation; `mipmaps: off` leaves them and this line out",
+            "%s smaller copies, which need less decoding, but the recipe does not use them: set `mipmaps: %g` in it, "
+            "or 2 for evaluation; `mipmaps: off` ignores them without this warning",
             f"{counted(having, 'picture')} {'has' if having == 1 else 'have'}",
             USUAL_SCALE,
         )
@@ -78,13 +78,13 @@ def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:
 def _count_large(index: Index, max_pixels: int) -> int:
     """Counts the pictures that would get the usual copies."""
     if prod(index.largest_image(max_pixels)) < max(USUAL_SIDES) ** 2:
-        return 0  # without a look at each
+        return 0  # without reading the sizes
     sizes = np.stack([index.column(name) for name in ("height", "width")], 1).astype(np.int64)
     return int(are_made(sizes, USUAL_SIDES).sum())
 
 
 def _would_take(recipe: Recipe, index: Index, sides: Sequence[int]) -> bool:
-    """Says whether some draws of the largest picture would take a copy."""
+    """Returns whether some random parameters for the largest picture would use a copy."""
     sizes = np.tile(index.largest_image(recipe.max_pixels), (_DRAWN, 1))
     drawn = recipe.at(0).before_own_code.draw(Draws(0, 0, np.arange(_DRAWN)), np.maximum(sizes, 1))
     return choose_mipmaps(drawn, sizes, sides, np.ones((_DRAWN, len(sides)), np.bool_), USUAL_SCALE).any().item()

@@ -1,12 +1,12 @@
-"""`DecodingLoop`: the loop that decodes batches ahead, of a GPULoader, a Stage and a Compose.
+"""`DecodingLoop`: decodes batches ahead, for a GPULoader, a Stage or a Compose.
 
     take -> Feed -> DALI's pipeline -> PipelineRunner -> DecodingLoop
             (called by the pipeline, in the thread of the loop)
 
-The pipeline holds what it calls, so nothing on that way may hold `DecodingLoop` or `PipelineRunner`: in a reference
-cycle, the pipeline would keep its threads and memory until garbage is collected.
+The pipeline holds `Feed` and `take`, so these must not hold `DecodingLoop` or `PipelineRunner`: in a reference cycle,
+the pipeline would keep its threads and memory until garbage collection.
 
-A run of the pipeline decodes one batch. Only `Feed.__call__` and `DecodingLoop.next` know this.
+A run of the pipeline decodes one batch. Only `Feed.__call__` and `DecodingLoop.next` rely on this.
 """
 
 from __future__ import annotations
@@ -68,28 +68,28 @@ def find_bad_rows(
     drawn: AugmentParams,
     message: str = "",
 ) -> dict[int, str]:
-    """Finds the rows that cannot be decoded, with the causes, of encoded images and what is drawn for them.
+    """Finds the rows of encoded images that cannot be decoded with these random parameters: row -> cause.
 
     Args:
-        message: DALI's error, if they failed as a batch.
+        message: DALI's error for the batch, if it failed.
     """
     threads = decoder.num_threads or 1
     return find_undecodable(recipe, images, drawn, device_id, threads, **decoder.graph_options, message=message)
 
 
 class DecodingLoop(Generic[BatchT]):
-    """Decodes the batches of one source after the other; the pipeline stays, unless a batch does not fit it.
+    """A loop that decodes the batches of one source after another. It keeps its pipeline as long as batches fit it.
 
-    Images that cannot be decoded do not end it: whoever gives the batches says what takes their place.
+    Images that cannot be decoded do not end the loop: the source provides another batch.
 
     Args:
-        decoder: with the values of the device in place of None.
+        decoder: the settings, with values in place of None.
         device_id: a GPU's number, or None for the CPU.
         rows: the most images of a batch, as far as it is known.
-        largest_image: returns about the height and width of the largest image; it is called before the first batch.
-        between_calls: whether the pipeline works between two calls of `next`, and so needs its memory then.
-        as_arrays: whether `next` returns DALI's own memory, in arrays that are valid until its next call, of images on
-            the CPU: (n, h, w, 3) of a view whose images have one size, otherwise a list of n.
+        largest_image: returns the approximate height and width of the largest image; called before the first batch.
+        between_calls: whether the pipeline works between two calls of `next`, and needs its memory then.
+        as_arrays: on the CPU, whether `next` returns arrays in DALI's memory, which are valid until the next call:
+            (n, h, w, 3) for a view whose images have one size, otherwise a list of n.
     """
 
     def __init__(
@@ -115,13 +115,13 @@ class DecodingLoop(Generic[BatchT]):
         take: Callable[[], BatchT | BaseException],
         without: Callable[[BatchT, Mapping[int, str]], BatchT | None],
     ) -> None:
-        """Goes on with the batches of another source.
+        """Continues with the batches of another source.
 
         Args:
-            take: returns the next batch, which has images, or the error with which the batches end; the usual end is
-                `EndOfItems`. It is called in the thread of the loop, and must not hold this object.
-            without: takes a batch and those of its rows that cannot be decoded, with the causes; returns a batch in its
-                place, or None for none.
+            take: returns the next batch, which has images, or the error that ends the batches, usually `EndOfItems`.
+                It is called in the thread of the loop, and must not hold this object.
+            without: takes a batch, and its rows that cannot be decoded, row -> cause; returns a batch in its place, or
+                None to drop it.
         """
         if not self._running.begun:  # as in a forked child
             self._feed.clear()
@@ -131,11 +131,11 @@ class DecodingLoop(Generic[BatchT]):
     def next(self) -> tuple[BatchT, list[Any]] | None:
         """Returns the next batch and its images, for each view a tensor or a list of tensors; None after the last.
 
-        After an error, all batches that were taken are lost: `start` comes next.
+        After an error, all batches that were taken are lost; call `start` next.
 
         Raises:
-            BaseException: what `take` returned in place of a batch, after all batches before it.
-            DeviceError: images cannot be decoded because of the machine.
+            BaseException: the error that `take` returned, after all batches before it.
+            DeviceError: the machine is the reason that images cannot be decoded.
         """
         try:
             while self._running.begun or self._feed.begin():
@@ -154,17 +154,17 @@ class DecodingLoop(Generic[BatchT]):
             raise
 
     def drop(self) -> None:
-        """Ends the pipeline, and forgets all batches that were taken."""
+        """Ends the pipeline, and discards all batches that were taken."""
         self._running.drop()
         self._feed.clear()
 
     def close(self) -> None:
-        """Does the same, and returns the memory in DALI's pools if nobody else uses them."""
+        """Ends the pipeline, and frees DALI's memory pools if no other pipeline uses them."""
         self.drop()
         release_unused_memory()
 
     def _run(self) -> Any:  # noqa: ANN401 - as `PipelineRunner.next`
-        """Returns the images of the first batch in flight; None if nothing came that is wanted."""
+        """Returns the images of the first batch in flight; None if there is no wanted batch."""
         message = ""
         try:
             outputs = self._running.next()
@@ -175,18 +175,18 @@ class DecodingLoop(Generic[BatchT]):
             message = str(error)
         # Outside of `except`, because an error's context would hold DALI's frames, which hold the pipeline.
         if message:
-            if not self._feed.drop_unwanted():  # of a batch that is no longer wanted, nothing is left out
+            if not self._feed.drop_unwanted():  # an unwanted batch needs no replacement
                 self._leave_out(message)
         elif not self._feed.stopped:
             raise LoaderError("DALI ended before the batches did")
         else:
             self._feed.stopped = False
-            if self._feed.waits:  # for a pipeline that it fits
+            if self._feed.waits:  # the next batch needs another pipeline
                 self._running.drop()
         return None
 
     def _leave_out(self, message: str) -> None:
-        """Puts another batch in place of the first in flight, which failed; those after it are only decoded again."""
+        """Replaces the first batch in flight, which failed; later batches are decoded again."""
         assert self._without is not None
         batch = self._feed.in_flight[0]
         causes = self._find_undecodable(batch.images, batch.drawn, message)

@@ -1,4 +1,4 @@
-"""Makes of a decoded batch what the training loop gets: mixed, on the device, a tuple or a dictionary."""
+"""Makes the batch of the training loop from a decoded batch: mixes it, copies it to the device, names its entries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Images: TypeAlias = torch.Tensor | Any
 """(B, 3, h, w), or with `batch: list` a list of B (3, h, w); a list of these if the recipe has several views. The type
 does not show lists."""
 Labels: TypeAlias = torch.Tensor | Any
-"""(B,) int64, or mixed as the recipe says; None without labels."""
+"""(B,) int64, or (B, num_classes) float32 if the recipe mixes; None without labels."""
 
 
 class Batch(TypedDict):
@@ -42,7 +42,7 @@ class Batch(TypedDict):
     index: torch.Tensor
     valid: torch.Tensor
     key: list[str]
-    # Only with images whose sizes differ, or with buckets: which of them a batch has, no checker can know.
+    # Only with images of different sizes, with targets, or with buckets; type checkers cannot know which.
     original_size: torch.Tensor
     size: torch.Tensor | Any
     pixel_mask: torch.Tensor | Any
@@ -55,11 +55,11 @@ B_co = TypeVar("B_co", covariant=True, default=Any)
 
 
 def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: ANN401 - depends on `output`
-    """Makes the loop's batch from an encoded batch and the images of each view, as the graph gives them.
+    """Makes the batch of the training loop from an encoded batch, and the images of each view from the graph.
 
     Raises:
-        DataError: torch cannot take an array of a field.
-        ConfigError: the function that makes the batch returned None, which would end the loop.
+        DataError: torch cannot convert an array of a field.
+        ConfigError: the function `output` returned None, which would end the loop.
     """
     recipe, on_device = run.recipe, partial(_on_device, run.device)
     views = channels_first(recipe, views)
@@ -97,7 +97,7 @@ def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: AN
 
 
 def leave_out(batch: EncodedBatch, views: list[Any]) -> tuple[EncodedBatch, list[Any]]:
-    """Returns a batch and its decoded images without the rows that are not valid; its fields have none of these."""
+    """Drops the invalid rows of a batch and its decoded images; its fields do not have them."""
     if batch.valid.all():
         return batch, views
     rows = np.flatnonzero(batch.valid)
@@ -114,27 +114,27 @@ def leave_out(batch: EncodedBatch, views: list[Any]) -> tuple[EncodedBatch, list
 
 
 def channels_first(recipe: Recipe, views: list[Any]) -> list[Any]:
-    """Returns the graph's images with channels before rows, of the same memory."""
+    """Returns the images of the graph with channels before rows, as a view of the same memory."""
     return _changed(views, lambda images: images.movedim(-1, -3)) if recipe.layout == "channels_last" else views
 
 
 def round_to_dtype(recipe: Recipe, views: list[Any]) -> list[Any]:
-    """Returns the graph's images in the recipe's dtype; they are in it already, except for bfloat16."""
+    """Returns the images of the graph in the recipe's dtype; only bfloat16 needs a conversion."""
     return _changed(views, lambda images: images.to(torch.bfloat16)) if recipe.dtype == "bfloat16" else views
 
 
 def finish(recipe: Recipe, views: list[Any]) -> Any:  # noqa: ANN401
-    """Returns the graph's images as they are delivered, without mixing: of one view, or a list of several."""
+    """Returns the images of the graph as they are delivered, without mixing; a list for several views."""
     return by_view(round_to_dtype(recipe, channels_first(recipe, views)))
 
 
 def _changed(images: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:  # noqa: ANN401
-    """Changes tensors in lists of lists."""
+    """Applies a function to the tensors in nested lists."""
     return [_changed(each, change) for each in images] if isinstance(images, list) else change(images)
 
 
 def _pixel_mask(device: torch.device, view: ViewParams) -> torch.Tensor:
-    """Makes (b, H, W) bool of padded images: True on the picture."""
+    """Returns the mask of padded images, (b, H, W) bool: True on the picture."""
     assert view.shape is not None
     heights, widths = _on_device(device, view.placement.shape.T[..., None, None].copy())
     rows, columns = (torch.arange(side, device=device) for side in view.shape)
@@ -142,7 +142,7 @@ def _pixel_mask(device: torch.device, view: ViewParams) -> torch.Tensor:
 
 
 def by_view(values: list[Any]) -> Any:  # noqa: ANN401
-    """Returns the value of the only view, or those of several in a list."""
+    """Returns the value of the only view, or the list of the values of several views."""
     return values[0] if len(values) == 1 else values
 
 
@@ -172,10 +172,10 @@ def _on_device(device: torch.device, array: np.ndarray[Any, Any] | torch.Tensor)
 
 
 def to_device(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
-    """Copies a tensor to a device; nobody waits for the copy."""
-    # CUDA mostly stages a small copy from pageable memory before it returns, so no one has to wait; it does not promise
-    # it. A large copy might wait for the stream, and training with it. So it is pinned first, if it is not yet; torch
-    # keeps pinned memory until the copy is done.
+    """Copies a tensor to a device without waiting for the copy."""
+    # CUDA usually stages a small copy from pageable memory before it returns, but does not guarantee it. A large copy
+    # might wait for the stream, and block training. So large tensors are pinned first; torch keeps pinned memory until
+    # the copy is done.
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
     if device.type == "cuda" and plain and tensor.nbytes > STAGED_BYTES:
         tensor = tensor.pin_memory()

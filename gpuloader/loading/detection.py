@@ -1,4 +1,4 @@
-"""Which of how many processes this one is, as the environment and torch.distributed say. Only this module asks them."""
+"""Detects the rank and the number of processes from torch.distributed and the environment; the only module to do so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = logging.getLogger("gpuloader")
 
 
 def refuse_several_workers() -> None:
-    """Raises ConfigError in one of several workers of torch's DataLoader, as each would deliver all of the data."""
+    """Raises ConfigError in one of several workers of a torch DataLoader, because each would deliver all samples."""
     from torch.utils.data import get_worker_info
 
     worker = get_worker_info()

@@ -1,4 +1,4 @@
-"""What a loader says of its data and its batches, also by the names that scripts for torch's DataLoader read."""
+"""The properties of a loader: its data, device and sizes, also by the names of torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gpuloader.shards.class_names import as_list
 
 @dataclass(frozen=True)
 class Dataset:
-    """All of a loader's data.
+    """The data of a loader.
 
     Attributes:
-        num_samples: the number of samples in the shards, also those that a `subset` leaves out; `len` is the same.
+        num_samples: the number of samples in the shards, including samples outside of a `subset`; `len` is the same.
         classes: the names of the classes, if they are known.
     """
 
@@ -37,19 +37,19 @@ class Dataset:
 
 
 class LoaderFacts:
-    """The facts of a loader, from its run and its place in it."""
+    """The properties of a loader, from its run and its position in the run."""
 
     _fresh: Run
     _run: Run
     _progress: Progress
 
     def __len__(self) -> int:
-        """Counts the steps of an epoch, the same on every rank. A resumed epoch has only the steps that are left."""
+        """Returns the number of steps in an epoch, the same on every rank; in a resumed epoch, the remaining steps."""
         return self._run.plan.steps
 
     @property
     def num_batches(self) -> int:
-        """`len(loader)`, under webdataset's and open_clip's name."""
+        """The number of steps in an epoch, `len(loader)`; webdataset and open_clip use this name."""
         return len(self)
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class LoaderFacts:
 
     @property
     def preset(self) -> Recipe:
-        """The recipe."""
+        """The recipe of the loader."""
         return self._run.recipe
 
     @property
@@ -78,21 +78,21 @@ class LoaderFacts:
 
     @property
     def num_samples(self) -> int:
-        """The samples in an epoch over all ranks, after `sampling`."""
+        """The number of samples in an epoch over all ranks, after `sampling`."""
         return self._run.plan.num_samples
 
     @property
     def shapes(self) -> list[tuple[int, int]] | Any:  # noqa: ANN401 - or None
-        """(height, width) of the images of each step that is left in the running or coming epoch; None without buckets.
+        """The (height, width) of the images in each remaining step of the epoch, the same on every rank.
 
-        They are the same on every rank. With `Buckets(groups=...)` it is None, too: images have their own sizes.
+        It is None without buckets, and with `Buckets(groups=...)`, where images have their own sizes.
         """
         cursor = self._progress.cursor
         return self._run.plan.shapes(cursor, self._run.plan.steps_left(cursor))
 
     @property
     def batch_size(self) -> int:
-        """The samples of this rank in a step."""
+        """The number of samples of this rank in a step."""
         return self._run.plan.batch_size
 
     @property
@@ -102,19 +102,19 @@ class LoaderFacts:
 
     @property
     def sampler(self) -> EpochSampler:
-        """For scripts for torch's DataLoader: its `set_epoch` is the loader's.
+        """The sampler for scripts that use torch's DataLoader. Its `set_epoch` calls the loader's.
 
-        Its length is this rank's samples in an epoch.
+        Its length is the number of samples of this rank in an epoch.
         """
         return EpochSampler(self._run.plan, self.set_epoch)
 
     @property
     def batch_sampler(self) -> None:
-        """None, as in torch's DataLoader without a batch sampler. Code that reads `sampler` may also read this."""
+        """None, as in torch's DataLoader without a batch sampler."""
         return None
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next iteration; a running one is not changed.
+        """Chooses the epoch of the next iteration. A running iteration does not change.
 
         An epoch that `load_state_dict` restored resumes where the state was taken.
         """

@@ -1,4 +1,4 @@
-"""Fields: what a batch has beside the images, parsed from a component of each sample before the sample is accepted."""
+"""Fields: the entries of a batch beside the images, parsed from a component of each sample during validation."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gpuloader.recipe.part import argument
 
 _JSON = "json:"
 _MOST_KEYS = 1000  # that are compared with a wrong one
-_LOOKED_AT = 16  # samples, whether they have the keys that an option names
-_FAILURES = (*REFUSALS, LookupError, TypeError, AttributeError)  # of a parser, for a value that is not as it expects
+_LOOKED_AT = 16  # samples in which a key is looked for
+_FAILURES = (*REFUSALS, LookupError, TypeError, AttributeError)  # that a parser may raise for a wrong value
 _MOST_SAID = 1000  # characters of an error about a component, because some Python errors quote all of it
 ComponentT = TypeVar("ComponentT", bound="Component")
 MOST_MASK_PIXELS = 1 << 28
-"""How many pixels the masks of a sample's objects may have, before the recipe and after it; each takes a byte."""
+"""The maximum pixels of a sample's object masks, before and after the recipe; a pixel takes a byte."""
 
 
 def _check_source(source: str) -> str:
@@ -51,13 +51,13 @@ JsonSource: TypeAlias = Annotated[Source, AfterValidator(_check_json)]
 
 
 class Component(ABC):
-    """A component of each sample, from which a loader makes an entry of the batch, or several.
+    """A component of each sample, from which a loader makes one or several entries of the batch.
 
     Attributes:
         source: the component's extension, or "json:NAME", see `Field`.
-        required: whether a sample without it is an error.
-        is_target: whether it is a place in the image, and follows the pixels.
-        has_boxes: whether a sample's value has `boxes`, (n, 4) left, top, right, bottom, by which a recipe may draw.
+        required: whether a sample without the component is an error.
+        is_target: whether the value is a location in the image, transformed with the image.
+        has_boxes: whether a sample's value has `boxes`, (n, 4) left, top, right, bottom, which a recipe may need.
     """
 
     source: str
@@ -67,22 +67,22 @@ class Component(ABC):
 
     @property
     def columns(self) -> Sequence[str]:
-        """The names of its further entries: the batch has them as NAME_COLUMN."""
+        """The names of further entries, which the batch has as NAME_COLUMN."""
         return ()
 
     @property
     def in_threads(self) -> bool:
-        """Whether several threads parse it, in any order: it calls no function of a user, and is mostly not Python."""
+        """Whether several threads may parse samples in any order, because parsing calls no user function."""
         return False
 
     @property
     def is_widened(self) -> bool:
-        """Whether a batch has its integers as int64: up to the device, they are in a type that takes less."""
+        """Whether the integers become int64 on the device, from a smaller type."""
         return False
 
     @cached_property
     def path(self) -> str:
-        """NAME of a source "json:NAME"; empty for all of the component."""
+        """NAME of a source "json:NAME"; empty if the source is the whole component."""
         return self.source.removeprefix(_JSON) if self.source.startswith(_JSON) else ""
 
     @cached_property
@@ -91,9 +91,9 @@ class Component(ABC):
         return "json" if self.path else self.source.lower().removeprefix(".")
 
     def named_keys(self, document: Any) -> Iterator[tuple[str, str, Collection[str]]]:  # noqa: ANN401
-        """Yields the keys that its options name in a sample's JSON: the option, the key, and the keys that there are.
+        """Yields (option, key, existing keys) for each key that an option names in a sample's JSON.
 
-        It yields nothing of a sample without annotations.
+        It yields nothing for a sample without annotations.
         """
         if self.path:
             searched, last = innermost(document, self.path)
@@ -102,32 +102,31 @@ class Component(ABC):
 
     @abstractmethod
     def resolve(self) -> Component:
-        """Returns what a loader uses."""
+        """Returns the component with its defaults filled in, as the loader uses it."""
 
     def check_recipe(self, recipe: Recipe) -> None:  # noqa: B027 - most can be made beside any recipe's images
-        """Checks that it can be made beside a recipe's images; raises ConfigError if it cannot."""
+        """Checks that the component is compatible with a recipe; raises ConfigError if not."""
 
     @abstractmethod
     def value(self, component: Any, size: Shape, drawn: NDArray[np.float64]) -> Any:  # noqa: ANN401
         """Parses a sample's component.
 
         Args:
-            component: its bytes, or all values of a target's JSON; None if the sample has none, which only happens if
-                it is not `required`.
+            component: its bytes, or the parsed JSON for a target; None if the sample has none and it is not `required`.
             size: (height, width) of the sample's image.
-            drawn: (4,) in [0, 1), what the plan draws for the sample's fields.
+            drawn: (4,) in [0, 1), the random numbers for the sample's fields.
         """
 
     def count_masks(self, value: Any) -> int:  # noqa: ANN401
-        """Returns how many masks of objects a sample's value has: a batch has each as large as the delivered image."""
+        """Returns the number of object masks in a sample's value; each has the size of the delivered image."""
         return 0
 
     @abstractmethod
     def collated(self, values: list[Any], drawn: AugmentParams) -> Any:  # noqa: ANN401
-        """Makes the entry of a batch from the values of its samples, and what the recipe draws for them.
+        """Makes the entry of a batch from the values of its samples, and their random parameters.
 
-        That of a target is a dictionary: the entry itself is under "", and `columns` under their names; each is a list
-        with an array or `Ragged` for each view.
+        For a target it returns a dictionary: the entry under "", and `columns` under their names. Each is a list with
+        an array or `Ragged` for each view.
         """
 
 
@@ -136,7 +135,7 @@ FIELDS: dict[str, type[Component]] = {}
 
 
 def register(kind: type[ComponentT]) -> type[ComponentT]:
-    """Makes a field one that YAML can name."""
+    """Registers a class of fields, so that YAML can name it."""
     FIELDS[kind.__name__] = kind
     return kind
 
@@ -144,20 +143,20 @@ def register(kind: type[ComponentT]) -> type[ComponentT]:
 @register
 @argument
 class Field(Component):
-    """A value beside each image, parsed from one component of the sample; the argument `fields` names it.
+    """A value beside each image, parsed from a component of the sample; an entry of the argument `fields`.
 
-    A component that cannot be parsed makes its sample bad, as an image that cannot be decoded does: `on_error` decides
-    whether the sample is replaced. Several fields may have one source.
+    If a component cannot be parsed, its sample is bad, as for an image that cannot be decoded, and `on_error` applies.
+    Several fields may have the same source.
 
     Attributes:
         source: the component's extension, such as "txt"; or "json:NAME" for the value under NAME in `json`, where
             "json:a.b" is b within a.
-        parse: takes the component's bytes, or the value under NAME, and returns the sample's value. It raises
-            ValueError, LookupError, TypeError or AttributeError for what it cannot parse. None parses as the
-            extension's collator does, and takes the value under NAME as it is.
-        collate: takes the values of a batch's B samples in a list, and returns what a collator returns: a list, or
-            arrays, with a row for each sample. None collates as the extension's collator does; with `parse` or NAME,
-            the list is the entry.
+        parse: a function that takes the component's bytes, or the value under NAME, and returns the sample's value. It
+            raises ValueError, LookupError, TypeError or AttributeError for invalid input. None parses as the
+            extension's collator does, and does not change a value under NAME.
+        collate: a function that takes the list of the values of B samples, and returns the entry of the batch: a list,
+            or arrays, with a row for each sample. None collates as the extension's collator does; with `parse` or NAME,
+            the entry is the list.
 
     Raises:
         ConfigError: the source is not an extension or "json:NAME", or a function cannot be called.
@@ -183,7 +182,7 @@ class Field(Component):
             )
 
     def resolve(self) -> Self:
-        """Returns the field with both functions, taken from the extension's collator where it has none."""
+        """Returns the field with both functions; the extension's collator provides missing ones."""
         usual = Parsing(_same, _same) if self.path else in_parts(collator_of(self.extension))
         collate = usual.collate if self.parse is None else _same
         return replace(self, parse=self.parse or usual.parse, collate=self.collate or collate)
@@ -201,10 +200,11 @@ class Field(Component):
 @register
 @argument
 class OneOf(Field):
-    """One of several values of each sample, such as one of five captions, drawn by the plan.
+    """A random one of several values of each sample, such as one of five captions.
 
-    `parse` returns the values: a list, or an array with a row for each. Which one is drawn depends only on seed, epoch
-    and sample. Fields of one loader draw the same entry of lists of the same length, such as a caption and its tokens.
+    `parse` returns the values: a list, or an array with a row for each value. The choice depends only on seed, epoch
+    and sample. Fields of one loader choose the same entry from lists of the same length, such as captions and their
+    tokens.
 
     Example:
         >>> import numpy as np
@@ -223,7 +223,7 @@ class OneOf(Field):
         """Returns one of the parsed values.
 
         Raises:
-            ValueError: there are none.
+            ValueError: there is no value.
         """
         values = super().value(component, size, drawn)
         if not isinstance(values, (list, tuple, np.ndarray)) or len(values) == 0:
@@ -233,12 +233,12 @@ class OneOf(Field):
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """Rows of several samples, one after the other; a batch has a list of their tensors.
+    """The concatenated rows of several samples; the batch has a list with a tensor for each sample.
 
     Attributes:
         values: (N, ...).
-        counts: (b,) int64, how many of the rows each sample has.
-        shapes: the shape of each sample's tensor; None if it is that of its rows.
+        counts: (b,) int64, the number of rows of each sample.
+        shapes: the shape of each sample's tensor; None if a tensor is a sample's rows.
     """
 
     values: NDArray[Any]
@@ -255,11 +255,11 @@ def parse_fields(
     size: Shape,
     drawn: NDArray[np.float64],
 ) -> dict[str, Any]:
-    """Returns the values of a sample's fields by name; reads each component once, and parses it once for all targets.
+    """Returns the values of a sample's fields by name. It reads each component once, and parses it once for targets.
 
     Args:
-        fields: resolved.
-        read: reads the sample's component of an extension, which may be required.
+        fields: resolved fields, by name.
+        read: takes an extension, and whether it is required; returns the sample's component.
         size, drawn: as for `Component.value`.
 
     Raises:
@@ -274,7 +274,7 @@ def parse_fields(
             components[which] = read(*which)
         component: Any = components[which]
         try:
-            if component is not None and field.is_target and field.path:  # other fields may change what they parse
+            if component is not None and field.is_target and field.path:  # other fields may change the parsed JSON
                 if which not in documents:
                     documents[which] = json.loads(component)
                 component = documents[which]
@@ -287,18 +287,18 @@ def parse_fields(
 def check_keys(
     fields: Mapping[str, Component], documents: Iterable[Callable[[], bytes | None]]
 ) -> dict[str, Component]:
-    """Checks that at least one of some samples has each key that an option names, for it may be misspelt.
+    """Checks for misspelt keys: at least one of the first samples must have each key that an option names.
 
-    Of each field, the first 16 samples with annotations count. One that cannot be read counts when it is delivered.
+    For each field, it checks the first 16 samples with annotations. It ignores samples that cannot be read.
 
     Args:
-        documents: read the JSON of the samples.
+        documents: functions that read the JSON of the samples.
 
     Returns:
-        The fields that read JSON, and of which no sample has annotations.
+        The fields that read JSON, but for which no sample has annotations.
 
     Raises:
-        ConfigError: no sample has a key, and some have annotations.
+        ConfigError: some samples have annotations, but none has the key.
     """
     named = {name: field for name, field in fields.items() if field.path}
     seen: dict[str, list[tuple[str, str, Collection[str]]]] = {name: [] for name in named}
@@ -327,7 +327,7 @@ def check_keys(
 
 
 def cause_of(error: Exception) -> str:
-    """Returns what a function that parses or collates says of a value that it cannot take."""
+    """Returns the message for an error of a function that parses or collates."""
     text, kind = f"{error!s:.{_MOST_SAID}}", type(error).__name__
     if isinstance(error, (RefusalError, *REFUSALS)):
         return text or kind
@@ -335,7 +335,7 @@ def cause_of(error: Exception) -> str:
 
 
 def under(path: str, content: Any, required: bool = True) -> Any:  # noqa: ANN401
-    """Returns the value under a path; if there is none, None, or a ValueError if it is `required`."""
+    """Returns the value under a path; if there is none, returns None, or raises ValueError if it is `required`."""
     searched, last = innermost(content, path)
     if not required and not (isinstance(searched, dict) and last in searched):
         return None

@@ -1,4 +1,4 @@
-"""Checks that DALI is installed, so that one clear error comes before an import fails somewhere else."""
+"""Checks that DALI is installed, so that a missing DALI raises one clear error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_dali(find: Callable[[Iterable[str]], Iterable[str]] = installed_versio
     """Checks that DALI can be imported, and that only one build of it is installed.
 
     Args:
-        find: returns those of the given distributions that are installed.
+        find: returns the installed distributions among the given ones.
 
     Raises:
         InstallationError: no build is installed, or two are.
@@ -28,5 +28,5 @@ def check_dali(find: Callable[[Iterable[str]], Iterable[str]] = installed_versio
             f"pip uninstall {' '.join(builds)}, then {either}",
         )
     can_be_found = find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None
-    if not builds and not can_be_found:  # builds of other names are fine
+    if not builds and not can_be_found:  # builds with other names are allowed
         raise InstallationError("DALI is not installed", either)

@@ -1,4 +1,4 @@
-"""`Progress`, where a loader is in its run; `Iteration`, which `iter(loader)` returns; and `loader.sampler`."""
+"""The position of a loader in its run (`Progress`), the iterator of a loader (`Iteration`), and `loader.sampler`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Item_co = TypeVar("Item_co", covariant=True)
 
 
 class CloseableMixin:
-    """A loader as a context manager, which closes it at the end."""
+    """A mixin for loaders: a `with` block closes the loader at its end."""
 
     def close(self) -> None:
-        """Ends what it holds."""
+        """Releases the resources."""
 
     def __enter__(self) -> Self:
         return self
@@ -30,13 +30,14 @@ class CloseableMixin:
 
 
 Resumption: TypeAlias = tuple[int, Callable[[], None]]
-"""Of a state that was checked: the steps of its epoch, and what makes the loader go on there."""
+"""A validated state: the number of steps in its epoch, and a function that resumes the loader there."""
 
 
 class Epochs(Protocol[Item_co]):
-    """What a `MixedLoader` loops over; its length is the steps of an epoch, and `iter` gives a restored epoch's rest.
+    """The protocol of a loader in a `MixedLoader`.
 
-    Its state has `delivered`, which is 0 at the beginning of an epoch.
+    Its length is the number of steps in an epoch. `iter` continues a restored epoch. Its state has `delivered`, which
+    is 0 at the beginning of an epoch.
     """
 
     def __len__(self) -> int: ...
@@ -44,23 +45,23 @@ class Epochs(Protocol[Item_co]):
     def __iter__(self) -> Iterator[Item_co]: ...
 
     def begin_epoch(self, epoch: int) -> Iterator[Item_co]:
-        """Begins an epoch from its first batch, even if a state was restored in it."""
+        """Starts an epoch at its first batch, even if a restored state is in the middle of this epoch."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
     def check_state(self, state: Any) -> Resumption:  # noqa: ANN401
-        """Checks a state without taking it; raises StateError."""
+        """Validates a state without loading it; raises StateError."""
 
     def close(self) -> None: ...
 
 
 class Progress:
-    """Where a GPULoader or MixedLoader is in its run, and which iteration over it is running.
+    """The position of a GPULoader or MixedLoader in its run, and the running iteration.
 
     Attributes:
-        cursor: of the next batch.
-        start: where the next iteration begins.
-        running: the token of the running iteration, or None. It is not the iteration itself, which holds the loader.
+        cursor: the position of the next batch.
+        start: the position at which the next iteration starts.
+        running: the token of the running iteration, or None. The iteration itself would hold the loader.
         inside: the thread that is in the loader.
     """
 
@@ -78,19 +79,19 @@ class Progress:
             self.cursor = self.start
 
     def restore(self, cursor: Cursor) -> None:
-        """Makes the next iteration begin there, and ends the running one."""
+        """Ends the running iteration; the next one starts at this cursor."""
         self.running = None
         self.cursor = self.start = cursor
 
     def begin(self, iteration: Iteration[Any]) -> None:
-        """Makes an iteration the running one when its first item is asked for. After an interrupt, it may be repeated.
+        """Starts an iteration at its first item; later calls check that it still runs. Repeatable after an interrupt.
 
         Raises:
-            LoaderError: the iteration was running before, but is over now.
+            LoaderError: a newer iteration has started, or a state was loaded.
         """
         if not iteration.begun:
-            # An interrupt may come between any two of these lines, and then all of them run again. So the first keeps
-            # the start that it found, before the second moves it on to the next epoch, and `begun` comes last.
+            # An interrupt may come between any two of these lines, and then all of them run again. So the first line
+            # keeps the start, before the second line moves it to the next epoch, and `begun` comes last.
             iteration.start = iteration.start or self.start
             check_epoch(iteration.start.epoch)
             self.cursor, self.start = iteration.start, Cursor(iteration.start.epoch + 1)
@@ -100,10 +101,10 @@ class Progress:
             raise LoaderError("this iterator is over: a newer one began, or a state was loaded; make a new iterator")
 
     def enter(self) -> None:
-        """Notes that this thread is in the loader. To leave, the thread replaces `inside` with an empty dictionary.
+        """Records that this thread is in the loader. To leave, the thread replaces `inside` with an empty dictionary.
 
-        This is not a lock: nobody waits. If an interrupt comes between entering and leaving, the same thread can enter
-        and leave again.
+        This is not a lock: no thread waits. After an interrupt between entering and leaving, the same thread can enter
+        again.
 
         Raises:
             LoaderError: another thread is in the loader.
@@ -114,16 +115,16 @@ class Progress:
 
 
 class Iteration(Generic[Item_co]):
-    """One iteration over a loader. It is not a generator, because a generator would end after any error.
+    """An iteration over a loader. It is not a generator, because a generator would end after any error.
 
     Args:
-        progress: the loader's.
+        progress: the progress of the loader.
         step: returns the next item of this iteration; None at the end.
 
     Attributes:
         token: identifies this iteration in `Progress.running`.
-        start: the cursor of its first item, if it is known.
-        begun: whether its first item was asked for.
+        start: the cursor of the first item, if it is known.
+        begun: whether the first item was requested.
     """
 
     def __init__(self, progress: Progress, step: Callable[[Any], Item_co | None]) -> None:
@@ -151,10 +152,10 @@ class Iteration(Generic[Item_co]):
 
 
 class EpochSampler(SequentialSampler):
-    """The part of a sampler that scripts use: its length, and `set_epoch`, which calls the loader's.
+    """The sampler of a loader, for scripts that need its length and `set_epoch`; it gives no ids.
 
-    With `overfit_batches`, Lightning turns shuffling off by replacing every sampler of another class, which works only
-    in torch's DataLoader. So this is a `SequentialSampler`, whatever the order is.
+    It is a `SequentialSampler` for any order: with `overfit_batches`, Lightning replaces samplers of other classes,
+    which works only in torch's DataLoader.
     """
 
     def __init__(self, plan: Plan, set_epoch: Callable[[int], None]) -> None:
@@ -163,7 +164,7 @@ class EpochSampler(SequentialSampler):
         self.set_epoch = set_epoch
 
     def __len__(self) -> int:
-        """Counts the samples of a rank in an epoch; of the rank with the most, if they cannot be shared evenly."""
+        """Returns the number of samples of a rank in an epoch, or of the rank with the most samples."""
         return min(self._plan.steps * self._plan.batch_size, -(-self._plan.length // self._plan.world_size))
 
     def __iter__(self) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""`GPULoader`: takes shards, delivers batches of tensors. It keeps the cursor of the next batch and the state."""
+"""`GPULoader`: delivers batches of tensors from shards, and keeps the state of the run."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from gpuloader.loading.stats import Stats
 from gpuloader.plan import Cursor, LastBatch
 from gpuloader.shards import write_quarantine
 
-# A loader's type has what it was given as `output` and `fields`, and `__iter__` says which batch follows from them. So
-# `__init__` needs no overloads, and for a wrong argument type checkers name this argument instead of all overloads.
+# The type of a loader has the types of `output` and `fields`; the overloads of `__iter__` derive the batch from them.
+# So `__init__` needs no overloads, and type checkers name a wrong argument instead of all overloads.
 Output_co = TypeVar("Output_co", covariant=True, default=types.AnyOutput)
 Fields_co = TypeVar("Fields_co", covariant=True, default=types.AnyFields)
 Output = TypeVar("Output", bound=types.AnyOutput, default=None)
@@ -40,7 +40,7 @@ Made = TypeVar("Made")
 
 
 class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]):
-    """Delivers normalised batches from TAR shards of images; DALI decodes and augments them.
+    """A data loader for images in TAR shards or folders. DALI decodes and augments the images.
 
     A batch is `(images, labels)`: images (B, 3, size, size) in the recipe's dtype and range, labels int64 (B,), both on
     `loader.device`. With `fields` or `output="dict"` it is a dictionary, a `Batch`:
@@ -51,24 +51,25 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         valid   (B,) bool on the device, False for padding and for replacements of bad images
         key     B strings, WebDataset's `__key__`
         original_size, crop, target_size
-                with buckets, each (B, 2) int64: height, width of the picture; top, left of the delivered image in the
-                resized picture, as it is flipped; height, width of the delivered image
-        size    (B, 2) int64, heights and widths, only if the recipe's `batch` allows images of different sizes
+                only with buckets of one size each, (B, 2) int64: height, width of the stored picture; top, left of the
+                delivered image in the resized picture, after a flip; height, width of the delivered image
+        size    (B, 2) int64, heights and widths, only with targets (then `original_size`, too) or if the recipe's
+                `batch` allows images of different sizes
         NAME    one entry for each of `fields`: a list of parsed JSON, text or bytes, a tensor of stacked `.npy`, or
-                whatever its collator makes of the B components
+                the result of its collator for the B components
 
     The order of the samples and every random number depend only on (seed, epoch, sample). If a sample can occur twice
     in an epoch, they depend on (seed, epoch, position in the epoch), so each copy is augmented differently.
 
-    Each loop over the loader is one epoch: 0, then 1, and so on. `set_epoch` chooses the next one. You may leave the
-    loop early.
+    Each loop over the loader is one epoch: 0, then 1, and so on. `set_epoch` chooses the epoch of the next loop. You
+    may leave the loop early.
 
     Args:
         tar: a shard, a folder of `*.tar`, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of these.
-            Each can be a URL: s3://, gs://, hf://, http://, https://. These shards are downloaded before they are
-            needed. To mix several sources in a fixed ratio, pass a list of `{"tar": ..., "weight": 2}`; small sources
-            are repeated. A weight can be `{epoch: weight}`, such as `{0: 1, 10: 3}`.
-        batch_size: samples of this rank in a step.
+            Each can be a URL: s3://, gs://, hf://, http://, https://; its shards are downloaded ahead of use. To mix
+            several sources in a fixed ratio, pass a list of `{"tar": ..., "weight": 2}`; small sources are repeated. A
+            weight can be `{epoch: weight}`, such as `{0: 1, 10: 3}`.
+        batch_size: the number of samples of this rank in a step.
         device_id: a GPU's number or "cuda:0"; "cuda" for the local rank's GPU; None or "cpu" for the CPU; a
             torch.device for one of these; "auto" for the local rank's GPU if there is one, otherwise the CPU.
         preset: the recipe: the name of a preset, the path of a YAML file, a `Compose`, `{name: overrides}` as in YAML,
@@ -76,42 +77,42 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
             `{"transforms": [...]}`.
         shuffle: "none" (or False), "full" (or True), "block" (neighbours stay near each other, for slow disks) or
             "shards" (each node reads its own shards, up to 16 at a time, for stores). None means "full" if the recipe
-            draws random numbers, otherwise "none". For a custom order, pass a function that takes the epoch and returns
-            its sample ids, the same number in each epoch. With weights in `sampling`, leave `shuffle` out: they draw
-            the order.
-        last_batch: "drop" leaves out the last, short step; "pad" fills it; "equal" fills it until all ranks have the
-            same number of samples; "partial" splits it, see `gpuloader.plan.epoch`. None means "drop" if the recipe
-            draws random numbers, otherwise "partial"; with buckets "pad". Only the dictionary tells you which samples
-            are padding.
+            uses random numbers, otherwise "none". For a custom order, pass a function that takes the epoch and returns
+            its sample ids, the same number in each epoch. With weights in `sampling`, omit `shuffle`: the weights
+            determine the order.
+        last_batch: "drop" skips the incomplete last step. "pad" fills it. "equal" fills it until all ranks have the
+            same number of samples. "partial" splits its samples between the ranks, see `gpuloader.plan.epoch`. None
+            means "drop" if the recipe uses random numbers, otherwise "partial"; with buckets "pad". `valid` in the
+            dictionary marks padding; a tuple does not.
         seed: an integer in [0, 2**64).
         output: "tuple"; "dict"; a tuple of entries, such as `("index", "image", "label")`; a mapping that selects
             entries and renames them, such as `{"image": "pixel_values", "label": "labels"}`; or a function that takes
-            the dictionary and returns the batch, in the loop's thread. None means "dict" with `fields`, otherwise
-            "tuple".
-        label_from: "cls", "json:NAME", "folder", "folder:top", or None for images only; "auto" for the first of "cls",
-            "folder" and None that the data has; "default" for "auto" with folders of pictures, and for "cls" with
-            shards, or None if there are `fields`, and no sample has a `.cls` or is in a folder; or a `LabelFrom`, which
-            can also name the classes.
-        fields: the extensions of the components to deliver beside the image, in a dictionary; or
+            the dictionary and returns the batch, called in the thread of the loop. None means "dict" with `fields`,
+            otherwise "tuple".
+        label_from: the source of the labels: "cls", "json:NAME", "folder", "folder:top", or None for no labels. "auto"
+            is the first of "cls", "folder" and None that the data has. "default" is "auto" for folders of pictures and
+            "cls" for shards; with `fields`, it is None if no sample has a `.cls` or is in a folder. A `LabelFrom` can
+            also name the classes.
+        fields: the components to deliver beside the image, in a dictionary: a list of extensions; or
             {extension: collator}, with a collator of `gpuloader.collators` or your own function; or {name: field}, with
-            a `Field` or `OneOf`, or with `Boxes`, `Mask` or `Keypoints`, which move with the pixels. As in YAML, a
-            field may be a mapping: `{"Mask": {"source": "png"}}`. In a batch without samples, each other field is an
-            empty list. Each sample that can be delivered must have these components, unless they are not `required`;
-            `Sampling(require=...)` leaves out those that lack one.
-        sampling: a `Sampling`: a part of the data, weights, the number of steps in an epoch, aspect-ratio buckets.
-        on_error: "raise" raises at a bad image, or at a field that cannot be parsed; "replace" puts a replacement,
-            drawn by the plan, in its place; "skip" leaves bad images and padding out of the batches, which are then
-            shorter or empty. If the recipe draws no random numbers, "replace" needs an `output` with `valid`. A
-            `BadImages` also limits how many may be bad, and lists known bad images.
+            a `Field` or `OneOf`, or with `Boxes`, `Mask` or `Keypoints`, which are transformed with the image. As in
+            YAML, a field may be a mapping: `{"Mask": {"source": "png"}}`. In a batch without samples, a field that is
+            not a target is an empty list. Each selected sample must have these components, except for fields with
+            `required=False`. `Sampling(require=...)` skips samples that lack one.
+        sampling: a `Sampling`: a subset, weights, the number of steps in an epoch, aspect-ratio buckets.
+        on_error: "raise" raises an error for a bad image, or a field that cannot be parsed. "replace" delivers another
+            sample in its place, chosen by the plan. "skip" drops bad images and padding, so batches can be shorter or
+            empty. If the recipe uses no random numbers, "replace" needs an `output` with `valid`. A `BadImages` also
+            limits the share of bad images, and lists known ones.
         decoder: a `Decoder`: threads, prefetch, and how a GPU decodes.
-        cache: a `Cache`: where shards from URLs are kept, and how many bytes of them.
+        cache: a `Cache`: the folder for shards from URLs, and its maximum size.
         world: a `World`: this rank and the number of ranks. None takes them from torch.distributed, otherwise from
             torchrun's environment; without either, this is rank 0 of 1. Under torch.distributed, all ranks must make
-            the loader, because they compare their arguments. If ranks need the same batches, or only some make the
-            loader: `World.from_mesh(mesh, names)`, `World.from_group(group)`, or a mesh of one dimension.
+            the loader, because they compare their arguments. If several ranks need the same batches, or only some ranks
+            make the loader, use `World.from_mesh(mesh, names)`, `World.from_group(group)`, or a mesh of one dimension.
 
     Raises:
-        GPULoaderError: a subclass from `gpuloader.errors`; its message says what to do.
+        GPULoaderError: a subclass from `gpuloader.errors`. The message says what to do.
 
     Example:
         >>> from gpuloader import GPULoader
@@ -204,10 +205,10 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         return _LoaderEpoch(self._progress, self._next)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where the loader is in its run, in plain JSON types. Batches count once they are delivered.
+        """Returns the state of the run in plain JSON types: the position after the last delivered batch.
 
-        You need to save the state of only one rank: it is the same on every rank, except for `quarantine`. This lists
-        the bad images that this rank met; it is a record and changes nothing.
+        Save the state of one rank only: it is the same on every rank, except for `quarantine`. This is a record of the
+        bad images that this rank met; it does not change how a run resumes.
         """
         return {
             **self._run.identity,
@@ -217,37 +218,38 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next iteration resume exactly where the state was taken, with any number of ranks and batch size.
+        """Resumes from a state: the next iteration continues exactly where the state was taken.
 
-        With buckets, with those whose product divides the state's quantum. If shards were appended at the end of the
-        data, it takes a state of an epoch's beginning; within an epoch, the shards must be those of the state.
+        The number of ranks and the batch size may differ. With buckets, their product must divide the bucket batch
+        (`quantum`) of the state. Shards may have been appended to the data if the state is from the beginning of an
+        epoch; otherwise the shards must be the same.
 
         Args:
-            state: what `state_dict` returned.
+            state: the result of `state_dict`.
 
         Raises:
-            StateError: the state belongs to another version, dataset, recipe, seed or sampling, or its quantum does not
-                allow this number of ranks and batch size; the message names the difference.
+            StateError: the state belongs to another version, dataset, recipe, seed or sampling, or its bucket batch
+                does not allow this number of ranks and batch size. The message names the difference.
         """
         _, take = self.check_state(state)
         take()
 
     def begin_epoch(self, epoch: int) -> Iterator[B_co]:
-        """Begins an epoch from its first batch, even if a state was restored in it."""
+        """Starts an epoch at its first batch, even if a restored state is in the middle of this epoch."""
         self._progress.start = Cursor(epoch)
         return iter(self)
 
     def check_state(self, state: Mapping[str, Any]) -> Resumption:
-        """Checks a state as `load_state_dict` does, which then takes it."""
+        """Validates a state; returns the number of steps in an epoch, and a function that resumes from the state."""
         resumed = self._fresh.resume(state)
         return resumed.run.plan.steps, partial(self._go_on, resumed)
 
     def stats(self) -> Stats:
-        """Returns what the loader has done since it was created."""
+        """Returns the statistics of the loader since it was created."""
         return replace(self._stats, cache=self._run.shards.cache_stats(), bad=dict(self._quarantine.bad))
 
     def write_quarantine(self, path: str | Path) -> None:
-        """Writes a file of all known bad images: those met so far, and those of the file in `BadImages(known=...)`.
+        """Writes all known bad images to a file: images met so far, and images listed in `BadImages(known=...)`.
 
         The file is JSON Lines with shard, key, offset and cause. Use it to repair the data, or pass it to the next run
         as `BadImages(known=...)`.
@@ -255,13 +257,13 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         write_quarantine(Path(path), self._fresh.shards, {**self._fresh.known_bad, **self._quarantine.bad})
 
     def close(self) -> None:
-        """Ends threads, closes files and frees memory; the loader cannot be used again. Closing twice is fine."""
+        """Stops threads, closes files and frees memory. The loader cannot be used again. Closing twice is allowed."""
         self._unusable = self._unusable or "is closed"
         self._batches.close()
         self._run.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles a loader that has not begun: unpickling makes it again, at the same cursor."""
+        """Pickles a loader that has not started: unpickling makes a new loader at the same cursor."""
         self._check_open()
         if self._batches.begun:
             raise LoaderError("a loader that has begun cannot be pickled: send its state_dict() to a new one")
@@ -284,7 +286,7 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
             self._progress.cursor, self._progress.running = self._progress.start, None
             return None
         started = time.perf_counter()
-        if self._batches.run is not run:  # a state has another
+        if self._batches.run is not run:  # a state was loaded
             self._batches.close()
             self._batches = RunBatches(run, self._quarantine)
         with record_function("gpuloader: decode"):
@@ -309,7 +311,7 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         )
         self._stats = self._stats.after(step)
         epoch.delivered_at = now
-        # This comes last. After an interrupt before this line the batch comes again; after it, the next one comes.
+        # The last line: an interrupt before it repeats this batch, an interrupt after it continues with the next one.
         self._progress.cursor = after
         return result
 
@@ -320,12 +322,12 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         self._unusable = "belongs to the parent of this forked process"
 
     def _go_on(self, resumed: ResumePoint) -> None:
-        """Takes a state."""
+        """Resumes from a validated state."""
         self._check_open()
         own = self._progress
         self._batches.close()
         self._quarantine.suspects.update(resumed.bad)
-        # Without a call, so that an interrupt comes before all of this or after it.
+        # No calls from here on, so that an interrupt comes before all of these lines or after them.
         own.running = None
         own.cursor = own.start = resumed.cursor
         self._run = resumed.run
@@ -342,12 +344,12 @@ class _LoaderEpoch(Iteration[Any]):
 
 
 def run_of(loader: GPULoader[Any, Any, Any]) -> Run:
-    """Returns everything that the loader's arguments decided, for the packages above."""
+    """Returns the `Run` of a loader, for other packages."""
     return loader._run  # noqa: SLF001 - this module is its class's
 
 
 def fresh_run_of(loader: GPULoader[Any, Any, Any]) -> Run:
-    """Returns what the arguments alone decided, without a state."""
+    """Returns the `Run` that follows from the arguments alone, without a loaded state."""
     return loader._fresh  # noqa: SLF001
 
 

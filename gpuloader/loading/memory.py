@@ -1,4 +1,4 @@
-"""Estimates how much memory a loader needs, from the index and the recipe; no image is read."""
+"""Estimates the memory of a loader from the index and the recipe, without reading images."""
 
 from __future__ import annotations
 
@@ -26,23 +26,22 @@ _log = logging.getLogger("gpuloader")
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """The memory that a loader needs, without the 0.5 GB of Python, torch and DALI. On a CPU, mostly within 25 %.
+    """The estimated memory of a loader, without the 0.5 GB of Python, torch and DALI. On a CPU, mostly within 25 %.
 
     Attributes:
-        preset, batch_size, prefetch: the loader's.
+        preset, batch_size, prefetch: the arguments of the loader.
         index_bytes: the index in memory. If it is large, all processes of a machine share it.
-        encoded_bytes: the images as read, in host memory, and a quarter more to grow: 2 * prefetch + 2 batches, or
-            the parts of batches that are read and decoded ahead, see `gpuloader.loading.parts`.
+        encoded_bytes: the encoded images in host memory, and a quarter more to grow: 2 * prefetch + 2 batches, or the
+            parts of batches that are read and decoded ahead, see `gpuloader.loading.parts`.
         decoded_bytes: the decoded regions of two parts, on the device; None if no image's size is known.
-        worst_part_bytes: the most that the decoded images of one part can take: the part of the largest images
-            whose size is known and that the recipe's `max_pixels` allows.
+        worst_part_bytes: the maximum for the decoded images of one part: the largest images with a known size that the
+            recipe's `max_pixels` allows.
         machine_bytes: the memory of the machine that this process may use.
-        output_bytes: the delivered views of prefetch + 2 batches, or of 2 and the parts ahead, on the device, in the
-            epoch with the largest ones. If
-            sizes differ, of images of the mean size, or padded to the largest, with their `pixel_mask`; 0 if no image's
-            size is known.
-        decoder_bytes: what a GPU's decoder reserves with the default of 8 threads, on the device; twice as much or less
-            in pinned host memory.
+        output_bytes: the delivered views of prefetch + 2 batches, or of 2 batches and the parts ahead, on the device,
+            in the epoch with the largest images. Images of different sizes count with their mean size, or padded to the
+            largest, with their `pixel_mask`; 0 if no image's size is known.
+        decoder_bytes: the memory that a GPU's decoder reserves with the default of 8 threads, on the device; up to
+            twice as much in pinned host memory.
     """
 
     preset: str
@@ -60,7 +59,7 @@ class MemoryEstimate:
 def estimate_memory(
     shards: ShardSet, recipe: Recipe, preset: str, batch_size: int, prefetch: int, parts: Parts
 ) -> MemoryEstimate:
-    """Estimates the memory of a loader over these shards; `preset` is the recipe's name in the estimate."""
+    """Estimates the memory of a loader over these shards; `preset` is the name of the recipe in the estimate."""
     rows = batch_size / len(parts.typical(batch_size))
     ahead = prefetch * parts.ahead(batch_size)
     heights, widths, sizes = map(shards.index.column, ("height", "width", "image_size"))
@@ -90,13 +89,13 @@ def estimate_memory(
 
 
 def _delivered_pixels(drawn: ViewParams) -> float:
-    """Returns how many pixels a delivered image has in a batch; on average, if the images of a list differ."""
+    """Returns the pixels of a delivered image; the mean for images of different sizes."""
     sizes = drawn.placement.shape if drawn.shape is None else np.array([drawn.shape])
     return sizes.prod(1).sum() / max(1, len(sizes))
 
 
 def excess_of_a_part(recipe: Recipe, batch_size: int, parts: Parts, memory_bytes: int) -> str | None:
-    """Says what to lower if the decoded images of one part can take over half of `memory_bytes`; otherwise None."""
+    """Returns advice if the decoded images of one part can exceed half of `memory_bytes`; otherwise None."""
     height, width = parts.shards.index.largest_image(recipe.max_pixels)
     if 6 * batch_size * height * width <= memory_bytes:
         return None
@@ -113,7 +112,7 @@ def excess_of_a_part(recipe: Recipe, batch_size: int, parts: Parts, memory_bytes
 
 
 def warn_of_memory(run: Run) -> None:
-    """Logs a warning if the decoded images of one part can take over half of the memory; once on each machine."""
+    """Logs a warning, once on each machine, if the decoded images of one part can exceed half of the memory."""
     if run.decoded or run.world.local_rank:
         return
     memory_bytes = available_memory_bytes()
@@ -124,7 +123,7 @@ def warn_of_memory(run: Run) -> None:
 
 
 def explain_lack_of_memory(run: Run, message: str) -> str:
-    """Says what took the memory and what to lower, for an error of DALI for which `is_out_of_memory` is true."""
+    """Returns a message for an out-of-memory error of DALI: what took the memory, and what to lower."""
     height, width = run.shards.index.largest_image(run.recipe.max_pixels)
     batch_size, prefetch = run.plan.batch_size, run.decoder.prefetch
     needed = estimate_memory(run.shards, run.largest, "", batch_size, prefetch, run.parts)
@@ -140,7 +139,7 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
 
 
 def _largest_images_bytes(recipe: Recipe, batch_size: int, parts: Parts) -> list[int]:
-    """Returns the decoded bytes of the largest images that a recipe allows: at most a part of them, largest first."""
+    """Returns the decoded bytes of the largest allowed images, largest first, at most one part of them."""
     shards = parts.shards
     pixels = shards.index.column("height").astype(np.int64) * shards.index.column("width")
     allowed = pixels[pixels <= recipe.max_pixels]

@@ -28,27 +28,27 @@ _AT_ONCE = 1024
 
 
 class MixedLoader(CloseableMixin, Generic[B_co]):
-    """Loops over several loaders at once and gives `(name, batch)`.
+    """A loader that takes each batch from one of several loaders, and yields `(name, batch)`.
 
-    Each step takes a batch from one of the loaders. Which one depends only on the seed, the epoch and the step, so it
-    is the same on every rank. To mix samples within a batch, give one loader several sources instead.
+    The loader of a step depends only on the seed, the epoch and the step, so it is the same on every rank. To mix
+    samples within a batch, use one loader with several sources instead.
 
     Args:
-        loaders: by name, each a `GPULoader` or a torch loader. Their own epochs are not used: each begins the epoch
-            that the mixed epoch asks for. A torch loader needs a seeded `generator` to have the same order in each
-            run, and `state_dict` (as in torchdata's StatefulDataLoader) to resume in the middle of an epoch.
-        strategy: "weighted" draws the loader of each step by `weights`; "round_robin" takes one after the other;
-            "sequential" takes all batches of the first, then all of the second, and so on; "alternate" takes an
-            epoch of one loader in each epoch, in turn.
-        weights: by name, for "weighted".
+        loaders: the loaders by name, each a `GPULoader` or a torch loader. The mixed loader chooses their epochs. A
+            torch loader needs a seeded `generator` for the same order in each run, and `state_dict` (as in torchdata's
+            StatefulDataLoader) to resume in the middle of an epoch.
+        strategy: "weighted" chooses the loader of each step at random, by `weights`. "round_robin" takes one batch of
+            each loader in turn. "sequential" takes all batches of the first loader, then all of the second, and so on.
+            "alternate" takes an epoch of one loader in each epoch, in turn.
+        weights: a weight for each name, for "weighted".
         stop: when an epoch of "weighted" or "round_robin" ends. "first": at the turn of a loader that has no batch
             left. "longest": when no loader has a batch left; until then, finished loaders are skipped. "cycle": when
-            each loader has finished at least once; until then, finished loaders begin again. The epoch of a loader is
-            that of the mixed loader; with "cycle", it is 1,000 times that, plus the number of its pass.
+            each loader has finished at least once; until then, finished loaders start again. A loader runs the epoch of
+            the mixed loader; with "cycle", it runs epoch 1,000 * epoch + the number of its restarts.
         seed: for "weighted", an integer in [0, 2**64).
 
     Raises:
-        ConfigError: loaders, strategy, weights, stop or seed are invalid, or they differ between ranks.
+        ConfigError: an argument is invalid, or arguments differ between ranks.
 
     Example:
         >>> from gpuloader import GPULoader, MixedLoader
@@ -94,13 +94,13 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
         agree(worlds[0] if worlds else World.detect(), self._identity(self._lengths))
 
     def __len__(self) -> int:
-        """Counts the steps of the next epoch, or of all of a resumed one. With "weighted" it differs between epochs."""
+        """Returns the number of steps in the next epoch, or in all of a resumed one; with "weighted", epochs differ."""
         epoch = self._progress.start.epoch
         return self._steps(epoch, self._lengths)
 
     @property
     def num_batches(self) -> int:
-        """`len(loader)`, under webdataset's and open_clip's name."""
+        """The number of steps in an epoch, `len(loader)`; webdataset and open_clip use this name."""
         return len(self)
 
     def __iter__(self) -> Iterator[tuple[str, B_co]]:
@@ -111,16 +111,16 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
         return _MixedEpoch(self._progress, self._next)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next iteration; a running one is not changed.
+        """Chooses the epoch of the next iteration. A running iteration does not change.
 
         An epoch that `load_state_dict` restored resumes where the state was taken.
         """
         self._progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns where the loader is in its run, in plain JSON types, with the states of the loaders."""
+        """Returns the state of the run in plain JSON types, with the states of the loaders."""
         cursor = self._progress.cursor
-        begins = {} if cursor.delivered else {"delivered": 0}  # each loader begins an epoch then, wherever it is
+        begins = {} if cursor.delivered else {"delivered": 0}  # then each loader starts an epoch
         return {
             **self._identity(self._lengths),
             "epoch": cursor.epoch,
@@ -129,15 +129,17 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next iteration resume where the state was taken; the global batch sizes must be the same.
+        """Resumes from a state: the next iteration continues where the state was taken.
 
-        If shards were appended to the data of a loader, it takes a state of an epoch's beginning.
+        The global batch sizes must be the same. Shards may have been appended to the data of a loader only if the state
+        is from the beginning of an epoch.
 
         Args:
-            state: what `state_dict` returned.
+            state: the result of `state_dict`.
 
         Raises:
-            StateError: the state has other loaders or another order of them, strategy, weights, stop or seed.
+            StateError: the state has other loaders, another order of loaders, or another strategy, weights, stop or
+                seed.
         """
         if not isinstance(state, Mapping):
             raise StateError(
@@ -166,13 +168,13 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
             loader.close()
 
     def _next(self, epoch: _MixedEpoch[B_co]) -> tuple[str, B_co] | None:
-        """Returns the next turn of the running epoch; None at its end."""
+        """Returns the next item of the running epoch; None at its end."""
         progress = self._progress
         progress.begin(epoch)
         cursor = progress.cursor
         lengths = self._lengths
         epoch.turns = epoch.turns or islice(self._turns(cursor.epoch, lengths), cursor.delivered, None)
-        epoch.turn = epoch.turn or next(epoch.turns, None)  # if the turn before raised, it is still to be given
+        epoch.turn = epoch.turn or next(epoch.turns, None)  # a turn that raised an error is repeated
         if epoch.turn is None:
             progress.cursor, progress.running = progress.start, None
             return None
@@ -180,7 +182,7 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
         passes, index = divmod(number, lengths[name])
         if index == 0:
             epoch.epochs[name] = self._epochs[name].begin_epoch(self._epoch_of(cursor.epoch, passes))
-        elif name not in epoch.epochs:  # after a resume, which restored the loader to here
+        elif name not in epoch.epochs:  # after a resume
             epoch.epochs[name] = iter(self._epochs[name])
         batch = next(epoch.epochs[name], None)
         if batch is None:
@@ -196,21 +198,21 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
             raise StateError(f"loader {name!r}: {error}") from None
 
     def _epoch_of(self, epoch: int, passes: int) -> int:
-        """Returns the epoch of a loader in an epoch of the mixed loader."""
+        """Returns the epoch that a loader runs in an epoch of the mixed loader, after so many restarts."""
         if self._strategy == "alternate":
             return epoch // len(self.loaders)
         return (epoch * _PASSES + passes) % EPOCHS if self._stop == "cycle" else epoch
 
     @property
     def _lengths(self) -> dict[str, int]:
-        """The steps of each loader in an epoch."""
+        """The number of steps in an epoch of each loader, by name."""
         return {name: len(loader) for name, loader in self._epochs.items()}
 
     def _steps(self, epoch: int, lengths: Mapping[str, int]) -> int:
         return sum(1 for _ in self._turns(epoch, lengths))
 
     def _turns(self, epoch: int, lengths: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-        """Yields for each step the name of the loader, and how many batches it gave before in this epoch."""
+        """Yields for each step the name of the loader, and how many batches it delivered before in this epoch."""
         names = list(lengths)
         if self._strategy == "alternate":
             names = [names[epoch % len(names)]]
@@ -234,7 +236,7 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
         bounds = np.cumsum(weights / weights.sum())
         for first in count(0, _AT_ONCE):
             steps = Draws(self._seed, epoch, np.arange(first, first + _AT_ONCE))
-            uniform = steps.of(Stream.SAMPLING, occurrence=1)(1)[:, 0]  # not the numbers that samples get
+            uniform = steps.of(Stream.SAMPLING, occurrence=1)(1)[:, 0]  # independent of the samples' random numbers
             yield from (names[number] for number in np.searchsorted(bounds[:-1], uniform, side="right"))
 
     def _identity(self, lengths: Mapping[str, int]) -> dict[str, Any]:
@@ -244,7 +246,7 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
             "stop": self._stop,
             "seed": self._seed,
             "weights": self._weights,
-            "lengths": [[name, length] for name, length in lengths.items()],  # their order counts
+            "lengths": [[name, length] for name, length in lengths.items()],  # a list, to keep the order
         }
 
 
@@ -252,9 +254,9 @@ class _MixedEpoch(Iteration[tuple[str, B_co]]):
     """An iteration over a MixedLoader.
 
     Attributes:
-        turns: the turns to come; None before the first.
-        turn: the turn to give next, if it is known.
-        epochs: the epochs of the loaders that were begun, by name.
+        turns: the remaining turns, (name, number); None before the first.
+        turn: the next turn, if it is known.
+        epochs: the running epochs of the loaders, by name.
     """
 
     turns: Iterator[tuple[str, int]] | None = None

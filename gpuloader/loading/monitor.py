@@ -1,4 +1,4 @@
-"""Measures whether the training loop waits for data, and why."""
+"""`WaitMonitor`: measures whether the training loop waits for data, and why."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LIMITS: dict[Bottleneck, tuple[str, str]] = {  # what limits, and what to chang
         f"Of many small files, make a few large shards (`gpuloader pack`)",
     ),
     "gate": (
-        "The work for each image before decoding (header, draws, labels, fields) is",
+        "The work for each image before decoding (header, random parameters, labels, fields) is",
         "use labels from .cls and fewer `fields`, or spread the work over more processes",
     ),
     "decode": (
@@ -45,17 +45,17 @@ _LIMITS: dict[Bottleneck, tuple[str, str]] = {  # what limits, and what to chang
 
 
 class WaitMonitor:
-    """Measures the share of time that a training loop waits for its loader: call `step` once in each step.
+    """A monitor for the share of time that a training loop waits for its loader. Call `step` once in each step.
 
     A `GPULoader` measures its own waiting. For any other loader, such as torch's `DataLoader` or a `MixedLoader`, loop
-    over the monitor, which gives the loader's batches: `for batch in monitor`.
+    over the monitor, which yields the loader's batches: `for batch in monitor`.
 
     Args:
         loader: the loader of the loop.
-        every_steps: the share is measured over this number of steps, at least 1. The first measurement, while caches
-            fill, is logged but never warned about.
-        log: a function that gets each share, in [0, 1], for your own logger. None logs it at level INFO.
-        warn_above: a share above this logs a warning with the likely cause, once.
+        every_steps: the number of steps of a measurement, at least 1. The first measurement is logged but never warns,
+            because caches fill.
+        log: a function that receives each share, in [0, 1], for your own logger. None logs it at level INFO.
+        warn_above: the first share above this logs a warning with the likely cause.
 
     Attributes:
         loader: the loader of the loop.
@@ -156,7 +156,7 @@ def waiting_share(before: Stats, now: Stats) -> float:
 
 
 def likely_cause(before: Stats, now: Stats) -> str:
-    """Says what a waiting loop most likely waits for, and what to do about it."""
+    """Returns a sentence on what a waiting loop most likely waits for, and what to change."""
     spent = {
         name: getattr(now, name) - getattr(before, name)
         for name in ("elapsed_seconds", "waiting_seconds", "delivering_seconds", "reading_seconds", "gating_seconds")
@@ -170,6 +170,6 @@ def likely_cause(before: Stats, now: Stats) -> str:
 
 
 def describe_bottleneck(bottleneck: Bottleneck, share: str = "") -> str:
-    """Says in one sentence what limits, with its share of the time in words, and what to change."""
+    """Returns a sentence on a bottleneck and what to change; `share` is its share of the time in words."""
     what, advice = _LIMITS[bottleneck]
     return f"{what} the bottleneck{f' ({share})' if share else ''}: {advice}."

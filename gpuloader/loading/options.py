@@ -1,4 +1,4 @@
-"""The argument values of a loader that have fields. Each checks itself; in YAML it is a mapping of its fields."""
+"""Classes for arguments of `GPULoader`, such as `Sampling` and `Decoder`. In YAML, each is a mapping of its fields."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _as_buckets(given: object) -> Buckets | None:
 
 @argument
 class Sampling:
-    """Which samples an epoch has, and how often each occurs.
+    """The samples of an epoch, and how often each occurs.
 
     Attributes:
         subset: the samples to use: their ids or keys; a file of keys (a `Path`, or a string that ends in ".txt"); a
@@ -52,16 +52,16 @@ class Sampling:
         weights: how often samples occur: a weight for each sample, {label or class name: weight}, or "balanced" for all
             labels equally often. None takes each sample once.
         replacement: with `weights`: whether a sample can occur twice in an epoch.
-        steps_per_epoch: the steps of an epoch; the next one goes on behind them. None makes an epoch of as many samples
-            as are chosen.
-        repeats: how often each sample comes, one copy after the other, each augmented differently; an epoch has as many
-            samples as without.
-        groups: with `shuffle="shards"`: into how many groups of shards the samples are dealt. A number that the nodes
-            divide, and that divides the samples of a step of all ranks, lets each node read shards of its own. None
-            takes the largest such number up to 256 and to 16 for each node.
-        require: extensions of components, such as ["txt"]: samples that lack one of them are left out.
-        buckets: a `Buckets`, or a list of (height, width): each batch has images of one aspect ratio, in that size, or
-            in the recipe's with `Buckets(groups=...)`. None puts images of all ratios into a batch.
+        steps_per_epoch: the number of steps in an epoch; the next epoch continues from there. None: an epoch has as
+            many samples as are selected.
+        repeats: how many copies of a sample come in a row, each augmented differently. The number of samples in an
+            epoch does not change.
+        groups: with `shuffle="shards"`: the number of groups of shards. Each node reads its own shards if the number of
+            nodes divides it, and if it divides the global batch. None uses the largest such number up to 256, and up to
+            16 for each node.
+        require: extensions of components, such as ["txt"]: samples that lack one of them are skipped.
+        buckets: a `Buckets`, or a list of (height, width): each batch has images of about one aspect ratio and of one
+            size. With `Buckets(groups=...)`, images have the sizes of the recipe. None ignores aspect ratios.
 
     Example:
         >>> from gpuloader import Sampling
@@ -84,17 +84,17 @@ class Sampling:
 
 @argument
 class LabelFrom:
-    """Where labels come from, and the names of the classes.
+    """The source of the labels, and the names of the classes.
 
     Attributes:
-        place: "cls", "json:NAME" (or "json:OUTER.INNER"), "folder" (the image's folder), "folder:top" (the uppermost
-            folder on the way to the image), None for images only, "auto" for the first of "cls", "folder" and None that
-            the data has, or "default" for "auto" with folders of pictures, and for "cls" with shards; see `GPULoader`.
-        classes: the names of the classes, entry i for label i; they number labels that are text, and folders. None
-            takes them from `classes.json` beside the shards or in the folder of pictures, or from the sorted names of
-            the folders.
-        order: how the names of folders are sorted: "name" as torchvision does, so that "10" is before "2"; "natural"
-            as timm does, by the numbers in them and without case.
+        place: "cls", "json:NAME" (or "json:OUTER.INNER"), "folder" (the folder of the image), "folder:top" (the first
+            folder on the path to the image), or None for no labels. "auto" is the first of "cls", "folder" and None
+            that the data has. "default" is "auto" for folders of pictures and "cls" for shards; see `GPULoader`.
+        classes: the names of the classes, entry i for label i. Labels that are text, and folders, get their numbers
+            from this list. None takes the names from `classes.json` beside the shards or in the folder of pictures, or
+            from the sorted names of the folders.
+        order: how the names of folders are sorted: "name" as in torchvision, so that "10" is before "2"; "natural" as
+            in timm, where numbers are sorted by value and case is ignored.
 
     Example:
         >>> from gpuloader import LabelFrom
@@ -109,16 +109,16 @@ class LabelFrom:
 
 @argument
 class BadImages:
-    """What happens to images that cannot be decoded, and to those beside which a field cannot be parsed.
+    """The handling of bad samples: images that cannot be decoded, and fields that cannot be parsed.
 
     Attributes:
-        replace: whether a bad image is replaced by a sample that the plan draws.
+        replace: whether a bad image is replaced by another sample, which the plan chooses.
         max_share: the largest share of the data that may be bad, in [0, 1]; one image is always allowed. Each rank
-            counts the bad images that it met.
+            counts its own bad images.
         known: a file of known bad images, as written by `write_quarantine` and `gpuloader check`. They are replaced
-            from the start, or left out with `skip`, and do not count for `max_share`.
-        skip: whether bad images are left out of their batches, which are then shorter or empty; so is padding. If it
-            and `replace` are False, a bad image raises an error.
+            without being decoded, or dropped with `skip`. They do not count towards `max_share`.
+        skip: whether bad images and padding are dropped from batches, which can then be shorter or empty. If `skip` and
+            `replace` are False, a bad image raises an error.
 
     Example:
         >>> from gpuloader import BadImages
@@ -138,25 +138,24 @@ class BadImages:
 
 @argument
 class Decoder:
-    """How images are decoded. None of these settings changes the order of samples.
+    """The settings of decoding. They do not change the order of the samples.
 
     Attributes:
-        num_threads: decoding threads; None uses this process's share of the cores it may use, at most 8 with a GPU.
+        num_threads: the number of decoding threads. None uses this process's share of the cores, at most 8 with a GPU.
         prefetch: the number of batches that are decoded ahead, 1 to 64; `prefetch` + 1 further batches are read ahead.
-            A batch of large pictures is decoded in parts: then at most 2 * `prefetch` parts are decoded ahead, and
+            Batches of large pictures are decoded in parts: at most 2 * `prefetch` parts are decoded ahead, and
             `prefetch` + 1 further parts are read.
-        hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, if it has any; None uses 1.
-            With a share between 0 and 1, an image's decoder depends on its batch, and
-            decoders may round differently. Ignored on a CPU.
-        hybrid_huffman_threshold: for JPEGs that no engine decodes: if more pixels than this are decoded, the GPU
-            decodes a part of the Huffman codes. Only the pixels of the decoded region count. None uses DALI's default,
-            1,000,000. Ignored on a CPU.
-        processes: where the recipe's own code runs, if it has an `Apply`: in so many processes; 0 for the decoding
-            threads, whose Python code then competes with the training loop's. None uses as many as `num_threads`.
-        region: whether only the region that a crop needs is decoded; if False, the whole image is decoded and then
-            cropped. On the CPU the pixels are the same. None means True on a CPU and False on a GPU, where some
-            versions of nvImageCodec fail on regions. It also means False for shards in which at least 9 of 10 images
-            are seekable JPEGs: of these, only what the crop needs reaches the decoder.
+        hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, if it has any. None uses 1.
+            Between 0 and 1, pixels can differ by rounding, because the decoder of an image depends on its batch.
+            Ignored on a CPU.
+        hybrid_huffman_threshold: for JPEGs that no engine decodes: if the decoded region has more pixels than this, the
+            GPU decodes a part of the Huffman codes. None uses DALI's default, 1,000,000. Ignored on a CPU.
+        processes: the number of processes that run your code, if the recipe has an `Apply`. 0 runs it in threads, where
+            it competes with the Python code of the training loop. None uses `num_threads`.
+        region: whether the decoder decodes only the region that a crop needs, instead of the whole image. On a CPU the
+            pixels are the same. None means True on a CPU and False on a GPU, where some versions of nvImageCodec fail
+            on regions. It also means False for shards in which at least 9 of 10 images are seekable JPEGs: these are
+            cut to the region before they are decoded.
 
     Example:
         >>> from gpuloader import Decoder
@@ -172,11 +171,12 @@ class Decoder:
     processes: Annotated[Integer, Field(ge=0, le=1024)] | None = None
 
     def on(self, device_id: int | None, num_threads: int, seekable: bool = False) -> Decoder:
-        """Returns it with values in place of None: those for a GPU, or for the CPU, where `device_id` is None.
+        """Returns the settings for a device, with a value in place of each None.
 
         Args:
-            num_threads: for a None there.
-            seekable: whether images are cut to their regions before they are decoded, so that all of them is needed.
+            device_id: a GPU's number, or None for the CPU.
+            num_threads: replaces a `num_threads` of None.
+            seekable: whether images are cut to their regions before they are decoded.
         """
         on_cpu = device_id is None
         num_threads = self.num_threads or num_threads
@@ -198,12 +198,12 @@ class Decoder:
 
 @argument
 class Cache:
-    """Where shards from URLs are kept.
+    """The local cache for shards from URLs.
 
     Attributes:
-        folder: a folder for all processes of the machine; None uses one in the user's cache folder.
-        max_bytes: the most bytes of shards in it, at least the size of the largest shard; the least recently used
-            shards are removed. None uses half of the free space there.
+        folder: a folder for all processes of the machine. None uses one in the user's cache folder.
+        max_bytes: the maximum size of the cache, at least the size of the largest shard. The least recently used shards
+            are removed. None uses half of the free space there.
 
     Example:
         >>> from gpuloader import Cache

@@ -18,10 +18,10 @@ def call_with_targets(
     image: NDArray[np.uint8],
     targets: Mapping[str, Any],
 ) -> tuple[Any, Mapping[str, Any]]:
-    """Returns the image and the targets. Its label field "rows" says which boxes stay; their columns follow.
+    """Returns the transformed image and targets. The label field "rows" tells which boxes, and rows of columns, stay.
 
     Raises:
-        ValueError: albumentations cannot move these targets, or would take the boxes for something else.
+        ValueError: albumentations cannot transform these targets, or its box format is wrong.
     """
     names = _names_of(targets)
     given = {word: targets[name] for word, name in names.items() if word != "masks" or len(targets[name])}
@@ -40,7 +40,7 @@ def call_with_targets(
 
 
 def _names_of(targets: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the names of the targets by albumentations' words for them."""
+    """Returns the names of the targets, by albumentations' argument names."""
     names: dict[str, str] = {}
     for name, value in targets.items():
         word = _WORDS.get((value.dtype.kind, value.ndim)) if isinstance(value, np.ndarray) else None
@@ -65,7 +65,7 @@ def _check_boxes(params: Any) -> None:  # noqa: ANN401
 def _boxes_of(
     name: str, made: Mapping[str, Any], moved: Mapping[str, Any], before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the boxes that are left, and these rows of their columns; an area is scaled with its box."""
+    """Returns the remaining boxes and rows of their columns; an area is scaled with its box."""
     rows, boxes, begins = np.asarray(made["rows"], np.int64), moved[name].reshape(-1, 4), f"{name}_"
     in_loader = f"{begins}number" in before
     columns = [

@@ -1,9 +1,9 @@
-"""`OwnCodeLoop`: the loop that decodes batches of a recipe with own code, in three stages.
+"""`OwnCodeLoop`: decodes the batches of a recipe with own code, in three stages.
 
     take -> DecodingLoop of the first recipe -> own code, in `Workers` -> DecodingLoop of the second recipe of each view
             (on the CPU)                  (up to prefetch + 1 batches)
 
-Each stage takes from the one before it, in the thread of the loop. It holds that one, and is held by none before it.
+Each stage takes from the previous stage, in the thread of the loop. It holds the previous stage, never a later one.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _log = logging.getLogger("gpuloader")
 
 
 class BatchTargets(Protocol):
-    """The targets of a batch, on their way through own code."""
+    """The protocol of a batch's targets for own code."""
 
     def before(self, view: int, row: int) -> Targets:
-        """Returns those of an image as own code gets them."""
+        """Returns the targets of an image for own code."""
 
     def boxes(self, made: Sequence[Targets]) -> Boxes:
-        """Returns the boxes of the images of a view behind own code."""
+        """Returns the boxes of a view's images after own code."""
 
 
 @dataclass(frozen=True, eq=False)
 class OwnCodeContext:
-    """What becomes of a batch behind the first recipe.
+    """The data of a batch that the stages after the first recipe need.
 
     Attributes:
-        recipe: as it is in the batch's epoch and bucket.
-        draws: of its images.
-        name: names an image of these draws, by its row, for errors.
-        targets: for own code that takes them.
-        finish: takes the batch, what was drawn behind own code, and the targets that this made, for each view and row;
-            returns the batch as it is delivered.
+        recipe: the recipe in the batch's epoch and bucket.
+        draws: the random numbers of the images.
+        name: returns the name of an image by its row, for errors.
+        targets: the targets, for own code that takes them.
+        finish: takes the batch, the random parameters after own code, and the targets that own code returned, for each
+            view and row; returns the delivered batch.
     """
 
     recipe: Recipe
@@ -64,7 +64,7 @@ class OwnCodeContext:
 
 
 class LoopBatch(Protocol):
-    """A batch as the first recipe takes it; its context is None only without own code."""
+    """The protocol of a batch for the first recipe; its context is None only without own code."""
 
     @property
     def images(self) -> Sequence[Any]: ...
@@ -87,9 +87,9 @@ def decoding_of(
     largest_image: Callable[[], Size] = lambda: (0, 0),
     between_calls: bool = True,
 ) -> DecodingLoop[BatchT] | OwnCodeLoop[BatchT]:
-    """Makes the loop for a recipe; the arguments are those of `DecodingLoop`.
+    """Makes the loop for a recipe, with the arguments of `DecodingLoop`.
 
-    Without `between_calls`, own code runs in the thread that asks.
+    Without `between_calls`, own code runs in the calling thread.
     """
     if recipe.links is None:
         return DecodingLoop(recipe, decoder, device_id, rows, largest_image, between_calls)
@@ -97,7 +97,7 @@ def decoding_of(
 
 
 class OwnCodeLoop(Generic[BatchT]):
-    """Decodes the batches of one source after the other, as `DecodingLoop` does, with own code between."""
+    """A loop like `DecodingLoop`, with own code between two pipelines."""
 
     def __init__(
         self, links: SplitRecipe, decoder: Decoder, device_id: int | None, rows: int, between_calls: bool
@@ -114,7 +114,7 @@ class OwnCodeLoop(Generic[BatchT]):
         take: Callable[[], BatchT | BaseException],
         without: Callable[[BatchT, Mapping[int, str]], BatchT | None],
     ) -> None:
-        """Goes on with the batches of another source; see `DecodingLoop.start`."""
+        """Continues with the batches of another source; see `DecodingLoop.start`."""
         self._stages.start(take, without)
         for view, second in enumerate(self._second):
             second.start(partial(self._stages.take, view), _refuse)
@@ -123,8 +123,8 @@ class OwnCodeLoop(Generic[BatchT]):
         """Returns the next batch and the images of each view; None after the last; see `DecodingLoop.next`.
 
         Raises:
-            DataError: own code raised an error, or returned what is no image.
-            LoaderError: a process of own code ended, or hangs.
+            DataError: own code raised an error, or did not return an image.
+            LoaderError: a process of own code ended or hangs.
         """
         try:
             views = [second.next() for second in self._second]
@@ -142,13 +142,13 @@ class OwnCodeLoop(Generic[BatchT]):
         return batch, [each for [each] in images]
 
     def drop(self) -> None:
-        """Ends the pipelines and the workers, and forgets all batches that were taken."""
+        """Ends the pipelines and the workers, and discards all batches that were taken."""
         for second in self._second:
             second.drop()
         self._stages.drop()
 
     def close(self) -> None:
-        """Does the same, and returns the memory in DALI's pools if nobody else uses them."""
+        """Ends the pipelines and the workers, and frees DALI's memory pools if no other pipeline uses them."""
         self._stages.drop()
         for second in self._second:
             second.close()
@@ -156,7 +156,7 @@ class OwnCodeLoop(Generic[BatchT]):
 
 @dataclass(frozen=True, eq=False)
 class _OwnCodeResult(Generic[BatchT]):
-    """A batch behind own code: for each view, the images, what the second recipe draws for them, and the targets."""
+    """A batch after own code: for each view, the images, the second recipe's random parameters, and the targets."""
 
     batch: BatchT
     images: Sequence[Images]
@@ -166,7 +166,7 @@ class _OwnCodeResult(Generic[BatchT]):
 
 @dataclass(frozen=True, eq=False)
 class _ViewBatch(Generic[BatchT]):
-    """A view of a batch, as the second recipe takes it."""
+    """A view of a batch for the second recipe."""
 
     behind: _OwnCodeResult[BatchT]
     images: Images
@@ -174,7 +174,7 @@ class _ViewBatch(Generic[BatchT]):
 
 
 class _Stages(Generic[BatchT]):
-    """The first recipe and own code: what the second recipes take from."""
+    """The first recipe and own code, the source of the second recipes."""
 
     def __init__(self, links: SplitRecipe, decoder: Decoder, rows: int, between_calls: bool) -> None:
         on_cpu = replace(decoder, hw_load=None, hybrid_huffman_threshold=None)
@@ -196,7 +196,7 @@ class _Stages(Generic[BatchT]):
         take: Callable[[], BatchT | BaseException],
         without: Callable[[BatchT, Mapping[int, str]], BatchT | None],
     ) -> None:
-        with suppress(WorkerLostError):  # the next batch finds it, too
+        with suppress(WorkerLostError):  # the next batch raises it again
             while self._under_way and self._workers is not None:
                 self._under_way.popleft()
                 self._workers.get()
@@ -206,7 +206,7 @@ class _Stages(Generic[BatchT]):
         self._first.start(take, without)
 
     def take(self, view: int) -> _ViewBatch[BatchT] | BaseException:
-        """Returns a view of the next batch, or the error with which the batches end."""
+        """Returns a view of the next batch, or the error that ends the batches."""
         if not self._waiting[view]:
             try:
                 behind = self._next()
@@ -227,7 +227,7 @@ class _Stages(Generic[BatchT]):
             workers.close()
 
     def _next(self) -> _OwnCodeResult[BatchT]:
-        if self._workers is None:  # before the first recipe's pipeline has threads: a fork has none of them
+        if self._workers is None:  # forks before the first recipe's pipeline has threads
             self._workers = self._make(self._functions)
         while self._failure is None and len(self._under_way) < self._ahead:
             try:
@@ -265,7 +265,7 @@ class _Stages(Generic[BatchT]):
         return items
 
     def _left(self, view: int, images: Images) -> Images:
-        """Returns copies of the images of a view without own code."""
+        """Returns copies of the images of a view that has no own code."""
         return () if view in self._views else [image.copy() for image in images]
 
     def _behind(self, batch: BatchT, images: list[Images], made: Batch) -> _OwnCodeResult[BatchT]:
@@ -282,7 +282,7 @@ class _Stages(Generic[BatchT]):
             images[view] = made.images[rows]
             targets[view] = made.targets[rows] if self._functions[function].targets else ()
         for view in set(links.same):
-            if not targets[view]:  # they go past own code
+            if not targets[view]:  # own code does not take targets
                 targets[view] = [
                     {} if context.targets is None else context.targets.before(view, row) for row in range(count)
                 ]
@@ -303,7 +303,7 @@ class _Stages(Generic[BatchT]):
 
 
 def _without_frames(error: BaseException) -> BaseException:
-    """Returns an error that holds no frames: these would hold DALI's, which hold the pipeline."""
+    """Returns the error without its frames, which would keep DALI's frames and so the pipeline alive."""
     error.__context__ = None
     if error.__cause__ is not None:
         _without_frames(error.__cause__)
@@ -324,7 +324,7 @@ def _refuse(_: object, causes: Mapping[int, str]) -> None:
 
 @cache
 def _say_where() -> None:
-    """Says once what own code costs where a GPU could decode."""
+    """Logs a warning, once, that own code moves decoding from the GPU to the CPU."""
     _log.warning(
         "the recipe has own code, so the CPU decodes its images and does what stands before it; the GPU does the rest"
     )

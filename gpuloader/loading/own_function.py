@@ -1,4 +1,4 @@
-"""`OwnFunction`: calls own code on one image after the other, and checks what it returns."""
+"""`OwnFunction`: calls own code on one image after another, and validates the results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuloader.recipe.apply import Apply, is_albumentations, is_module, takes_rn
 
 Levels: TypeAlias = NDArray[np.uint8]
 Images: TypeAlias = Sequence[Levels]
-"""A list of images, or an array of them (n, height, width, 3), which checkers take for no sequence."""
+"""A list of images, or an array (n, height, width, 3)."""
 Targets: TypeAlias = Mapping[str, Any]
 OwnOutput: TypeAlias = tuple[Levels, Targets]
 _32_BITS = 0xFFFFFFFF
@@ -36,9 +36,9 @@ class Item(NamedTuple):
     Attributes:
         image: uint8 (height, width, 3), which own code may change.
         function: the number of the function.
-        key: two integers of 64 bits, for its random numbers.
-        targets: for a function that takes them.
-        checked: whether the function is tried twice.
+        key: two 64-bit integers, the key of its random numbers.
+        targets: the targets, for a function that takes them.
+        checked: whether to call the function twice, to check that it is repeatable.
     """
 
     image: Levels
@@ -50,11 +50,11 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Failure:
-    """Own code raised an exception, or returned what is no image.
+    """A failure of own code: it raised an exception, or did not return an image.
 
     Attributes:
-        lines: what was raised, and where.
-        error: the exception, if it is of this process.
+        lines: the exception, and where it was raised.
+        error: the exception, if own code ran in this process.
     """
 
     lines: Sequence[str]
@@ -62,10 +62,10 @@ class Failure:
 
 
 class OwnFunction:
-    """Calls a function, or a transform of albumentations or torchvision, on images.
+    """A function, or a transform of albumentations or torchvision, that is called on images.
 
     Args:
-        seeds: whether it seeds the generators that a process has for all, from which others' code may draw.
+        seeds: whether to seed the global random generators of the process, which other libraries may use.
     """
 
     def __init__(self, apply: Apply, *, seeds: bool) -> None:
@@ -83,7 +83,7 @@ class OwnFunction:
         )
 
     def run(self, item: Item) -> OwnOutput | Failure:
-        """Returns the image and its targets, or what went wrong."""
+        """Returns the image and its targets, or the failure."""
         try:
             if item.checked:
                 self._check_repeats(item)
@@ -105,7 +105,7 @@ class OwnFunction:
         return np.ascontiguousarray(image), targets
 
     def _check_repeats(self, item: Item) -> None:
-        """Calls it twice, on copies; raises ValueError if the results differ."""
+        """Calls the function twice, on copies; raises ValueError if the results differ."""
         first, again = [self._made(item._replace(image=item.image.copy()))[0] for _ in range(2)]
         if not np.array_equal(first, again):
             raise ValueError(
@@ -139,7 +139,7 @@ class OwnFunction:
             found = f"{made.dtype} of shape {made.shape}" if isinstance(made, np.ndarray) else describe(made)
             raise TypeError(
                 f"it returned {found}: allowed is an array (height, width, 3) of uint8; leave out what makes floats or "
-                f"tensors, such as ToTensorV2, and put Normalize behind Apply"
+                f"tensors, such as ToTensorV2, and put Normalize after Apply"
             )
         if self._apply.same_size and made.shape != size:
             raise ValueError(
@@ -151,7 +151,7 @@ class OwnFunction:
 
 
 def seed_all(key: tuple[int, int]) -> None:
-    """Seeds the generators that a process has for all."""
+    """Seeds the global random generators of the process."""
     random.seed(key[1])
     np.random.seed(key[1] & _32_BITS)
     torch.default_generator.manual_seed(key[1] & 0x7FFFFFFFFFFFFFFF)
@@ -159,7 +159,7 @@ def seed_all(key: tuple[int, int]) -> None:
 
 @contextmanager
 def kept_generators() -> Iterator[None]:
-    """Leaves these generators as they were."""
+    """Restores the global random generators at the end of a `with` block."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
@@ -170,7 +170,7 @@ def kept_generators() -> Iterator[None]:
 
 
 def one_thread_each() -> None:
-    """Makes libraries of this process work in one thread, where there is a process for each core."""
+    """Limits the libraries of this process to one thread, because each core has a process."""
     torch.set_num_threads(1)
     if "cv2" in sys.modules:
         sys.modules["cv2"].setNumThreads(0)

@@ -1,4 +1,4 @@
-"""`OwnTargets`: the targets of a batch on their way through own code, as entries of a dictionary for each image."""
+"""`OwnTargets`: the targets of a batch for own code, a dictionary of entries for each image."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from gpuloader.recipe import AugmentParams, ViewParams
 
 
 class FieldTargets(Protocol):
-    """A target, as far as own code concerns it."""
+    """The protocol of a target that own code may change."""
 
     def entries(self, value: Any, view: ViewParams) -> dict[str, NDArray[Any]]:  # noqa: ANN401
-        """Moves a sample's value to a view of it alone: the entry itself under "", and its columns."""
+        """Returns the entries of one sample in a view of this sample alone: the value under "", and its columns."""
 
     def value_of(self, entries: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401
-        """Returns a value of such entries; raises ValueError if it is none."""
+        """Converts entries to a value; raises ValueError if they are invalid."""
 
 
 class OwnTargets:
-    """The targets of a batch before own code, and behind it.
+    """The targets of a batch before and after own code.
 
     Args:
-        fields: by name.
-        rows: the values of each image, by field; of one that is not delivered, they may be missing.
-        drawn: what the recipe before own code draws for the images.
-        box_field: the field by whose boxes the recipe draws, or None.
+        fields: the targets by name.
+        rows: the values of each image, by field; an image that is not delivered may have none.
+        drawn: the random parameters of the recipe before own code.
+        box_field: the field whose boxes the recipe needs, or None.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class OwnTargets:
         self._fields, self._rows, self._drawn, self._box_field = fields, rows, drawn, box_field
 
     def before(self, view: int, row: int) -> dict[str, NDArray[Any]]:
-        """Returns those of an image as own code gets them; boxes and points are float64."""
+        """Returns the targets of an image for own code; boxes and points are float64."""
         placed, given = self._drawn.views[view].take([row]), {}
         for name, field in self._fields.items():
             if name in self._rows[row]:
@@ -52,16 +52,16 @@ class OwnTargets:
         return given
 
     def boxes(self, made: Sequence[Mapping[str, Any]]) -> list[NDArray[np.float64]]:
-        """Returns the boxes of a view's images behind own code."""
+        """Returns the boxes of a view's images after own code."""
         if self._box_field is None:
             return []
         return [np.asarray(each.get(self._box_field, np.zeros((0, 4))), np.float64).reshape(-1, 4) for each in made]
 
     def value(self, name: str, made: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Returns the value of a field of what own code made.
+        """Returns the value of a field from the targets that own code returned.
 
         Raises:
-            DataError: an entry is missing, or not what it should be.
+            DataError: an entry is missing or invalid.
         """
         begins = f"{name}_"
         entries = {each.removeprefix(begins): made[each] for each in made if each.startswith(begins)}

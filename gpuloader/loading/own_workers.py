@@ -1,4 +1,4 @@
-"""Where own code runs: in processes, whose pixels are in shared memory, in threads, or in the caller's thread."""
+"""Runs own code in processes with shared memory for pixels, in threads, or in the calling thread."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ Outcomes: TypeAlias = list["OwnOutput | Failure"]
 
 
 class Batch(NamedTuple):
-    """What own code made of a batch of images.
+    """The results of own code for a batch of images.
 
     Attributes:
-        images: in an array (n, height, width, 3), or in a list.
-        targets: of each.
-        failure: the first image that failed, and how; then there are no others.
+        images: an array (n, height, width, 3), or a list.
+        targets: the targets of each image.
+        failure: the number of the first image that failed, and its failure; then there are no results.
     """
 
     images: Images
@@ -73,27 +73,27 @@ _ENDS_SECONDS = 5
 
 
 class Workers(ABC):
-    """Runs own code on batches of images, which it returns in their order."""
+    """The protocol of workers, which run own code on batches of images in order."""
 
     @abstractmethod
     def put(self, items: Sequence[Item]) -> None:
-        """Begins with a batch, whose images may change when this returns."""
+        """Starts a batch. The caller may change its images when this returns."""
 
     @abstractmethod
     def get(self) -> Batch:
         """Returns the results of the oldest batch.
 
         Raises:
-            WorkerLostError: a process ended, or hangs.
+            WorkerLostError: a process ended or hangs.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Ends them, with the batches under way. Closing twice is fine."""
+        """Ends the workers, and discards their batches. Closing twice is allowed."""
 
 
 class WorkerLostError(Exception):
-    """A process ended, or hangs, at an image of a batch."""
+    """Raised if a process ended or hangs at an image of a batch."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
@@ -101,7 +101,7 @@ class WorkerLostError(Exception):
 
 
 class InlineWorkers(Workers):
-    """Runs own code in the thread that asks, and leaves the process's generators as they were."""
+    """Workers that run own code in the calling thread, and restore the global random generators."""
 
     def __init__(self, functions: Sequence[Apply]) -> None:
         self._functions = [OwnFunction(each, seeds=True) for each in functions]
@@ -119,7 +119,7 @@ class InlineWorkers(Workers):
 
 
 class ThreadWorkers(Workers):
-    """Runs own code in threads, which share the process's generators and so do not seed them."""
+    """Workers that run own code in threads. They do not seed the global random generators, which they share."""
 
     def __init__(self, functions: Sequence[Apply], count: int) -> None:
         self._functions, self._count, self._own = functions, count, local()
@@ -141,7 +141,7 @@ class ThreadWorkers(Workers):
         self._made.clear()
 
     def _run(self, items: Sequence[Item]) -> Outcomes:
-        if not hasattr(self._own, "functions"):  # each thread has its own, because transforms keep generators
+        if not hasattr(self._own, "functions"):  # a copy for each thread, because transforms have generators
             self._own.functions = [
                 OwnFunction(
                     replace(each, function=deepcopy(each.function)) if is_transform(each.function) else each,
@@ -153,12 +153,12 @@ class ThreadWorkers(Workers):
 
 
 def copied(item: Item) -> Item:
-    """Returns an item with an image of its own."""
+    """Returns an item with a copy of the image."""
     return item._replace(image=item.image.copy())
 
 
 def dealt(parts: Sequence[list[Any]], count: int) -> list[Any]:
-    """Returns what was dealt in turns, in its order."""
+    """Returns items that were dealt in turns, in their original order."""
     outcomes = [None] * count
     for number, part in enumerate(parts):
         outcomes[number :: len(parts)] = part
@@ -166,7 +166,7 @@ def dealt(parts: Sequence[list[Any]], count: int) -> list[Any]:
 
 
 class _Place(NamedTuple):
-    """Where an image is in shared memory."""
+    """The location of an image in shared memory."""
 
     first: int
     shape: tuple[int, ...]
@@ -177,7 +177,7 @@ class _Place(NamedTuple):
 
 
 class _Worker:
-    """A process, its pipe, and the shared memory of each batch that it may have at a time."""
+    """A process, its pipe, and the shared memory for each of its concurrent batches."""
 
     def __init__(self, functions: Sequence[Apply], batches: int) -> None:
         context = multiprocessing.get_context()
@@ -188,7 +188,7 @@ class _Worker:
         )
         try:
             self.process.start()
-        except AssertionError as error:  # of multiprocessing: this process may have no children
+        except AssertionError as error:  # multiprocessing raises it if this process may have no children
             raise ConfigError(
                 "own code cannot have processes here, in a worker of a DataLoader or Pool: use Decoder(processes=0)"
             ) from error
@@ -220,9 +220,9 @@ class _Worker:
 
 
 class ProcessWorkers(Workers):
-    """Runs own code in processes, which start with the first batch.
+    """Workers that run own code in processes, which start with the first batch.
 
-    A batch's images are dealt to them in turns. Only places go through pipes, which so never fill up.
+    The images of a batch are dealt to them in turns. Pipes carry only locations, so they never fill up.
     """
 
     def __init__(self, functions: Sequence[Apply], count: int, batches: int) -> None:
@@ -238,7 +238,7 @@ class ProcessWorkers(Workers):
         slot = self._put % self._batches
         for number, worker in enumerate(self._workers):
             write(worker.memories[slot], items[number :: self._count])
-            with suppress(BrokenPipeError):  # it has ended, which `get` finds
+            with suppress(BrokenPipeError):  # the process ended; `get` raises the error
                 worker.pipe.send(slot)
         self._put += 1
         self._items.append(items)
@@ -265,7 +265,7 @@ class ProcessWorkers(Workers):
         self.close()
 
     def _wait(self, slot: int, items: Sequence[Item]) -> None:
-        """Waits until all processes have done their part of a batch."""
+        """Waits until all processes have finished their part of a batch."""
         waiting = dict(enumerate(self._workers))
         work, done, since = ProgressLog("own code works on a batch: %s of %s images"), -1, time.monotonic()
         while waiting:
@@ -286,7 +286,7 @@ class ProcessWorkers(Workers):
             work.reached(done, len(items))
 
     def _at(self, number: int, slot: int) -> int:
-        """Returns which image of the batch a process works on."""
+        """Returns the number of the image that a process works on."""
         return number + self._count * _done(self._workers[number].memories[slot])
 
     def _leave_to_the_parent(self) -> None:
@@ -297,7 +297,7 @@ class ProcessWorkers(Workers):
 
 
 def _header(memory: SharedMemory) -> NDArray[np.int64]:
-    """Returns how many images are done; where the pickled rest is, and how long."""
+    """Returns the number of finished images, and the offset and length of the pickled rest."""
     return memory.bytes(_HEADER_BYTES)[:24].view(np.int64)
 
 
@@ -306,7 +306,7 @@ def _done(memory: SharedMemory) -> int:
 
 
 def write(memory: SharedMemory, items: Sequence[Item]) -> None:
-    """Writes a process's part of a batch: the images, and then all else."""
+    """Writes a process's part of a batch: the images, then the pickled rest."""
     ends = list(accumulate((item.image.nbytes for item in items), initial=_HEADER_BYTES))
     places = [_Place(first, item.image.shape) for first, item in zip(ends, items)]
     pixels = memory.bytes(ends[-1])
@@ -316,7 +316,7 @@ def write(memory: SharedMemory, items: Sequence[Item]) -> None:
 
 
 def read(memory: SharedMemory) -> Outcomes:
-    """Reads what a process made of its part; the images are in the shared memory."""
+    """Reads the results of a process; the images stay in shared memory."""
     rest = _read_rest(memory)
     pixels = memory.bytes(0)
     return [
@@ -337,7 +337,7 @@ def _read_rest(memory: SharedMemory) -> Any:  # noqa: ANN401
 
 
 def _serve(pipe: Connection, memories: Sequence[SharedMemory], functions: Sequence[Apply]) -> None:
-    """Works for the parent as long as it lives."""
+    """Runs the worker process until the parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     made = [OwnFunction(each, seeds=True) for each in functions]
     parent, starter = multiprocessing.parent_process(), os.getppid()
@@ -355,7 +355,7 @@ def _serve(pipe: Connection, memories: Sequence[SharedMemory], functions: Sequen
 
 
 def _work(memory: SharedMemory, functions: Sequence[OwnFunction]) -> None:
-    """Does a part of a batch; an image that became larger is written behind all others."""
+    """Processes a part of a batch; an image that became larger is written after all others."""
     rest: list[tuple[_Place, int, tuple[int, int], Any, bool]] = _read_rest(memory)
     outcomes: list[Failure | tuple[_Place, Any]] = []
     _, first, size = _header(memory).tolist()

@@ -1,7 +1,7 @@
-"""`Parts`: the rows of a step that are read, decoded and resampled at once, so that large pictures need little memory.
+"""`Parts`: divides a step into parts that are decoded at once, so that large pictures need little memory.
 
-A step of ordinary photographs is one part: putting its tensor together of several would cost a third more CPU time.
-Which samples a rank gets does not depend on them, nor do their pixels.
+A step of ordinary photographs is one part: assembling its tensor from several parts costs a third more CPU time. The
+parts affect neither the samples of a rank nor their pixels.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from gpuloader.recipe.model import Ints
 from gpuloader.shards import ShardSet
 
 _SAMPLED = 10_000
-_COMPRESSION = 10  # of a picture whose size is not in the index
+_COMPRESSION = 10  # for a picture whose size is not in the index
 
 
 @dataclass(frozen=True)
 class Parts:
-    """How the steps of a loader are cut.
+    """The division of a loader's steps into parts.
 
     Attributes:
         shards: the data, whose index has the sizes of the pictures.
-        max_pixels: of a picture; larger ones are refused, and take nothing.
-        most_bytes: that the decoded pictures of a part have, if it has more than `least_rows`, and is not a whole step
-            of at most `WHOLE_BYTES`.
-        least_rows: that a part has however large its pictures are: two for each thread, so that no core waits long for
-            the last picture. The last part of a step may have fewer.
-        most_rows: that a part has: on a GPU those of the mean picture, because the JPEG engines' share of a batch
-            depends on the longest one.
+        max_pixels: the maximum pixels of a picture; larger ones are bad, and take no memory.
+        most_bytes: the maximum bytes of a part's decoded pictures. It does not limit a part of `least_rows`, or a whole
+            step of at most `WHOLE_BYTES`.
+        least_rows: the minimum rows of a part for any size of pictures: two for each thread, so that no core waits long
+            for the last picture. The last part of a step may have fewer.
+        most_rows: the maximum rows of a part. On a GPU it is the number of mean pictures, because the JPEG engines'
+            share of a part depends on the longest part.
     """
 
     WHOLE_BYTES: ClassVar = 1 << 30
@@ -49,7 +49,7 @@ class Parts:
 
     @classmethod
     def on(cls, device_type: str, shards: ShardSet, max_pixels: int, batch_size: int, num_threads: int) -> Self:
-        """Returns those of a loader on a device, "cpu" or "cuda", with so many decoding threads."""
+        """Returns the parts for a loader on a device, "cpu" or "cuda"."""
         least_rows = cls.ROWS_OF_A_THREAD * num_threads
         parts = cls(shards, max_pixels, cls.MOST_BYTES[device_type], least_rows, batch_size)
         if device_type == "cpu":
@@ -61,25 +61,25 @@ class Parts:
 
         Args:
             samples: (b,) their ids.
-            sides: (b,) the shorter sides of the smaller copies that are decoded in place of pictures, 0 for a picture.
+            sides: (b,) the shorter sides of the copies that are decoded in place of pictures, 0 for a picture.
         """
         return self.of_rows(self._decoded_bytes(samples, sides))
 
     def of_rows(self, decoded_bytes: NDArray[np.number]) -> list[slice]:
-        """Returns the parts of a step of pictures with so many decoded bytes each."""
+        """Returns the parts of a step by the decoded bytes of each picture."""
         if 0 < len(decoded_bytes) <= self.most_rows and decoded_bytes.sum() <= self.WHOLE_BYTES:
             return [slice(0, len(decoded_bytes))]
         return cut(decoded_bytes, self.most_bytes, self.least_rows, self.most_rows)
 
     def typical(self, batch_size: int) -> list[slice]:
-        """Returns the parts of a batch of mean pictures."""
+        """Returns the parts of a batch of mean-sized pictures."""
         count = len(self.shards)
         some = np.linspace(0, count - 1, min(_SAMPLED, count)).astype(np.int64)
         mean = self._decoded_bytes(some, np.zeros_like(some)).mean()
         return self.of_rows(np.full(batch_size, mean))
 
     def ahead(self, batch_size: int) -> int:
-        """How many parts are decoded ahead for each batch of the decoder's `prefetch`: enough for a step of the net."""
+        """Returns the parts to decode ahead for each batch of `Decoder.prefetch`, enough for a step of the model."""
         return min(len(self.typical(batch_size)), self.MOST_AHEAD)
 
     def _decoded_bytes(self, samples: Ints, sides: Ints) -> Ints:
@@ -92,7 +92,7 @@ class Parts:
 
 
 def cut(decoded_bytes: NDArray[np.number], most_bytes: int, least_rows: int, most_rows: int) -> list[slice]:
-    """Cuts rows into parts: as many as have at most `most_bytes`, but `least_rows` to `most_rows` of them.
+    """Divides rows into parts of at most `most_bytes`, but with `least_rows` to `most_rows` rows.
 
     Example:
         >>> cut(np.array([6, 6, 6, 1, 1]), most_bytes=13, least_rows=1, most_rows=9)

@@ -12,10 +12,10 @@ _log = logging.getLogger("gpuloader")
 
 
 class Quarantine:
-    """The bad images that a loader has met, and replaced or left out.
+    """The bad images that a loader has replaced or dropped.
 
     Attributes:
-        bad: maps sample ids to causes.
+        bad: sample id -> cause.
         suspects: samples that the reader tries one by one.
     """
 
@@ -25,10 +25,14 @@ class Quarantine:
         self.suspects: set[int] = set()
 
     def add(self, bad: Mapping[int, str], samples: int) -> None:
-        """Adds the bad images of a batch of a run over so many samples, and logs each once.
+        """Adds the bad images of a batch, and logs each once.
+
+        Args:
+            bad: sample id -> cause.
+            samples: the number of samples in the run.
 
         Raises:
-            TooManyBadImagesError: there are more than the run allows.
+            TooManyBadImagesError: there are more bad images than the run allows.
         """
         shards, max_share = self._run.shards, self._run.bad_images.max_share
         for sample, cause in bad.items():

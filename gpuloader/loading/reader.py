@@ -1,9 +1,9 @@
 """`Reader`: makes encoded batches from the plan and the shards, and the parts in which they are decoded.
 
-It opens a step: it gets the plan's sample ids, chooses smaller copies of their pictures if the recipe takes any, sends
-every image through the gate, parses the fields, and draws what the recipe draws. A refused sample gets a replacement,
-or an image that is not delivered, or it raises, as `on_error` says. Then it adds labels. The images of a step of one
-part stay in memory; those of several are read part by part, once the step is open. The graph needs nothing else.
+To open a step, it gets the sample ids from the plan, chooses smaller copies if the recipe uses them, validates every
+image, parses the fields, and draws the random parameters. A bad sample is replaced, dropped, or raises an error, by
+`on_error`. Then it adds labels. If the step has one part, its images stay in memory; otherwise the images are read
+part by part.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ from gpuloader.shards import Arena, EncodedImage, Prefetcher, WantedCallback
 
 REPLACEMENT_ATTEMPTS = 100
 _NO_BOXES = np.zeros((0, 4))
-STAGED_BYTES = 64 << 10  # up to which CUDA stages a copy from pageable memory itself
-_FIELD_NUMBERS = 4  # drawn for the fields of a sample: a block of the stream
+STAGED_BYTES = 64 << 10  # CUDA itself stages smaller copies from pageable memory
+_FIELD_NUMBERS = 4  # random numbers for the fields of a sample: a block of the stream
 _UNKNOWN = (0, 0)
 
 
 class Row(NamedTuple):
-    """A sample of a batch, as far as it is known.
+    """A sample of a batch, during validation.
 
     Attributes:
-        sample: its id.
-        image: as it is stored, and then as the graph takes it; None if it is read with its part.
-        size: (height, width) of the picture; (0, 0) if the gate has not accepted the image yet.
-        valid: False for padding, and in place of a bad sample.
-        side: the shorter side of the smaller copy that is its image; 0 for the picture itself.
-        fields: the values of its fields, by name.
-        cause: why it is bad.
+        sample: the id of the sample.
+        image: the image as stored, and then for the graph; None if it is read with its part.
+        size: (height, width) of the picture; (0, 0) before validation.
+        valid: False for padding, and for a replacement of a bad sample.
+        side: the shorter side of the smaller copy that is the image; 0 for the picture itself.
+        fields: the values of the fields, by name.
+        cause: why the sample is bad.
     """
 
     sample: int
@@ -75,23 +75,23 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EncodedBatch:
-    """One rank's batch, but for its images.
+    """The batch of one rank, without its images.
 
     Attributes:
-        cursor: of this step.
-        ids: (b,) int64, the samples that are delivered: the plan's, or their replacements.
-        valid: (b,) bool, False for padding and for bad samples: only their replacements are delivered, or nothing.
-        delivered: what is drawn for the images that are delivered.
-        mixing: how neighbours are mixed, or None.
+        cursor: the position of this step.
+        ids: (b,) int64, the delivered samples: the plan's samples, or their replacements.
+        valid: (b,) bool, False for padding and bad samples, which are replaced or dropped.
+        delivered: the random parameters of the delivered images.
+        mixing: the parameters for mixing neighbours, or None.
         labels: (b,) int64, or None.
-        fields: by name, what is made of the b values, or of those that are valid if others are left out; only targets
-            if there are none. Large targets for a GPU are tensors in pinned memory.
-        bad: the planned samples that were found bad here, with the causes: the image, or a component beside it.
-        finish: takes the batch and its parts behind own code, and returns it with what own code decided; None if that
-            is nothing.
-        opened: how many batches the reader had opened before; of two of the same step, the later one knows more.
+        fields: the entries of the fields by name, from the b values, or from the valid ones if others are dropped;
+            without values, only targets. Large targets for a GPU are tensors in pinned memory.
+        bad: the planned samples that were found bad in this step, sample id -> cause.
+        finish: takes the batch and its parts after own code, and returns the batch with the results of own code; None
+            without such results.
+        opened: the number of batches that the reader had opened before; of two batches for a step, the later is valid.
         reading_seconds: the time for reading the images' bytes.
-        gating_seconds: the time for the rest: the plan, the gate, draws, labels, fields.
+        gating_seconds: the time for the plan, validation, random parameters, labels and fields.
     """
 
     cursor: Cursor
@@ -113,15 +113,15 @@ class EncodedPart:
     """Rows of a batch before decoding.
 
     Attributes:
-        batch: the whole.
-        number: of the part.
-        rows: those of the batch.
-        images: encoded, views into the arena; or arrays (height, width, 3) if the shards contain arrays.
-        drawn: what the recipe draws for them; with own code, what the recipe before it draws.
-        context: what becomes of them behind own code; None without.
-        arena: the memory behind `images`; free again when the graph is done with the part.
+        batch: the whole batch.
+        number: the number of the part.
+        rows: the rows of the batch.
+        images: encoded images, views into the arena; or arrays (height, width, 3) if the shards contain arrays.
+        drawn: the random parameters; with own code, only of the recipe before it.
+        context: the data for the stages after own code; None without own code.
+        arena: the memory of `images`; it can be reused when the graph has finished the part.
         reading_seconds: the time for reading the images' bytes.
-        own: what is drawn behind own code, and the targets that it made, for each view and row; None before.
+        own: the random parameters after own code, and the targets that it returned, for each view and row; None before.
     """
 
     batch: EncodedBatch
@@ -136,21 +136,21 @@ class EncodedPart:
 
     @property
     def is_last(self) -> bool:
-        """Whether no part of its batch comes behind it."""
+        """Whether this is the last part of its batch."""
         return self.rows.stop == len(self.batch.ids)
 
 
 @dataclass(frozen=True, eq=False)
 class OpenStep:
-    """A step whose samples are known to be good, and what is drawn for them; its parts can be read.
+    """A step after validation, whose parts can be read.
 
     Attributes:
-        planned: what the plan says.
-        rows: the samples that are delivered.
-        drawn: what is drawn for decoding them.
-        batch: the same as a batch.
+        planned: the step of the plan.
+        rows: the delivered samples.
+        drawn: the random parameters for decoding.
+        batch: the batch of these samples.
         parts: the rows of each part.
-        arena: the first part's; the images are in it already if there is no other part.
+        arena: the memory of the first part; it has the images already if there is no other part.
     """
 
     planned: PlannedBatch
@@ -162,18 +162,18 @@ class OpenStep:
 
 
 class Reader:
-    """Opens any step and reads its parts; the result depends only on the arguments.
+    """A reader that opens any step and reads its parts. The result depends only on the arguments.
 
-    A sample is bad in an epoch if the gate refuses its image, if the window drawn for it there cannot be decoded, or if
-    a field cannot be parsed.
+    A sample is bad in an epoch if its image fails validation, if its random window cannot be decoded, or if a field
+    cannot be parsed.
 
     Args:
-        suspects: samples that are tried one by one, because decoding failed on them. Further suspects do not change
-            any batch, so they may be added at any time.
-        ahead: is told of each step, and downloads shards from stores before they are needed.
+        suspects: samples that are tried one by one, because they failed to decode. Suspects do not change any batch, so
+            they may be added at any time.
+        ahead: downloads shards from stores before they are needed.
 
     Attributes:
-        arenas: memory that earlier parts no longer need.
+        arenas: memory of finished parts, for reuse.
     """
 
     def __init__(self, run: Run, suspects: Collection[int] = (), ahead: Prefetcher | None = None) -> None:
@@ -201,9 +201,9 @@ class Reader:
         self.arenas: deque[Arena] = deque()
 
     def calls(self, start: Cursor) -> Iterator[Call[EncodedPart]]:
-        """Yields what reads each part of each step from a cursor on, also across epochs.
+        """Yields a function that reads each part of each step from a cursor on, also across epochs.
 
-        Steps in which this rank has no sample are left out: there is nothing to read.
+        It skips steps in which this rank has no sample.
         """
         cursors, left = self._cursors(start), deque[Call[EncodedPart]]()
 
@@ -232,7 +232,7 @@ class Reader:
         """Opens the step at the cursor; stops early if it is no longer `wanted`.
 
         Raises:
-            DataError: a bad image must not be replaced, a shard changed, or a label or field is missing.
+            DataError: an image is bad and `on_error` is "raise", a shard changed, or a label or field is missing.
         """
         arena = self._arena()
         while True:
@@ -321,7 +321,7 @@ class Reader:
     def choose_copies(self, planned: PlannedBatch) -> Ints:
         """Returns (b,) the shorter sides of the smaller copies that are read in place of pictures, 0 for a picture.
 
-        They depend on the draws and the index alone: not on what was read before.
+        They depend only on the random parameters and the index, not on earlier reads.
         """
         run, ids = self._run, planned.ids
         if not run.takes_copies:
@@ -334,7 +334,7 @@ class Reader:
         return list(map(trimmed, self._run.shards.read_images(ids, arena, wanted, sides if sides.any() else None)))
 
     def _known_sizes(self, planned: PlannedBatch, sides: Ints) -> Ints:
-        """Returns (b, 2) the sizes of pictures whose images the gate accepted before, and 0 for the others."""
+        """Returns (b, 2) the sizes of pictures whose images passed validation before, and 0 for the others."""
         sizes = self._run.shards.accepted.of(planned.ids, sides)
         if self._suspects:
             sizes[np.isin(planned.ids, list(self._suspects))] = _UNKNOWN
@@ -343,7 +343,7 @@ class Reader:
     def _look_at_parts(
         self, planned: PlannedBatch, sides: Ints, parts: Sequence[slice], wanted: WantedCallback
     ) -> tuple[list[Row], float]:
-        """Does `_look_at` part by part, so that few images are in memory; those that are as stored are read again."""
+        """Calls `_look_at` part by part, so that few images are in memory; unchanged images are read again later."""
         rows: list[Row] = []
         reading_seconds = 0.0
         for its in parts:
@@ -361,20 +361,20 @@ class Reader:
         return rows, reading_seconds
 
     def _without_image(self, row: Row, stored: EncodedImage | None) -> Row:
-        """Returns a row that needs no arena: without its image, or with a copy of one that is not as it is stored."""
+        """Returns a row that needs no arena: without its image, or with a copy of an image that was changed."""
         is_kept = row.image is not None and (row.image is not stored or row.sample in self._suspects)
         return row._replace(image=np.array(row.image) if is_kept else None)
 
     def _admit(self, planned: PlannedBatch, wanted: WantedCallback) -> list[Row]:
-        """Reads the planned samples into memory of their own; returns them, those that are bad with the cause."""
+        """Reads the planned samples into separate memory; returns their rows, bad ones with the cause."""
         sides = self.choose_copies(planned)
         images = self._read_images(planned.ids, sides, Arena(), wanted)
         return self._judge(planned, self._look_at(planned, sides, self._known_sizes(planned, sides), images, wanted))[0]
 
     def _judge(self, planned: PlannedBatch, rows: Sequence[Row]) -> tuple[list[Row], AugmentParams, AugmentParams]:
-        """Returns samples, those that the recipe or the decoder refuses with the cause, and what is drawn for all.
+        """Returns rows, bad ones with the cause of the recipe or decoder, and their random parameters.
 
-        The second draw is that of what is delivered.
+        The last result is the random parameters of the delivered images.
         """
         rows = list(rows)
         drawn = self._draw(planned, rows)
@@ -397,7 +397,7 @@ class Reader:
         images: Sequence[EncodedImage | None],
         wanted: WantedCallback,
     ) -> list[Row]:
-        """Makes rows: has the gate look at the images that it has not accepted yet, and parses all fields."""
+        """Makes rows: validates images that have not passed validation before, and parses all fields."""
         each = zip(planned.ids.tolist(), images, map(tuple, sizes.tolist()), planned.valid.tolist(), sides.tolist())
         rows = list(starmap(Row, each))
         if not self._run.fields and sizes.all():
@@ -405,7 +405,7 @@ class Reader:
         numbers = planned.draws.uniform(Stream.FIELD, _FIELD_NUMBERS) if self._run.fields else np.empty((len(rows), 0))
         begin = partial(self._begin, wanted=wanted)
         if self._parsed_in_threads:
-            # All of it is done before the first is taken, so nothing depends on which thread was the first.
+            # All threads finish before the first result is used, so the result does not depend on their order.
             with ThreadPoolExecutor(self._run.num_threads, "gpuloader-fields") as threads:
                 begun: Iterable[Row] = list(threads.map(begin, rows, numbers))
         else:
@@ -413,7 +413,7 @@ class Reader:
         return [self._finish(*each, wanted) for each in zip(rows, begun, numbers)]
 
     def _begin(self, row: Row, numbers: NDArray[np.float64], wanted: WantedCallback) -> Row:
-        """Returns a row with the image as the graph takes it, its size, and fields that several threads may parse."""
+        """Returns a row with the image for the graph, its size, and the fields that several threads may parse."""
         try:
             if cause := self._known_cause(row.sample):
                 return row._replace(cause=cause)
@@ -431,7 +431,7 @@ class Reader:
             return row._replace(cause=error.cause)
 
     def _finish(self, stored: Row, row: Row, numbers: NDArray[np.float64], wanted: WantedCallback) -> Row:
-        """Returns a row with all fields, and notes what the gate said."""
+        """Returns a row with all fields, and records the result of validation."""
         shards = self._run.shards
         try:
             if row.cause is None:
@@ -445,7 +445,7 @@ class Reader:
         return row
 
     def _known_cause(self, sample: int) -> str | None:
-        """Returns why a sample is bad, if that is known before its bytes are looked at."""
+        """Returns why a sample is bad, if that is known before its bytes are read."""
         return self._run.known_bad.get(sample) or self._run.shards.too_large.get(sample)
 
     def _parse(
@@ -458,9 +458,9 @@ class Reader:
         return row._replace(fields={**row.fields, **values})
 
     def _draw(self, planned: PlannedBatch, rows: Sequence[Row], *, whole: bool = False) -> AugmentParams:
-        """Draws what the recipe draws for the images of these samples, with the values of their fields.
+        """Draws the random parameters for these samples, from their sizes and boxes.
 
-        Of a recipe with own code it is what the recipe before it draws, or the `whole` one.
+        With own code, they are the parameters of the recipe before own code, or of the `whole` recipe.
         """
         name = self._run.box_field
         boxes: Sequence[NDArray[np.float64]] = ()
@@ -486,11 +486,11 @@ class Reader:
         return drawn.in_files(pictures, mipmap_sizes(pictures, sides))
 
     def _delivered(self, planned: PlannedBatch, rows: Sequence[Row], drawn: AugmentParams) -> AugmentParams:
-        """Returns what the whole recipe draws, where own code stands in it and sizes or targets are delivered."""
+        """Returns the parameters of the whole recipe, if it has own code and sizes or targets are delivered."""
         return self._draw(planned, rows, whole=True) if self._draws_whole or not rows else drawn
 
     def _find_refused(self, rows: Sequence[Row], drawn: AugmentParams) -> dict[int, str]:
-        """Finds the rows that the recipe refuses, and those whose masks would be too large, with the causes."""
+        """Finds the rows that the recipe cannot process, and rows whose masks are too large: row -> cause."""
         refused = drawn.refused()
         if not self._run.fields:
             return refused
@@ -504,9 +504,9 @@ class Reader:
         }
 
     def _try(self, row: Row, drawn: AugmentParams) -> str | None:
-        """Returns why the decoder refuses what is drawn of a sample, or None.
+        """Returns why the random window of a sample cannot be decoded, or None.
 
-        Damage may be outside of some windows. So only this epoch's window is tried, and epochs stay independent.
+        Damage may be outside some windows. So only this epoch's window is tried, and epochs stay independent.
         """
         assert row.image is not None
         files, drawn = self._cut([row.image.copy()], drawn)
@@ -522,9 +522,9 @@ class Reader:
         return causes.get(0)
 
     def _replace(self, planned: PlannedBatch, row: Row, wanted: WantedCallback) -> Row:
-        """Returns a good row as it is; in place of a bad one, the first good sample among those that the plan draws.
+        """Returns a good row unchanged; for a bad row, returns the first good one of the plan's replacements.
 
-        A sample that is to be left out stays itself, with an image that can be decoded.
+        A sample to be dropped keeps its id, with an image that can be decoded.
         """
         run = self._run
         if row.cause is None:
@@ -547,20 +547,20 @@ class Reader:
         )
 
     def _delivered_size(self, sample: int, size: Shape) -> Shape:
-        """Returns (height, width) of an image as the recipe's transforms see it: upright, if the recipe says so."""
+        """Returns (height, width) of an image for the recipe's transforms: upright if the recipe applies EXIF."""
         if not self._run.fields or self._run.recipe.orientation != "apply":
             return size
         turned = self._run.shards.index.at("orientation", np.array([sample]))[0] >= FIRST_TRANSPOSED
         return (size[1], size[0]) if turned else size
 
     def _cut(self, images: list[EncodedImage], drawn: AugmentParams) -> tuple[list[EncodedImage], AugmentParams]:
-        """Cuts JPEGs to what is drawn for them, in place."""
+        """Cuts seekable JPEGs to their random windows, in place."""
         return (images, drawn) if self._run.decoded else cut_to_region(images, drawn)
 
     def _own_code_context(
         self, planned: PlannedBatch, rows: Sequence[Row], drawn: AugmentParams
     ) -> OwnCodeContext | None:
-        """Returns what becomes of a part behind own code."""
+        """Returns the data of a part for the stages after own code."""
         links = self._run.recipe.links
         if links is None:
             return None
@@ -576,7 +576,7 @@ class Reader:
     def _finish_own(
         self, rows: Sequence[Row], stay: NDArray[np.int64], batch: EncodedBatch, parts: Sequence[EncodedPart]
     ) -> EncodedBatch:
-        """Returns a batch with what own code decided: sizes, and the targets of the rows that `stay`."""
+        """Returns a batch with the results of own code: sizes, and the targets of the rows that `stay`."""
         own = [part.own for part in parts if part.own is not None]
         drawn = AugmentParams.joined([each for each, _ in own])
         made = [list(chain(*of_view)) for of_view in zip(*(targets for _, targets in own))]
@@ -603,7 +603,7 @@ class Reader:
         return mix.draw(draw, *shape)
 
     def _labels_of(self, ids: NDArray[np.int64], rows: NDArray[np.int64], wanted: WantedCallback) -> NDArray[np.int64]:
-        """Returns the labels of samples, those of some rows only, after checking that the recipe can mix them."""
+        """Returns the labels of samples, 0 outside of `rows`; raises LabelError if the recipe cannot mix them."""
         assert self._run.labels is not None
         labels, mix = np.zeros(len(ids), np.int64), self._run.recipe.mix
         labels[rows] = self._run.labels.of(ids[rows], wanted)
@@ -637,7 +637,7 @@ class Reader:
             raise DataError(f"{where} the batch that begins with {component}: {cause_of(error)}") from error
         if not field.is_target and (wrong := wrong_rows(name, collated, len(values))):
             raise DataError(wrong)
-        if field.is_target and mixing is not None:  # it is a mask of classes, and CutMix has no other views
+        if field.is_target and mixing is not None:  # a class mask; a recipe with CutMix has one view
             [masks] = collated[""]
             collated = {"": [paste_neighbours(masks, mixing)]}
         if (
@@ -666,11 +666,11 @@ def _with_own(part: EncodedPart, drawn: AugmentParams, targets: Sequence[Sequenc
 
 
 def _pin(entry: Any) -> Any:  # noqa: ANN401
-    """Returns an array, or a `Ragged` of it, as a tensor in pinned memory; small ones as they are."""
+    """Returns an array or a `Ragged` with a tensor in pinned memory; small ones do not change."""
     if isinstance(entry, Ragged):
         return replace(entry, values=_pin(entry.values))
     return torch.from_numpy(entry).pin_memory() if entry.nbytes > STAGED_BYTES else entry
 
 
 class _DiscardedError(Exception):
-    """A shard in the cache was not what it should be."""
+    """Raised if a damaged shard was removed from the cache."""

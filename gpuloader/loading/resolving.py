@@ -1,4 +1,4 @@
-"""Resolves a loader's arguments to a `Run` in three phases: the values, then the data, then the ranks."""
+"""Resolves the arguments of a loader to a `Run` in three phases: the values, the data, the ranks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from gpuloader.shards import Labels, ShardSet, has_labels, make_labels, read_qua
 
 
 def resolve(arguments: LoaderArguments) -> Run:
-    """Opens the shards that the arguments name, and lets the ranks compare their arguments.
+    """Opens the shards, compares the arguments of all ranks, and returns the `Run`.
 
     Raises:
         GPULoaderError: an argument or the data is invalid; the message says which, and what to do.
@@ -73,7 +73,7 @@ def resolve(arguments: LoaderArguments) -> Run:
 
 @dataclass(frozen=True)
 class _Values:
-    """What the arguments alone say."""
+    """The values that follow from the arguments alone."""
 
     recipe: Recipe
     world: World
@@ -96,7 +96,7 @@ class _Values:
 
 @dataclass(frozen=True)
 class _Data:
-    """What the arguments say of these shards."""
+    """The values that follow from the arguments and the shards."""
 
     shards: ShardSet
     labels: Labels | None
@@ -150,7 +150,7 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
     warns, fields, label_from = values.world.local_rank == 0, values.fields, values.label_from
     cache = values.cache
     shards = ShardSet.open(paths, warns, cache=cache.path, cache_bytes=cache.max_bytes, read_cached=read_cached)
-    _ = shards.decoded  # if only some shards contain arrays, this raises now and not at the first batch
+    _ = shards.decoded  # raises now, not at the first batch, if only some shards contain arrays
     if fields and label_from == LabelFrom() and not has_labels(shards):
         label_from = LabelFrom(None)
     known = values.bad_images.known
@@ -169,7 +169,7 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
             upright=values.recipe.orientation == "apply",
             last_batch=values.last_batch,
             nodes=values.world.nodes,
-            global_batch=values.world.world_size * batch_size if is_integer(batch_size, 1) else 1,  # the plan refuses
+            global_batch=values.world.world_size * batch_size if is_integer(batch_size, 1) else 1,  # the plan raises
             known_bad=known_bad,
         )
     if isinstance(source, BucketSampler):
@@ -206,7 +206,7 @@ def _plan_ranks(given: LoaderArguments, values: _Values, data: _Data) -> Plan:
 
 
 def _meet(run: Run, decoder: Decoder) -> Run:
-    """Returns the run in the world on which its ranks agree, with this rank's share of the cores."""
+    """Returns the run after its ranks compared their arguments, with this rank's share of the cores."""
     world = run.world
     if world.world_size > 1 or world.members:
         world = agree(world, {**run.identity, **run.plan.facts})
@@ -238,7 +238,7 @@ def _check_shapes(recipe: Recipe, buckets: BucketSampler) -> None:
 
 
 def _check_mixing(recipe: Recipe, plan: Plan, labelled: bool, bad_images: BadImages) -> None:
-    """Checks that there are pairs of samples with labels or masks if the recipe mixes."""
+    """Checks that a recipe with `mix` gets pairs of samples with labels or masks."""
     if recipe.mix is None:
         return
     if bad_images.skip:

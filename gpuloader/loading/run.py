@@ -1,4 +1,4 @@
-"""`Run`: everything that a loader's arguments decide, resolved once. The reader, the graph and the tools use it."""
+"""`Run`: the resolved arguments of a loader, for the reader, the graph and the tools."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from gpuloader.shards import Labels, ShardSet
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Everything that decides what a loader delivers, and how.
+    """The resolved arguments of a loader.
 
     Attributes:
-        plan: which samples this rank gets at which step.
+        plan: the samples of this rank at each step.
         shards: the data.
-        recipe: how an image becomes a tensor.
-        labels: the samples' labels, or None.
-        fields: what is delivered beside the image, by name.
-        names: maps each entry that a batch needs to its name.
-        make: makes the batch of a dictionary of these.
-        bad_images: what happens to bad images.
-        known_bad: samples that are always replaced, with the causes; their bytes are not checked.
-        decoder: its settings, with values in place of None.
+        recipe: the transforms from an image to a tensor.
+        labels: the labels of the samples, or None.
+        fields: the entries beside the image, by name.
+        names: the entries that a batch needs, entry -> name.
+        make: makes the batch from a dictionary of these entries.
+        bad_images: the handling of bad images.
+        known_bad: samples that are always replaced or dropped, sample id -> cause; their bytes are not read.
+        decoder: the settings of decoding, with values in place of None.
         device_id: a GPU's number, or None for the CPU.
         world: this rank and the number of ranks.
         unseen: the fields whose keys are checked when the first annotations are read.
@@ -91,7 +91,7 @@ class Run:
 
     @property
     def decoding_device_id(self) -> int | None:
-        """Where images are decoded: on the CPU if there is own code."""
+        """The device for decoding, a GPU's number or None for the CPU; the CPU if the recipe has own code."""
         return self.device_id if self.recipe.links is None else None
 
     @property
@@ -101,17 +101,17 @@ class Run:
 
     @cached_property
     def parts(self) -> Parts:
-        """How its steps are cut."""
+        """The division of steps into parts."""
         return Parts.on(self.device.type, self.shards, self.recipe.max_pixels, self.plan.batch_size, self.num_threads)
 
     @cached_property
     def box_field(self) -> str | None:
-        """The name of the field by whose boxes the recipe draws; None if it draws by none."""
+        """The name of the field whose boxes the recipe needs; None if it needs none."""
         return find_boxes(self.recipe, self.fields)
 
     @cached_property
     def largest(self) -> Recipe:
-        """The recipe with its largest output: of all epochs, and of the largest bucket that has samples."""
+        """The recipe at its largest output: in the largest epoch, and the largest bucket that has samples."""
         buckets, epoch = self.plan.bucketed, self.recipe.largest_epoch
         shapes = [] if buckets is None else [shape for shape, run in zip(buckets.shapes, buckets.runs) if len(run)]
         return self.recipe.at(epoch, max(shapes, key=prod, default=None))
@@ -128,7 +128,7 @@ class Run:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What must be equal in a state and in the loader that takes it, in plain JSON types."""
+        """The values that must be equal in a state and in the loader that loads it, in plain JSON types."""
         source = self.plan.source
         return {
             "version": STATE_VERSION,
@@ -145,14 +145,14 @@ class Run:
 
     @cached_property
     def described(self) -> dict[str, Any]:
-        """What is needed to say how another run differs."""
+        """The details with which an error names the differences between runs."""
         return {**describe_run(self.recipe, self.shards), "sampling": describe_source(self.plan.source)}
 
     def resume(self, state: object) -> ResumePoint:
-        """Returns how the run goes on from a loader's state; see `GPULoader.load_state_dict`.
+        """Returns the point at which the run resumes from a state; see `GPULoader.load_state_dict`.
 
         Raises:
-            StateError: it is not a state, or it is of another run; the message names the difference.
+            StateError: it is not a state, or a state of another run. The message names the difference.
         """
         if not isinstance(state, Mapping):
             raise StateError(
@@ -175,12 +175,12 @@ class Run:
         )
 
     def _begins_with(self, samples: int, dataset: object) -> bool:
-        """Returns whether the first shards have so many samples, and these are the data of this fingerprint."""
+        """Returns whether the first shards have exactly these samples, by their number and fingerprint."""
         is_end = self.shards.shard_of(samples - 1) < self.shards.shard_of(samples)
         return is_end and is_same(dataset, str(self.shards.digest_of_first(samples)))
 
     def _identity_of_first(self, samples: int, sampling: object) -> dict[str, Any]:
-        """Returns the identity that a run over the first samples of the data has, with any sampling of these."""
+        """Returns the identity of a run over the first samples of the data, with this sampling."""
         known_bad = {sample: cause for sample, cause in self.known_bad.items() if sample < samples}
         return {
             **self.identity,
@@ -193,18 +193,18 @@ class Run:
         }
 
     def _mipmaps(self, samples: int | None = None) -> dict[str, str]:
-        """Returns which of the samples, or of the first, have which smaller copies, if the recipe takes any."""
+        """Returns the digest of the smaller copies of all samples, or of the first, if the recipe uses copies."""
         return {} if self.recipe.mipmap_scale is None else {"mipmaps": self.shards.mipmap_digest(samples)}
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """How a run goes on from a state.
+    """The point at which a run resumes from a state.
 
     Attributes:
-        run: its epochs are counted from the state's place.
-        cursor: where it goes on.
-        bad: the state's bad images, with the causes.
+        run: the run, whose epochs start at the state's position.
+        cursor: the position of the next batch.
+        bad: the bad images in the state, sample id -> cause.
     """
 
     run: Run

@@ -28,12 +28,12 @@ from gpuloader.plan import Cursor, Draws
 from gpuloader.recipe import AugmentParams
 
 MOST_HINTED_PIXELS = 16_000_000  # nvJPEG may reserve memory of this size for each image of a batch
-_DRAWN = 1000  # windows, of which the largest counts
-_ROUNDED_UP_PIXELS = 256  # a cut has whole restart intervals at both sides
+_DRAWN = 1000  # random windows, to find the largest
+_ROUNDED_UP_PIXELS = 256  # a cut JPEG has whole restart intervals
 
 
 def largest_decoded(run: Run) -> tuple[int, int]:
-    """Returns about the height and width of the largest image that the decoder gets; (0, 0) if no size is known."""
+    """Returns the approximate height and width of the largest image for the decoder; (0, 0) if no size is known."""
     height, width = run.shards.index.largest_image(min(run.recipe.max_pixels, MOST_HINTED_PIXELS))
     if not (run.shards.seekable and height):
         return height, width
@@ -43,14 +43,14 @@ def largest_decoded(run: Run) -> tuple[int, int]:
 
 
 class RunBatches:
-    """The decoded batches of a run. They continue into the next epochs, so nothing stalls there.
+    """The decoded batches of a run. Reading ahead continues into the next epochs, so epochs start without a wait.
 
-    An image that cannot be decoded does not end them: its batch is read again, with a replacement in that row. Any
-    other error ends the threads and the pipeline, and the next batch begins new ones.
+    If an image cannot be decoded, its batch is read again, with a replacement in that row. Any other error ends the
+    threads and the pipeline, and the next batch starts new ones.
 
     Args:
-        quarantine: the bad images of the batches are added to it. The reader tries its suspects one by one; images on
-            which decoding fails become suspects.
+        quarantine: collects the bad images of the batches. The reader tries its suspects one by one; images that fail
+            to decode become suspects.
     """
 
     def __init__(self, run: Run, quarantine: Quarantine) -> None:
@@ -75,7 +75,7 @@ class RunBatches:
 
     @property
     def ready(self) -> int:
-        """The batches that are read and wait to be decoded."""
+        """The number of batches that are read but not decoded yet."""
         return 0 if self._reading is None else self._reading.batches.ready
 
     def decode(self, cursor: Cursor) -> tuple[EncodedBatch, list[Any]]:
@@ -83,7 +83,7 @@ class RunBatches:
 
         Raises:
             DeviceError: the memory is full; the message says what took it.
-            TooManyBadImagesError: there are more bad images than the run allows.
+            TooManyBadImagesError: the run has more bad images than it allows.
         """
         try:
             reading = self._reading
@@ -95,7 +95,7 @@ class RunBatches:
             self._quarantine.add(batch.bad, len(self.run.shards))
             self._cursor = self.run.plan.at_step(self.run.plan.after(batch.cursor))
         except BaseException as error:
-            # All batches under way are lost, but not the cursor: the next call starts from it again.
+            # All batches in flight are lost, but not the cursor: the next call starts from it again.
             self.close()
             if isinstance(error, RuntimeError) and is_out_of_memory(str(error)):
                 raise DeviceError(explain_lack_of_memory(self.run, str(error))) from None
@@ -103,9 +103,9 @@ class RunBatches:
         return batch, images
 
     def close(self) -> None:
-        """Ends the threads and the pipeline. The next batch begins new ones.
+        """Ends the threads and the pipeline. The next batch starts new ones.
 
-        An interrupt may end this anywhere; then it is called again.
+        After an interrupt, it can be called again.
         """
         self._cursor = None
         if self._reading is not None:
@@ -114,11 +114,11 @@ class RunBatches:
             self._reading = None
 
     def leave_to_the_parent(self) -> None:
-        """Forgets the threads, in a forked child, which has none of them."""
+        """Discards the threads in a forked child, where they do not exist."""
         self._reading = self._cursor = None
 
     def _go_to(self, cursor: Cursor) -> _ReadSession:
-        """Begins at a cursor, or goes on there with the same pipeline, which first runs the batches that it has."""
+        """Starts at a cursor, or continues there with the same pipeline, which first finishes its batches."""
         if self._cursor is None:
             self.close()
         self._cursor = None
@@ -152,7 +152,7 @@ class RunBatches:
 
 
 class _ReadSession:
-    """What reads the batches of a run from a cursor on: threads that read them ahead and that download."""
+    """The threads that read the batches of a run ahead from a cursor on, and download shards."""
 
     def __init__(self, run: Run, start: Cursor, suspects: set[int]) -> None:
         self._suspects = suspects
@@ -162,10 +162,10 @@ class _ReadSession:
         self.batches = ReadAhead(self.reader.calls(start), run.decoder.prefetch + 1, "gpuloader-reader")
 
     def read_without(self, part: EncodedPart, causes: Mapping[int, str]) -> EncodedPart:
-        """Reads a part again, and tries the samples that cannot be decoded, which then have replacements."""
+        """Reads a part again, with replacements for the samples that cannot be decoded."""
         refused = set(part.batch.ids[part.rows][list(causes)].tolist())
         tried = self._suspects if part is self._again else set()  # other suspects may be newer than this read
-        if refused <= tried:  # the images are not the cause, or this would never come to an end
+        if refused <= tried:  # the images are not the cause; this also ends the repetition
             raise RuntimeError(f"images fail in their batch, but not alone: {', '.join(causes.values())}")
         self._suspects |= refused
         self.reader.arenas.append(part.arena)

@@ -1,4 +1,4 @@
-"""What comes in an epoch, from a loader's `tar`, `sampling` and `shuffle`: the plan's row of samples."""
+"""Makes the sampler of a loader from its `tar`, `sampling` and `shuffle`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CustomOrder: TypeAlias = Callable[[int], Collection[int]]
 Sources: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any] | Tar
 """Shards, or several sources as `[{"tar": ..., "weight": 2}, ...]`."""
 Weight: TypeAlias = float | Mapping[float, float]
-"""The weight of a source; or several, by the epoch from which each counts: 2.5 is in the middle of epoch 2."""
+"""The weight of a source; or several, by the epoch at which each starts: 2.5 is in the middle of epoch 2."""
 _MOST_LOOKED_AT = 256  # samples that are read for their keys; many may have no annotations
 _MOST_SHOWN = 5  # ratios
 _MOST_EPOCHS = 1000
@@ -112,12 +112,12 @@ def make_source(
     nodes: int,
     known_bad: Collection[int],
 ) -> Sampler | Mix:
-    """Makes the row of samples that epochs go through. Weights draw the order, and only keep the name of `shuffle`.
+    """Makes the sampler, or the mix of sources, that gives the order of the samples.
 
     Args:
         nodes: the number of machines, for groups of shards.
-        upright: whether pictures are turned as their EXIF orientation says. It counts only for buckets, as do
-            `last_batch`, `global_batch` and `known_bad`.
+        upright: whether pictures are turned by their EXIF orientation. `upright`, `last_batch` and `known_bad` affect
+            only buckets; `global_batch` affects buckets and groups.
 
     Raises:
         ConfigError: an argument is invalid, or two of them cannot be combined.
@@ -147,16 +147,14 @@ def make_source(
             f'buckets or shuffle="shards"'
         )
     if callable(shuffle) and sampling.require:
-        raise ConfigError(
-            "require and a function as shuffle cannot be combined: the function itself can leave samples out"
-        )
+        raise ConfigError("require and a function as shuffle cannot be combined: the function itself can skip samples")
     for make in makers.values():
         return make()
     return ShuffledSampler(chosen, order)
 
 
 def _numbers_of_ends(shards: ShardSet, chosen: SampleSubset) -> NDArray[np.int64]:
-    """Returns how many of the samples that are not left out the shards up to each have, (s,)."""
+    """Returns the number of chosen samples in the shards up to and with each shard, (s,)."""
     ends = shards.index.sample_end
     if chosen.ids is not None:
         return np.searchsorted(chosen.ids, ends)
@@ -164,7 +162,7 @@ def _numbers_of_ends(shards: ShardSet, chosen: SampleSubset) -> NDArray[np.int64
 
 
 def _group(shards: ShardSet, chosen: SampleSubset, groups: int, fixed: bool) -> GroupedSampler:
-    """Deals the chosen samples out to groups of shards."""
+    """Divides the chosen samples into groups of shards."""
     if chosen.ids is not None:
         chosen = replace(chosen, ids=np.sort(chosen.ids))
     return GroupedSampler(chosen, np.diff(_numbers_of_ends(shards, chosen), prepend=0), groups, fixed)
@@ -187,7 +185,7 @@ def _deal(
     known_bad: Collection[int],
     shuffle: Shuffle,
 ) -> BucketSampler:
-    """Deals the chosen samples out to buckets."""
+    """Divides the chosen samples into buckets."""
     if last_batch in ("partial", "equal"):
         raise ConfigError(f'last_batch="{last_batch}" and buckets cannot be combined: use "pad" or "drop"')
     ids = chosen.at(np.arange(chosen.size))
@@ -201,12 +199,12 @@ def _deal(
 def assign_buckets(
     shards: ShardSet, ids: NDArray[np.int64], buckets: Buckets, upright: bool, known_bad: Collection[int] = ()
 ) -> NDArray[np.int64]:
-    """Returns the number of each sample's bucket, (n,) int64; -1 for those that are skipped.
+    """Returns the bucket number of each sample, (n,) int64; -1 for skipped samples.
 
-    Known bad images of unknown size go to the bucket of the most samples, where they are replaced.
+    Known bad images of unknown size go to the bucket with the most samples, where they are replaced.
 
     Raises:
-        ConfigError: the index does not know the size of some images, and they must not be skipped, or are all of them.
+        ConfigError: the index does not know the size of some images and `unknown` is "error", or of any image.
     """
     sizes = sizes_of(shards, ids, upright)
     known = (sizes > 0).all(1)
@@ -218,7 +216,7 @@ def assign_buckets(
         raise ConfigError(
             f"buckets: the index does not know the size of {lacking.sum():,} of {counted(len(ids), 'image')}, such as "
             f"{where.key!r} (.{extension}) in {where.shard}: convert them to JPEG, PNG or WebP"
-            + (', or leave them out by Buckets(unknown="skip")' if known.any() else "")
+            + (', or skip them with Buckets(unknown="skip")' if known.any() else "")
         )
     numbers = np.full(len(ids), -1)
     numbers[known] = buckets.assign(sizes[known])
@@ -227,7 +225,7 @@ def assign_buckets(
 
 
 def sizes_of(shards: ShardSet, ids: NDArray[np.int64], upright: bool) -> NDArray[np.int64]:
-    """Returns heights and widths of images, (n, 2), as stored or upright; 0 if the index does not know them."""
+    """Returns heights and widths of images, (n, 2), as stored or upright; 0 if unknown."""
     sizes = np.stack([shards.index.at(side, ids) for side in ("height", "width")], 1).astype(np.int64)
     turned = upright & (shards.index.at("orientation", ids) >= FIRST_TRANSPOSED)
     return np.where(turned[:, None], sizes[:, ::-1], sizes)
@@ -236,11 +234,11 @@ def sizes_of(shards: ShardSet, ids: NDArray[np.int64], upright: bool) -> NDArray
 def check_components(
     shards: ShardSet, extensions: Collection[str], source: Sampler | Mix, known_bad: Collection[int]
 ) -> None:
-    """Checks that each sample that can be delivered has the components that `fields` asks for.
+    """Checks that each selected sample has the components that `fields` needs.
 
     Raises:
-        ConfigError: no sample has a component of that extension.
-        DataError: some samples have none.
+        ConfigError: no sample has a component with this extension.
+        DataError: some samples lack it.
     """
     problems, lacking = [], []
     for extension in extensions:
@@ -265,11 +263,11 @@ def check_components(
 def check_options(
     shards: ShardSet, fields: Mapping[str, Component], source: Sampler | Mix, known_bad: Collection[int]
 ) -> dict[str, Component]:
-    """Checks the keys that options of fields name in the first samples that can be delivered, see `check_keys`.
+    """Checks the keys that options of fields name, in the first selected samples; see `check_keys`.
 
     Returns:
-        The fields that are to be checked at the first batch: all if the shards are on stores, or from a merged index,
-        for then nothing of a shard is read before its turn.
+        The fields to check at the first batch: all of them if the shards are on stores or from a merged index, because
+        such shards are not read before their turn.
     """
     fields = {name: field for name, field in fields.items() if field.path}
     if not fields or not shards.local or isinstance(shards.shards, MergedShards):
@@ -290,7 +288,7 @@ def _mix(
     shuffle: Shuffle,
     grouping: tuple[int, bool] | None,
 ) -> Mix:
-    """Makes the mix of sources, each the next shards; `grouping` has the groups, and whether they are fixed."""
+    """Makes the mix of sources. Each source is the next shards; `grouping` is (groups, whether they are fixed)."""
     numbers = np.append(0, _numbers_of_ends(shards, chosen))
     ends = np.cumsum([0, *(count for count, _ in sources)])
     sizes = tuple(np.diff(numbers[ends]).tolist())
@@ -344,7 +342,7 @@ def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Lab
 
 
 def _by_label(weights: Mapping[Any, float], names: Mapping[int, str]) -> dict[Any, float]:
-    """Returns the weights by label; a key that is text is a class's name."""
+    """Returns the weights by label; a text key is the name of a class."""
     labels = {name: label for label, name in names.items()}
     if any(isinstance(key, str) for key in weights) and len(labels) < max(1, len(names)):
         problem = "two classes have the same name" if names else "the names of the classes are not known"
@@ -362,7 +360,7 @@ def _by_label(weights: Mapping[Any, float], names: Mapping[int, str]) -> dict[An
 
 
 def describe_source(source: Sampler | Mix) -> str:
-    """Says in words which samples come in a run."""
+    """Returns a description of the samples in a run, in words."""
     if isinstance(source, Mix):
         ratios = ", then ".join(":".join(map(str, each.parts)) for each in source.schedule[:_MOST_SHOWN])
         return f"sources in the ratio {ratios}{' ...' if len(source.schedule) > _MOST_SHOWN else ''}"

@@ -1,4 +1,4 @@
-"""A loader's state: which run it belongs to, in enough detail to say what differs, and where in it."""
+"""The state of a loader: checks that it belongs to a run, and names the differences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLAIN = (str, int, float, type(None))
 
 
 def describe_run(recipe: Recipe, shards: ShardSet) -> dict[str, Any]:
-    """Returns what `check_identity` needs to name differences: the recipe as JSON, and digits of runs of shards."""
+    """Returns the details with which `check_identity` names differences: the recipe, and digits of shard digests."""
     run = 1
     while len(shards.shards) > run * _MOST_RUNS:
         run *= 2
@@ -36,18 +36,18 @@ def describe_run(recipe: Recipe, shards: ShardSet) -> dict[str, Any]:
 
 
 def _digits(shards: ShardSet, run: int) -> list[str]:
-    """Returns some digits of the digest of each run of so many shards."""
+    """Returns the last digits of the digest of each `run` consecutive shards."""
     return [str(digest)[-_DIGITS:] for digest in shards.digests_of_runs(run)]
 
 
 def check_identity(
     state: Mapping[str, Any], identity: Mapping[str, Any], described: Mapping[str, Any], shards: ShardSet
 ) -> None:
-    """Checks that a state belongs to the run of this identity, which `described` describes.
+    """Checks that a state belongs to the run with this identity and description.
 
     Raises:
-        StateError: it is not a state, or it is of another run; the message names the transform, shard or argument that
-            differs.
+        StateError: it is not a state, or a state of another run. The message names the transform, shard or argument
+            that differs.
     """
     # A state that was saved without the recipe's `mipmaps` has no digest of copies; then the recipe differs.
     if missing := sorted({*identity, "epoch", "begin", "delivered", "quarantine"} - {*state, "mipmaps"}):
@@ -86,20 +86,23 @@ def check_identity(
         if name == "mipmaps":
             problem = (
                 "the state was saved with other smaller copies beside the same pictures, and the recipe's `mipmaps` "
-                "takes such copies: use the shards of then, packed with the same --mipmaps"
+                "uses such copies: use the original shards, or pack with the same --mipmaps"
             )
         raise StateError(f"{problem}. Make the loader as it was when the state was saved, or start without the state")
 
 
 def is_same(saved: object, mine: object) -> bool:
-    """Returns whether a value of a state, which may be anything, is a loader's value, which is of plain JSON types."""
+    """Returns whether a value of a state, of any type, equals a loader's value, of plain JSON types."""
     return not _differences(saved, mine)
 
 
 def check_place(state: Mapping[str, Any], unit: str, most: Callable[[int], int]) -> tuple[int, int]:
-    """Returns a state's epoch, and what is done of it according to the entry `unit`: at most what an epoch has.
+    """Returns the epoch of a state, and its progress in the entry `unit`; raises StateError if they are invalid.
 
-    The end of the last epoch is also valid; no batch comes after it.
+    The end of the last epoch is valid, although no batch follows.
+
+    Args:
+        most: returns the length of an epoch in this unit.
     """
     epoch, done = state["epoch"], state[unit]
     if not is_integer(epoch, 0, EPOCHS + 1):
@@ -111,7 +114,7 @@ def check_place(state: Mapping[str, Any], unit: str, most: Callable[[int], int])
 
 
 def check_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN401
-    """Returns the bad images of a state's list of pairs, as sample id -> cause."""
+    """Returns the bad images in a state, sample id -> cause; raises StateError if they are invalid."""
     pairs: Sequence[Any] = entries if isinstance(entries, (list, tuple)) else [None]
     if not all(
         isinstance(pair, (list, tuple))
@@ -125,13 +128,13 @@ def check_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN
 
 
 def _begun_epochs(state: Mapping[str, Any]) -> int:
-    """Returns how many epochs have begun before a state's place: values by epoch are fixed up to there."""
+    """Returns the number of epochs that have begun at a state's position; values by epoch are fixed up to there."""
     epoch = state["epoch"] if is_integer(state["epoch"], 0, EPOCHS + 1) else EPOCHS
     return max(1, epoch + (not is_same(state["delivered"], 0)))
 
 
 def _in_epochs(value: object, count: int) -> object:
-    """Returns a value as it is in so many epochs: of values by epoch those that have begun; of one only this itself."""
+    """Returns a value for the first `count` epochs: of values by epoch, the entries that have begun."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) and _EPOCH.fullmatch(key) for key in value):
         return value
     begun = {key: each for key, each in value.items() if int(key) < count}
@@ -139,10 +142,10 @@ def _in_epochs(value: object, count: int) -> object:
 
 
 def _differences(saved: object, mine: object, where: str = "", epochs: int | None = None) -> list[str]:
-    """Returns a sentence for each value that differs between a tree and one of plain JSON types.
+    """Returns a sentence for each difference between two trees of values; the second has plain JSON types.
 
     Args:
-        epochs: compare values by epoch in so many epochs only.
+        epochs: compares values by epoch only in the first epochs.
     """
     if epochs is not None:
         saved, mine = _in_epochs(saved, epochs), _in_epochs(mine, epochs)
@@ -170,7 +173,7 @@ def _quote(value: object) -> str:
 
 
 def _shard_difference(saved: object, shards: ShardSet) -> str | None:
-    """Names the first shard that differs from those that a state describes; None if it does not describe them."""
+    """Returns a text that names the first shard that differs from the state; None if the state has no shards."""
     if not isinstance(saved, Mapping):
         return None
     count, run, digests = saved.get("count"), saved.get("run"), saved.get("digests")

@@ -1,4 +1,4 @@
-"""`Stats`: what a loader has done, and where the time went."""
+"""`Stats`: the number of batches and samples of a loader, and where the time went."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _NOT_SUMMED = ("ready_batches", "cache", "bad", "last")
 
 @dataclass(frozen=True, repr=False)
 class Stats:
-    """What a loader has done since it was created.
+    """The statistics of a loader since it was created.
 
     Attributes:
-        batches: batches delivered.
-        samples: samples in them, padding included if it is delivered.
-        elapsed_seconds: time spent in loops over the loader, the loop's body included.
-        waiting_seconds: the part of it that the loop waited for the loader.
-        decoding_seconds: the part of the waiting that was for decoded images.
-        delivering_seconds: the part of the waiting that was for delivery: labels to the device, mixing.
-        reading_seconds: the reading thread's time for reading the bytes of these batches; it works beside the loop.
-        gating_seconds: the reading thread's time for the gate, draws, labels and fields.
-        ready_batches: batches that are read and wait to be decoded.
-        cache: what the cache of shards on stores did; None if all shards are local.
-        bad: the bad images that were replaced or left out so far: sample id -> cause.
-        last: the same for the last batch only.
+        batches: the number of delivered batches.
+        samples: the number of delivered samples, including delivered padding.
+        elapsed_seconds: the time of the loops over the loader, including the body of the loop.
+        waiting_seconds: the part of `elapsed_seconds` that the loop waited for the loader.
+        decoding_seconds: the part of `waiting_seconds` for decoded images.
+        delivering_seconds: the part of `waiting_seconds` for delivery: copying labels to the device, mixing.
+        reading_seconds: the time of the reading thread, parallel to the loop, for reading these batches.
+        gating_seconds: the time of the reading thread for validation, random parameters, labels and fields.
+        ready_batches: the number of batches that are read but not decoded yet.
+        cache: the statistics of the cache for shards on stores; None if all shards are local.
+        bad: the bad images that were replaced or dropped so far: sample id -> cause.
+        last: the statistics of the last batch alone.
 
     Example:
         >>> from gpuloader import GPULoader
@@ -58,9 +58,9 @@ class Stats:
         )
 
     def scalars(self) -> dict[str, float]:
-        """Returns its numbers by name, such as "gpuloader/waiting_seconds", for TensorBoard and the like.
+        """Returns the numbers by name, such as "gpuloader/waiting_seconds", for loggers such as TensorBoard.
 
-        `bad` is counted as `gpuloader/bad_images`; `cache` gives `gpuloader/cache_hits` and so on, if there is one.
+        `gpuloader/bad_images` is the number of entries in `bad`. A `cache` adds `gpuloader/cache_hits` and so on.
         """
         numbers = {name: value for name, value in vars(self).items() if name not in ("cache", "bad", "last")}
         cache = {} if self.cache is None else vars(self.cache)
@@ -68,6 +68,6 @@ class Stats:
         return {f"gpuloader/{name}": float(value) for name, value in numbers.items()}
 
     def after(self, step: Stats) -> Stats:
-        """Adds the stats of one more batch."""
+        """Returns the statistics after one more batch."""
         sums = {name: total + getattr(step, name) for name, total in vars(self).items() if name not in _NOT_SUMMED}
         return Stats(**sums, ready_batches=step.ready_batches, last=step)

@@ -1,4 +1,4 @@
-"""Which samples of the data take part: a `Sampling`'s `subset` and `require`."""
+"""Selects samples by the `subset` and `require` of a `Sampling`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from gpuloader.shards import ShardSet, every, shared, user_path
 
 Columns: TypeAlias = dict[str, NDArray[Any]]
 KEY_FILE_SUFFIX = ".txt"
-"""The end of a string that names a file of keys. As a pattern it matches nothing: the last part of a key has no dot."""
+"""The suffix of a string that names a file of keys. As a pattern it matches no key: a key's last part has no dot."""
 MOST_CHARACTERS = 200  # of a name in an error
 _MOST_EXTENSIONS = 20  # that an error lists
 _MOST_KEY_FILE_BYTES = 1 << 32  # a hundred million keys take some 1.5 GB
 
 
 def choose(shards: ShardSet, sampling: Sampling) -> SampleSubset:
-    """Chooses the samples by `subset` and `require`.
+    """Selects the samples by `subset` and `require`.
 
     Raises:
-        ConfigError: one of them is invalid, or they choose no sample.
+        ConfigError: one of them is invalid, or no sample is selected.
     """
     lacking = [np.empty(0, np.int64)]
     for extension in sampling.require:
@@ -51,17 +51,17 @@ def choose(shards: ShardSet, sampling: Sampling) -> SampleSubset:
 
 
 def used(chosen: SampleSubset) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
-    """Returns a function of samples, (k,) ids, that returns those that are chosen."""
+    """Returns a function that filters sample ids, (k,), to the chosen samples."""
     if chosen.ids is None and not len(chosen.left_out):
         return every
     return lambda samples: samples[chosen.includes(samples)]
 
 
 def columns(shards: ShardSet) -> Columns:
-    """Returns the columns of the index: (N,) arrays, read-only; another name raises ConfigError.
+    """Returns the columns of the index: read-only arrays (N,). An unknown name raises ConfigError.
 
-    These are label of `.cls`, int64, below -(2**63) + 2 if there is none; height and width in pixels, int32, 0 if
-    unknown; size_bytes of the image, int64; and shard, its number, int64, which is made when it is asked for.
+    The columns are: label from `.cls`, int64, below -(2**63) + 2 if there is none; height and width in pixels, int32, 0
+    if unknown; size_bytes of the image, int64; and shard, the number of the shard, int64, computed on access.
     """
     return _Columns(shards)
 
@@ -82,7 +82,7 @@ class _Columns(dict[str, NDArray[Any]]):
 
 
 def check_exists(argument: str, extension: str, shards: ShardSet) -> None:
-    """Checks that some sample has a component with that extension."""
+    """Checks that some sample has a component with this extension; raises ConfigError if not."""
     if extension not in shards.extensions:
         hint = did_you_mean(extension, shards.extensions)
         raise ConfigError(
@@ -96,7 +96,7 @@ def _dotted(extensions: Collection[str]) -> str:
 
 
 def ids_of(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
-    """Returns the samples of a subset, (n,) ids in its order; raises ConfigError if it is invalid or empty."""
+    """Returns the sample ids of a subset, (n,), in its order; raises ConfigError if it is invalid or empty."""
     if callable(subset):
         chosen = np.asarray(subset(columns(shards)))
         if chosen.dtype != np.bool_ or chosen.shape != (len(shards),):
@@ -129,7 +129,7 @@ def ids_of(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
 
 
 def _as_keys(subset: Collection[Any]) -> list[str] | None:
-    """Returns the subset as keys, if all of it is strings; otherwise None."""
+    """Returns the keys of a subset that has only strings; otherwise None."""
     listed: Any = subset
     if not isinstance(subset, (list, tuple)):
         array = as_array("subset", subset)
@@ -185,12 +185,12 @@ def _explain_keys(shards: ShardSet) -> str:
 
 
 def list_some(keys: Sequence[str]) -> str:
-    """Lists the first names of many for an error."""
+    """Returns a text with the first keys, for an error."""
     return f"{', '.join(describe(key, MOST_CHARACTERS) for key in keys[:3])}{' ...' if len(keys) > 3 else ''}"
 
 
 def as_array(name: str, values: Collection[Any], dtype: type[np.float64] | None = None) -> NDArray[Any]:
-    """Makes an array of the argument with this name."""
+    """Converts an argument to an array; raises ConfigError, with its name, if NumPy cannot."""
     try:
         return np.asarray(values, dtype)
     except (TypeError, ValueError) as error:

@@ -12,11 +12,11 @@ from gpuloader.loading.state import check_place
 
 
 class TorchEpochs:
-    """The epochs of torch's DataLoader, or of any object that has a length and can be looped over repeatedly.
+    """The epochs of a torch DataLoader, or of any object that has a length and can be looped over repeatedly.
 
     Attributes:
-        loader: this loader. Its `set_epoch`, or that of its sampler, is called with the epoch that begins. Its
-            generator is seeded by its own seed and the epoch, so that no epoch depends on earlier ones.
+        loader: the torch loader. At the start of an epoch, `set_epoch` of the loader or of its sampler is called. Its
+            generator is seeded from its own seed and the epoch, so epochs do not depend on earlier ones.
     """
 
     def __init__(self, loader: Any) -> None:  # noqa: ANN401
@@ -59,7 +59,7 @@ class TorchEpochs:
         return len(self), partial(self._take, epoch, delivered, state["state"] if inside else None)
 
     def close(self) -> None:
-        """Does nothing: torch's loaders end their workers themselves."""
+        """Does nothing, because torch's loaders end their workers themselves."""
 
     def _take(self, epoch: int, delivered: int, state: Mapping[str, Any] | None) -> None:
         self._set_epoch(epoch, delivered)

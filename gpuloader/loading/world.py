@@ -22,19 +22,19 @@ GPU_THREADS = 8
 
 @dataclass(frozen=True, init=False)
 class World:
-    """One process among those that share the data.
+    """The rank of a process among the processes that share the data.
 
     Attributes:
-        rank: the data rank, in [0, world_size): which part of each global batch this process gets.
-        world_size: the number of data ranks on all machines together; with `from_mesh`, several processes can have one.
-        local_rank: this process among those of its machine. It chooses the GPU; 0 shows progress and warns for its
-            machine. If not given, it is torchrun's or Slurm's value if they set one, otherwise the rank.
-        local_world_size: the number of processes on its machine. If not given, it is torchrun's value, otherwise 1;
-            `agree` then counts the processes.
-        node: the data ranks on its machine. If torch.distributed is initialised, they are counted; otherwise each
-            `local_world_size` neighbours are on one.
-        members: for each data rank, the processes that have it, by their ranks in torch.distributed. Only `from_mesh`
-            and `from_group` give it; otherwise it is empty.
+        rank: the data rank, in [0, world_size). It selects the part of each global batch that this process gets.
+        world_size: the number of data ranks on all machines. With `from_mesh`, several processes can have the same one.
+        local_rank: the number of this process on its machine. It chooses the GPU; process 0 shows progress and logs
+            warnings for its machine. The default is the value of torchrun or Slurm, otherwise the rank.
+        local_world_size: the number of processes on this machine. The default is the value of torchrun or Slurm,
+            otherwise 1; under torch.distributed, the loader counts the processes.
+        node: the data ranks on this machine. Under torch.distributed, the loader finds them; otherwise
+            `local_world_size` consecutive ranks share a machine.
+        members: for each data rank, its processes, as ranks of torch.distributed. Empty unless `from_mesh` or
+            `from_group` made the world.
 
     Example:
         >>> from gpuloader import World
@@ -83,17 +83,17 @@ class World:
 
     @classmethod
     def detect(cls) -> World:
-        """Takes rank and world size from torch.distributed if it is initialised, otherwise from torchrun's environment.
+        """Detects rank and world size: from torch.distributed if it is initialised, otherwise from torchrun.
 
-        Without either, this is rank 0 of 1. Slurm's tasks are not ranks by themselves, because they may be independent
-        runs; if there are several, a warning says so.
+        Without either, this is rank 0 of 1. Slurm tasks are not used as ranks, because they may be independent runs;
+        several tasks log a warning.
         """
         detection.refuse_several_workers()
         return cls(*(detection.distributed_rank() or detection.environment_rank()))
 
     @classmethod
     def of_process(cls) -> World:
-        """Returns this process among those of its machine, for what shares no data, such as a `Stage`."""
+        """Returns the world for code that does not share data, such as a `Stage`; its local rank chooses the GPU."""
         return cls(*(detection.distributed_rank() or (0, 1)))
 
     def decoding_threads(self, device_id: int | None) -> int:
@@ -103,19 +103,19 @@ class World:
 
     @classmethod
     def from_mesh(cls, mesh: DeviceMesh, names: str | Sequence[str] | None = None) -> World:
-        """Takes the data rank from those dimensions of a mesh of torch.distributed that divide the data.
+        """Takes the data rank from the dimensions of a torch.distributed mesh that divide the data.
 
-        Ranks of the mesh that differ only in other dimensions, such as those of tensor, context and pipeline
-        parallelism, get the same batches. All ranks of the mesh must make the loader.
+        Ranks that differ only in other dimensions, such as tensor, context or pipeline parallelism, get the same
+        batches. All ranks of the mesh must make the loader.
 
         Args:
-            names: one dimension or several, such as `("dp_replicate", "dp_shard")`. The data rank counts through them
-                in the order of the mesh. `()` gives all ranks the same batches. None is for a mesh of one dimension.
-                In a mesh without names, the dimensions are "0", "1" and so on.
+            names: the dimensions that divide the data: one, or several such as `("dp_replicate", "dp_shard")`. Data
+                ranks are numbered in the order of the mesh. `()` gives all ranks the same batches. None is for a mesh
+                of one dimension. In a mesh without names, the dimensions are "0", "1" and so on.
 
         Raises:
-            ConfigError: the mesh has no such dimension, or has several and `names` is None; or this process is not in
-                the mesh.
+            ConfigError: the mesh has no such dimension, or several dimensions and `names` is None; or this process is
+                not in the mesh.
 
         Example:
             >>> import torch.distributed as dist
@@ -142,7 +142,7 @@ class World:
 
     @classmethod
     def from_group(cls, group: ProcessGroup) -> World:
-        """Takes the rank in a process group as the data rank; all ranks of the group must make the loader.
+        """Takes the rank in a process group as the data rank. All ranks of the group must make the loader.
 
         Raises:
             ConfigError: this process is not in the group.

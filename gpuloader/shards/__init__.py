@@ -1,4 +1,4 @@
-"""Shards: plain tars, the index of their samples, and reading them."""
+"""Shards: plain tars, the index of their samples, and their readers."""
 
 from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.folder import Folder

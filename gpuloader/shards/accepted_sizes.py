@@ -1,4 +1,4 @@
-"""Which images the gate accepted in this process, in a bit for each sample."""
+"""Records which images passed validation in this process, in a bit for each sample."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from gpuloader.shards.index import Index
 
 
 class AcceptedSizes:
-    """The images that the gate accepted, and the smaller copies of them, by their shorter sides.
+    """The images, and smaller copies by their shorter sides, that passed validation.
 
-    The images' sizes are the index's: images of other sizes are not noted. A copy is noted with the size of its image.
+    Images whose size is not the size in the index are not recorded. A copy is recorded with the size of its image.
     """
 
     def __init__(self, index: Index) -> None:
@@ -19,10 +19,10 @@ class AcceptedSizes:
         self._marks = {0: np.zeros(-(-len(index) // 8), np.uint8)}
 
     def of(self, samples: NDArray[np.int64], sides: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Returns (b, 2) height and width of those of (b,) samples that were accepted, and 0 for the others.
+        """Returns (b, 2) height and width of the samples that passed validation, and 0 for the others.
 
         Args:
-            sides: (b,) of the copies that are asked about, 0 for the images themselves; None asks about images alone.
+            sides: (b,) the shorter sides of copies, 0 for the images themselves; None for images only.
         """
         sizes = np.stack([self._index.at(side, samples) for side in ("height", "width")], 1).astype(np.int64)
         asked = np.zeros(len(samples), np.int64) if sides is None else sides
@@ -32,14 +32,14 @@ class AcceptedSizes:
         return sizes * accepted[:, None]
 
     def note(self, sample: int, size: tuple[int, int], side: int = 0) -> None:
-        """Notes that an image of this (height, width), or its copy, was accepted, if the index has this size."""
+        """Records that an image of this (height, width), or its copy, passed, if the index has this size."""
         if tuple(self._index.at(name, np.array([sample])).item() for name in ("height", "width")) == size:
             if side not in self._marks:
                 self._marks[side] = np.zeros_like(self._marks[0])
             self._marks[side][sample >> 3] |= 1 << (sample & 7)
 
     def forget(self, shard: int) -> None:
-        """Forgets all of a shard."""
+        """Removes the records of a shard."""
         samples = self._index.samples_of(shard)
         first, end = samples.start >> 3, -(-samples.stop // 8)
         for of_side in self._marks.values():

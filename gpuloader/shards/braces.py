@@ -1,4 +1,4 @@
-"""Brace patterns, such as `train-{0000..0147}.tar`."""
+"""Expands brace patterns, such as `train-{0000..0147}.tar`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NUMBERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?")
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Returns the names that a pattern stands for, in order.
+    """Returns the names of a brace pattern, in order.
 
     Raises:
-        ConfigError: it cannot be read, or may stand for more than `MOST_NAMES` names.
+        ConfigError: the pattern is invalid, or may have more than `MOST_NAMES` names.
     """
     try:
         if most_names(pattern) <= MOST_NAMES:
@@ -31,7 +31,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def most_names(pattern: str) -> int:
-    """Returns a number of names that a pattern does not exceed, so that a short one cannot fill the memory."""
+    """Returns an upper bound of the number of names, so that a short pattern cannot fill the memory."""
     names = 1
     for inside in _INNERMOST.findall(pattern):
         if numbers := _NUMBERS.fullmatch(inside):

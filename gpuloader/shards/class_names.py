@@ -1,6 +1,6 @@
-"""`classes.json` beside shards: the names of the classes, as a list or as {name: label}.
+"""Reads `classes.json` beside shards: the names of the classes, as a list or as {name: label}.
 
-It can also be {"names": list, "ids": list}, with the ids that a COCO file has for the classes.
+It can also be {"names": list, "ids": list}, with the class ids of a COCO file.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MOST_CLASSES_BYTES = 64 << 20  # the names of 21,841 classes take some 0.6 MB
 
 
 def read_class_names(folder: Path) -> dict[int, str]:
-    """Reads label -> name; empty if the folder has no such file.
+    """Reads the names of the classes, label -> name; empty if the folder has no `classes.json`.
 
     Raises:
-        DataError: the file has other content.
+        DataError: the content of the file is invalid.
     """
     path = folder / CLASSES_FILE
     try:
@@ -43,12 +43,12 @@ def read_class_names(folder: Path) -> dict[int, str]:
 
 
 def listed_names(content: Any) -> Any:  # noqa: ANN401 - JSON
-    """Returns the list of names in {"names": list, "ids": list}, and other content as it is."""
+    """Returns the list of names in {"names": list, "ids": list}, and other content unchanged."""
     names = content.get("names") if isinstance(content, dict) and content.keys() == {"names", "ids"} else None
     return names if isinstance(names, list) else content
 
 
 def as_list(names: Mapping[int, str]) -> tuple[str, ...] | None:
-    """Returns the names, entry i for label i; None if the labels are not 0, 1, ... n - 1, or if there are none."""
+    """Returns the names, entry i for label i; None if there are none, or the labels are not 0, 1, ... n - 1."""
     listed = tuple(names[label] for label in range(len(names)) if label in names)
     return listed if listed and len(listed) == len(names) else None

@@ -1,14 +1,14 @@
-"""The digest of data: which samples there are, in which order, wherever and however they are stored.
+"""The digest of data: it identifies the samples and their order, independent of how they are stored.
 
 A sample's number x is BLAKE2b, of 16 bytes, of its height and width (two little-endian int32) and its key in UTF-8
 without a leading "./". The digest of samples x_1 ... x_n is the polynomial
 
     x_1 b^(n-1) + x_2 b^(n-2) + ... + x_n   modulo p = 2^127 - 1
 
-at a fixed b, so that the digest of two parts, one after the other, is that of the first times b^(samples of the
-second), plus that of the second. Borders of shards therefore do not count. p is a prime: two different rows of n
-samples have the same digest for at most n of the p values of b, so the chance of an accident is below 10^-26 even for
-10^12 samples. Someone who chooses samples for this purpose can find two rows with the same digest; it is no seal.
+at a fixed b. So the digest of two consecutive parts is (digest of the first) b^(samples of the second) + (digest of the
+second), and the borders of shards have no effect. p is a prime: two different sequences of n samples have the same
+digest for at most n of the p values of b, so the chance of a collision is below 10^-26 even for 10^12 samples. The
+digest is not a protection against someone who constructs a collision.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIDES = struct.Struct("<ii")
 
 
 class DataDigest(NamedTuple):
-    """The digest of a number of samples."""
+    """The digest of a sequence of samples."""
 
     samples: int = 0
     value: int = 0
@@ -50,7 +50,7 @@ class DataDigest(NamedTuple):
         return cls(count, value)
 
     def __add__(self, other: object) -> DataDigest:
-        """Returns the digest of these samples and then those."""
+        """Returns the digest of these samples followed by the other samples."""
         if not isinstance(other, DataDigest):
             return NotImplemented
         return DataDigest(self.samples + other.samples, (self.value * _power(other.samples) + other.value) % _PRIME)
@@ -61,7 +61,7 @@ class DataDigest(NamedTuple):
 
     @classmethod
     def from_bytes(cls, samples: int, data: bytes) -> DataDigest:
-        """Undoes `to_bytes`."""
+        """Makes a digest from the result of `to_bytes`."""
         return cls(samples, int.from_bytes(data, "little") % _PRIME)
 
     def __str__(self) -> str:

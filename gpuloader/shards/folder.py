@@ -1,7 +1,7 @@
 """A folder of files, read as the tar that `tar -h --hard-dereference --sort=name -cf FOLDER.tar -C FOLDER .` makes.
 
-It is a shard whose bytes nobody wrote: its files, in the tar's order, each behind a header of 512 bytes and its name.
-So an offset in the folder is an offset in one of its files, and the index of a folder has the form of a tar's index.
+It is a virtual shard: its files in the tar's order, each after a header of 512 bytes and its name. So an offset in the
+folder is an offset in one of its files, and the index of a folder has the format of a tar's index.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COLUMNS = ("name_end", "size", "inode", "mtime_ns", "ctime_ns")
 _HEADER_BYTES = 512
 _KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 CHANGED = "it changed since this loader was created. Make a new loader once the folder is final"
-# The most entries of folders that links lead to again: n folders with two links each to the next have 2^n ways.
+# The maximum entries that links reach again: n folders with two links each to the next folder have 2^n paths.
 _MOST_AGAIN, _MOST_AGAIN_FOR_EACH = 100_000, 10
 
 
@@ -35,15 +35,15 @@ class Listing:
     """The regular files of a folder, in the order of the tar.
 
     Attributes:
-        names: (bytes,) uint8, the paths below the folder, one after the other.
-        name_end: (n,) int64, where each of them ends.
+        names: (bytes,) uint8, the concatenated paths below the folder.
+        name_end: (n,) int64, the end of each path.
         start: (n,) int64, the offset of each file's content.
-        size, mtime_ns, inode: (n,) int64, as when it was listed.
-        ctime_ns: (n,) int64, as when it was last read.
+        size, mtime_ns, inode: (n,) int64, the values when the folder was listed.
+        ctime_ns: (n,) int64, the value when the file was last read.
         pictures: (m,) int64, the numbers of the files for which `is_picture` is true.
         top_folders: the names of the folders at the top, except hidden ones.
-        others: what is no regular file or cannot be looked at: the path and why.
-        unread: the files that could not be read when the folder was indexed.
+        others: (path, reason) of entries that are not regular files or cannot be accessed.
+        unread: the numbers of files that could not be read when the folder was indexed.
     """
 
     names: NDArray[np.uint8]
@@ -67,9 +67,10 @@ class Listing:
         return os.fsdecode(self.names[first : self.name_end[number]].tobytes())
 
     def identity(self) -> tuple[int, int]:
-        """Returns what identifies the files, in place of a tar's size and time.
+        """Returns the identity of the files, in place of a tar's size and time.
 
-        It is where they end, and a digest of their names, sizes, times and inodes, and of the names of what is no file.
+        It is the end offset, and a digest of the names, sizes, times and inodes of files and the names of other
+        entries.
         """
         digest = hashlib.blake2b(digest_size=8)
         for column in (self.names, self.name_end, self.size, self.mtime_ns, self.inode):
@@ -84,7 +85,7 @@ class Folder:
     """A folder of files, as one shard.
 
     Attributes:
-        path: the folder. It is listed once, when that is first needed.
+        path: the folder. It is listed once, at the first use.
     """
 
     path: Path
@@ -94,20 +95,20 @@ class Folder:
 
     @cached_property
     def listing(self) -> Listing:
-        """Its files.
+        """The files of the folder.
 
         Raises:
-            DataError: the folder, or one in it, cannot be read, or contains itself by a link.
+            DataError: the folder or a subfolder cannot be read, or contains itself by a link.
         """
         return list_files(self.path)
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
+        """The last part of the path."""
         return Path(os.path.abspath(self.path)).name  # noqa: PTH100 - it resolves ".."
 
     def files_at(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the numbers of the files whose contents these offsets are in."""
+        """Returns the numbers of the files that contain these offsets."""
         return np.searchsorted(self.listing.start, offsets, side="right") - 1
 
     def path_of(self, number: int) -> Path:
@@ -118,7 +119,7 @@ class Folder:
         """Opens a file for reading; returns its descriptor.
 
         Raises:
-            ShardChangedError: it cannot be opened, or is no file any more.
+            ShardChangedError: it cannot be opened, or is not a file any more.
         """
         path = f"{self.path}/{self.listing.name(number)}"  # a Path would take as long as opening
         try:
@@ -131,7 +132,7 @@ class Folder:
         return fd
 
     def check(self, number: int, fd: int) -> bool:
-        """Checks that what was read of a file is what was listed; says whether it was touched since the last check.
+        """Checks that an open file is the listed file; returns whether its ctime changed since the last check.
 
         Raises:
             ShardChangedError: it is another file, or has another size or time.
@@ -149,7 +150,7 @@ class Folder:
         return touched
 
     def read(self, count: int, offset: int) -> bytes:
-        """Reads like `os.pread`, within one file. Raises OSError, and what `open` and `check` raise."""
+        """Reads like `os.pread`, within one file; raises OSError, and the errors of `open` and `check`."""
         number = int(self.files_at(np.array(offset)))
         fd = self.open(number)
         try:
@@ -161,14 +162,14 @@ class Folder:
 
 
 def list_files(folder: Path, names: Sequence[str] | None = None) -> Listing:
-    """Lists the files of a folder in the order of GNU tar's `--sort=name`; links are followed.
+    """Lists the files of a folder in the order of GNU tar's `--sort=name`, and follows links.
 
     Args:
-        names: of the files and folders in it that are listed, sorted as bytes; None lists all.
+        names: the files and folders in it to list, sorted as bytes; None lists all.
 
     Raises:
-        DataError: the folder, or one in it, cannot be read, or contains itself by a link; or links to folders lead to
-            too many files again: to more than 100,000, and to more than ten times those that are there.
+        DataError: the folder or a subfolder cannot be read, or contains itself by a link; or links to folders reach too
+            many files again: more than 100,000, and more than ten times the number of files.
     """
     work = ProgressLog("listing the files of %s: %s so far")
     paths, numbers, pictures = bytearray(), array("q"), array("q")
@@ -207,7 +208,7 @@ def list_files(folder: Path, names: Sequence[str] | None = None) -> Listing:
 
 
 def _walk(root: str, names: Sequence[str] | None) -> Iterator[tuple[str, os.stat_result | str]]:
-    """Yields the path below a folder and the stat, or why there is none, of all in it, or of what is called so."""
+    """Yields (path below the folder, stat or error) of all entries, or of the entries with these names."""
     begun = Path(root).stat()
     above = [(begun.st_dev, begun.st_ino)]
     listed = set(above)
@@ -253,5 +254,5 @@ def _sorted_names(folder: str) -> list[str]:
 
 
 def _as_int64(inode: int) -> int:
-    """Returns an inode, which may have 64 bits, as a signed number."""
+    """Returns an unsigned 64-bit inode as a signed number."""
     return inode - (1 << 64) if inode >> 63 else inode

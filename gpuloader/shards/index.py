@@ -1,7 +1,7 @@
-"""The index of shards: where their samples are, how large the images are, which labels they have.
+"""The index of shards: the locations, image sizes and labels of their samples.
 
-Its file is a table (`gpuloader.shards.table`). The index of one shard and that of many have the same format; that of
-many has the samples of all shards, in order. Its facts are:
+Its file is a table (`gpuloader.shards.table`). The index of many shards has the same format as the index of one shard,
+with the samples of all shards in order. Its facts are:
 
     extensions  the components' extensions, without the dot, in lower case
     left_out    the first members that are in no sample: [name, offset, why, number of the shard]
@@ -14,8 +14,8 @@ many has the samples of all shards, in order. Its facts are:
     label_digest  32 hex digits, BLAKE2b of the labels
     data_digest   32 hex digits, the `DataDigest` of all samples
 
-So a loader asks nothing of all samples: it is found once, when the file is written. Its counts, for the rest of which
-the columns have as many rows, are:
+A loader reads these facts instead of all samples; they are computed once, when the file is written. Its counts, and the
+columns with as many rows, are:
 
     turned, seekable, jpegs, decoded, too_large  the images that EXIF turns, that are seekable, that are JPEGs by their
                 extensions or headers, that are arrays, that exceed the allowed number of bytes
@@ -38,11 +38,11 @@ the columns have as many rows, are:
 
 The columns of the shards are in the head.
 
-A file is never used if a digest, the shard's size or its time differs, or if it has a value that a scan cannot have
-written. The digests detect damage; the checks of the values detect a forged file.
+A file is never used if a digest, the shard's size or its time differs, or if it has a value that a scan cannot write.
+The digests detect damage; the checks of the values detect a forged file.
 
 A sample is the members with the same key: the member's path up to the first dot of its file name, as in WebDataset. The
-rest, in lower case, is the component's extension. A key's components may be anywhere in the tar.
+rest, in lower case, is the component's extension. The components of a sample may be anywhere in the tar.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ BAD_LABEL = NO_LABEL + 1
 """The label of a sample whose `.cls` component is not an integer in ASCII."""
 
 LEFT_OUT_KEPT = 1000
-"""The most members in no sample that an index lists; it counts all."""
+"""The maximum number of skipped members that an index lists; it counts all."""
 
 _COLUMNS = {
     "image_offset": ("<i8", "samples"),
@@ -108,7 +108,7 @@ _DIGEST = re.compile("[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class SkippedMember:
-    """A member of a tar that is in no sample: its name, the offset of its data, why, and the number of the shard."""
+    """A member of a tar that belongs to no sample: name, data offset, reason, and the number of the shard."""
 
     name: str
     offset: int
@@ -117,7 +117,7 @@ class SkippedMember:
 
 
 class _Findings:
-    """Finds what the facts say of all samples, while they are written in parts."""
+    """The facts and counts of an index, computed while samples are written in parts."""
 
     def __init__(self, extensions: Sequence[str]) -> None:
         self._extensions = extensions
@@ -127,7 +127,7 @@ class _Findings:
         self.facts["label_digest"] = self._labels.hexdigest()
 
     def add(self, part: Arrays) -> None:
-        """Adds samples: columns of `Index`, whose components these samples alone have."""
+        """Adds samples, given as columns of `Index` with only their components."""
         labels, images = part["label"], _extensions_of_images(np.append(0, part["component_end"]), part)
         for name, are_such in {
             "turned": part["orientation"] > 1,
@@ -169,11 +169,11 @@ class Index(Table):
 
     Attributes:
         extensions: the extensions that the column `component_extension` refers to by number.
-        left_out: the first members that are in no sample.
+        left_out: the first members that belong to no sample.
         names: the names of the shards, if the file has them.
         tags: the tags of the shards' versions, if they are on a store.
-        sample_end, shard_bytes, shard_mtime_ns, left_out_count: (shards,) int64, as in the module's docstring.
-        source: makes the same index with its columns, if only the head was read.
+        sample_end, shard_bytes, shard_mtime_ns, left_out_count: (shards,) int64, see the module's docstring.
+        source: makes the same index with columns, if only the head was read.
     """
 
     source: Callable[[], Index] | None = None
@@ -204,8 +204,8 @@ class Index(Table):
         """Makes the index of one shard.
 
         Args:
-            keys: of the samples.
-            columns: those of the samples and components that the keys do not give.
+            keys: the keys of the samples.
+            columns: the columns of samples and components that do not follow from the keys.
         """
         folders: dict[bytes, int] = {}
         numbers = [folders.setdefault(key.rpartition(b"/")[0], len(folders)) for key in keys]
@@ -238,11 +238,11 @@ class Index(Table):
 
     @classmethod
     def read(cls, path: Path, shard_bytes: int, shard_mtime_ns: int | None = None) -> Self:
-        """Reads the index of a shard that has this size, and this time if that is given.
+        """Reads the index of a shard with this size, and this time if given.
 
         Raises:
             IndexFileError: it is damaged, of another version, of several shards, or of a shard of another size or time.
-            OSError: it cannot be read, or is larger than an index of such a shard can be.
+            OSError: it cannot be read, or is too large for an index of this shard.
         """
         return cls.parse_one(read_regular(path, most_bytes(shard_bytes)), str(path), shard_bytes, shard_mtime_ns)
 
@@ -250,7 +250,7 @@ class Index(Table):
     def parse_one(
         cls, data: bytes, path: str, shard_bytes: int | None = None, shard_mtime_ns: int | None = None
     ) -> Self:
-        """Takes the content of the index of one shard, of this size and time if they are given; checks all of it."""
+        """Parses the index of one shard, of this size and time if given, and validates all of it."""
         index = cls.parse(data, path)
         index.check_shard(shard_bytes, shard_mtime_ns)
         for name in cls.COLUMNS:
@@ -258,16 +258,16 @@ class Index(Table):
         return index
 
     def loaded(self) -> Index:
-        """Returns the same with columns, if this one has only its head."""
+        """Returns the index with its columns, which it reads if it has only its head."""
         return self if self.source is None else self.source()
 
     def without_columns(self) -> Index:
-        """Returns the head alone, which needs little memory."""
+        """Returns an index with only the head, which needs little memory."""
         data = self.to_bytes()
         return Index(lambda count, offset: data[offset : offset + count], len(data), self.path)
 
     def check_shard(self, size_bytes: int | None, mtime_ns: int | None) -> None:
-        """Raises IndexFileError if it is not the index of one shard, of this size and time if they are given."""
+        """Raises IndexFileError unless it is the index of one shard, of this size and time if given."""
         if self.counts["shards"] != 1:
             raise IndexFileError(f"{self.path} is the index of {self.counts['shards']} shards, not of one")
         expected = self.shard_bytes.item(0), self.shard_mtime_ns.item(0)
@@ -279,16 +279,16 @@ class Index(Table):
             )
 
     def save(self, path: Path) -> None:
-        """Writes its file, first beside `path`, then over it in one step."""
+        """Writes the index to a file, which appears at `path` in one step."""
         with atomic_file(path) as file:
             file.write(self.to_bytes())
 
     def samples_of(self, shard: int) -> range:
-        """Returns the numbers of the samples of a shard, by its number."""
+        """Returns the sample numbers of a shard, by its number."""
         return range(self.sample_end.item(shard - 1) if shard else 0, self.sample_end.item(shard))
 
     def shards_of(self, samples: NDArray[np.int64] | int) -> NDArray[np.int64]:
-        """Returns the numbers of the shards that samples are in."""
+        """Returns the shard numbers of samples."""
         return np.asarray(np.searchsorted(self.sample_end, samples, side="right"))
 
     def key(self, row: int) -> str:
@@ -302,7 +302,7 @@ class Index(Table):
             yield from map(_text, self._encoded_keys(*block))
 
     def folders(self) -> list[str]:
-        """Returns the names of the samples' folders, which the column `folder` refers to by number."""
+        """Returns the folder names, to which the column `folder` refers by number."""
         names = self.column("folder_names").tobytes().split(b"\0") if self.counts["folders"] else []
         if len(names) != self.counts["folders"]:
             raise self.refuse("is damaged: it has another number of folders")
@@ -321,7 +321,7 @@ class Index(Table):
         return next(((offset, size) for name, offset, size in self.components(row) if name == extension), None)
 
     def component_rows(self, samples: NDArray[np.int64], extensions: Sequence[str]) -> NDArray[np.int64]:
-        """Returns (n, k) the rows of the components that n samples have with k extensions; -1 where there is none."""
+        """Returns the component rows, (n, k), of n samples for k extensions; -1 where there is none."""
         ends = self.at("component_end", samples)
         starts = np.where(samples > 0, self.at("component_end", np.maximum(samples - 1, 0)), 0)
         counts = ends - starts
@@ -350,7 +350,7 @@ class Index(Table):
         return self._rows(lacks)
 
     def image_extensions(self, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:
-        """Returns (n,) the number of the extension of the image of each sample in [start, stop)."""
+        """Returns the extension number, (n,), of the image of each sample in [start, stop)."""
         found = [np.empty(0, np.int32)]
         for block in row_blocks(len(self) if stop is None else stop, start):
             ends = self._ends_of_components(*block)
@@ -359,7 +359,7 @@ class Index(Table):
         return np.concatenate(found)
 
     def find(self, test: Callable[[NDArray[Any]], NDArray[np.bool_]], column: str) -> NDArray[np.int64]:
-        """Returns the samples whose values pass a test: it gets parts of the column, (k,), and returns (k,) bools."""
+        """Returns the samples whose values pass a test, which maps parts of the column, (k,), to bools, (k,)."""
         return self._rows(lambda *block: test(self.column(column, *block)))
 
     def _rows(self, test: Callable[[int, int], NDArray[np.bool_]]) -> NDArray[np.int64]:
@@ -371,13 +371,13 @@ class Index(Table):
         """Returns (height, width) of the largest image of at most `most_pixels` pixels; (0, 0) if none is known."""
         best = 0, 0
         for size in map(tuple, self.facts["largest"]):
-            if prod(size) > most_pixels:  # smaller ones with as many digits may be allowed
+            if prod(size) > most_pixels:  # smaller images with as many digits may be allowed
                 return max(best, *self._sizes(most_pixels), key=prod)
             best = size
         return best
 
     def _sizes(self, most_pixels: int) -> Iterator[tuple[int, int]]:
-        """Yields (height, width) of the largest image of at most so many pixels in each block of rows."""
+        """Yields (height, width) of the largest image of at most `most_pixels` pixels in each block of rows."""
         for block in row_blocks(len(self)):
             height, width = self.column("height", *block), self.column("width", *block)
             pixels = height.astype(np.int64) * width
@@ -397,7 +397,10 @@ class Index(Table):
         return _data_digest(self.head, first, end)
 
     def digest(self, shard: int | None = None) -> bytes:
-        """Identifies the content of a shard, by its number, or of all: all but times and the members left out."""
+        """Returns a digest of the content of a shard, by its number, or of all shards.
+
+        It excludes times and members that belong to no sample.
+        """
         shards = slice(None) if shard is None else slice(shard, shard + 1)
         samples = range(len(self)) if shard is None else self.samples_of(shard)
         first, end = samples.start, samples.stop
@@ -482,13 +485,13 @@ class Index(Table):
             raise ValueError(f"its column {name} has an impossible number")
 
     def _numbers_in(self, name: str) -> int | None:
-        """Returns how many numbers, from 0 on, a column may have; None if it has no such limit."""
+        """Returns the exclusive upper limit of a column's numbers; None if it has none."""
         folders, extensions = self.counts["folders"], len(self.extensions)
         limits = {"orientation": 9, "seekable": 2, "folder": folders, "component_extension": extensions}
         return limits.get(name)
 
     def _has_labels(self, labels: NDArray[np.int64]) -> bool:
-        """Says whether labels are among those that the head says, as far as it says."""
+        """Returns whether labels are in the range that the head states."""
         ends = self.facts["labels"] or [BAD_LABEL, BAD_LABEL]
         least = NO_LABEL if self.counts["unlabelled"] else BAD_LABEL if self.counts["misfits"] else ends[0]
         return bool(labels.min() >= least and labels.max() <= ends[1])
@@ -499,7 +502,7 @@ class Index(Table):
         return _split(self.column("key_bytes", first, ends[-1].item()), (ends - first).tolist())
 
     def _ends_of_components(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Returns where the components of a block of at least one sample begin, and then where each sample's end."""
+        """Returns the first component row of a block of samples, and then the end row of each sample."""
         return np.append(self._part("component_end", start)[0], self.column("component_end", start, stop))
 
     def _part(self, ends: str, row: int) -> tuple[int, int]:
@@ -514,15 +517,15 @@ def write_index(
     names: Sequence[str] = (),
     tags: Sequence[str] = (),
 ) -> None:
-    """Writes one index of several, from the beginning of a file that is opened for writing and reading.
+    """Joins several indexes into one file, which is open for writing and reading.
 
     Args:
-        heads: of the indexes; their columns are not used.
-        indexes: the same; only one of them needs to be in memory at a time.
-        names, tags: of the shards, or none.
+        heads: the heads of the indexes.
+        indexes: the same indexes with columns; only one of them needs to be in memory at a time.
+        names, tags: the names and tags of the shards, or empty.
 
     Raises:
-        IndexFileError: an index does not have what its head says.
+        IndexFileError: an index does not match its head.
     """
     extensions = list(dict.fromkeys(name for each in heads for name in each.extensions))
     number_of = {name: number for number, name in enumerate(extensions)}
@@ -559,7 +562,7 @@ def _write(
     counts: Mapping[str, int],
     parts: Iterable[tuple[Arrays, Sequence[bytes]]],
 ) -> None:
-    """Writes an index: its columns in parts, each with the names of its folders, and then what was found in them."""
+    """Writes an index: the columns from parts, each with its folder names, and then the head."""
     folders: dict[bytes, int] = {}
     findings = _Findings(facts["extensions"])
 
@@ -585,18 +588,18 @@ def _write(
 
 
 def most_bytes(shard_bytes: int) -> int:
-    """Returns the most bytes that the index of a shard of this size can have."""
+    """Returns the maximum bytes of the index of a shard of this size."""
     return _MOST_BYTES_PER_SHARD_BYTE * shard_bytes + _MOST_BYTES_BESIDE
 
 
 def row_blocks(stop: int, start: int = 0) -> Iterator[tuple[int, int]]:
-    """Yields the parts of rows [start, stop) that are used at once, so that no memory is needed for all of them."""
+    """Yields blocks of rows [start, stop), so that not all rows need to be in memory."""
     for first in range(start, stop, _BLOCK_ROWS):
         yield first, min(first + _BLOCK_ROWS, stop)
 
 
 def _extensions_of_images(ends: NDArray[np.int64], part: Arrays) -> NDArray[np.int32]:
-    """Returns (n,) the numbers of the images' extensions; the components are those from the first of the ends on."""
+    """Returns the extension numbers of images, (n,); the components of `part` start at the first of `ends`."""
     numbers = np.full(len(ends) - 1, -1, np.int32)
     rows = np.repeat(np.arange(len(numbers)), np.diff(ends))
     is_image = part["component_offset"] == part["image_offset"][rows]

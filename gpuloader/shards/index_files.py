@@ -1,12 +1,12 @@
-"""Finds index files, and makes missing ones; makes one index of those of many shards.
+"""Finds index files, makes missing ones, and joins the indexes of many shards.
 
-The index of `train-0000.tar` is `train-0000.tar.gpuidx` beside it if that folder is writable, otherwise a file in the
-user's cache folder, named by a hash of the shard's path. That of a folder of files is in the user's cache folder, or
-beside the folder if `gpuloader index` was asked to put it there. DALI's index files (`.idx`) are something else.
+The index of `train-0000.tar` is `train-0000.tar.gpuidx` beside it if the folder is writable, otherwise a file in the
+user's cache folder, named by a hash of the shard's path. The index of a folder of files is in the user's cache folder,
+or beside the folder if `gpuloader index` wrote it there. DALI's index files (`.idx`) have another format.
 
 The index of many shards is in memory if it is small. A larger one is a file in the user's cache folder, named by the
-digests of the shards' indexes, so it is never out of date; all processes of a machine map it. It is removed once no
-loader used it for 90 days.
+digests of the shards' indexes, so it is never out of date; all processes of a machine map it. It is removed after 90
+days without use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpuloader.shards.shared_arrays import cache_folder, open_kept
 INDEX_SUFFIX = ".gpuidx"
 
 MOST_COPIED_BYTES = 4 << 20
-"""The most bytes that an index of many shards has in the memory of each process; a larger one is mapped."""
+"""The maximum bytes of an index of many shards in the memory of each process; a larger one is mapped."""
 
 _THREADS = 8
 _log = logging.getLogger("gpuloader")
@@ -48,13 +48,13 @@ def index_file(shard: LocalShard) -> Path:
 
 def _beside_if_writable(shard: LocalShard) -> Path:
     beside = _beside(shard)
-    # A folder without any write bit is meant to stay unchanged, even if the user is root.
+    # Does not write into a folder without any write bit, even as root.
     writable = beside.parent.stat().st_mode & 0o222 and os.access(beside.parent, os.W_OK)
     return beside if writable else _in_cache(shard)
 
 
 def keep_beside(folder: Folder) -> None:
-    """Writes the index of a folder beside it, as FOLDER.gpuidx, where it is then kept; if it may not, into the cache.
+    """Writes the index of a folder beside it, as FOLDER.gpuidx; if the place is not writable, into the cache folder.
 
     Raises:
         DataError: the folder cannot be listed.
@@ -81,14 +81,14 @@ def _in_cache(shard: LocalShard) -> Path:
 
 
 def open_index(shard: LocalShard) -> Index:
-    """Opens the index of a shard: from its file if that is valid, otherwise from a new scan, which is then kept."""
+    """Opens the index of a shard from its file; if there is no valid file, scans the shard and saves the index."""
     return _open(shard).loaded()
 
 
 def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[Index]:
-    """Opens the index files of many shards, and makes missing ones in parallel; shows a progress bar if that is long.
+    """Opens the index files of many shards, and makes missing ones in parallel; shows a progress bar if it takes long.
 
-    Of a file, only the head is read; those that cannot be saved are in memory.
+    It reads only the head of a file. Indexes that cannot be saved are in memory.
     """
     with ThreadPoolExecutor(min(_THREADS, len(shards))) as threads:
         found = threads.map(_find, shards)
@@ -97,7 +97,7 @@ def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[I
             if isinstance(shard, Folder) and opened[number] is None:
                 opened[number] = _open(shard, progress)  # in threads of its own
         missing = [number for number, index in enumerate(opened) if index is None]
-        # Processes that start together share the work: each checks for a new file before it scans.
+        # Processes that start together share the work, because each checks for a new file before it scans.
         random.Random().shuffle(missing)
         pending = {threads.submit(_open, shards[number]): number for number in missing}
         try:
@@ -110,7 +110,7 @@ def open_indexes(shards: Sequence[LocalShard], progress: bool = False) -> list[I
 
 
 def open_set(opened: Sequence[Index]) -> Index:
-    """Makes one index of those of many shards, in their order: in memory if it is small, otherwise a mapped file."""
+    """Joins the indexes of many shards, in order: in memory if the result is small, otherwise in a mapped file."""
     loaded = (index.loaded() for index in opened)
     if sum(index.file_bytes for index in opened) <= MOST_COPIED_BYTES:
         return Index.joined(list(loaded))
@@ -123,7 +123,7 @@ def open_set(opened: Sequence[Index]) -> Index:
 
 
 def map_set(digest: str, write: Callable[[IO[bytes]], None]) -> Index:
-    """Maps the index of many shards in the cache folder, which is named by a digest; as `open_kept`."""
+    """Maps an index of many shards in the cache folder, named by a digest, after writing it if needed."""
     return open_kept(cache_folder() / f"set-{digest}{INDEX_SUFFIX}", Index.map, write)
 
 
@@ -136,7 +136,7 @@ def _open(shard: LocalShard, progress: bool = False) -> Index:
 
 
 def _find(shard: LocalShard) -> Index | None:
-    """Opens the index file, also beside a shard in a read-only folder; None if no file is valid."""
+    """Opens the index file of a shard, beside it or in the cache folder; None if there is no valid file."""
     for path in (_beside(shard), _in_cache(shard)):
         try:
             return _open_file(path, shard)
@@ -163,7 +163,7 @@ def _open_file(path: Path, shard: LocalShard) -> Index:
 
 
 def size_and_time(shard: LocalShard) -> tuple[int, int]:
-    """Returns what identifies a shard as it is now: its bytes and its modification time in ns; see `Listing`."""
+    """Returns the identity of a shard: its size in bytes and its modification time in ns; see `Listing.identity`."""
     if isinstance(shard, Folder):
         return shard.listing.identity()
     stat = shard.stat()
@@ -171,7 +171,7 @@ def size_and_time(shard: LocalShard) -> tuple[int, int]:
 
 
 def _load(path: Path, shard: LocalShard) -> Index:
-    """Reads all of an index file; if it is damaged, the shard is scanned again."""
+    """Reads an index file; if it is damaged, scans the shard again."""
     try:
         return Index.read(path, *size_and_time(shard))
     except (IndexFileError, OSError) as error:
@@ -185,7 +185,7 @@ def _make(shard: LocalShard, progress: bool = False) -> Index:
         index = scan_folder(shard, progress)
         if path.exists():
             _log.warning("%s changed since it was indexed: it is indexed again", shard)
-        if shard.listing.unread:  # once they can be read, nothing else of them has changed
+        if shard.listing.unread:  # a later permission change would not make a saved index invalid
             _log.warning("the index of %s is made again next time, because files of it cannot be read", shard)
             return index
     else:

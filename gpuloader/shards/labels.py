@@ -1,4 +1,4 @@
-"""Labels: where they come from (`label_from`), and the names of the classes (`classes`)."""
+"""Makes labels from their source (`label_from`) and the names of the classes (`classes`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _log = logging.getLogger("gpuloader")
 
 
 def every(samples: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the samples: all of them are used."""
+    """Returns all samples, as a filter that drops none."""
     return samples
 
 
@@ -51,14 +51,14 @@ class Labels:
     """The labels of a shard set.
 
     Args:
-        shards: the set.
-        place: where they come from: "cls", "json:NAME", "folder" or "folder:top".
-        names: the names of the classes by label, if they are known.
+        shards: the shard set.
+        place: the source of the labels: "cls", "json:NAME", "folder" or "folder:top".
+        names: the names of the classes, label -> name, if known.
         label_of: returns the labels of samples, both (b,), or raises InterruptedError if they are no longer wanted.
-        used: returns those of some samples that are used; None if the labels are read with the samples.
+        used: filters samples to the used ones; None if the labels are read with the samples.
 
     Attributes:
-        classes: the names as a tuple, entry i for label i; None if the labels are not 0, 1, ... n - 1, or not known.
+        classes: the names as a tuple, entry i for label i; None if unknown, or the labels are not 0, 1, ... n - 1.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class Labels:
 
     @cached_property
     def digest(self) -> str | None:
-        """32 hex digits of the labels of all samples that are used; None if they are read with the samples."""
+        """The digest of the labels of all used samples, 32 hex digits; None if they are read with the samples."""
         if self.place == "cls" and self._used is every:
             return str(self._shards.index.facts["label_digest"])
         return self.digest_of_first(len(self._shards))
 
     def digest_of_first(self, samples: int) -> str | None:
-        """Returns the digest of the first samples of the data alone."""
+        """Returns the digest of the labels of the first samples."""
         if self._used is None:
             return None
         digest = hashlib.blake2b(digest_size=16)
@@ -93,10 +93,10 @@ class Labels:
 
 
 def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
-    """Resolves "default" and "auto" by what the index says; another `label_from` stays as it is.
+    """Resolves "default" and "auto" by the index; another `label_from` does not change.
 
-    "auto" is "cls" if any sample has a `.cls`, "folder" if any image is in a folder, otherwise None. `make_labels` then
-    refuses samples without a label.
+    "auto" is "cls" if any sample has a `.cls`, "folder" if any image is in a folder, otherwise None. `make_labels`
+    raises an error for samples without a label.
     """
     if label_from == "default":
         label_from = "auto" if len(shards.folders) == len(shards.shards) else "cls"
@@ -123,9 +123,9 @@ def make_labels(
     """Makes the labels that `label_from` asks for.
 
     Args:
-        classes: the names of the classes, entry i for label i. None takes those of `classes.json` beside the shards,
-            and for "folder" the sorted names of the folders.
-        used: returns those of some samples, (k,) ids, that are used; only these need a label.
+        classes: the names of the classes, entry i for label i. None takes the names in `classes.json` beside the
+            shards, and for "folder" the sorted names of the folders.
+        used: filters sample ids, (k,), to the used ones; only these need a label.
         order: how the names of the folders are sorted.
 
     Raises:
@@ -156,7 +156,7 @@ def make_labels(
 
 
 def _refuse(shards: ShardSet, used: NDArray[np.int64], problem: str, advice: str = _LABEL_FROM) -> None:
-    """Raises LabelError if there are any of these used samples, which have a problem."""
+    """Raises LabelError for these used samples with a problem, if there are any."""
     if len(used):
         locations = [shards.locate(int(sample)) for sample in used[:3]]
         shown = ", ".join(f"{describe(each.key, _KEY_SHOWN)} in {each.shard}" for each in locations)
@@ -165,11 +165,11 @@ def _refuse(shards: ShardSet, used: NDArray[np.int64], problem: str, advice: str
 
 
 def _refuse_lacking(shards: ShardSet, used: Used, samples: NDArray[np.int64], extension: str, advice: str = "") -> None:
-    """Raises LabelError if any of these samples, which have no such component, are used."""
+    """Raises LabelError if any of these samples, which lack a component, are used."""
     if len(samples) == len(shards):
         advice += "No sample has one: label_from=None loads images without labels"
     else:
-        advice += f"Sampling(require=['{extension}']) leaves such samples out"
+        advice += f"Sampling(require=['{extension}']) skips such samples"
     problem = f"lack a label: they have no .{extension} component"
     _refuse(shards, used(samples), problem, f"{advice}; {_LABEL_FROM}")
 
@@ -272,7 +272,7 @@ def _from_folders(shards: ShardSet, place: str, names: tuple[str, ...] | None, u
 
 
 def _check_class_folders(shards: ShardSet, place: str, occurring: Sequence[str]) -> None:
-    """Refuses a folder of pictures whose folders are not its classes, or have no pictures."""
+    """Raises LabelError if the subfolders of a folder of pictures are not its classes, or have no pictures."""
     for number, folder in shards.folders.items():
         if place == "folder" and (deep := _first_deep(shards, number)):
             raise LabelError(
@@ -287,7 +287,7 @@ def _check_class_folders(shards: ShardSet, place: str, occurring: Sequence[str])
 
 
 def _first_deep(shards: ShardSet, number: int) -> str | None:
-    """Returns the key of the first picture of a folder that is in no folder at its top; None if there is none."""
+    """Returns the key of the first picture that is deeper than CLASS/PICTURE; None if there is none."""
     samples = shards.samples_of(number)
     is_deep = np.array([name.count("/") > 1 for name in shards.index.folders()], np.bool_)
     found = is_deep[shards.index.column("folder", samples.start, samples.stop)]
@@ -295,13 +295,13 @@ def _first_deep(shards: ShardSet, number: int) -> str | None:
 
 
 def _folder(path: str) -> str:
-    """Returns the last folder on a path to an image, which ends with it; "" if there is none."""
+    """Returns the last folder of the path to an image; "" if there is none."""
     folder = path.rpartition("/")[2]
     return "" if folder == "." else folder
 
 
 def _top_folder(path: str) -> str:
-    """Returns the first folder on a path to an image; "" if there is none."""
+    """Returns the first folder of the path to an image; "" if there is none."""
     return f"{path}/".removeprefix("./").partition("/")[0]
 
 
@@ -315,20 +315,21 @@ def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _names(shards: ShardSet, classes: tuple[str, ...] | None) -> Mapping[int, str]:
-    """Returns the names of `classes`, or else those beside the shards."""
+    """Returns the names in `classes`, otherwise the names beside the shards, label -> name."""
     return read_names(shards.shards) if classes is None else dict(enumerate(classes))
 
 
 def _numbers(names: Mapping[int, str]) -> Mapping[str, int]:
-    """Returns name -> label; it is empty if several labels have the same name."""
+    """Returns the labels by name, name -> label; empty if several labels have the same name."""
     numbers = {name: label for label, name in names.items()}
     return numbers if len(numbers) == len(names) else {}
 
 
 def read_names(shards: Iterable[Shard]) -> dict[int, str]:
-    """Returns label -> name from the `classes.json` of all folders of the shards.
+    """Returns the names of the classes, label -> name, from `classes.json` in all folders of the shards.
 
-    It is empty if a folder has no such file or is on a store; if a file cannot be read, it also logs a warning.
+    It is empty if a folder has no such file or is on a store. If a file cannot be read, it is empty and a warning is
+    logged.
 
     Raises:
         DataError: two files name a label differently.
@@ -358,7 +359,7 @@ def read_names(shards: Iterable[Shard]) -> dict[int, str]:
 
 
 def _folder_of_classes(shard: Shard) -> Path | None:
-    """Returns the folder in which the shard's `classes.json` is; None if that is on a store."""
+    """Returns the folder of the shard's `classes.json`; None if it is on a store."""
     if isinstance(shard, Folder):
         return shard.path
     return shard.parent if isinstance(shard, Path) else None

@@ -1,18 +1,18 @@
-"""One index of many shards in a file, which `gpuloader index --merge` writes and a loader opens instead of theirs.
+"""Merged indexes: one index file for many shards, which `gpuloader index --merge` writes and a loader opens.
 
-The file, such as `FOLDER/all.gpuset`, has the form of `gpuloader.shards.index` and names its shards: their paths from
-its own folder on, in which or below which they all are. Opening it opens no other index, and asks for no shard's size
-and time. It compares the names with one listing of each folder that the shards are in:
+The file, such as `FOLDER/all.gpuset`, has the format of `gpuloader.shards.index` and the names of its shards: their
+paths relative to its own folder, which must contain them. Opening it opens no other index, and reads no shard's size
+and time. It compares the names with one listing of each folder of the shards:
 
-- a shard that is named must be there;
-- `all.gpuset`, which stands for its folder, must name all tars in these folders; a file of another name may name some.
+- each named shard must exist;
+- `all.gpuset`, the index of its folder, must name all tars in these folders; a file with another name may name some.
 
-A shard's size and time are compared with those in the file whenever the shard is read. A file of more than 4 MiB is
-copied to the user's cache folder once, block by block with its digest, and mapped there, as `index_files` says.
+A shard's size and time are compared with the values in the file whenever the shard is read. A file of more than 4 MiB
+is copied to the user's cache folder once, block by block with its digest, and mapped there, see `index_files`.
 
-If the shards are on a store, so is the file. It has the tag of each shard's version instead of a time. The first
-process of a machine downloads it to the cache folder, and all map it. Nothing is listed; a shard's version and content
-are compared when it is downloaded.
+If the shards are on a store, the file is on the store, too. It has the tag of each shard's version instead of a time.
+The first process of a machine downloads it to the cache folder, and all processes map it. Folders are not listed; the
+version and content of a shard are compared when it is downloaded.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from gpuloader.shards.table import read_seal
 MERGED_SUFFIX = ".gpuset"
 MERGED_FILE = f"all{MERGED_SUFFIX}"
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")  # control characters, and the backslash
-_MOST_DECODED = 10  # times that a name is percent-decoded; nobody encodes one as often
-_AT_ONCE = 1000  # shards on a store whose indexes are in memory together
+_MOST_DECODED = 10  # times that a name is percent-decoded
+_AT_ONCE = 1000  # indexes of stored shards in memory
 _ADVICE = "Run `gpuloader index --merge` again, or remove the file"
 _log = logging.getLogger("gpuloader")
 
 
 class MergedShards(Sequence[Path | RemoteShard]):
-    """The shards that a merged index names. They are made when they are used, because a million take memory.
+    """The shards of a merged index, created on access to save memory.
 
     Attributes:
-        path: the file, or where it is on a store.
-        set_index: of all of them.
-        folders: in which they are; none if they are on a store.
+        path: the file, or its location on a store.
+        set_index: the index of all shards.
+        folders: the folders of the shards; empty if they are on a store.
     """
 
     def __init__(self, path: Path | RemoteShard, set_index: Index, folders: Sequence[Path]) -> None:
@@ -85,7 +85,7 @@ class MergedShards(Sequence[Path | RemoteShard]):
 
     @cached_property
     def entries(self) -> Mapping[int, Entry]:
-        """Those that are on a store, by number, with the versions that the file names."""
+        """The shards on a store by number, with the versions in the file."""
         return _Entries(self.path, self.set_index) if isinstance(self.path, RemoteShard) else {}
 
 
@@ -110,37 +110,37 @@ class _Entries(Mapping[int, Entry]):
 
 
 def has_merged(folder: Path) -> bool:
-    """Says whether a folder has a merged index; False also if it may not be read."""
+    """Returns whether a folder has a merged index; False if it may not be read."""
     return os.access(folder / MERGED_FILE, os.F_OK)
 
 
 def open_merged(path: Path | RemoteShard) -> MergedShards:
-    """Opens a merged index, and compares its names with what is in their folders, unless they are on a store.
+    """Opens a merged index, and compares its names with the files in the folders, unless they are on a store.
 
     Raises:
-        IndexFileError: it is damaged, or names other shards than there are.
-        OSError: it or a folder cannot be read.
-        ShardNotFoundError, RemoteError: a store does not deliver it.
-        ConfigError: what a store delivers cannot be kept in the cache folder.
+        IndexFileError: it is damaged, or its names differ from the shards.
+        OSError: the file or a folder cannot be read.
+        ShardNotFoundError, RemoteError: a store does not deliver the file.
+        ConfigError: the download cannot be written to the cache folder.
     """
     with say_if_long("opening %s", path):
         try:
             index = _open_index(path) if isinstance(path, Path) else _download_index(path)
             if bool(index.tags) != isinstance(path, RemoteShard):
-                where = "on a disk: make one of their URLs" if not index.tags else "on a store: put it beside them"
-                raise IndexFileError(f"{path} is of shards {where}")
+                where = "on a disk: merge their URLs" if not index.tags else "on a store: upload it beside them"
+                raise IndexFileError(f"{path} is the index of shards {where}")
         except IndexFileError as error:
             raise IndexFileError(f"{error}. {_ADVICE}") from None
         return MergedShards(path, index, _check_names(path, index.names))
 
 
 def merge_indexes(shards: Sequence[LocalShard], output: Path) -> None:
-    """Writes one index of tars, after making those that are missing.
+    """Writes the merged index of tars, after making missing indexes.
 
     Raises:
-        ConfigError: the file has another ending, cannot be written, or is not above all of the tars; or a shard is a
-            folder of pictures.
-        IndexFileError: it is `all.gpuset`, but these are not all tars of their folders.
+        ConfigError: the file has another suffix, cannot be written, or is not in a folder above all tars; or a shard is
+            a folder of pictures.
+        IndexFileError: it is `all.gpuset`, but `shards` lacks some tars of the folders.
     """
     _check_ending(output)
     if folder := next((shard for shard in shards if isinstance(shard, Folder)), None):
@@ -157,16 +157,16 @@ def merge_indexes(shards: Sequence[LocalShard], output: Path) -> None:
 
 
 def merge_stored(shards: Sequence[Path | Folder | RemoteShard], output: Path | RemoteShard | None) -> MergedShards:
-    """Writes one index of tars on a store, after making those that are missing.
+    """Writes the merged index of tars on a store, after making missing indexes.
 
     Args:
         shards: the tars.
-        output: the file; None takes `all.gpuset` in the lowest folder above all of them. If it is on a disk, put it
-            into that folder, because its names begin there.
+        output: the file. None writes `all.gpuset` into the lowest folder above all tars. A file on a disk must be
+            uploaded to this folder, because its names are relative to it.
 
     Raises:
-        ConfigError: the file has another ending, cannot be written, or is not above all of the tars; or one is on a
-            disk.
+        ConfigError: the file has another suffix, cannot be written, or is not in a folder above all tars; or a tar is
+            on a disk.
         RemoteError: a store does not answer.
     """
     stored = [shard for shard in shards if isinstance(shard, RemoteShard)]
@@ -256,9 +256,9 @@ def _download_index(place: RemoteShard) -> Index:
 
 
 def _check_names(path: Path | RemoteShard, names: Sequence[str]) -> list[Path]:
-    """Returns the folders of the shards; raises IndexFileError if they have other shards than these.
+    """Returns the folders of the shards; raises IndexFileError if these contain other shards.
 
-    Of a store it returns none: its folders are not listed.
+    On a store it does not list folders, and returns none.
     """
     named: dict[str, set[str]] = {}
     for name in names:
@@ -285,16 +285,16 @@ def _check_names(path: Path | RemoteShard, names: Sequence[str]) -> list[Path]:
 
 
 def _is_below(folder: str) -> bool:
-    """Says whether this is how `os.path.relpath` names a folder that is or is below another one, "" for the same."""
+    """Returns whether a path is a normal relative path to a folder or "", without "..", as from `os.path.relpath`."""
     parts = PurePath(folder).parts
     return "/".join(parts) == folder and ".." not in parts and "\0" not in folder
 
 
 def _is_below_url(name: str) -> bool:
-    """Says whether this, behind the URL of a folder, is a file that is or is below there, for every server.
+    """Returns whether a name, appended to the URL of a folder, is a file in or below it, on every server.
 
-    Clients drop some control characters. Servers may decode several times, take a backslash for a slash, and drop
-    spaces and what follows a semicolon.
+    Clients drop some control characters. Servers may decode several times, read a backslash as a slash, and drop spaces
+    and text after a semicolon.
     """
     decoded = name
     for _ in range(_MOST_DECODED):

@@ -27,22 +27,22 @@ Tar: TypeAlias = Iterable[str | os.PathLike[str]] | os.PathLike[str] | str
 Or URLs."""
 
 SPLITS = frozenset(("train", "val", "valid", "validation", "test"))
-"""Names of folders that are parts of a data set instead of classes."""
+"""The names of folders that are splits of a data set, not classes."""
 
 Shard: TypeAlias = Path | Folder | RemoteShard
 
 
 def resolve_shards(tar: Tar) -> Sequence[Shard]:
-    """Returns the shards in order: as listed, as the braces count, and by name within a folder or glob.
+    """Returns the shards in order: as listed, in the order of the braces, and by name within a folder or glob.
 
-    A folder with a merged index, or the file of one, is its shards; alone, they are `MergedShards`.
+    A merged index, or a folder with one, stands for its shards; as the only entry it gives `MergedShards`.
 
     Raises:
-        ShardNotFoundError: there is no such shard; the message says what to do.
+        ShardNotFoundError: there is no such shard. The message says what to do.
         ConfigError: a URL or a pattern is invalid, or a shard is named twice.
-        RemoteError: a store cannot list what matches.
+        RemoteError: a store cannot list objects.
         DataError: a folder may not be read, or the system refuses a path.
-        IndexFileError: a merged index is damaged, or names other shards than there are.
+        IndexFileError: a merged index is damaged, or its names differ from the shards.
     """
     advice = _advice_on_dataset(tar)  # before it is iterated, which may read all of its images
     alone = advice or isinstance(tar, (str, os.PathLike)) or not isinstance(tar, Iterable)
@@ -64,7 +64,7 @@ def resolve_shards(tar: Tar) -> Sequence[Shard]:
         place: object = shard
         if isinstance(shard, Folder):
             place = real(shard.path)
-        elif isinstance(shard, Path):  # links to one file count as several: stores of files by content make such links
+        elif isinstance(shard, Path):  # several links to one file are allowed: content-addressed stores make them
             place = real(shard.parent), shard.name
         if place in seen:
             raise ConfigError(f"the shard {shard} is named twice: name it once; each sample counts once in an epoch")
@@ -73,7 +73,7 @@ def resolve_shards(tar: Tar) -> Sequence[Shard]:
 
 
 def resolve_local(tar: Tar) -> list[LocalShard]:
-    """Does the same as `resolve_shards`, for code that needs all shards on a disk.
+    """Returns the shards like `resolve_shards`, for code that needs all shards on a disk.
 
     Raises:
         ConfigError: a shard is on a store.
@@ -85,7 +85,7 @@ def resolve_local(tar: Tar) -> list[LocalShard]:
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
-    """Returns a path, with `~` or `~user` at its beginning replaced by the home folder.
+    """Returns a path with a leading `~` or `~user` replaced by the home folder.
 
     Raises:
         ConfigError: there is no such user.
@@ -114,7 +114,7 @@ def _find(source: str) -> Sequence[Shard]:
 
 
 def _expand(source: str, braces: bool = True) -> Sequence[Shard]:
-    """Returns the shards of a path, URL or pattern; in what braces stood for, further ones are part of the name."""
+    """Returns the shards of a path, URL or pattern; with `braces=False`, braces are part of the name."""
     if (protocol := remote_protocol(source)) is not None:
         return _expand_url(source, protocol, braces)
     source = source.removeprefix("file://")
@@ -144,7 +144,7 @@ def _expand(source: str, braces: bool = True) -> Sequence[Shard]:
 
 
 def _expand_folder(path: Path) -> Sequence[Shard]:
-    """Returns the tars in a folder, or those of its merged index; or the folder, if pictures are in it."""
+    """Returns the tars in a folder or in its merged index; or the folder itself if it has pictures."""
     if has_merged(path):
         return open_merged(path / MERGED_FILE)
     if found := tars_in(path):
@@ -168,7 +168,7 @@ def _expand_folder(path: Path) -> Sequence[Shard]:
 
 
 def tars_in(folder: Path) -> list[Path]:
-    """Returns the tars in a folder, by name; raises OSError if it may not be read, where `glob` would find nothing."""
+    """Returns the tars in a folder, sorted by name; raises OSError if it may not be read, unlike `glob`."""
     return sorted(file for file in folder.iterdir() if file.suffix == ".tar" and not file.is_dir())
 
 
@@ -203,7 +203,7 @@ def _check_any(shards: Sequence[Shard], problem: str, what: str | None = None) -
 
 
 def _advice_on_dataset(source: object) -> str:
-    """Says how to read a data set of torch, Hugging Face or webdataset; "" if it is none."""
+    """Returns advice on how to read a data set of torch, Hugging Face or webdataset; "" for other objects."""
     kinds = [kind.__name__ for kind in type(source).__mro__]
     if "DatasetFolder" in kinds:
         folder = shlex.quote(str(getattr(source, "root", "FOLDER")))

@@ -1,9 +1,9 @@
-"""The quarantine's file: known bad images, as JSON Lines.
+"""Reads and writes the quarantine file: known bad images, as JSON Lines.
 
     {"shard": "train-0003.tar", "key": "n01440764_10026", "offset": 1536, "cause": "a JPEG that is cut: ..."}
 
-The shard is named without its folder, so that the file stays valid if the shards are moved. The offset is that of the
-image's bytes in the shard. For a folder of files, the shard is the file ("photos/cat/0001.jpg"), and the offset is 0.
+The shard is named without its folder, so that the file stays valid if the shards are moved. The offset is the position
+of the image in the shard. For a folder of files, the shard is the file ("photos/cat/0001.jpg"), and the offset is 0.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _MOST_BYTES = 256 << 20  # a line takes about 150
 
 
 def write_quarantine(path: Path, shards: ShardSet, bad: Mapping[int, str]) -> None:
-    """Writes bad samples with their causes, in the order of their ids; an existing file is replaced in one step.
+    """Writes bad samples and their causes, sorted by id; an existing file is replaced in one step.
 
     Raises:
-        ConfigError: the path is a folder or device, such as /dev/null, which must not be replaced.
+        ConfigError: the path is a folder or device, such as /dev/null.
     """
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is a folder or device: name a file")
@@ -45,7 +45,7 @@ def write_quarantine(path: Path, shards: ShardSet, bad: Mapping[int, str]) -> No
 
 
 def read_quarantine(path: Path, shards: ShardSet) -> dict[int, str]:
-    """Reads the samples that a file names, with their causes.
+    """Reads the bad samples in a file, sample id -> cause.
 
     Raises:
         DataError: the file cannot be read, or a line names no sample of these shards.
@@ -81,7 +81,7 @@ def _entry(line: str, where: str) -> _Entry:
 
 
 def _samples_at(shards: ShardSet, entries: Sequence[_Entry]) -> Mapping[tuple[str, str, int], list[int]]:
-    """Maps (shard's name, key, offset) to samples, for all samples to which an entry may refer."""
+    """Returns the samples by (shard's name, key, offset), for all samples to which an entry may refer."""
     offsets: dict[str, set[int]] = {}
     for name, _, offset, _ in entries:
         offsets.setdefault(name, set()).add(offset)
@@ -96,7 +96,7 @@ def _samples_at(shards: ShardSet, entries: Sequence[_Entry]) -> Mapping[tuple[st
 
 
 def _place(shards: ShardSet, sample: int) -> tuple[str, str, int]:
-    """Returns the name of a sample's shard or file, its key and its offset, as the file of a quarantine has them."""
+    """Returns (name of the shard or file, key, offset) of a sample, as in a quarantine file."""
     where = shards.locate(sample)
     shard = shards.shards[shards.shard_of(sample)]
     path = Path(where.shard)
@@ -105,7 +105,7 @@ def _place(shards: ShardSet, sample: int) -> tuple[str, str, int]:
 
 
 def _starts_in(folder: Folder, names: Iterable[str]) -> list[int]:
-    """Returns the offsets of those files of a folder that are named "FOLDER/FILE"."""
+    """Returns the offsets of the files of a folder that `names` has as "FOLDER/FILE"."""
     wanted = {name.removeprefix(f"{folder.name}/") for name in names if name.startswith(f"{folder.name}/")}
     listing = folder.listing
     numbers = range(len(listing)) if wanted else ()

@@ -1,7 +1,7 @@
-"""Reading parts of shards: of tars on a disk, of tars on stores, and of the files of folders.
+"""Reads parts of shards: of tars on a disk, of tars on stores, and of the files of folders.
 
-What is read is rows of (shard, offset, size, address): the number of a shard, bytes of it, and where in memory they
-go. Whoever reads holds a lock.
+A read is rows of (shard, offset, size, address): the number of a shard, a range of its bytes, and the destination in
+memory. The caller holds a lock.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from gpuloader.shards.index import Index
 from gpuloader.shards.remote import NO_TIME, Entry, ShardCache, WantedCallback, check_wanted, close_shard
 
 EncodedImage: TypeAlias = NDArray[np.uint8]
-"""The bytes of an image in a shard, (n,): a file or an array."""
+"""The bytes of an image in a shard, (n,): an image file or an array file."""
 
 ReadCached: TypeAlias = Callable[[NDArray[np.int64]], None]
-"""Begins to read rows of (file, offset, size, address): asks the disk for them, or reads them and sets size to 0."""
+"""Starts to read rows of (file, offset, size, address): requests them from the disk, or reads them and sets size 0."""
 
 _MOST_OPEN_FILES = 256
 
 
 def ask_for(rows: NDArray[np.int64]) -> None:
-    """Asks the disk for rows of (file, offset, size, address) that will be read, in an order that suits it."""
+    """Requests rows of (file, offset, size, address) from the disk, ahead of reading them."""
     for file, offset, size, _ in rows.tolist():
         if size:  # a size of 0 would mean the rest of the file
             os.posix_fadvise(file, offset, size, os.POSIX_FADV_WILLNEED)
 
 
 class TarReader:
-    """Reads tars on a disk, and those on stores from the cache. It owns the open files, and limits their number.
+    """A reader of tars on a disk, and of tars on stores from the cache. It limits the number of open files.
 
     Args:
-        changed: what to do if a shard changed, for errors.
-        read_cached: begins to read.
-        forget: is called with the number of a shard that may not be any more what was read of it before.
+        changed: advice for errors about changed shards.
+        read_cached: starts a read.
+        forget: called with the number of a shard that may have changed since an earlier read.
         entries: the shards on stores, by number.
-        cache: to which these are downloaded.
+        cache: the cache for these shards.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TarReader:
 
         Raises:
             InterruptedError: they are no longer `wanted`.
-            ShardChangedError: a shard is missing or cut, or is not the one that was indexed.
+            ShardChangedError: a shard is missing, cut, or not the indexed one.
             RemoteError: a store does not deliver a shard.
         """
         shards = list(dict.fromkeys(rows[:, 0].tolist()))
@@ -98,7 +98,7 @@ class TarReader:
     def _read_files(
         self, files: Mapping[int, int], rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: WantedCallback
     ) -> None:
-        """Reads those of the rows whose shards are given here, with their open files."""
+        """Reads the rows of the given shards from their open files."""
         chosen = np.flatnonzero(np.isin(rows[:, 0], list(files)))
         to_read = rows[chosen]
         to_read[:, 0] = [files[shard] for shard in to_read[:, 0].tolist()]
@@ -107,7 +107,7 @@ class TarReader:
             raise ShardChangedError(f"{shard} ends before byte {end}: {self._changed}")
 
     def _check_unchanged(self, shard: int, file: int, mtime_ns: int) -> os.stat_result:
-        """Checks that the file has the indexed size and this time; if it is open and deleted, it is unchanged."""
+        """Checks that an open file has the indexed size and this time; a deleted file is unchanged while open."""
         stat = os.fstat(file)
         now, indexed = (stat.st_size, stat.st_mtime_ns), (self._index.shard_bytes.item(shard), mtime_ns)
         if now != indexed:
@@ -117,18 +117,18 @@ class TarReader:
         return stat
 
     def close(self) -> None:
-        """Closes the files; reading again opens them again."""
+        """Closes the files; the next read opens them again."""
         while self._files:
             self._close_oldest()
 
     def _check_state(self, shard: int, stat: os.stat_result) -> None:
-        """Notes whether what was read of a file is what was accepted.
+        """Calls `forget` if the file may have changed since the last read.
 
-        Whoever overwrites a file can put its old modification time back, but not the time of its last change (ctime).
-        That is no error, because a link, chmod and deletion change it, too; but the gate has to see the images again.
-        It is compared after reading: a change of what was read came before.
+        A program that overwrites a file can restore its modification time, but not its ctime. Another ctime is no
+        error, because a link, chmod and deletion change it, too; but the images must be validated again. The comparison
+        is after the read, so it covers all changes before it.
         """
-        # A file that takes the place of another in one step has the same ctime as the one that it displaced.
+        # A file that replaces another in one step may have the same ctime.
         state = stat.st_dev, stat.st_ino, stat.st_ctime_ns
         if self._states.setdefault(shard, state) != state:
             self._states[shard] = state
@@ -149,7 +149,7 @@ class TarReader:
         return file.fileno()
 
     def _close_oldest(self) -> None:
-        """Closes the oldest file and then forgets it. After an interrupt between the two, it is closed again."""
+        """Closes the oldest file, then removes it. After an interrupt between the two, it is closed again."""
         shard, file = next(iter(self._files.items()))
         file.close()
         del self._files[shard]
@@ -163,7 +163,7 @@ def read_folder(
     read_cached: ReadCached,
     forget: Callable[[], None],
 ) -> None:
-    """Reads rows of files of a folder into their views, some files at once; raises and forgets as a `TarReader`."""
+    """Reads rows of files of a folder into their views, with the errors and `forget` of a `TarReader`."""
     most_open = _most_open()
     with_bytes = np.flatnonzero(rows[:, 2])
     for first in range(0, len(with_bytes), most_open):
@@ -197,7 +197,7 @@ def _most_open() -> int:
 def _read_open(
     read_cached: ReadCached, rows: NDArray[np.int64], views: Sequence[EncodedImage], wanted: WantedCallback
 ) -> list[tuple[int, int]]:
-    """Reads rows of (file, offset, size, address); returns (row, end) of those that end before their size."""
+    """Reads rows of (file, offset, size, address); returns (row, expected end) of incomplete rows."""
     check_wanted(wanted)
     left, short = rows.copy(), []
     read_cached(left)

@@ -1,4 +1,4 @@
-"""Makes the index of a tar: reads headers, labels and the images' headers once, in the tar's order."""
+"""Makes the index of a tar: reads tar headers, labels and image headers once, in the tar's order."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _log = logging.getLogger("gpuloader")
 
 
 def scan(shard: Path) -> Index:
-    """Reads a tar's headers, labels and image sizes.
+    """Makes the index of a tar from its headers, labels and image headers.
 
     Raises:
-        TarError: the file is not a plain tar; names the first byte that does not fit.
+        TarError: the file is not a plain tar; names the first wrong byte.
         ShardChangedError: the file changed during the scan.
         DataError: it cannot be opened, or is not a regular file.
     """
@@ -51,7 +51,7 @@ def scan(shard: Path) -> Index:
 
 
 def scan_to_damage(shard: Path) -> tuple[Index, TarError | None]:
-    """Indexes the members before the first byte that does not fit a plain tar; returns that error, too, or None."""
+    """Indexes the members before the first wrong byte of a tar; returns the index, and the error or None."""
     try:
         fd = open_regular(shard)
     except OSError as error:
@@ -72,9 +72,9 @@ def scan_to_damage(shard: Path) -> tuple[Index, TarError | None]:
 
 
 def scan_folder(folder: Folder, progress: bool = False) -> Index:
-    """Does the same as `scan`, for the tar that would be made of a folder; may show a progress bar.
+    """Makes the index of a folder, like `scan` for a tar of the folder; may show a progress bar.
 
-    Files that cannot be read are left out, and noted as `unread` in the folder's listing.
+    Files that cannot be read are skipped, and recorded as `unread` in the folder's listing.
 
     Raises:
         DataError: the folder cannot be listed.
@@ -108,7 +108,7 @@ def scan_folder(folder: Folder, progress: bool = False) -> Index:
         all_found = count_long(look_at_all(threads), len(listing), f"indexing the files of {folder}", progress)
         for number, found in enumerate(all_found):
             if isinstance(found, Member):
-                if found.name != f"./{CLASSES_FILE}":  # it names the classes, and is no component
+                if found.name != f"./{CLASSES_FILE}":  # the class names are not a component
                     gathered.add(found)
             else:
                 gathered.leave_out(f"./{listing.name(number)}", 0, found)
@@ -117,7 +117,7 @@ def scan_folder(folder: Folder, progress: bool = False) -> Index:
 
 
 def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> Index:
-    """Does the same as `scan`, for a tar that `read` reads; `shard` names it in errors."""
+    """Makes the index of a tar that `read` reads; `shard` is its name in errors."""
     return _undamaged(shard, *_scan(read, size_bytes, mtime_ns, shard))
 
 
@@ -133,7 +133,7 @@ def _scan(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[Index
 
 
 def _undamaged(shard: Path | str, index: Index, damage: TarError | None) -> Index:
-    """Returns the index of an undamaged shard, and warns of members that are in no sample."""
+    """Returns the index, or raises the damage; logs a warning for members that belong to no sample."""
     if damage is not None:
         raise damage
     if index.left_out:
@@ -144,7 +144,7 @@ def _undamaged(shard: Path | str, index: Index, damage: TarError | None) -> Inde
 
 
 class _SampleCollector:
-    """Collects members into samples. It keeps numbers, not objects, because a tar may have millions of members."""
+    """A collector of members into samples. It stores numbers, not objects, because a tar can have millions."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -157,7 +157,7 @@ class _SampleCollector:
         self._left_out_count = 0
 
     def leave_out(self, name: str, offset: int, why: str) -> None:
-        """Notes a member that is in no sample."""
+        """Records a member that belongs to no sample."""
         self._left_out_count += 1
         if len(self._left_out) < LEFT_OUT_KEPT:
             name, why = (shorten(text, _LEFT_OUT_CHARACTERS) for text in (name, why))
@@ -190,7 +190,7 @@ class _SampleCollector:
         self._components.extend((sample, number, member.offset, member.size, *facts))
 
     def _look_at(self, image: Member) -> tuple[int, int, int, int]:
-        """Returns the height, the width, the orientation and `seekable` of an image's header."""
+        """Returns (height, width, orientation, seekable) from an image's header."""
 
         def read(count: int, offset: int) -> bytes:
             count = max(0, min(count, image.size - offset))  # a broken header may point beyond the image
@@ -253,7 +253,7 @@ class _SampleCollector:
 
 @lru_cache(maxsize=1)  # a global PAX record gives the same name, of up to 1 MiB, to all later members
 def _split(name: str) -> tuple[str, str, bool] | None:
-    """Returns a member's key, its extension, and whether its name has that in lower case; None if it has neither."""
+    """Returns a member's key, extension, and whether the extension is in lower case; None if one is missing."""
     folder, slash, file_name = name.rpartition("/")
     stem, dot, written = file_name.partition(".")
     extension = written.lower()

@@ -1,4 +1,4 @@
-"""`ShardSet`: many indexed shards as samples 0 .. N-1, and reading these."""
+"""`ShardSet`: many indexed shards as samples 0 .. N-1, and their readers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Arena:
         self._buffer = np.empty(0, np.uint8)
 
     def views(self, sizes: Sequence[int]) -> list[EncodedImage]:
-        """Returns a view for each size in bytes, one after the other. They overwrite those of earlier calls."""
+        """Returns consecutive views with these sizes in bytes. They overwrite the views of earlier calls."""
         ends = np.cumsum(sizes, dtype=np.int64).tolist()
         total = ends[-1] if ends else 0
         if len(self._buffer) < total:
@@ -64,7 +64,7 @@ class Arena:
 
 
 class Location(NamedTuple):
-    """Where a sample's image is: the shard's path, the sample's key, the byte offset in the shard."""
+    """The location of a sample's image: the shard's path, the sample's key, the byte offset in the shard."""
 
     shard: str
     key: str
@@ -74,12 +74,12 @@ class Location(NamedTuple):
 class ShardSet:
     """Ordered shards as samples with ids [0, N), and their readers.
 
-    Threads may share it; they read one after the other.
+    Threads may share it; their reads are serialised.
 
     Args:
-        shards: their paths, or where they are on stores.
-        index: of all of them, in their order.
-        read_cached: begins to read images; by default it only asks the disk for them.
+        shards: the paths of the shards, or their locations on stores.
+        index: the index of all shards, in order.
+        read_cached: starts to read images; the default only requests them from the disk.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ShardSet:
     ) -> None:
         self.shards: Sequence[Shard] = shards if isinstance(shards, MergedShards) else tuple(shards)
         self.folders: Mapping[int, Folder] = {}
-        """Those of the shards that are folders of pictures, by number."""
+        """The shards that are folders of pictures, by number."""
         changed = "it changed since this loader was created. Make a new loader once the shard is final"
         if isinstance(shards, MergedShards):
             changed = f"it changed since {shards.path} was made: run `gpuloader index --merge` again"
@@ -105,10 +105,10 @@ class ShardSet:
         self._warned = False
         self._lock = Lock()
         self.accepted = AcceptedSizes(index)
-        """The images that the gate accepted in this process.
+        """The images that passed validation in this process.
 
-        Whoever reads images notes them here, and need not send them through the gate again: what was noted of a shard
-        is forgotten when the shard is read and was changed since.
+        A reader records images here, and does not validate them again. The records of a shard are removed when a read
+        finds that it changed.
         """
         self._tars = TarReader(self.shards, index, changed, read_cached, self.accepted.forget, self._entries, cache)
         if len(self) == 0:
@@ -127,10 +127,11 @@ class ShardSet:
         cache_bytes: int | None = None,
         read_cached: ReadCached = ask_for,
     ) -> ShardSet:
-        """Opens the indexes of the shards, makes those that are missing, and checks that there are samples.
+        """Opens the indexes of the shards, makes missing ones, and checks that there are samples.
 
         Args:
-            cache: the folder for shards on stores; `cache_bytes` is the most that they may take. See `ShardCache`.
+            cache: the folder for shards on stores.
+            cache_bytes: the maximum bytes of shards in it; see `ShardCache`.
             read_cached: as for `ShardSet`.
         """
         if isinstance(shards, MergedShards):
@@ -156,17 +157,17 @@ class ShardSet:
         return len(self.index)
 
     def samples_of(self, shard: int) -> range:
-        """Returns the ids of the samples of a shard, by its number."""
+        """Returns the sample ids of a shard, by its number."""
         return self.index.samples_of(shard)
 
     @property
     def local(self) -> bool:
-        """Whether no shard is on a store. A shard on a store may be downloaded again, so its bytes may change."""
+        """Whether no shard is on a store."""
         return self._cache is None
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identifies the data, wherever and however they are stored: the `DataDigest` of all samples, 32 hex digits."""
+        """The `DataDigest` of all samples, 32 hex digits; it does not depend on how the data is stored."""
         return str(self.index.facts["data_digest"])
 
     def digest_of_first(self, samples: int) -> DataDigest:
@@ -176,7 +177,7 @@ class ShardSet:
         return digest + self.index.data_digest_of(digest.samples, samples)
 
     def digests_of_runs(self, shards: int) -> list[DataDigest]:
-        """Returns the digest of each run of so many shards; the last run may be shorter."""
+        """Returns the digest of each run of `shards` consecutive shards; the last run may be shorter."""
         firsts = range(0, len(self.shards), shards)
         return [self.index.data_digest_of_shards(first, first + shards) for first in firsts]
 
@@ -185,7 +186,7 @@ class ShardSet:
         """Whether the images are arrays, which need no decoding.
 
         Raises:
-            DataError: some are arrays, and others are not.
+            DataError: only some images are arrays.
         """
         count = self.index.counts["decoded"]
         if 0 < count < len(self):
@@ -205,7 +206,7 @@ class ShardSet:
 
     @cached_property
     def too_large(self) -> dict[int, str]:
-        """Samples whose images exceed the allowed number of bytes, with the cause; they are never read."""
+        """The samples whose images exceed the allowed bytes, sample id -> cause; they are never read."""
         if not self.index.counts["too_large"]:
             return {}
         samples = self.index.find(lambda sizes: sizes > MAX_ENCODED_BYTES, "image_size")
@@ -213,20 +214,20 @@ class ShardSet:
         return {sample: cause for sample, cause in zip(samples.tolist(), causes) if cause}
 
     def shard_of(self, sample: int) -> int:
-        """Returns the number of the shard that a sample is in."""
+        """Returns the number of a sample's shard."""
         return int(self.index.shards_of(sample))
 
     @cached_property
     def mipmap_sides(self) -> tuple[int, ...]:
-        """The shorter sides of the smaller copies that samples have, `KEY.mip1024`, ascending."""
+        """The shorter sides of the smaller copies in the data, such as `KEY.mip1024`, ascending."""
         return tuple(sorted(filter(None, map(side_of, self.index.extensions))))
 
     def mipmaps_of(self, samples: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Says which of the `mipmap_sides`, k, each of n samples has a copy of, (n, k)."""
+        """Returns which copies samples have, (n, k), for n samples and the k `mipmap_sides`."""
         return self._copies_of(samples) >= 0
 
     def mipmap_digest(self, samples: int | None = None) -> str:
-        """Identifies which of the samples, or of the first of them, have which copies: 32 hex digits."""
+        """Returns a digest of which samples have which copies, 32 hex digits; of all samples, or of the first."""
         count = len(self) if samples is None else samples
         digest = hashlib.blake2b(digest_size=16)
         for side in self.mipmap_sides:
@@ -237,15 +238,15 @@ class ShardSet:
         return digest.hexdigest()
 
     def too_large_copy(self, sample: int, side: int) -> str | None:
-        """Returns why a sample's copy is never read, as `too_large` says it of images."""
+        """Returns why a sample's copy is too large to read, or None; see `too_large`."""
         offset_and_size = self.index.component(sample, extension_of(side))
         return None if offset_and_size is None else cause_in_bytes(offset_and_size[1])
 
     def picture_of(self, sample: int, side: int, size: tuple[int, int]) -> tuple[int, int]:
-        """Returns the (height, width) of a picture whose file has this size: by the index if that is a copy.
+        """Returns the (height, width) of the picture for an image file of this size; from the index for a copy.
 
         Raises:
-            RefusalError: the copy has not the size that its name says.
+            RefusalError: the copy does not have the size in its name.
         """
         if not side:
             return size
@@ -255,7 +256,7 @@ class ShardSet:
         return height, width
 
     def locate(self, sample: int, side: int = 0) -> Location:
-        """Says where a sample's image is, or its copy with this shorter side."""
+        """Returns the location of a sample's image, or of its copy with this shorter side."""
         samples, sides = np.array([sample]), np.array([side])
         offset = self._places(samples, sides)[0]
         shard = self.shards[self.shard_of(sample)]
@@ -268,15 +269,15 @@ class ShardSet:
         """Checks that each picture in a folder is the image of a sample, or a component with one of the extensions.
 
         Raises:
-            DataError: some are neither, by the rule of keys; the message names them.
+            DataError: some pictures are neither. The message names them.
         """
         for number, folder in self.folders.items():
             if unseen := self._unseen_pictures(number, folder, extensions):
                 names = ", ".join(folder.listing.name(each) for each in unseen[:_NAMED])
                 command = f"gpuloader pack {shlex.quote(str(folder))} shards"
                 raise DataError(
-                    f"{folder} has {counted(len(unseen), 'picture')} that no sample would show, such as {names}: a key "
-                    f"ends at the first dot of the file's name, and has one image. `{command}` takes all "
+                    f"{folder} has {counted(len(unseen), 'picture')} that belong to no sample, such as {names}: a "
+                    f"key ends at the first dot of the file's name, and has one image. `{command}` takes all "
                     f"pictures; or rename them"
                 )
 
@@ -301,16 +302,16 @@ class ShardSet:
         wanted: WantedCallback = lambda: True,
         sides: NDArray[np.int64] | None = None,
     ) -> list[EncodedImage]:
-        """Reads the encoded images of samples, as views into the arena; for those `too_large` the view is empty.
+        """Reads the encoded images of samples into views of the arena; the view of a `too_large` image is empty.
 
         Args:
-            sides: (n,) the shorter sides of the copies that are read in place of the images, 0 for an image; the
-                samples must have them. None reads the images.
+            sides: (n,) the shorter sides of the copies to read in place of the images, 0 for an image; the samples must
+                have these copies. None reads the images.
 
         Raises:
-            InterruptedError: they are no longer `wanted`; this is checked before each image that is not in the page
+            InterruptedError: the images are no longer `wanted`; checked before each image that is not in the page
                 cache.
-            ShardChangedError: a shard is missing or cut, or is not the one that was indexed.
+            ShardChangedError: a shard is missing, cut, or not the indexed one.
             RemoteError: a store does not deliver a shard.
         """
         rows = np.zeros((len(samples), 4), np.int64)
@@ -323,10 +324,10 @@ class ShardSet:
         return views
 
     def read_component(self, sample: int, extension: str, wanted: WantedCallback = lambda: True) -> bytes | None:
-        """Reads a sample's component; None if it has none with that extension. Raises the errors of `read_images`.
+        """Reads a sample's component; returns None if there is none. Raises the errors of `read_images`.
 
         Raises:
-            RefusalError: it exceeds the number of bytes allowed for an image.
+            RefusalError: it exceeds the bytes allowed for an image.
         """
         shard = self.shard_of(sample)
         offset_and_size = self.index.component(sample, extension)
@@ -340,13 +341,13 @@ class ShardSet:
         return view.tobytes()
 
     def _copies_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns (n, k) the rows of the components that are the copies, -1 where there is none."""
+        """Returns the component rows of the copies, (n, k), -1 where there is none."""
         return self.index.component_rows(samples, [extension_of(side) for side in self.mipmap_sides])
 
     def _places(
         self, samples: NDArray[np.int64], sides: NDArray[np.int64] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the offsets and sizes, (n,) each, of images, or of their copies where the sides are not 0."""
+        """Returns the offsets and sizes, (n,) each, of images, or of their copies where `sides` is not 0."""
         offsets, sizes = (self.index.at(name, samples) for name in ("image_offset", "image_size"))
         chosen = np.flatnonzero(sides) if sides is not None else ()
         if sides is not None and len(chosen):
@@ -370,10 +371,10 @@ class ShardSet:
                 self._tars.read(rows[chosen], [views[row] for row in chosen.tolist()], wanted)
 
     def discard_if_damaged(self, sample: int) -> bool:
-        """Looks at all of a sample's shard in the cache, because an image in it is bad; False if the shard is local.
+        """Scans the shard of a bad image in the cache, and removes it if it is damaged; returns whether it was removed.
 
-        It does so once for each shard. If what it finds is not the indexed tar, the shard is removed from the cache, so
-        that reading downloads it again; then what was read of it counts for nothing, and the result is True.
+        It scans each shard once. After a removal, earlier reads of the shard are invalid, and the next read downloads
+        it again. A local shard returns False.
         """
         shard = self.shard_of(sample)
         return (
@@ -381,7 +382,7 @@ class ShardSet:
         )
 
     def ahead(self, plan: Plan, ranks: Sequence[int]) -> Prefetcher | None:
-        """Makes the `Prefetcher` of the shards on stores, for these ranks; None if all are local."""
+        """Makes the `Prefetcher` for the shards on stores and these ranks; None if all shards are local."""
         if self._cache is None:
             return None
         schedule = ShardSchedule(plan, ranks, self.index.shards_of, self._entries)
@@ -394,15 +395,15 @@ class ShardSet:
         return Prefetcher(schedule, self._cache)
 
     def cache_stats(self) -> CacheStats | None:
-        """Returns what the cache of shards on stores did; None if all shards are local."""
+        """Returns the statistics of the cache for shards on stores; None if all shards are local."""
         return None if self._cache is None else self._cache.stats()
 
     def renew_lock(self) -> None:
-        """Replaces the lock in a forked child, in which the thread that held it may not exist."""
+        """Replaces the lock in a forked child, where the thread that held it may not exist."""
         self._lock = Lock()
 
     def close(self) -> None:
-        """Closes the files; reading again opens them again."""
+        """Closes the files; the next read opens them again."""
         with self._lock:
             self._tars.close()
 

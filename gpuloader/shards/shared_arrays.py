@@ -1,10 +1,10 @@
-"""What all processes of a machine share: files in the user's cache folder, written once and then mapped.
+"""Shares arrays between the processes of a machine: files in the user's cache folder, written once and then mapped.
 
-A file is named by what it comes from, so it is never out of date. It is removed once no loader used it for 90 days.
+A file is named by a digest of its source, so it is never out of date. It is removed after 90 days without use.
 
-Unlike an index, a mapped array is not compared with its file before each use, because NumPy uses it directly. Who cuts
-the file makes the kernel end each process that reads beyond its new end. This library never does: it writes files under
-another name first, and removes whole files, which those who mapped them keep.
+Unlike an index, a mapped array is not compared with its file before each use, because NumPy reads it directly. If a
+program truncates the file, the kernel ends each process that reads beyond the new end. This library never truncates:
+it writes files under another name first, and removes whole files, which stay mapped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gpuloader.helpers.progress import say_if_long
 from gpuloader.helpers.regular_file import check_regular
 
 MOST_PRIVATE = 1_000_000
-"""The most numbers that an array has in the memory of each process; larger ones are shared."""
+"""The maximum numbers of an array in the memory of each process; larger arrays are shared."""
 
 _SECONDS_KEPT = 90 * 24 * 3600
 _log = logging.getLogger("gpuloader")
@@ -39,7 +39,7 @@ _Opened = TypeVar("_Opened")
 
 
 def shared(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
-    """Returns the array; if it has more than a million numbers, an equal one, read-only, that processes share."""
+    """Returns the array; an array of more than a million numbers becomes a read-only copy that processes share."""
     if array.size <= MOST_PRIVATE:
         return array
     digest = _digest(array)
@@ -59,12 +59,12 @@ def shared(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
 
 
 def cache_folder() -> Path:
-    """Returns the folder of the user's cache that has what this library writes."""
+    """Returns this library's folder in the user's cache."""
     return platformdirs.user_cache_path("gpuloader")
 
 
 def open_kept(path: Path, opened: Callable[[Path], _Opened], write: Callable[[IO[bytes]], None]) -> _Opened:
-    """Opens a file of the cache folder, KIND-NAME; writes it if it is not there or damaged, one process at a time.
+    """Opens the file KIND-NAME of the cache folder; if it is missing or damaged, one process at a time writes it.
 
     Raises:
         OSError: it cannot be read or written.
@@ -90,7 +90,7 @@ def _use(path: Path, opened: Callable[[Path], _Opened]) -> _Opened:
 
 @contextmanager
 def _cache_lock() -> Iterator[None]:
-    """Holds the lock of the cache folder; where there are no locks, several processes may write the same file."""
+    """Holds the lock of the cache folder; without file locks, several processes may write the same file."""
     said = say_if_long("the index of these shards is prepared in %s, once on this machine", cache_folder())
     with said, ExitStack() as stack:
         with suppress(OSError):
@@ -102,7 +102,7 @@ def _cache_lock() -> Iterator[None]:
 
 
 def _remove_unused(path: Path) -> None:
-    """Removes files of its kind that no loader used for 90 days."""
+    """Removes files of the same kind that were not used for 90 days."""
     for old in path.parent.glob(f"{path.name.partition('-')[0]}-*"):
         with suppress(OSError):  # another process removed it, or it is another user's
             if time.time() - old.stat().st_atime > _SECONDS_KEPT:

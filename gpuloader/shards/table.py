@@ -1,4 +1,4 @@
-"""A table: named columns of numbers, and facts about them, in one file that is read or mapped. Version 4:
+"""Tables: named columns of numbers, and facts about them, in a file that is read or mapped. Version 4:
 
     bytes       content
     0-7         b"GPULIDX\\x04"; the last byte is the version
@@ -11,18 +11,18 @@
                   the few columns that are read at once, padded in the same way
                   BLAKE2b of each 1 MiB from byte 56 on; the last part, up to the head, may be shorter
 
-The version says which columns there are. The head's digest is checked when a file is opened; as the head has the
-blocks' digests, it stands for all of the file. The digest of a block, and the values in it, are checked when something
-in it is used for the first time in a process.
+The version determines the columns. The head's digest is checked when a file is opened; because the head has the digests
+of the blocks, it identifies the whole file. The digest of a block, and the values in it, are checked at the first use
+of the block in a process.
 
-**Mapping.** Who cuts a file that is mapped makes the kernel end every process that reads beyond its new end. So only
-files in the user's cache folder are mapped, which this library alone writes, always under another name first; all
-others are copied. Before each use, the size and time of the mapped file are compared with those when it was opened: a
-file that was cut or overwritten is an `IndexFileError`, and nothing of it is read. One that was removed or replaced
-stays as it was, because the mapping holds it. What remains is a cut in the microsecond between comparing and reading.
+**Mapping.** If a program truncates a mapped file, the kernel ends every process that reads beyond the new end. So only
+files in the user's cache folder are mapped, which this library alone writes, always under another name first; other
+files are copied. Before each use, the size and time of the mapped file are compared with the values at opening: a file
+that was truncated or overwritten raises `IndexFileError`, and is not read. A file that was removed or replaced stays
+valid, because the mapping holds it. Only a truncation between comparison and read, within a microsecond, is not found.
 
-safetensors, Arrow and NumPy read their own files as fast, but none of them checks what it reads, and each ends the
-process if a mapped file is cut.
+safetensors, Arrow and NumPy read their own files as fast, but they do not validate them, and the process ends if a
+mapped file is truncated.
 """
 
 from __future__ import annotations
@@ -51,36 +51,36 @@ BLOCK_BYTES = 1 << 20
 DIGEST_BYTES = 32
 
 Kinds: TypeAlias = Mapping[str, tuple[str, str]]
-"""For each column: its type, and the name of its number of rows."""
+"""The columns: name -> (type, name of the count of rows)."""
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 _Places: TypeAlias = Mapping[str, tuple[int, np.dtype[Any], int]]
-"""For each column: its first byte in the file, its type, its number of rows."""
+"""The columns: name -> (first byte in the file, type, number of rows)."""
 
 _MAGIC = b"GPULIDX"
 _START = struct.Struct("<7sBQQ")
 COLUMNS_AT = _START.size + DIGEST_BYTES
-_MOST_HEAD_BYTES = 2 << 30  # six times that of a billion samples
+_MOST_HEAD_BYTES = 2 << 30  # six times the head of a billion samples
 
 
 class Table:
-    """The columns and facts of a file. What is used of a column is checked first, once in each process.
+    """The columns and facts of a file. Parts of columns are validated at their first use in each process.
 
-    A subclass names the columns, and says which values are possible. The constructor reads the head alone; `parse` and
-    `map` also give the columns.
+    A subclass names the columns and validates their values. The constructor reads only the head; `parse` and `map` also
+    give the columns.
 
     Args:
         read: reads the file.
-        file_bytes: its size.
-        path: names it in errors.
+        file_bytes: the size of the file.
+        path: the name of the file in errors.
 
     Attributes:
-        facts: the JSON.
-        head: the columns that are read at once.
-        seal: the digest of the head, so it stands for all of the file.
+        facts: the JSON of the head.
+        head: the columns in the head.
+        seal: the digest of the head, which identifies the whole file.
         file_bytes: the size of the file.
 
     Raises:
-        IndexFileError: it is not such a file, is damaged or of another version.
+        IndexFileError: it is not a table, is damaged, or has another version.
     """
 
     HEAD: ClassVar[Kinds]
@@ -106,7 +106,7 @@ class Table:
         try:
             self._parse(head, json_bytes)
             self.check_head()
-        except (ValueError, RecursionError) as error:  # it was not written by `write_head`
+        except (ValueError, RecursionError) as error:  # not written by `write_head`
             raise IndexFileError(f"{path} is damaged: {error}") from None
 
     def _parse(self, head: bytes, json_bytes: int) -> None:
@@ -128,7 +128,7 @@ class Table:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> Self:
-        """Takes the content of a file."""
+        """Makes a table from the content of a file."""
         table = cls(lambda count, offset: data[offset : offset + count], len(data), path)
         table._use(data)
         return table
@@ -138,7 +138,7 @@ class Table:
         """Maps a file that only this library writes; see the module's docstring.
 
         Raises:
-            IndexFileError: it is damaged or of another version. Using a damaged block raises it later.
+            IndexFileError: it is damaged or has another version. A damaged block raises it at the first use.
             OSError: it cannot be opened.
         """
         check_regular(path)
@@ -170,7 +170,7 @@ class Table:
         return bytes(self._data)
 
     def column(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Returns rows [start, stop) of a column, read-only. Do not keep them, but ask again.
+        """Returns rows [start, stop) of a column, read-only. Do not keep the result; call it again instead.
 
         Raises:
             IndexFileError: the file is damaged, or was changed since it was opened.
@@ -182,7 +182,7 @@ class Table:
         return self._raw[name][start:stop]
 
     def at(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Returns a copy of these rows of a column; raises as `column`."""
+        """Returns a copy of these rows of a column; raises the errors of `column`."""
         offset, dtype, _ = self._places[name]
         self._check((offset - COLUMNS_AT + rows * dtype.itemsize) // BLOCK_BYTES)
         values: NDArray[Any] = self._raw[name][rows]
@@ -198,23 +198,23 @@ class Table:
             self._check_digest(block, read(min(BLOCK_BYTES, self._head_at - at), at))
 
     def check_head(self) -> None:
-        """Raises ValueError if something in the head is not as it is written."""
+        """Validates the head; raises ValueError if it is invalid."""
 
     def check_values(self, raw: Arrays, name: str, start: int, stop: int) -> None:
-        """Raises ValueError if rows [start, stop) of a column have an impossible value; `raw` has all columns."""
+        """Validates rows [start, stop) of a column of `raw`; raises ValueError for an impossible value."""
 
     def refuse(self, problem: str) -> IndexFileError:
-        """Returns the error for a file with a problem, which is removed if this library made it and maps it."""
+        """Returns the error for a file with a problem, and removes the file if it is mapped."""
         if self._file is None:
             return IndexFileError(f"{self.path} {problem}")
         with suppress(OSError):
             Path(self.path).unlink()
-        return IndexFileError(f"{self.path} {problem}. It was removed: make the loader again, and it is made again")
+        return IndexFileError(f"{self.path} {problem}. It was removed: make the loader again to rebuild it")
 
     def _check(self, blocks: slice | NDArray[np.int64]) -> None:
-        """Checks that the file is unchanged, and those of these blocks that were not checked yet."""
-        # Before anything is read: pages beyond the end of a file that was cut would end the process by a signal, and
-        # an overwritten block would differ from what was checked. Its digest is not compared again at later uses.
+        """Checks that the file is unchanged, and validates those of the blocks that were not validated yet."""
+        # Before any read: a read beyond the end of a truncated file would end the process by a signal, and an
+        # overwritten block could differ from the validated one, because its digest is checked only once.
         if self._file is not None and _state(self._file) != self._state:
             raise self.refuse("was cut or overwritten while it was in use")
         if self._any_unchecked:
@@ -244,16 +244,16 @@ class Table:
 
 
 def write_columns(file: IO[bytes], at: int, kinds: Kinds, counts: Mapping[str, int], parts: Iterable[Arrays]) -> int:
-    """Writes columns from byte `at` on, and returns where they end. They may come in parts, one after the other.
+    """Writes columns, in consecutive parts, from byte `at` on; returns where they end.
 
     Raises:
-        ValueError: the parts have other numbers of rows than `counts` says.
+        ValueError: the numbers of rows differ from `counts`.
     """
     places, end = _places(kinds, counts, at)
     written = dict.fromkeys(kinds, 0)
     if end > at:
         file.seek(end - 1)
-        file.write(b"\0")  # what is between is zeros, as on a disk
+        file.write(b"\0")  # the bytes before it become zeros
     for part in parts:
         for name, (offset, dtype, _) in places.items():
             values = np.ascontiguousarray(part[name], dtype)
@@ -266,7 +266,7 @@ def write_columns(file: IO[bytes], at: int, kinds: Kinds, counts: Mapping[str, i
 
 
 def write_head(file: IO[bytes], at: int, facts: Mapping[str, Any], kinds: Kinds, few: Arrays) -> None:
-    """Ends a file, opened for writing and reading, whose columns end at this byte."""
+    """Writes the head of a file, open for writing and reading, whose columns end at byte `at`."""
     header = json.dumps(facts).encode()
     head = [header + b" " * (-len(header) % 8)]
     for name, (kind, _) in kinds.items():
@@ -286,7 +286,7 @@ def read_seal(read: Read, path: str) -> str:
     """Returns the seal of a file, in hex.
 
     Raises:
-        IndexFileError: it is not such a file.
+        IndexFileError: it is not a table.
     """
     return _read_start(read, path)[_START.size :].hex()
 
@@ -299,7 +299,7 @@ def _read_start(read: Read, path: str) -> bytes:
 
 
 def _places(kinds: Kinds, counts: Mapping[str, int], offset: int) -> tuple[_Places, int]:
-    """Returns where columns are, the first one being at `offset`, and where the last one ends."""
+    """Returns the locations of columns, the first at `offset`, and the end of the last column."""
     places = {}
     for name, (kind, rows) in kinds.items():
         dtype = np.dtype(kind)

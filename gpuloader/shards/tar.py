@@ -1,6 +1,6 @@
-"""Scans a tar file strictly: it accounts for every byte, or names the first byte that it does not understand.
+"""Scans a tar file strictly: it validates every byte, or names the first wrong byte.
 
-A tar file is a row of 512-byte blocks. A member is a header block, then its data, padded to full blocks:
+A tar file is a sequence of 512-byte blocks. A member is a header block, then its data, padded to full blocks:
 
     bytes      field      meaning
     0-99       name       up to the first NUL; GNU `L` and PAX `path` override it
@@ -12,9 +12,9 @@ A tar file is a row of 512-byte blocks. A member is a header block, then its dat
     257-262    magic      "ustar" and NUL allow a prefix; GNU's "ustar  " does not
     345-499    prefix     the beginning of the name, followed by a slash
 
-Two blocks of zeros end the archive; only zeros may follow. `webdataset` and `tar` write all of these except sparse
-members, which are skipped and reported. An archive without the end blocks may have been cut between two members: it is
-read to its end, and then a last member of kind MISSING_END is returned.
+Two blocks of zeros end the archive; only zeros may follow. Sparse members, which `webdataset` and `tar` do not write by
+default, are skipped and reported. An archive without the end blocks may have been cut between two members: it is read
+to its end, and then gives a last member of kind MISSING_END.
 
 References: POSIX.1-2017 `pax`, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format".
 """
@@ -57,11 +57,11 @@ class Member(NamedTuple):
     """One member of a tar.
 
     Attributes:
-        name: as in the tar; bytes that are not UTF-8 are kept as surrogates.
+        name: the name in the tar; bytes that are not UTF-8 are surrogates.
         kind: "file", or another kind ("directory", "symbolic link", "sparse file", ...).
-        offset: byte offset of its data.
-        size: bytes of its data.
-        head: the first bytes of its data, min(size, 1536) of them.
+        offset: the byte offset of the data.
+        size: the size of the data in bytes.
+        head: the first min(size, 1536) bytes of the data.
     """
 
     name: str
@@ -72,10 +72,10 @@ class Member(NamedTuple):
 
 
 def members(read: Read, total: int, shard: str) -> Iterator[Member]:
-    """Yields the members of a tar of `total` bytes, in order; `shard` names it in errors.
+    """Yields the members of a tar of `total` bytes, in order; `shard` is its name in errors.
 
     Raises:
-        TarError: at the first byte that does not fit the format described above.
+        TarError: at the first byte that does not match the format.
     """
     if total < BLOCK_BYTES:
         _check_others(read(total, 0), shard)
@@ -142,7 +142,7 @@ def _check_header(header: bytes, shard: str, position: int) -> None:
     stored = header[148:156]
     text = stored.strip(b"\0 ")
     if text and not text.strip(b"01234567"):
-        # The field counts as spaces. Most writers sum the bytes as unsigned, a few old ones as signed.
+        # The field itself counts as spaces. Most writers sum unsigned bytes, a few old ones signed bytes.
         wrong = int(text, 8) - _sum(header) + _sum(stored) - 8 * ord(" ")
         if wrong % _MODULUS == 0 or (wrong + 256 * len(header.translate(None, _ASCII))) % _MODULUS == 0:
             return
@@ -156,14 +156,14 @@ def _check_header(header: bytes, shard: str, position: int) -> None:
 
 
 def _check_others(beginning: bytes, shard: str) -> None:
-    """Raises TarError if a file begins like a format that people often use in place of a tar."""
+    """Raises TarError if a file begins like another common format, such as JPEG or ZIP."""
     for magic, advice in _OTHERS.items():
         if beginning.startswith(magic):
             raise TarError(shard, 0, f"not a tar, but {advice}; found")
 
 
 def _sum(data: bytes) -> int:
-    """Sums the bytes modulo 65521: the lower half of Adler-32, minus one (RFC 1950), which is computed in C."""
+    """Returns the sum of the bytes modulo 65521: the lower half of Adler-32 (RFC 1950), minus one; fast, in C."""
     return (adler32(data) & 0xFFFF) - 1
 
 
@@ -233,9 +233,9 @@ def _decimal(text: str, shard: str, position: int) -> int:
 
 
 def _pax_records(data: bytes, shard: str, offset: int) -> dict[str, str]:
-    """Parses records of the form "LENGTH KEY=VALUE\\n"; LENGTH counts all of the record. Keeps those that matter here.
+    """Parses records "LENGTH KEY=VALUE\\n", where LENGTH is of the whole record; returns the relevant ones.
 
-    Of the records of a sparse file, one is kept, so that a member never costs more than a few records.
+    It keeps only one record of a sparse file, so that a member has few records.
     """
     records = {}
     start = 0

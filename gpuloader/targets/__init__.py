@@ -1,4 +1,4 @@
-"""Targets: boxes, masks and key points, which follow the pixels."""
+"""Targets: boxes, masks and key points, transformed with the image."""
 
 from gpuloader.targets import boxes, keypoints, masks  # noqa: F401 - they register the fields that YAML names
 from gpuloader.targets.models import to_detection, to_detr, to_tv_tensors

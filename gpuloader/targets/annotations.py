@@ -1,4 +1,4 @@
-"""Parses a sample's annotations, values of JSON, into boxes and key points. ValueError says what cannot be used."""
+"""Parses the annotations of a sample, from JSON, into boxes and key points; raises ValueError for invalid ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 BoxFormat: TypeAlias = Literal["xyxy", "xywh", "cxcywh"]
 NameOf: TypeAlias = Callable[[int], str]
-"""Names the value of an annotation, given its number, for a message."""
+"""Returns the name of an annotation's value for a message, by its number."""
 
 MOST_ANNOTATIONS = 10_000
 MOST_POINTS = 100_000  # in a sample
@@ -27,12 +27,12 @@ _SHORT.maxlevel = 1
 
 @dataclass(frozen=True, eq=False)
 class ParsedBoxes:
-    """The boxes of a sample, and the columns beside them.
+    """The boxes of a sample, and their columns.
 
     Attributes:
-        boxes: (n, 4) float64 of x1, y1, x2, y2, in pixels or relative to the image as in the file.
+        boxes: (n, 4) float64 of x1, y1, x2, y2, in pixels or relative to the image, as in the file.
         columns: by name, (n,) int64, float32 or bool.
-        numbers: (n,) int64, which of the sample's annotations each box is.
+        numbers: (n,) int64, the number of each box's annotation in the sample.
     """
 
     boxes: NDArray[np.float64]
@@ -48,9 +48,9 @@ def parse_boxes(
     """Returns the boxes of a sample.
 
     Args:
-        annotations: COCO's, a list of n objects; or, without columns, a list of n boxes.
-        format: of the file: two corners, a corner and a size, or a centre and a size.
-        columns: the keys of other values in each annotation, see `parse_column`. "area" is always float32.
+        annotations: a list of n objects, as in COCO; or, without columns, a list of n boxes.
+        format: the format in the file: two corners, a corner and a size, or a centre and a size.
+        columns: the keys of further values in each annotation, see `parse_column`. "area" is always float32.
     """
     values, name = values_of(annotations, "bbox")
     for number, value in enumerate(values):
@@ -72,7 +72,7 @@ def parse_boxes(
 
 
 def parse_column(values: object, n: int) -> NDArray[Any]:
-    """Returns a column that is in a list beside n boxes, (n,): integers as int64, numbers as float32, bools as bool.
+    """Returns a list of values of n boxes as a column, (n,): integers as int64, floats as float32, bools as bool.
 
     A column without values is int64.
     """
@@ -84,13 +84,13 @@ def parse_column(values: object, n: int) -> NDArray[Any]:
 def parse_points(annotations: object, count: int | None = None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Returns the key points of a sample, (n, k, 2) of x and y as in the file, and their visibility, (n, k).
 
-    An annotation without points, such as an empty list or an object without the key, has k points of 0 and 0, with the
+    An annotation without points, such as an empty list or an object without the key, gets k points (0, 0) with the
     visibility 0.
 
     Args:
-        annotations: COCO's, a list of n objects with a list of x, y and visibility, k times; or a list of n such lists.
-            Such a list may have a list for each point, also without the visibility, which is then 2.
-        count: k; None takes that of the first annotation with points, 0 if there is none.
+        annotations: a list of n objects, as in COCO, each with a list of x, y and visibility, k times; or a list of n
+            such lists. A list may also have a list for each point; without a visibility, the visibility is 2.
+        count: k. None takes k from the first annotation with points; without points k is 0.
     """
     values, name = values_of(annotations, "keypoints", otherwise=[])
     first = next((number for number, value in enumerate(values) if value != []), None)
@@ -122,15 +122,15 @@ def parse_points(annotations: object, count: int | None = None) -> tuple[NDArray
 
 
 def to_pixels(relative: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
-    """Returns boxes (..., 4) or points (..., 2), relative to an image's size, in its pixels."""
+    """Converts boxes (..., 4) or points (..., 2) from shares of the image's size to pixels."""
     return relative * np.tile(np.array([width, height], np.float64), relative.shape[-1] // 2)
 
 
 def values_of(annotations: object, key: str, otherwise: object = None) -> tuple[list[Any], NameOf]:
-    """Returns the value of each annotation under `key`, or the annotations themselves if they are lists; and names.
+    """Returns the value under `key` of each annotation, or the annotations if they are lists; and a naming function.
 
     Args:
-        otherwise: the value of an annotation without the key; None makes it an error.
+        otherwise: the value of an annotation without the key; None raises ValueError.
     """
     listed = as_list(annotations, "annotations", MOST_ANNOTATIONS)
     if listed and isinstance(listed[0], list):
@@ -139,7 +139,7 @@ def values_of(annotations: object, key: str, otherwise: object = None) -> tuple[
 
 
 def as_list(value: object, name: str, most: int) -> list[Any]:
-    """Returns a value that is a list of at most `most` values; raises ValueError if it is not."""
+    """Returns the value; raises ValueError unless it is a list of at most `most` values."""
     if not isinstance(value, list) or len(value) > most:
         raise ValueError(f"{name} is {shown(value)}: allowed is a list of at most {most:,}")
     return value
@@ -151,9 +151,9 @@ def as_numbers(
     most: float = MOST_COORDINATE,
     dtype: type[np.float64 | np.float32 | np.int64] = np.float64,
 ) -> NDArray[Any]:
-    """Returns the numbers in [-most, most] that all of these values are; raises ValueError for the first that is not.
+    """Returns the values as an array; raises ValueError for the first that is not a number in [-most, most].
 
-    True and False are no numbers, nor is a text.
+    Booleans and strings are not numbers.
     """
     listed = list(values)
     for index, value in enumerate(listed):
@@ -165,7 +165,7 @@ def as_numbers(
 
 
 def shown(value: object) -> str:
-    """Returns a short text of a value of JSON, in constant time."""
+    """Returns a short text for a JSON value, in constant time."""
     if isinstance(value, (dict, list)) and len(value) > _SHORT.maxlist:
         return f"a {type(value).__name__} of {len(value):,}"
     try:
@@ -192,7 +192,7 @@ def _points_of(value: object, name: str) -> list[Any]:
         return [listed[start : start + 3] for start in range(0, len(listed), 3)]
     raise ValueError(
         f"{name} is {shown(value)}: allowed are x, y and visibility of at most {MOST_POINTS_OF_ONE:,} points, "
-        "one behind the other or in a list for each point, there also x and y alone"
+        "in one list, or in a list for each point, where x and y are enough"
     )
 
 

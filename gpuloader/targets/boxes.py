@@ -30,28 +30,27 @@ _MOST = float(np.finfo(np.float32).max)
 class Boxes(Target):
     """The boxes of each sample, in pixels of the delivered image: a list of B tensors (n, 4) float32, x1, y1, x2, y2.
 
-    They move as torchvision's `tv_tensors.BoundingBoxes` do: a box is cut at the border of the image, and after a
-    rotation it is the smallest that holds the rotated one. Boxes that the crop leaves nothing of are left out, with
-    their values in all columns.
+    They are transformed like `tv_tensors.BoundingBoxes` of torchvision. Boxes are clamped to the image; a rotated box
+    becomes the smallest upright box around it. Boxes outside the crop are dropped, with their values in all columns.
 
-    A batch named `boxes` also has `boxes_labels` and the other columns, lists of (n,) tensors, and `boxes_number`:
-    int64 (n,), which of the sample's annotations each box is.
+    With the name `boxes`, the batch also has `boxes_labels` and the other columns, lists of (n,) tensors, and
+    `boxes_number`, int64 (n,): the number of each box's annotation in the sample.
 
     Attributes:
-        source: "json:NAME" of a list of boxes, or of COCO's annotations, objects with a "bbox".
-        format: of the boxes in the file: two corners, a corner and a size, or a centre and a size.
-        relative: whether they are shares of the image's width and height, instead of pixels.
+        source: "json:NAME" of a list of boxes, or of COCO annotations, objects with a "bbox".
+        format: the format in the file: two corners, a corner and a size, or a centre and a size.
+        relative: whether boxes are shares of the image's width and height, instead of pixels.
         labels: the key of the label in each annotation, or "json:NAME" of a list of labels beside the boxes.
-        keys: further keys of each annotation, such as "iscrowd"; each is a column of int64. "area", which is scaled
-            with its box, and "score" are float32.
-        leave_out: a key of each annotation, such as "iscrowd": annotations where it is not 0 or false are left out from
-            the start, so that the recipe does not draw by them; None leaves out none.
-        min_size: boxes that are narrower or lower, in pixels of the delivered image, are left out; above 0.
-        min_visibility: boxes of whose area, which is that of the upright box after a rotation, less than this share, in
-            [0, 1], is in the image are left out.
-        pad_to: gives tensors (B, pad_to, 4), filled up with zeros (columns of integers with -1), and `boxes_count`,
-            int64 (B,). None gives lists.
-        required: whether a sample without annotations is an error. If not, it is a background picture: n is 0.
+        keys: further keys of each annotation, such as "iscrowd"; each becomes a column of int64. "area", which is
+            scaled with its box, and "score" are float32.
+        leave_out: a key of each annotation, such as "iscrowd". Annotations where it is not 0 or false are dropped
+            before the recipe, so they do not affect crops. None drops no annotation.
+        min_size: drops boxes whose width or height, in pixels of the delivered image, is smaller; above 0.
+        min_visibility: drops boxes of whose area less than this share, in [0, 1], is inside the image. After a
+            rotation, the area is the area of the upright box.
+        pad_to: delivers tensors (B, pad_to, 4), padded with zeros (integer columns with -1), and `boxes_count`, int64
+            (B,). None delivers lists.
+        required: whether a sample without annotations is an error. If False, it is a background picture with n = 0.
 
     Raises:
         ConfigError: an option is invalid.
@@ -153,7 +152,7 @@ class Boxes(Target):
         for name in self._parsed:
             column = np.concatenate([np.zeros(0, _dtype(name)), *(value.columns[name] for value in values)])[kept]
             if name == "area":
-                with np.errstate(over="ignore"):  # of a box that was almost empty, and became large in a rotation
+                with np.errstate(over="ignore"):  # a rotation can enlarge an almost empty box
                     column = column * areas(boxes[kept]) / areas(before[kept])
                 column = np.clip(column, -_MOST, _MOST).astype(np.float32)
             yield name, self._gathered(column, counts)
@@ -174,7 +173,7 @@ class Boxes(Target):
 
 
 def areas(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Computes the areas of boxes, (N, 4), in square pixels."""
+    """Returns the areas of boxes, (N, 4), in square pixels."""
     return (boxes[:, 2:] - boxes[:, :2]).prod(1)
 
 

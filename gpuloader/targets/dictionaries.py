@@ -1,4 +1,4 @@
-"""Moves targets in the form of torchvision's detection models, a dictionary for each image, as fields move theirs."""
+"""Transforms targets in the format of torchvision's detection models, a dictionary for each image."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _Made = TypeVar("_Made")
 
 
 def check_targets(recipe: Recipe, targets: Any, count: int) -> Sequence[Mapping[str, Any]]:  # noqa: ANN401
-    """Returns the targets of `count` images, a list of mappings, which the recipe can move.
+    """Returns the targets of `count` images after checking that the recipe can transform them.
 
     Raises:
-        ConfigError: they are no such list, or the recipe blends warped images or repeats pixels.
+        ConfigError: `targets` is not a list of mappings, or the recipe blends warped images or repeats pixels.
     """
     if not isinstance(targets, list) or len(targets) != count or not all(isinstance(each, Mapping) for each in targets):
         raise ConfigError(f"targets: found {describe(targets)}: allowed is a dictionary for each of {count} images")
@@ -46,20 +46,20 @@ def boxes_of(targets: Sequence[Mapping[str, Any]]) -> list[NDArray[np.float64]]:
     """Returns the boxes of each image, (n, 4) in pixels.
 
     Raises:
-        ConfigError: as `parse_boxes`; or they are `tv_tensors.BoundingBoxes` of another format than "XYXY".
+        ConfigError: boxes are invalid, or `tv_tensors.BoundingBoxes` of another format than "XYXY".
     """
     return _for_each(targets, lambda _, target: _read_boxes(target).boxes)
 
 
 class OwnDictionaries:
-    """The targets of images on their way through own code, which gets and returns such dictionaries, of arrays.
+    """The targets of images for own code, which takes and returns dictionaries of arrays.
 
     Args:
-        targets: of the images.
-        drawn: what the recipe before own code draws for them.
+        targets: the targets of the images.
+        drawn: the random parameters of the recipe before own code.
 
     Attributes:
-        behind: for each view, the targets that own code returned, and what is drawn behind it.
+        behind: for each view, the targets that own code returned, and the random parameters after it.
     """
 
     def __init__(self, targets: Sequence[Mapping[str, Any]], drawn: AugmentParams) -> None:
@@ -67,7 +67,7 @@ class OwnDictionaries:
         self.behind: list[tuple[Sequence[Mapping[str, Any]], ViewParams]] = []
 
     def before(self, view: int, row: int) -> dict[str, Any]:
-        """Returns those of an image as own code gets them; boxes are float64."""
+        """Returns the targets of an image for own code; boxes are float64."""
         given = {
             name: _array(value) if isinstance(value, torch.Tensor) else value
             for name, value in self._targets[row].items()
@@ -76,20 +76,20 @@ class OwnDictionaries:
         return {name: _array(value).astype(np.float64) if name == "boxes" else value for name, value in moved.items()}
 
     def boxes(self, made: Sequence[Mapping[str, Any]]) -> list[NDArray[np.float64]]:
-        """Returns the boxes of a view's images behind own code."""
+        """Returns the boxes of a view's images after own code."""
         return boxes_of(made)
 
     def finish(self, batch: _Made, drawn: AugmentParams, made: Sequence[Sequence[Mapping[str, Any]]]) -> _Made:
-        """Keeps what own code made for each view, and what is drawn behind it."""
+        """Keeps the targets that own code returned for each view, and the random parameters after it."""
         self.behind = list(zip(made, drawn.views))
         return batch
 
 
 def move_targets(targets: Sequence[Mapping[str, Any]], view: ViewParams, device: torch.device) -> list[dict[str, Any]]:
-    """Moves the targets of the images to a view of them, see `Compose`; their arrays become tensors on a device.
+    """Transforms the targets of the images to a view, see `Compose`; arrays become tensors on a device.
 
     Raises:
-        ConfigError: an entry is not what it should be.
+        ConfigError: an entry is invalid.
     """
     return _for_each(targets, lambda row, target: _as_tensors(_move_target(target, view.take([row])), device))
 
@@ -105,7 +105,7 @@ def _for_each(targets: Sequence[Mapping[str, Any]], function: Callable[[int, Map
 
 
 def _read_boxes(target: Mapping[str, Any]) -> ParsedBoxes:
-    """Returns the boxes of a target, and their areas if it has them."""
+    """Returns the boxes of a target, and their areas if the target has them."""
     boxes = target.get("boxes", ())
     if (kind := getattr(getattr(boxes, "format", None), "value", "XYXY")) != "XYXY":
         raise ValueError(f'boxes of the format {kind}: allowed is "XYXY", convert them')
@@ -117,7 +117,7 @@ def _read_boxes(target: Mapping[str, Any]) -> ParsedBoxes:
 
 
 def _move_target(target: Mapping[str, Any], view: ViewParams) -> dict[str, Any]:
-    """Moves the target of one image to a view of it, drawn for this image alone; what moved is an array."""
+    """Transforms the target of one image to a view of this image alone; transformed entries are arrays."""
     height, width = view.placements[0].shape[0].tolist()
     moved = dict(target)
     if "masks" in target:
@@ -159,7 +159,7 @@ def _move_points(given: NDArray[Any], view: ViewParams) -> NDArray[np.float32]:
 
 
 def _has_numbers(tensor: torch.Tensor) -> bool:
-    """Says whether NumPy can have a tensor's values; bfloat16 is converted."""
+    """Returns whether a tensor can be converted to NumPy; bfloat16 is converted to float32."""
     tiny = tensor.dtype.is_floating_point and tensor.dtype.itemsize == 1
     return tensor.layout == torch.strided and not tensor.is_meta and not tiny
 

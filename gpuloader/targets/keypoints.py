@@ -25,17 +25,16 @@ _Pair: TypeAlias = Annotated[Sequence[int], kept_as(tuple[Natural, Natural])]
 class Keypoints(Target):
     """The key points of each sample, in pixels of the delivered image: a list of B tensors (n, k, 2) float32, x and y.
 
-    They move as torchvision's `tv_tensors.KeyPoints` do: a flip maps x to W - 1 - x. A batch named `points` also has
-    `points_visibility`: a list of (n, k) int64 tensors, 0 where a point is not labelled or outside of the image,
-    otherwise as in the file. An annotation without points has k that are not labelled.
+    They are transformed like `tv_tensors.KeyPoints` of torchvision: a flip maps x to W - 1 - x. With the name `points`,
+    the batch also has `points_visibility`, a list of (n, k) int64 tensors: 0 for points that are not labelled or
+    outside the image, otherwise as in the file. An annotation without points gets k points that are not labelled.
 
     Attributes:
-        source: "json:NAME" of COCO's annotations, objects with "keypoints", or of a list with the points of each.
-        flip_pairs: numbers of points, from 0, that change places when the image is flipped left to right, such as a
-            left and a right eye.
-        count: k, such as COCO's 17. None takes that of the first annotation with points, in each sample; in a sample
-            without points k is then 0.
-        required: whether a sample without annotations is an error. If not, n is 0 in it.
+        source: "json:NAME" of COCO annotations, objects with "keypoints", or of a list with the points of each object.
+        flip_pairs: pairs of point numbers, from 0, that a left-right flip exchanges, such as the left and right eye.
+        count: k, such as COCO's 17. None takes k from the first annotation with points in each sample; in a sample
+            without points k is 0.
+        required: whether a sample without annotations is an error. If False, its n is 0.
 
     Raises:
         ConfigError: an option is invalid.

@@ -24,7 +24,7 @@ from gpuloader.targets.outlines import parse_outlines, pycocotools_mask
 from gpuloader.targets.target import Target
 
 _MODES = ("1", "L", "P", "I", "I;16")
-_TYPES = (np.uint8, np.int16, np.int32, np.int64)  # those in which torch computes
+_TYPES = (np.uint8, np.int16, np.int32, np.int64)  # that torch supports
 
 
 def _check_source(source: str) -> str:
@@ -36,23 +36,23 @@ def _check_source(source: str) -> str:
 @register
 @argument
 class Mask(Target):
-    """A mask of each sample, as large as the delivered image: (B, H, W) int64, the class of each pixel.
+    """The mask of each sample, in the size of the delivered image: (B, H, W) int64, the class of each pixel.
 
-    It moves as `tv_tensors.Mask` of torchvision's v2 does, with the nearest pixel. With `instances`, or a source
+    It is transformed like `tv_tensors.Mask` of torchvision, with nearest interpolation. With `instances`, or a source
     "json:NAME", the batch has a list of B tensors (n, H, W) uint8 instead, 1 where an object is.
 
-    If the recipe's `batch` is "list", masks of classes are a list of B tensors (h, w). If it pads the images, they are
-    padded with `fill`, and those of objects with 0.
+    If the recipe's `batch` is "list", class masks are a list of B tensors (h, w). If it pads the images, class masks
+    are padded with `fill`, and object masks with 0.
 
     Attributes:
-        source: "png" for a picture with a channel, or with a palette, whose numbers are the classes; "npy" for an array
-            (H, W) of integers; or "json:NAME" of COCO's annotations, objects with a "segmentation": polygons or RLE;
-            this needs `pip install 'gpuloader[targets]'`.
-        fill: the class of pixels outside of the image, such as 255, which losses are told to ignore.
-        instances: whether the numbers other than 0 are objects, in their order.
-        required: whether a sample without a mask is an error. If not, all of its pixels are `fill`, or n is 0.
-        interpolation: which pixel is the nearest in a resize: with "nearest" the one under the new pixel's top left
-            corner, as torchvision's v2 takes it; with "nearest-exact" the one under its centre, as PIL takes it.
+        source: "png" for a picture with one channel or a palette, whose numbers are the classes; "npy" for an array
+            (H, W) of integers; or "json:NAME" of COCO annotations, objects with a "segmentation", polygons or RLE. The
+            last one needs `pip install 'gpuloader[targets]'`.
+        fill: the class of pixels outside the image, such as 255 for a loss with `ignore_index=255`.
+        instances: whether each number other than 0 is an object; objects are in the order of their numbers.
+        required: whether a sample without a mask is an error. If False, all of its pixels are `fill`, or its n is 0.
+        interpolation: the source pixel in a resize: "nearest" takes the pixel at the top left corner of the new pixel,
+            as torchvision does; "nearest-exact" takes the pixel at its centre, as PIL does.
 
     Raises:
         ConfigError: an option is invalid.
@@ -73,7 +73,7 @@ class Mask(Target):
 
     def resolve(self) -> Self:
         if self.path:
-            pycocotools_mask()  # if it is not installed, this raises now
+            pycocotools_mask()  # raises now if it is not installed
         return self
 
     @property
@@ -94,11 +94,11 @@ class Mask(Target):
 
     @property
     def may_be_pasted(self) -> bool:
-        """Whether CutMix may paste parts of other samples: of masks of classes, which have no rows for objects."""
+        """Whether CutMix may paste parts of other samples: True for class masks, False for object masks."""
         return not self._of_objects
 
     def value(self, component: Any, size: Shape, drawn: NDArray[np.float64]) -> NDArray[Any]:  # noqa: ANN401
-        """Returns the sample's mask, (H, W), or those of its objects, (n, H, W)."""
+        """Returns the mask of the sample, (H, W), or the masks of its objects, (n, H, W)."""
         if self.path:
             return parse_outlines(self.annotations(component), *size)
         if component is None:
@@ -127,7 +127,7 @@ class Mask(Target):
 
     def collated(self, values: list[Any], drawn: AugmentParams) -> dict[str, list[Any]]:
         pixels = sum(map(self.count_masks, values)) * sum(prod(view.shape) for view in drawn.views if view.shape)
-        if pixels > len(values) * MOST_MASK_PIXELS:  # each sample has less without padding
+        if pixels > len(values) * MOST_MASK_PIXELS:  # only padding can exceed this
             raise ValueError(
                 f"masks of objects with {pixels:,} pixels, padded to the largest image of the batch: allowed are "
                 f'{MOST_MASK_PIXELS:,} for each sample; set the recipe\'s batch to "list", or make its images smaller'
@@ -149,7 +149,7 @@ class Mask(Target):
 
 
 def _read_png(component: bytes, size: Shape) -> NDArray[Any]:
-    from PIL import Image  # late: most loaders have no masks
+    from PIL import Image  # imported here, because most loaders have no masks
 
     encoded = np.frombuffer(component, np.uint8)
     if image_format(encoded) != "png":
@@ -174,7 +174,7 @@ def _read_npy(component: bytes, size: Shape) -> NDArray[Any]:
 
 
 def _narrowed(mask: NDArray[Any], fill: int) -> NDArray[Any]:
-    """Returns a mask in the smallest type that holds its numbers and the fill."""
+    """Returns a mask in the smallest integer type for its numbers and the fill."""
     low, high = min(int(mask.min()), fill), max(int(mask.max()), fill)
     for dtype in _TYPES:
         if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
@@ -184,4 +184,4 @@ def _narrowed(mask: NDArray[Any], fill: int) -> NDArray[Any]:
 
 def _check_shape(shape: Sequence[int], size: Shape) -> None:
     if tuple(shape) != tuple(size):
-        raise ValueError(f"the mask's shape is {tuple(shape)}, but that of its image {tuple(size)}")
+        raise ValueError(f"the mask's shape is {tuple(shape)}, but its image has {tuple(size)}")

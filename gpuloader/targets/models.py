@@ -1,4 +1,4 @@
-"""Gives batches with targets the form that other libraries take."""
+"""Converts batches with targets to the formats of torchvision and DETR."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gpuloader.targets.target import Target
 
 
 def to_tv_tensors(batch: Mapping[str, Any], fields: Mapping[str, object]) -> dict[str, Any]:
-    """Returns the batch with its images and targets as torchvision's `tv_tensors`; needs torchvision.
+    """Converts the images and targets of a batch to torchvision's `tv_tensors`; needs torchvision.
 
     Args:
-        batch: of a loader with one view and these `fields`, without `pad_to`.
-        fields: as given to the loader.
+        batch: a batch of a loader with one view and these `fields`, without `pad_to`.
+        fields: the argument `fields` of the loader.
 
     Returns:
         The batch: "image" is an `Image` (B, 3, H, W), or a list of `Image` (3, h, w); boxes are lists of
-        `BoundingBoxes` ("XYXY"), points of `KeyPoints`; masks are a `Mask` (B, H, W), or lists of `Mask` (h, w) or
-        (n, H, W). The canvas of a padded image has the padding. The other entries are as before.
+        `BoundingBoxes` ("XYXY"), points are lists of `KeyPoints`; masks are a `Mask` (B, H, W), or lists of `Mask`
+        (h, w) or (n, H, W). The canvas of a padded image includes the padding. Other entries do not change.
 
     Example:
         >>> import torch
@@ -63,22 +63,22 @@ def to_detection(
     label_ids: Sequence[int | None] | None = None,
     crowds: bool = True,
 ) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]:
-    """Returns the images and the targets that torchvision's detection models take.
+    """Converts a batch to the images and targets that torchvision's detection models take.
 
     Args:
-        batch: of a loader with one view, and `Boxes` with `labels`, without `pad_to`.
-        boxes, masks, points: the names of the fields; None if there are none. Masks and points are those of the same
-            annotations as the boxes.
-        image_id: the name of the field with the pictures' ids, such as `"image_id": Field("json:image_id")`, by which
-            COCO's evaluation finds them. None takes the sample's number in the data, which is another number.
-        first_label: added to the labels: 1 if they count from 0, because these models give 0 to the background.
-        label_ids: entry i for label i, such as the "ids" that `gpuloader pack` writes to classes.json. None changes no
-            label.
-        crowds: whether objects with "iscrowd", which must be among the `keys` of the boxes, are targets.
+        batch: a batch of a loader with one view, and `Boxes` with `labels`, without `pad_to`.
+        boxes, masks, points: the names of the fields; None if there is no such field. Masks and points must come from
+            the same annotations as the boxes.
+        image_id: the name of the field with the COCO ids of the pictures, such as
+            `"image_id": Field("json:image_id")`, for COCO's evaluation. None uses the sample's number in the data.
+        first_label: added to the labels. Use 1 if labels start at 0, because these models use 0 for the background.
+        label_ids: entry i replaces label i, such as the "ids" that `gpuloader pack` writes to classes.json. None does
+            not change labels.
+        crowds: whether objects with "iscrowd" are targets. If False, "iscrowd" must be among the `keys` of the boxes.
 
     Raises:
-        ConfigError: an option is invalid or does not fit the batch, such as a label without an id; or `masks` names a
-            mask of classes, which has no row for each box.
+        ConfigError: an option is invalid or does not match the batch, such as a label without an id; or `masks` names a
+            class mask, which has no row for each box.
 
     Returns:
         B images (3, H, W), without padding, and B dictionaries: "boxes" (n, 4) float32, "labels" (n,) int64,
@@ -122,7 +122,7 @@ def to_detection(
 
 
 def _number(labels: Sequence[torch.Tensor], first: int, label_ids: Sequence[int | None] | None) -> list[torch.Tensor]:
-    """Returns the labels of each sample by other numbers: counted from `first`, or those in a list."""
+    """Returns the labels of each sample after adding `first`, or after replacing them by `label_ids`."""
     if not is_integer(first):
         raise ConfigError(f"first_label={first!r}: allowed is an integer")
     if label_ids is None:
@@ -140,7 +140,7 @@ def _number(labels: Sequence[torch.Tensor], first: int, label_ids: Sequence[int 
 
 
 def _ids_in(batch: Mapping[str, Any], name: str) -> torch.Tensor:
-    """Returns the ids of a batch's pictures, (B,) int64, from its entry of this name."""
+    """Returns the picture ids in the entry `name` of a batch, (B,) int64."""
     if name not in batch:
         raise ConfigError(
             f"image_id={name!r}: the batch has {', '.join(batch)}: name the field with the pictures' ids, such as "

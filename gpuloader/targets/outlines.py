@@ -1,7 +1,7 @@
-"""Makes masks of outlines, COCO's run lengths and polygons. ValueError says what cannot be used.
+"""Makes masks from COCO's polygons and run lengths; raises ValueError for invalid ones.
 
-pycocotools fills the polygons. It trusts what it gets, so all is checked before memory and time are spent on it. Run
-lengths are read here: if they are too few, pycocotools returns memory that nobody wrote.
+pycocotools fills the polygons. It does not validate its input, so this module does, before it spends memory and time.
+Run lengths are decoded here: if they are too few, pycocotools returns uninitialised memory.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ def pycocotools_mask() -> Any:  # noqa: ANN401 - it has no types
 def parse_outlines(annotations: object, height: int, width: int) -> NDArray[np.uint8]:
     """Returns the masks of a sample's instances, (n, height, width) of 0 and 1.
 
-    Polygons are filled as by pycocotools, and their union is the mask. Runs are of 0 and 1 in turn, column by column.
+    The union of an instance's polygons, filled as by pycocotools, is its mask. Run lengths are of 0 and 1 in turn,
+    column by column.
 
     Args:
-        annotations: COCO's, a list of n objects with a "segmentation": polygons, lists of x, y, x, y, ... in pixels; or
-            run lengths, an object with "size", [height, width], and "counts", a list or pycocotools' text. Or a list of
-            n lists of polygons.
-        height: of the image, in pixels, as is `width`.
+        annotations: a list of n objects, as in COCO, with a "segmentation": polygons, lists of x, y, x, y, ... in
+            pixels; or run lengths, an object with "size", [height, width], and "counts", a list or pycocotools' text.
+            Or a list of n lists of polygons.
+        height, width: the size of the image, in pixels.
     """
     outlines, name = values_of(annotations, "segmentation")
     if len(outlines) * height * width > MOST_MASK_PIXELS:
@@ -79,12 +80,12 @@ def _counts(rle: Mapping[str, Any], height: int, width: int, name: str, most: in
 def _decode_text(text: str, name: str, most: int) -> Runs:
     """Returns the counts in pycocotools' text, which may be any numbers below 2**55.
 
-    A letter has 5 bits of a number, the lowest first. A sixth bit says that the next letter belongs to it, too, and
-    the fifth bit of its last letter is its sign. From the fourth number on, each is the difference to the count before
-    the last one.
+    A letter has 5 bits of a number, the lowest bits first. A sixth bit marks that the next letter belongs to the same
+    number; the fifth bit of the last letter is the sign. From the fourth number on, each is the difference to the count
+    before the last one.
     """
     letters = text[: most * _MOST_LETTERS + 1].encode("utf-8", "surrogatepass")
-    codes = np.frombuffer(letters, np.uint8) - np.uint8(ord("0"))  # those of letters before "0" are large
+    codes = np.frombuffer(letters, np.uint8) - np.uint8(ord("0"))  # letters before "0" wrap to large codes
     ends = np.flatnonzero(codes < 32)
     lengths = np.diff(ends, prepend=-1)
     starts = ends - lengths + 1
@@ -101,14 +102,14 @@ def _decode_text(text: str, name: str, most: int) -> Runs:
 
 
 def _filled(outlines: Mapping[int, object], name: NameOf, height: int, width: int) -> Iterator[tuple[int, Runs]]:
-    """Yields the runs of what is inside of the polygons of each instance, with its number."""
+    """Yields (number, runs) of the filled polygons of each instance."""
     for number, polygons in _checked(outlines, name, height, width).items():
         filled = pycocotools_mask().frPyObjects(polygons, height, width)
         yield number, _decode_text(pycocotools_mask().merge(filled)["counts"].decode(), name(number), MOST_RUNS)
 
 
 def _checked(outlines: Mapping[int, object], name: NameOf, height: int, width: int) -> dict[int, list[list[float]]]:
-    """Returns the polygons of each instance, bounded in number, points, place and length."""
+    """Returns the polygons of each instance, after checking their number, points, location and length."""
     checked: dict[int, list[list[float]]] = {}
     points, length = 0, 0.0
     for number, outline in outlines.items():
@@ -140,9 +141,9 @@ def _corners_of(polygon: list[object], name: str, height: int, width: int) -> ND
 
 
 def _draw(counts: Runs, mask: NDArray[np.uint8]) -> None:
-    """Sets to 1 the pixels of each second run, column by column, in a mask of 0."""
+    """Sets the pixels of every second run to 1, column by column, in a mask of 0."""
     height = len(mask)
-    changes = counts.cumsum()[: len(counts) // 2 * 2]  # where a run of 1 begins, and where it ends
+    changes = counts.cumsum()[: len(counts) // 2 * 2]  # the starts and ends of the runs of 1
     if not len(changes):
         return
     left, right = changes[0] // height, -(-changes[-1] // height)

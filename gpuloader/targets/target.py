@@ -1,4 +1,4 @@
-"""`Target`: a component that is a place in the image; each batch has it in the pixels of the delivered image."""
+"""`Target`: a component that is transformed with the image, such as boxes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from gpuloader.recipe.program import Op
 
 
 class Target(Component):
-    """A place in the image: it follows what the recipe draws for the image."""
+    """A location in the image, transformed with the image."""
 
     is_target: ClassVar[bool] = True
     may_repeat: ClassVar[bool] = False
-    """Whether it can follow padding that repeats pixels."""
+    """Whether the target is compatible with padding that repeats pixels."""
 
     @property
     def may_be_pasted(self) -> bool:
-        """Whether a rectangle of it may come from another sample."""
+        """Whether CutMix may paste a rectangle of the target from another sample."""
         return False
 
     def resolve(self) -> Self:
         return self
 
     def check_recipe(self, recipe: Recipe) -> None:
-        """Checks that it can follow all that the recipe does.
+        """Checks that the target is compatible with the recipe.
 
         Raises:
-            ConfigError: the recipe blends images, or pastes parts of others, which only masks of classes can follow.
+            ConfigError: the recipe blends images; or it pastes parts of other images, and this is not a class mask.
         """
         if recipe.mix is not None and not (self.may_be_pasted and recipe.mix.only_pastes):
             kind, name = "MixUp, which blends two images" if self.may_be_pasted else "`mix`", type(self).__name__
@@ -46,7 +46,7 @@ class Target(Component):
 
     @property
     def keys_of_annotations(self) -> Iterable[tuple[str, str]]:
-        """The options that name keys of each annotation, with these keys."""
+        """The options that name keys of each annotation, as (option, key)."""
         return ()
 
     def named_keys(self, document: Any) -> Iterator[tuple[str, str, Collection[str]]]:  # noqa: ANN401
@@ -58,7 +58,7 @@ class Target(Component):
                 yield from ((option, key, annotation.keys()) for option, key in self.keys_of_annotations)
 
     def annotations(self, document: Any) -> Any:  # noqa: ANN401
-        """Returns what is under the path in a sample's JSON; [] if nothing is, and it is not `required`."""
+        """Returns the annotations under the path in a sample's JSON; [] if there are none and none are `required`."""
         found = under(self.path, document, self.required)
         return [] if found is None and not self.required else found
 
@@ -67,7 +67,7 @@ class Target(Component):
         return {name: [view[name] for view in views] for name in ("", *self.columns)}
 
     def entries(self, value: Any, view: ViewParams) -> dict[str, NDArray[Any]]:  # noqa: ANN401
-        """Moves a sample's value to a view of it alone: the entry itself under "", and its columns."""
+        """Returns the entries of one sample in a view of this sample alone: the value under "", and its columns."""
         entries = {}
         for name, entry in self.moved([value], view):
             if not isinstance(entry, Ragged):
@@ -78,27 +78,30 @@ class Target(Component):
 
     @abstractmethod
     def value_of(self, entries: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401
-        """Returns a value of such entries, which own code may have changed; raises ValueError if it is none."""
+        """Converts entries, as own code returned them, to a value; raises ValueError if they are invalid."""
 
     @abstractmethod
     def moved(self, values: Sequence[Any], view: ViewParams) -> Iterator[tuple[str, Any]]:
-        """Yields the entries of a view by name, each an array or `Ragged`."""
+        """Yields (name, entry) for a view, each entry an array or `Ragged`."""
 
 
 def samples_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the number of the sample of each row, (N,), of samples with so many rows, (n,)."""
+    """Returns the sample number of each row, (N,), for samples with these numbers of rows, (n,)."""
     return np.repeat(np.arange(len(counts)), counts)
 
 
 def check_recipe_moves(recipe: Recipe, *, repeats: bool = False) -> None:
-    """Checks that targets can follow the pixels; masks alone can follow more.
+    """Checks that targets are compatible with the geometry of the recipe.
+
+    Args:
+        repeats: allows padding that repeats pixels, as for masks.
 
     Raises:
         ConfigError: the recipe blends warped images, or its padding repeats parts of the picture.
     """
     for own, second in () if recipe.links is None else zip(recipe.links.own, recipe.links.second):
         if own is not None and not own.targets and (second.by_boxes or not own.same_size):
-            cause = f"{second.by_boxes} behind it draws by boxes" if second.by_boxes else "it changes sizes"
+            cause = f"{second.by_boxes} after it needs boxes" if second.by_boxes else "it changes sizes"
             raise ConfigError(
                 f"targets cannot follow {own.called}, because {cause}: use Apply(..., targets=True), and return the "
                 f"targets with the image"

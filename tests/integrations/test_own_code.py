@@ -201,7 +201,7 @@ FLIP = [A.HorizontalFlip(p=1)]
         (A.Compose(FLIP, bbox_params=A.BboxParams("coco", label_fields=["rows"])), {}, 'BboxParams("pascal_voc"'),
         (A.Compose(FLIP, bbox_params=A.BboxParams("pascal_voc")), {}, 'label_fields=["rows"]'),
         (A.Compose(FLIP, bbox_params=IN_PIXELS), {"keypoints": np.ones((3, 2, 3))}, "does not move key points"),
-        (A.Compose([*FLIP, A.ToTensorV2()], bbox_params=IN_PIXELS), {}, "put Normalize behind Apply"),
+        (A.Compose([*FLIP, A.ToTensorV2()], bbox_params=IN_PIXELS), {}, "put Normalize after Apply"),
     ],
 )
 def test_what_would_go_wrong_is_an_error(transform: Any, more: dict[str, Any], message: str) -> None:  # noqa: ANN401

@@ -104,7 +104,7 @@ def test_any_tree_is_the_data_set_of_its_tar(
     tar = tar_of(root, root.with_name("tree.tar"))
     stems, pictures = shown_by_stems(root)
     if pictures > len(stems):
-        with pytest.raises(DataError, match=f"{pictures - len(stems)} pictures? that no sample would show"):
+        with pytest.raises(DataError, match=f"{pictures - len(stems)} pictures? that belong to no sample"):
             opened(root, None)
         return
     try:
@@ -123,7 +123,7 @@ def test_any_tree_is_the_data_set_of_its_tar(
 
 def test_pictures_of_which_none_is_a_sample_are_named(tmp_path: Path) -> None:
     root = write_tree(tmp_path / "tree", {"photo.2023.1.jpg": CONTENTS[0], "photo.2023.2.jpg": CONTENTS[1]})
-    with pytest.raises(DataError, match=r"tree has 2 pictures that no sample would show, such as photo\.2023\.1\.jpg"):
+    with pytest.raises(DataError, match=r"tree has 2 pictures that belong to no sample, such as photo\.2023\.1\.jpg"):
         opened(root)
 
 

@@ -185,7 +185,7 @@ def test_a_state_counts_places_and_does_not_depend_on_what_is_left_out(tar: Path
     assert sorted(rest) == list(chain(*expected[2:]))
 
 
-REFUSED = "this recipe draws no random numbers, so it is for evaluation, where replacements of bad images would count"
+REFUSED = "this recipe uses no random numbers, so it is for evaluation, where replacements of bad images would count"
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_share_above_the_limit_warns_once_and_not_of_the_first_steps(
 DECODING = "Decoding is the bottleneck: give it more cores"
 DELIVERING = "Delivering batches (labels to the device, mixing) is the bottleneck: use larger batches"
 READING = "Reading the images is the bottleneck: put the shards on a faster disk, use shuffle="
-FIELDS = "The work for each image before decoding (header, draws, labels, fields) is the bottleneck: use labels from"
+FIELDS = "The work for each image before decoding (header, random parameters, labels, fields) is the bottleneck"
 
 
 @pytest.mark.parametrize(

@@ -327,7 +327,7 @@ def test_targets_that_cannot_be_used_are_an_error(tmp_path: Path, made: Any, mes
     ("transforms", "message"),
     [
         ([Apply(larger, same_size=False), Resize((40, 60))], "targets cannot follow larger, because it changes sizes"),
-        ([Apply(same), RandomIoUCrop(), Resize((9, 9))], "because RandomIoUCrop behind it draws by boxes: use Apply("),
+        ([Apply(same), RandomIoUCrop(), Resize((9, 9))], "because RandomIoUCrop after it needs boxes: use Apply("),
     ],
 )
 def test_targets_that_cannot_follow_are_refused(tmp_path: Path, transforms: list[Transform], message: str) -> None:

@@ -203,7 +203,7 @@ def test_an_annotation_without_the_key_makes_its_sample_bad(tmp_path: Path) -> N
     ids=["none", "two"],
 )
 def test_a_recipe_that_draws_by_boxes_needs_one_field_of_them(tar: Path, fields: dict[str, Any], found: str) -> None:
-    with pytest.raises(ConfigError, match=f"RandomIoUCrop, which draws by the boxes.*has {found} of boxes: allowed is"):
+    with pytest.raises(ConfigError, match=f"RandomIoUCrop, which needs the boxes.*has {found} of boxes: allowed is"):
         loader(tar, preset=train(*BY_BOXES), fields=fields)
 
 

@@ -65,7 +65,7 @@ ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
     "three numbers": ({"json": annotated(annotation(0, 0, 1))}, "bad", "annotations[0]['bbox'] is [0, 0, 1]"),
     "no JSON": ({"json": b"{"}, "bad", "the .json component beside it"),
     "no label": ({"json": annotated({"bbox": [0, 0, 1, 1]})}, "bad", "category_id"),
-    "mask of another size": ({"mask.png": mask(WIDTH, HEIGHT)}, "bad", "(40, 30), but that of its image (30, 40)"),
+    "mask of another size": ({"mask.png": mask(WIDTH, HEIGHT)}, "bad", "(40, 30), but its image has (30, 40)"),
     "no mask": ({"mask.png": None}, "bad", "it has no .mask.png component, which the loader's fields need"),
     "bad image": ({"png": None, "jpg": damaged_jpeg()}, "bad", "DALI's decoder fails on it"),
 }

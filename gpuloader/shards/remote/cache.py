@@ -52,13 +52,13 @@ _log = logging.getLogger("gpuloader")
 
 @dataclass(frozen=True)
 class CacheStats:
-    """What the cache of shards from stores did for a loader.
+    """The statistics of the cache for shards from stores.
 
     Attributes:
         hits: how often a batch found a shard in the cache.
-        misses: how often a batch had to wait for a shard's download.
-        downloaded_bytes: by this process, since the loader was created.
-        held_bytes: what the folder holds or has reserved, for all processes.
+        misses: how often a batch had to wait for the download of a shard.
+        downloaded_bytes: the bytes that this process downloaded since the loader was created.
+        held_bytes: the bytes that the folder holds or has reserved, for all processes.
     """
 
     hits: int
@@ -68,11 +68,11 @@ class CacheStats:
 
 
 class ShardCache:
-    """The cache that the module's docstring describes. Threads may share it.
+    """The cache for shards from stores, see the module's docstring. Threads may share it.
 
     Args:
-        folder: None uses a folder in the user's cache.
-        limit_bytes: the most that shards may take; None uses half of the sum of free and held bytes.
+        folder: the folder of the cache; None uses a folder in the user's cache.
+        limit_bytes: the maximum bytes of shards; None uses half of the sum of free and held bytes.
 
     Attributes:
         coming: keys of the shards that are needed next; they are removed last.
@@ -101,7 +101,7 @@ class ShardCache:
         self._scanned: set[str] = set()
 
     def check_fits(self, entry: Entry) -> None:
-        """Raises ConfigError if a shard is larger than the cache may be."""
+        """Raises ConfigError if a shard is larger than the limit of the cache."""
         if entry.version.size_bytes > self.limit_bytes:
             raise ConfigError(
                 f"Cache(max_bytes={self.limit_bytes}): {entry.shard} has {entry.version.size_bytes} bytes: give it at "
@@ -114,7 +114,7 @@ class ShardCache:
         return self.folder / f"{entry.key}.gpuidx"
 
     def given_index_file(self, entry: Entry) -> Path:
-        """Returns the path of the index that was beside the shard."""
+        """Returns the path of the index that was beside the shard on the store."""
         return self.folder / f"{entry.key}.given.gpuidx"
 
     def held_bytes(self) -> int:
@@ -122,7 +122,7 @@ class ShardCache:
         return sum(held.size_bytes for held in self._list_held())
 
     def stats(self) -> CacheStats:
-        """Returns what the cache has done so far."""
+        """Returns the statistics of the cache."""
         return CacheStats(self._hits, self._misses, self._downloaded_bytes, self.held_bytes())
 
     def has(self, entry: Entry) -> bool:
@@ -210,7 +210,7 @@ class ShardCache:
             close_shard(fd)
 
     def _find_damage(self, entry: Entry, fd: int, scan: bool) -> str:
-        """Says what is wrong with a shard's content, by its index; or, if it has none or if asked to, by a `scan`."""
+        """Returns what is wrong with a shard's content, by its index; without an index, or with `scan`, by a scan."""
         if entry.key in self._checked and not scan:
             return ""
         index = None if scan else load_index(self.index_file(entry), entry)
@@ -443,5 +443,5 @@ def _check_sum(shard: RemoteShard, version: Version, file: io.FileIO, wanted: Wa
     if digest.hexdigest() != expected:
         raise DataError(
             f"{shard}: the download has the {name} {digest.hexdigest()}, but it should have {expected}: the "
-            f"object is damaged, or its checksum is that of another version: upload both again"
+            f"object is damaged, or its checksum belongs to another version: upload both again"
         )

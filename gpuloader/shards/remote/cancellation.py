@@ -1,4 +1,4 @@
-"""Waiting that ends when nobody wants the result any more."""
+"""Cancels a wait when its result is no longer wanted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 WantedCallback: TypeAlias = Callable[[], bool]
-"""A function that is asked repeatedly during a long operation; when it returns False, InterruptedError ends this."""
+"""A function that a long operation calls repeatedly; when it returns False, the operation raises InterruptedError."""
 
 POLL_SECONDS = 0.05
 
 
 def check_wanted(wanted: WantedCallback) -> None:
-    """Raises InterruptedError if something is no longer wanted."""
+    """Raises InterruptedError if the result is no longer wanted."""
     if not wanted():
         raise InterruptedError("reading was given up")
 

@@ -1,4 +1,4 @@
-"""What the errors of the stores' libraries mean; each library raises its own."""
+"""Classifies the errors of the stores' libraries, which all differ."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def requested_pause_seconds(error: Exception) -> float:
 
 
 def _holders(error: Exception) -> list[Any]:
-    """Yields what may hold an HTTP error's answer; s3fs raises its own errors, caused by those of boto."""
+    """Yields the objects that may hold an HTTP response; s3fs raises its own errors, caused by errors of boto."""
     return [error, *(getattr(each, "response", None) for each in (error, error.__cause__))]
 
 

@@ -73,11 +73,11 @@ def scan_parts(entry: Entry, wanted: WantedCallback) -> Index | None:
 
 
 class _DoesNotPayError(Exception):
-    """Downloading the shard is better than reading parts of it."""
+    """Raised if downloading the whole shard is cheaper than reading parts of it."""
 
 
 class _BufferedReader:
-    """Reads forwards, more than is asked for, in few requests."""
+    """A reader that reads ahead, to make few requests."""
 
     def __init__(self, entry: Entry, wanted: WantedCallback) -> None:
         self._entry = entry

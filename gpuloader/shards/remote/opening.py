@@ -1,4 +1,4 @@
-"""Opens shards on stores: finds their versions and indexes, for many in parallel."""
+"""Opens shards on stores: finds the versions and indexes of many shards in parallel."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _load_kept(entry: Entry, cache: ShardCache) -> Index | None:
 
 
 def open_again(entry: Entry, cache: ShardCache, wanted: WantedCallback) -> Index:
-    """Opens the index of a version of a shard, which may be in the cache; raises as `open_remote`."""
+    """Opens the index of a version of a shard, which may be in the cache; raises the errors of `open_remote`."""
     if (index := _load_kept(entry, cache)) is not None:
         return index
     if not cache.has(entry) and (index := scan_parts(entry, wanted)) is not None:
@@ -90,7 +90,7 @@ def open_again(entry: Entry, cache: ShardCache, wanted: WantedCallback) -> Index
 def _each(
     items: Sequence[Item], work: Callable[[Item, WantedCallback], Result], threads: int, progress: bool, title: str
 ) -> list[Result]:
-    """Yields the results of `work` for all items, in order. After an error or Ctrl-C, the other items are given up."""
+    """Yields the results of `work` for all items, in order. An error or Ctrl-C cancels the other items."""
     if not items:
         return []
     given_up: list[bool] = []

@@ -30,7 +30,7 @@ _OFTEN = 2.0
 _log = logging.getLogger("gpuloader")
 
 ShardsOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
-"""Sample ids (n,) -> the numbers of their shards (n,)."""
+"""A function from sample ids (n,) to their shard numbers (n,)."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class ShardSchedule:
     """The shards that a run needs from stores.
 
     Attributes:
-        plan: gives the order of the samples.
-        ranks: those of this machine, which share a cache.
-        shards_of: returns the shards of samples.
+        plan: the plan, which has the order of the samples.
+        ranks: the ranks of this machine, which share a cache.
+        shards_of: returns the shard numbers of samples.
         entries: the shards on stores, by number.
     """
 
@@ -92,7 +92,7 @@ class ShardSchedule:
 
 
 class Prefetcher:
-    """Downloads the shards that are needed next, in threads; `reach` moves the step from which on they are needed."""
+    """Threads that download the next shards. `reach` sets the step from which on shards are needed."""
 
     def __init__(self, schedule: ShardSchedule, cache: ShardCache) -> None:
         self._schedule = schedule

@@ -1,7 +1,7 @@
-"""Requests to stores, through fsspec. Each has time and size limits, and ends when it is no longer wanted.
+"""Requests to stores, through fsspec, with time and size limits. A request ends when it is no longer wanted.
 
-Answers on HTTP or S3 are read as a stream. Other stores are asked for blocks, because their libraries return only whole
-answers.
+Responses of HTTP and S3 are read as a stream. Other stores are read in blocks, because their libraries return only
+whole responses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 REQUEST_SECONDS = 60.0
 SLOWEST_BYTES_PER_SECOND = 10_000  # a slower answer, measured over REQUEST_SECONDS, is given up
-_SILENT_SECONDS = 30.0  # so is an answer of which nothing comes for this long
+_SILENT_SECONDS = 30.0  # an answer without new bytes for this long is given up, too
 _BUFFER_BYTES = 256 << 10
 _PLAIN: Mapping[str, str] = {"Accept-Encoding": "identity"}
 
@@ -53,7 +53,7 @@ def file_system(protocol: str, process: int) -> Any:  # noqa: ANN401
 
 
 def forget_listings(urls: Iterable[str]) -> None:
-    """Makes the stores list their objects again; Hugging Face's file system keeps listings in spite of the options."""
+    """Discards cached listings of objects, which Hugging Face's file system keeps in spite of the options."""
     for protocol in set(map(protocol_of, urls)):
         file_system(protocol, os.getpid()).invalidate_cache()
 
@@ -86,7 +86,7 @@ class Requests:
         return found
 
     def upload(self, file: Path) -> None:
-        """Makes the object of a file's content; the store shows it once it is complete."""
+        """Uploads a file as the object; the store shows it once it is complete."""
         seconds = REQUEST_SECONDS + file.stat().st_size / SLOWEST_BYTES_PER_SECOND
         self._ask("put_file", seconds, str(file), rpath=self._path)
 

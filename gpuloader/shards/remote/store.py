@@ -1,4 +1,4 @@
-"""One object on a store: its version and its bytes; failed requests are tried again.
+"""Objects on stores: their versions and bytes; failed requests are retried.
 
 A version is identified by its size and tag: the store's ETag, or another value that changes with the content. Data is
 written as it arrives. A broken download resumes where it was, unless the server does not support ranges.
@@ -48,7 +48,7 @@ class Version:
         tag: changes with the content; "" if the store has none.
         checksum: ("md5" or "sha256", hex digits) of the content, if the store gives one.
         ranges: whether parts can be requested, as far as is known.
-        merged: the merged index that says so instead of the store; "" if none does.
+        merged: the merged index with this version, if it is not from the store; otherwise "".
     """
 
     size_bytes: int
@@ -181,7 +181,7 @@ class RemoteShard:
         return now
 
     def upload(self, file: Path) -> None:
-        """Makes the object of a file's content, in place of an older one; it appears once it is complete.
+        """Uploads a file as the object, in place of an older one; the object appears once it is complete.
 
         Raises:
             RemoteError: the store refuses it, or does not answer.
@@ -260,11 +260,11 @@ class Entry:
 
 
 class _ForbiddenError(RemoteError):
-    """The store refuses access: the credentials are missing or not sufficient."""
+    """Raised if the store refuses access: the credentials are missing or not sufficient."""
 
 
 class DiskError(OSError):
-    """Writing to the local disk failed; the store is not the cause."""
+    """Raised if writing to the local disk fails; the store is not the cause."""
 
 
 def list_shards(pattern: str) -> list[RemoteShard]:
@@ -281,7 +281,7 @@ def list_shards(pattern: str) -> list[RemoteShard]:
 def _try(
     url: str, request: Callable[[Requests], Result], wanted: WantedCallback, here_bytes: Callable[[], int] = lambda: 0
 ) -> Result:
-    """Returns the result of a request; tries again while this may help, or while more bytes keep arriving."""
+    """Returns the result of a request; retries while this may help, or while more bytes arrive."""
     requests, shown = Requests(url, wanted), without_secrets(url)
     tries, counted_bytes = 0, here_bytes()
     while True:
@@ -314,7 +314,7 @@ def _describe(version: Version) -> str:
 
 
 def _strong(tag: str) -> str:
-    """Returns an entity tag without the mark of a weak tag, because servers mark only some answers."""
+    """Returns an entity tag without the weak mark, because servers mark only some responses."""
     return tag.removeprefix("W/")
 
 

@@ -1,4 +1,4 @@
-"""URLs of stores: which ones are supported, and how they are shown."""
+"""Parses the URLs of stores, and removes secrets from them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def without_secrets(text: str) -> str:
 
 
 def _without_query(word: str) -> str:
-    """Takes time in proportion to the text, which may come from a store; one expression for all would not."""
+    """Removes the query from a URL, in linear time: the text may come from a store."""
     begin = word.find("?")
     if begin >= 0 and "=" not in word[begin:]:
         url = _HTTP.search(word)

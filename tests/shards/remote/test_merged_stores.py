@@ -238,10 +238,12 @@ def test_damaged_and_forged_files_are_an_error_or_no_harm(server: Server, tmp_pa
 
 
 def test_the_file_of_a_disk_is_none_of_a_store(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(IndexFileError, match=r"all\.gpuset is of shards on a store: put it beside them\. Run"):
+    with pytest.raises(
+        IndexFileError, match=r"all\.gpuset is the index of shards on a store: upload it beside them\. Run"
+    ):
         resolve_shards(server.folder)
     merge_indexes(resolve_local(str(server.folder / "*/*.tar")), server.folder / FILE)
-    with pytest.raises(IndexFileError, match=r"all\.gpuset is of shards on a disk: make one of their URLs\. Run"):
+    with pytest.raises(IndexFileError, match=r"all\.gpuset is the index of shards on a disk: merge their URLs\. Run"):
         resolve_shards(f"{server.url}/{FILE}")
     with pytest.raises(ShardNotFoundError, match=r"no such object: .*/none\.gpuset"):
         resolve_shards(f"{server.url}/none.gpuset")
