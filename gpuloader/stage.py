@@ -239,7 +239,7 @@ def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
     images, *columns = given
     if (count := _rows(images)) is None:
         raise ConfigError(f"images: the source gave {describe(images)}: allowed is a list of images")
-    names = ["ids", *(f"the entry {number} behind the images and ids" for number in range(len(columns) - 1))]
+    names = ["ids", *(f"the entry {number} after the images and ids" for number in range(len(columns) - 1))]
     for name, column in zip(names, columns, strict=True):
         if _rows(column) != count:
             raise ConfigError(

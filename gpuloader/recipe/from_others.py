@@ -90,7 +90,7 @@ def why_not(leaf: object, nesting: Collection[str]) -> str:
     advice = NEAREST.get(name, "")
     if held and not advice:
         advice = (
-            f"its attribute is a {type(vars(leaf)[held[0]]).__name__}; if that is all of it, translate that: "
+            f"its attribute is a {type(vars(leaf)[held[0]]).__name__}; to convert only this attribute: "
             f"Compose.from_torchvision(dataset.transform.{held[0]})"
         )
     if library in LIBRARIES:

@@ -62,7 +62,7 @@ def recipe_from_torchvision(transform: object, *, own_code: bool = False, **opti
     if problems:
         message = f"{what} cannot be translated: {'; '.join(dict.fromkeys(problems))}"
         if config is None and not own_code and not splits and _is_left_nothing(transform, options):
-            raise PresetError(message, "own_code=True runs what has no counterpart as it is")
+            raise PresetError(message, "own_code=True runs transforms without counterpart as they are")
         raise PresetError(message)
     return make_part(Recipe, {"dtype": dtype, **options, **keys}, f"{what}: `")
 
@@ -123,7 +123,7 @@ def _translate_view(
     transforms = _with_distortion_last(transforms)
     resizes = [type(each).__name__ for each in transforms if isinstance(each, (Resize, RandomResizedCrop, Scaling))]
     if len(resizes) > 1:
-        problems.append(f"{' and '.join(resizes)}: here they are one resizing, which gives other pixels: leave one")
+        problems.append(f"{' and '.join(resizes)}: here they become one resize, which changes the pixels: keep one")
     floats = [type(each).__name__ for each in transforms if isinstance(each, (Normalize, RandomErasing))]
     if floats and dtype == "uint8" and "dtype" not in options:
         problems.append(
@@ -161,8 +161,8 @@ def _with_distortion_last(transforms: tuple[Transform, ...]) -> tuple[Transform,
     if not any(issubclass(kind, GeometricTransform) and not issubclass(kind, RandomHorizontalFlip) for kind in behind):
         return transforms
     _log.warning(
-        "RandomPhotometricDistort is in front of resizing, cropping or padding; here it comes behind them: boxes are "
-        "torchvision's, but it changes the padding, too, and contrast counts in what the crop shows"
+        "RandomPhotometricDistort moves after resizing, cropping and padding: boxes do not change, but padding changes "
+        "its colour, too, and contrast uses the mean of the crop"
     )
     end = 1 + max(number for number, kind in enumerate(kinds) if issubclass(kind, GeometricTransform))
     return (

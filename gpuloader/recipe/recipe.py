@@ -208,7 +208,7 @@ class Recipe:
             return f"{self.by_boxes} draws by boxes, which are read after the copy is chosen; take another transform"
         encoded = (view if view.own is None else view.halves()[0] for view in self.each_view)
         if any(at.interpolation == "nearest" or not at.antialias for at in (view.how_placed for view in encoded)):
-            return "without antialiasing, pixels of a copy look unlike those of its picture; take a filter with it"
+            return "without antialiasing, a copy gives other pixels than its picture; use a filter that antialiases"
         return ""
 
     @property

@@ -208,7 +208,7 @@ class ViewPlan:
     def _shape_behind(self, number: int) -> Shape:
         shapes = (each.output_shape(None) for each in self.placing[number + 1 :])
         if (shape := next(filter(None, shapes), None)) is None:
-            raise ValueError('Resize("cover") needs a crop behind it, whose size it covers, such as CenterCrop')
+            raise ValueError('Resize("cover") needs a crop after it, such as CenterCrop, whose size it covers')
         return shape
 
     def _draw(self, transform: Transform, draws: Draws) -> Draw:
