@@ -102,7 +102,7 @@ def test_a_run_resumes_with_each_number_of_ranks_that_divides_the_quantum(
         (
             2,
             5,
-            "2 ranks x batch_size 5 = 10 does not divide .* 24: .* with 2 ranks are batch sizes of 1, 2, 3, 4, 6, 12",
+            "2 ranks x batch_size 5 = 10 does not divide .*=24: .* with 2 ranks are batch sizes of 1, 2, 3, 4, 6, 12",
         ),
         (5, 1, "5 ranks x batch_size 1 = 5 .* allowed are numbers of ranks 1, 2, 3, 4, 6, 8, 12, 24"),
     ],
