@@ -1,4 +1,4 @@
-"""Loads TAR shards of JPEGs as normalised batches on the GPU.
+"""Loads images from TAR shards and folders as batches for training, on a GPU or the CPU.
 
     from gpuloader import GPULoader
 
@@ -87,7 +87,7 @@ _LATE = {
 
 
 _OFFERED = {"collators", "errors", "targets", "transforms"}
-"""Modules that are attributes without an import of their own. Others need packages that may not be installed."""
+"""Modules that `import gpuloader` makes available. Other modules need packages that may not be installed."""
 
 
 def __dir__() -> list[str]:
@@ -102,5 +102,5 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401
     from gpuloader.loading.installation import check_dali
 
     check_dali()
-    import_late("gpuloader.targets")  # it registers the fields that YAML names
+    import_late("gpuloader.targets")  # registers the fields that YAML names
     return getattr(import_late(_LATE[name]), name)

@@ -1,11 +1,11 @@
-"""Collators: functions that make values of a batch from the samples' components; a loader's `fields` use them.
+"""Collators: functions that turn the components of a batch's samples into its values, for a loader's `fields`.
 
-A collator takes one component's bytes for each sample of a batch. It returns a list, or numpy arrays (one, or several
-by name), with a row for each sample. Arrays become tensors on the loader's device. It runs in the reading thread.
-For invalid bytes it raises one of `REFUSALS`, such as ValueError; the loader's error then names the sample.
+A collator takes one component's bytes for each sample of a batch. It returns a list, a numpy array, or a dictionary of
+arrays, with a row for each sample. Arrays become tensors on the loader's device. Collators run in the reading thread.
+For invalid bytes a collator raises one of `REFUSALS`, such as ValueError, and the loader's error names the sample.
 
-The collators below parse each component alone: one that cannot be parsed makes its sample bad, like an image that
-cannot be decoded. `gpuloader.Field` does the same with your function.
+The collators below parse each component alone. If one fails, its sample is bad, like an image that cannot be decoded.
+`gpuloader.Field` does the same with your function.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ __all__ = [
 ]
 
 Collator: TypeAlias = Callable[[Sequence[bytes]], Any]
-"""Takes one component's bytes for each sample of a batch; returns a list, an array, or a mapping or tuple of those."""
+"""Takes one component's bytes for each sample of a batch; returns lists or arrays, also in a mapping or a tuple."""
 
 REFUSALS = (ValueError, ArithmeticError, RecursionError, MemoryError)
-"""What a collator raises for invalid bytes; the loader's error then names the sample."""
+"""The errors that a collator may raise for invalid bytes; the loader's error then names the sample."""
 
 _BY_EXTENSION: dict[str, Collator] = {}
 _NUMBERS = "?bBhHiIlLqQefdFD"  # numpy's codes of the dtypes that torch has
 
 
 def register_collator(extension: str) -> Callable[[Collator], Collator]:
-    """Makes a function the default collator of an extension, for fields that name no collator.
+    """Registers a function as the default collator of an extension, for fields that name no collator.
 
     Example:
         >>> from gpuloader.collators import register_collator
@@ -79,8 +79,8 @@ class Parsing:
     """A collator in two parts.
 
     Attributes:
-        parse: makes a value of one component; for invalid bytes it raises one of `REFUSALS`.
-        collate: makes of the B values what the collator returns.
+        parse: converts one component to a value; for invalid bytes it raises one of `REFUSALS`.
+        collate: converts the B values to the collator's result.
     """
 
     parse: Callable[[bytes], Any]
@@ -91,12 +91,12 @@ class Parsing:
 
 
 def in_parts(collator: Collator) -> Parsing:
-    """Returns a collator's parts; a user's collator parses nothing, and collates the components."""
+    """Returns a collator's two parts; a user's collator is all `collate`."""
     return collator if isinstance(collator, Parsing) else _PARTS.get(id(collator), Parsing(bytes, collator))
 
 
 def wrong_rows(name: str, value: Any, samples: int) -> str | None:  # noqa: ANN401
-    """Says which list, array or tensor of a collator's result does not have a row for each sample; None if all have."""
+    """Returns a message about the part of a collator's result that has another number of rows; None if all fit."""
     if isinstance(value, Mapping):
         parts = (wrong_rows(f"{name}[{part!r}]", its_value, samples) for part, its_value in value.items())
         return next((wrong for wrong in parts if wrong), None)
@@ -116,7 +116,7 @@ def _normalize(extension: str) -> str:
 
 
 def as_bytes(components: Sequence[bytes]) -> list[bytes]:
-    """Collates the components as they are, in a list.
+    """Returns the components unchanged, in a list.
 
     Example:
         >>> from gpuloader.collators import as_bytes
@@ -175,7 +175,9 @@ def as_floats(components: Sequence[bytes]) -> NDArray[np.float32]:
 
 
 def as_vectors(components: Sequence[bytes]) -> NDArray[np.float32]:
-    """Parses numbers in ASCII, between them white space or commas, with or without JSON's brackets: (B, n) float32.
+    """Parses several numbers in ASCII; returns (B, n) float32.
+
+    White space or commas separate the numbers. JSON's brackets are allowed.
 
     Raises:
         ValueError: samples have different numbers of values.
@@ -205,7 +207,7 @@ def _float32(values: float | Sequence[float]) -> NDArray[np.float32]:
 
 
 def as_arrays(components: Sequence[bytes]) -> list[NDArray[Any]]:
-    """Parses `.npy` components, which may differ in shape; returns a list of arrays. Objects are never unpickled.
+    """Parses `.npy` components, which may differ in shape; returns a list of arrays. It never unpickles objects.
 
     Example:
         >>> import numpy as np
@@ -218,7 +220,7 @@ def as_arrays(components: Sequence[bytes]) -> list[NDArray[Any]]:
 
 
 def read_array(component: bytes) -> NDArray[Any]:
-    """Reads what `numpy.save` wrote; checks the size first, because numpy allocates what the header says.
+    """Reads an array that `numpy.save` wrote; checks the size first, because numpy allocates what the header says.
 
     Raises:
         ValueError: the component is invalid.
@@ -260,7 +262,7 @@ def stacked(components: Sequence[bytes]) -> NDArray[Any]:
     """Parses `.npy` components of one shape, such as soft labels; returns (B, ...).
 
     Raises:
-        ValueError: they differ in shape, or are not numbers.
+        ValueError: the arrays differ in shape, or do not hold numbers.
 
     Example:
         >>> import numpy as np
@@ -279,11 +281,12 @@ def _stack(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def padded(components: Sequence[bytes]) -> dict[str, NDArray[Any]]:
-    """Pads `.npy` components that differ in their first dimension: "values" (B, longest, ...), with 0 after each end,
-    and "lengths" (B,) int64.
+    """Pads `.npy` components that differ in their first dimension with 0.
+
+    Returns a dictionary: "values" (B, longest, ...), and "lengths" (B,) int64.
 
     Raises:
-        ValueError: they have no dimension, differ in other dimensions, or are not numbers.
+        ValueError: the arrays have no dimension, differ in other dimensions, or do not hold numbers.
 
     Example:
         >>> import numpy as np
@@ -308,13 +311,14 @@ def _pad(arrays: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def tokenized(tokenizer: Any, **options: Any) -> Collator:  # noqa: ANN401
-    """Makes a collator of a Hugging Face tokenizer: "input_ids" and "attention_mask", each (B, longest) int64, padded.
+    """Makes a collator of a Hugging Face tokenizer.
 
-    It takes components, or texts: `OneOf("json:captions", None, tokenized(tokenizer))` gives the tokens of one caption.
+    A batch gets "input_ids" and "attention_mask", each (B, longest) int64, padded. The collator takes components or
+    texts: `OneOf("json:captions", None, tokenized(tokenizer))` gives the tokens of one caption.
 
     Args:
-        tokenizer: of `transformers`, with a padding token.
-        options: its arguments, such as `truncation=True, max_length=77`.
+        tokenizer: from `transformers`, with a padding token.
+        options: the tokenizer's arguments, such as `truncation=True, max_length=77`.
 
     Example:
         >>> import numpy as np

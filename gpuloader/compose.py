@@ -1,4 +1,4 @@
-"""`Compose`: a recipe written in Python, which can also be applied to images in memory, and to their targets."""
+"""`Compose`: a recipe written in Python, for a loader or for images and targets in memory."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 Image: TypeAlias = "NDArray[np.uint8] | Picture | bytes | bytearray"
-"""A decoded image, uint8 (height, width, 3), or a PIL image; or the bytes of a file."""
+"""An image: an array uint8 (height, width, 3), a PIL image, or the bytes of a file."""
 Kind = TypeVar("Kind", bound=Image)
 
 
 class SmallerCopy(bytes):
-    """A file that is a smaller copy of a picture: draws are for the picture, of this (height, width)."""
+    """A file with a smaller copy of a picture; random parameters are drawn for the picture's (height, width)."""
 
     picture: Shape
 
@@ -52,8 +52,8 @@ class SmallerCopy(bytes):
 class Compose(Recipe):
     """A recipe of transforms, named and set as in `torchvision.transforms.v2`.
 
-    Pass it to a loader as its `preset`, or call it on images. `print(compose)` shows it as YAML. The arguments are
-    those of `gpuloader.recipe.Recipe`. If it is called, `mipmaps` does nothing: only loaders read smaller copies.
+    Pass it to a loader as `preset`, or call it on images. `print(compose)` shows it as YAML. The arguments are the same
+    as for `gpuloader.recipe.Recipe`. A call ignores `mipmaps`, because only loaders read smaller copies.
 
     Example:
         >>> import numpy as np
@@ -73,16 +73,16 @@ class Compose(Recipe):
         functions: Iterable[Callable[..., Any]] = (),
         **overrides: Any,  # noqa: ANN401
     ) -> Compose:
-        """Loads a preset by name, or a recipe from a YAML file, and replaces some values.
+        """Loads a preset by name, or a recipe from a YAML file, and overrides some values.
 
         Args:
             preset: a name, a path, a recipe, a dictionary of a recipe's keys, or `{name: {key: new value}}`.
-            functions: the functions that the recipe's `Apply` names, for a file holds no code.
-            overrides: new values for keys of the recipe, such as `dtype="float16"`, and for its transforms by name,
-                such as `RandomResizedCrop={"size": 160}`; None removes a transform.
+            functions: the functions that the recipe's `Apply` names, because a YAML file holds no code.
+            overrides: new values for keys of the recipe, such as `dtype="float16"`, and for transforms by name, such as
+                `RandomResizedCrop={"size": 160}`. None removes a transform.
 
         Raises:
-            PresetError: there is no such recipe, or it is invalid.
+            PresetError: the recipe is missing or invalid.
 
         Example:
             >>> from gpuloader import Compose
@@ -93,25 +93,25 @@ class Compose(Recipe):
 
     @classmethod
     def from_torchvision(cls, transform: object, *, own_code: bool = False, **options: Any) -> Compose:  # noqa: ANN401
-        """Converts a torchvision transform, v1 or v2, or a model's own configuration, to a recipe that does the same.
+        """Converts a torchvision transform, v1 or v2, or a model's own configuration to an equivalent recipe.
 
-        It also takes the presets and transforms of torchvision's reference programs, and the transforms of open_clip
-        and CLIP, timm, lightly and solo-learn; their lists of pipelines become `views`. The blur of lightly and
-        solo-learn is Pillow's: `GaussianBlur` says how near it is. A list without `ToTensor` or `ToDtype` gives uint8.
-        `RandomPhotometricDistort` comes behind the geometry, which a warning says: boxes stay the same, but padding
-        changes its colour, too.
+        It also converts the presets and transforms of torchvision's reference scripts, and the transforms of open_clip,
+        CLIP, timm, lightly and solo-learn. Their lists of pipelines become `views`. A list without `ToTensor` or
+        `ToDtype` gives uint8.
+
+        Two conversions change pixels. lightly and solo-learn blur with Pillow: `GaussianBlur` states the difference.
+        `RandomPhotometricDistort` moves after the geometry, with a warning: it then changes the padding's colour, too.
 
         Args:
-            transform: a transform, a `Compose` of them, or a list. Or what a model's configuration says about its
-                evaluation: timm's `resolve_model_data_config(model)`, or Hugging Face's `AutoImageProcessor`, also as
-                the mapping of its `to_dict()`. Hugging Face's centre crop rounds down, torchvision's does not: the
-                window may be one pixel away.
-            own_code: whether transforms without counterpart run as they are, with all those between them, in an
-                `Apply`; they come before `Normalize`.
+            transform: a transform, a `Compose`, or a list of transforms. Or a model's configuration for evaluation:
+                timm's `resolve_model_data_config(model)`, or Hugging Face's `AutoImageProcessor` or its `to_dict()`.
+                Hugging Face's centre crop may be one pixel away, because it rounds down.
+            own_code: run transforms without counterpart as they are, and all transforms between them, in an `Apply`.
+                They must come before `Normalize`.
             options: further arguments of the recipe, such as `layout`.
 
         Raises:
-            PresetError: it has parts that this library does not support; the message names all of them.
+            PresetError: some parts are not supported; the message names all of them.
 
         Example:
             >>> from gpuloader import Compose
@@ -124,21 +124,21 @@ class Compose(Recipe):
 
     @classmethod
     def from_timm(cls, transform: object, *, own_code: bool = False, **options: Any) -> Compose:  # noqa: ANN401
-        """Converts what timm's `create_transform(...)` returns, for training or evaluation, to a recipe.
+        """Converts the result of timm's `create_transform(...)`, for training or evaluation, to a recipe.
 
-        Its RandAugment becomes `TimmRandAugment`, its AutoAugment `TimmAutoAugment`, and its 3-Augment `ThreeAugment`;
-        the arithmetic of their operations is torchvision's instead of PIL's.
+        RandAugment becomes `TimmRandAugment`, AutoAugment `TimmAutoAugment`, and 3-Augment `ThreeAugment`. Their
+        operations compute as torchvision does, not as PIL.
 
         Args:
-            transform: what `create_transform` returns, or the mapping of `resolve_model_data_config(model)`. With
-                `separate=True` it is for timm's --aug-splits: give their number as `views`. All views share the crop,
-                and the first is not augmented; with `re_num_splits` it is not erased, either.
+            transform: the result of `create_transform`, or of `resolve_model_data_config(model)`. For timm's
+                --aug-splits, use `separate=True` and give the number of splits as `views`. All views share the crop.
+                The first view is not augmented; with `re_num_splits` it is not erased, either.
             own_code: as in `from_torchvision`.
             options: further arguments of the recipe, such as `layout`, or `mix` in place of timm's `Mixup`.
 
         Raises:
-            PresetError: it has parts that this library does not support; the message names all of them, and says what
-                to give `create_transform` instead.
+            PresetError: some parts are not supported; the message names them and the arguments of `create_transform`
+                to use instead.
         """
         return cls.from_torchvision(transform, own_code=own_code, **options)
 
@@ -180,26 +180,26 @@ class Compose(Recipe):
 
         With `batch="list"`, a list of n gives a list of n tensors (3, h, w).
 
-        It runs the same graph as a loader, on the CPU or a GPU. The images get the draws of the samples `sample`,
-        `sample` + 1 and so on, for this seed and epoch. `mix` is not applied: it needs a batch with labels. With
-        `orientation="apply"`, files and PIL images are turned upright; an array has no orientation.
+        A call runs the same graph as a loader, on the CPU or a GPU. Image i gets the random parameters of the sample
+        `sample` + i, for this seed and epoch. With `orientation="apply"`, files and PIL images are turned upright; an
+        array has no orientation. `mix` is not applied, because it needs a batch with labels.
 
         Args:
-            images: one image, or a list of them.
-            targets: a dictionary for each image, as torchvision's detection models take it, of arrays or tensors, in
-                pixels of the image (turned upright, if the recipe does so): "boxes" (n, 4) of x1, y1, x2, y2; "masks"
-                (n, H, W) of objects; "mask" (H, W) of classes; "keypoints" (n, k, 2), or (n, k, 3) with visibility.
-                They move as the fields `Boxes`, `Mask` and `Keypoints` with the same seed, epoch and sample, and the
-                call returns (images, targets), with tensors on the images' device. Boxes of which less than a pixel is
-                left in width or height are left out, with their rows of all entries that have n; "area" is scaled with
-                its box. "image_id", "size", "orig_size" and all other entries stay as they are.
-            device_id: the GPU that runs it, or the CPU, as a `GPULoader` takes it. In a worker process of torch's
-                DataLoader, "auto" is the CPU.
+            images: one image, or a list of images.
+            targets: one dictionary for each image, of arrays or tensors, as for torchvision's detection models. Then
+                the call returns (images, targets), with the targets' tensors on the images' device. Coordinates are
+                pixels of the image, or of the upright image if the recipe turns it: "boxes" (n, 4) x1, y1, x2, y2;
+                "masks" (n, H, W) of objects; "mask" (H, W) of classes; "keypoints" (n, k, 2), or (n, k, 3) with
+                visibility. They move exactly as a loader's fields `Boxes`, `Mask` and `Keypoints`. "area" is scaled
+                with its box. A box that is left with less than a pixel of width or height is dropped, with its row in
+                all entries of n rows. "image_id", "size", "orig_size" and all other entries do not change.
+            device_id: the GPU or the CPU, as for a `GPULoader`. In a worker process of torch's DataLoader, "auto" is
+                the CPU.
 
         Raises:
-            ConfigError: an image is not a uint8 array of (height, width, 3), a number is out of range, or a target is
-                not of such a form, or cannot follow the recipe.
-            DataError: the bytes of an image cannot be decoded, or the recipe makes too large an image of it.
+            ConfigError: an image is not a uint8 array (height, width, 3), a number is out of range, or a target has
+                another form or cannot follow the recipe.
+            DataError: an image cannot be decoded, or its output would be too large.
 
         Example:
             >>> import numpy as np
@@ -256,7 +256,7 @@ class Compose(Recipe):
 
 
 class _Batch(NamedTuple):
-    """Images as the graph takes them, and what the recipe draws for them."""
+    """Images as the graph takes them, and their random parameters."""
 
     images: Sequence[NDArray[np.uint8]]
     drawn: AugmentParams
@@ -264,7 +264,7 @@ class _Batch(NamedTuple):
 
 
 def way_of(recipe: Recipe, draws: Draws, own: OwnDictionaries | None = None) -> OwnCodeContext | None:
-    """Returns what becomes of images, named by their ids, behind a recipe's own code; None if it has none."""
+    """Returns the context of a recipe's own code, which names images by their ids; None without own code."""
     if recipe.links is None:
         return None
     finish = None if own is None else own.finish
@@ -272,7 +272,7 @@ def way_of(recipe: Recipe, draws: Draws, own: OwnDictionaries | None = None) -> 
 
 
 class _Graph:
-    """A recipe's graph, which runs one batch at a time. It is kept for the next calls on the same device."""
+    """A recipe's graph, which runs one batch at a time and is kept for the next calls on the same device."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -312,11 +312,13 @@ def _refuse(causes: Mapping[int, str]) -> None:
 def draw_images(
     recipe: Recipe, images: Sequence[Any], draws: Draws, boxes: Sequence[NDArray[np.float64]] = ()
 ) -> tuple[list[NDArray[np.uint8]], AugmentParams, dict[int, str]]:
-    """Returns files, or arrays and PIL images, as the graph takes them, what the recipe draws for them, or what stands
-    before its own code, and by row why one cannot be decoded, or would be too large.
+    """Returns (images as the graph takes them, their random parameters, the causes of refused images by row).
+
+    The parameters are for the part of the recipe before its own code, if it has any. An image is refused if it cannot
+    be decoded or its output would be too large.
 
     Raises:
-        ConfigError: one is neither a file nor uint8 of (height, width, 3).
+        ConfigError: an image is neither a file nor uint8 (height, width, 3).
     """
     turned = None
     if images and isinstance(images[0], (bytes, bytearray)):
@@ -337,12 +339,12 @@ def draw_images(
 def cut_copies(
     images: Sequence[NDArray[np.uint8]], drawn: AugmentParams
 ) -> tuple[Sequence[NDArray[np.uint8]], AugmentParams]:
-    """Cuts files to what is drawn of them, in copies, as their bytes are the caller's; arrays stay as they are."""
+    """Cuts copies of files to the region that is needed, as the bytes are the caller's; returns arrays unchanged."""
     return cut_to_region([file.copy() for file in images], drawn) if images[0].ndim == 1 else (images, drawn)
 
 
 def _as_arrays(images: Sequence[Any], upright: bool) -> tuple[list[NDArray[np.uint8]], dict[int, str]]:
-    """Returns arrays, of arrays and PIL images, and by row why one cannot be converted."""
+    """Converts arrays and PIL images to arrays; also returns by row why one cannot be converted."""
     arrays, refused = [np.zeros((1, 1, 3), np.uint8)] * len(images), {}
     for number, image in enumerate(images):
         try:
@@ -362,7 +364,7 @@ def _as_arrays(images: Sequence[Any], upright: bool) -> tuple[list[NDArray[np.ui
 
 
 def _as_array(image: Any, upright: bool) -> NDArray[Any]:  # noqa: ANN401
-    """Returns an array as it is, and a PIL image as one; `upright` turns the latter as its EXIF orientation says."""
+    """Converts an array or a PIL image to an array; `upright` applies a PIL image's EXIF orientation."""
     try:
         return np.ascontiguousarray(_turn_upright(image) if upright else image)
     except Exception as error:  # PIL's decoders and a user's `__array__` raise errors of any type
@@ -371,6 +373,6 @@ def _as_array(image: Any, upright: bool) -> NDArray[Any]:  # noqa: ANN401
 
 
 def _turn_upright(image: object) -> object:
-    from PIL import Image, ImageOps  # here, because a normal start does not need it
+    from PIL import Image, ImageOps  # imported late: a normal start does not need it
 
     return ImageOps.exif_transpose(image) if isinstance(image, Image.Image) else image

@@ -1,7 +1,7 @@
-"""Every error that the library raises on purpose; all are a `GPULoaderError`, and those about the data a `DataError`.
+"""The errors that the library raises on purpose: each is a `GPULoaderError`, and errors in the data are a `DataError`.
 
-Where Python has an error of that meaning, such as ValueError, theirs is one of this, too. The message of each says what
-was wrong, what was found, what is allowed and what to do next.
+`except ValueError` and the like also work: an error inherits from Python's error of the same meaning, if there is one.
+A message says what is wrong, what was found, what is allowed and what to do next.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ __all__ = [
 
 
 BESIDE = " component beside it: "
-"""In each cause about a component, behind its extension."""
+"""Text in each cause about a component, after its extension."""
 
 
 def describe(value: object, most_characters: int = 80) -> str:
-    """A value for a message: its `repr`, shortened. Also for values without one, such as numbers of 5,000 digits."""
+    """Returns a value's `repr` for a message, shortened; works for any value, such as a number of 5,000 digits."""
     try:
         return shorten(repr(value), most_characters)
-    except (ValueError, RecursionError):  # Python writes no such numbers, and no such depths
+    except (ValueError, RecursionError):  # Python refuses such long numbers and such deep nesting
         return f"a {type(value).__name__} too large to show"
 
 
 class GPULoaderError(Exception):
     """The base class: `except GPULoaderError` catches every error that the library raises on purpose.
 
-    Each argument is a line of the message. The text is always safe to print, and has at most 4,000 characters, whatever
-    it quotes: long lines keep their beginning and their end. Attributes have all of it.
+    Each argument is a line of the message. The text is safe to print and has at most 4,000 characters: long lines are
+    shortened in the middle. Attributes have the full values.
 
     Example:
         >>> from gpuloader import GPULoader, GPULoaderError
@@ -75,19 +75,19 @@ class PresetError(ConfigError):
 
 
 class DeviceError(GPULoaderError, RuntimeError):
-    """The device is not on this machine, cannot be used in this process, cannot decode, or has no memory left."""
+    """A device that is missing, out of memory, unable to decode, or not usable in this process."""
 
 
 class InstallationError(GPULoaderError, ImportError):
-    """DALI is missing or installed twice; or the CPU's compiled kernels are missing or older than their sources."""
+    """A broken installation: DALI is missing or installed twice, or the compiled kernels are missing or outdated."""
 
 
 class StateError(GPULoaderError, ValueError):
-    """A state that belongs to another dataset, recipe, seed or version."""
+    """A saved state of another dataset, recipe, seed or version."""
 
 
 class LoaderError(GPULoaderError, RuntimeError):
-    """The loader is closed or in use by another thread, or an older iterator was used after a newer one was started."""
+    """A loader that is closed or in use by another thread, or an iterator that a newer one replaced."""
 
 
 class DataError(GPULoaderError):
@@ -99,12 +99,12 @@ class ShardNotFoundError(DataError, FileNotFoundError):
 
 
 class RemoteError(DataError):
-    """A store does not deliver what was asked for.
+    """A failed download, or another failed request to a store.
 
     Attributes:
         url: the object, without credentials.
-        problem: what happened, in the last try.
-        tries: how often it was tried.
+        problem: what happened in the last try.
+        tries: the number of tries.
     """
 
     def __init__(self, url: str, problem: str, tries: int) -> None:
@@ -122,11 +122,11 @@ class RemoteError(DataError):
 
 
 class TarError(DataError):
-    """Bytes that are not a plain tar.
+    """A shard that is not a plain tar.
 
     Attributes:
         shard: path of the shard.
-        offset: byte offset in the shard at which reading it stopped.
+        offset: byte offset in the shard where reading stopped.
     """
 
     def __init__(self, shard: str, offset: int, problem: str) -> None:
@@ -140,15 +140,15 @@ class TarError(DataError):
 
 
 class IndexFileError(DataError):
-    """An index file that cannot be used: damaged, of another version or of another state of the shard."""
+    """An index file that is damaged, of another version, or older than its shard."""
 
 
 class ShardChangedError(DataError):
-    """A shard's size, time or content has changed since it was indexed."""
+    """A shard whose size, time or content changed after it was indexed."""
 
 
 class NoSamplesError(DataError):
-    """Shards in which no usable sample was found."""
+    """Shards without a usable sample."""
 
 
 class LabelError(DataError):
@@ -156,22 +156,22 @@ class LabelError(DataError):
 
 
 class PackError(DataError):
-    """A source of pictures is missing or cannot be read, or packing cannot continue."""
+    """A source that packing cannot find or read, or another reason why packing stops."""
 
 
 def kind_of(cause: str) -> str:
-    """Says what is bad for this cause: the image, or a component of its sample."""
+    """Returns "bad sample" if the cause is about a component beside the image, otherwise "bad image"."""
     return "bad sample" if BESIDE in cause else "bad image"
 
 
 class BadImageError(DataError):
-    """An image that cannot be decoded, or whose sample has a field that cannot be parsed.
+    """A sample whose image cannot be decoded, or with a field that cannot be parsed.
 
     Attributes:
         shard: path of the shard.
         key: the sample's key, as WebDataset names it.
         offset: byte offset of the image in the shard.
-        cause: why it cannot be decoded or parsed.
+        cause: why decoding or parsing fails.
     """
 
     def __init__(self, shard: str, key: str, offset: int, cause: str) -> None:

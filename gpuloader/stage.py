@@ -1,4 +1,4 @@
-"""`Stage`: runs a recipe behind any iterable of images, such as a webdataset pipeline or torch's `DataLoader`.
+"""`Stage`: runs a recipe on batches from any iterable, such as a webdataset pipeline or torch's `DataLoader`.
 
 source -> _Gate -> ReadAhead -> DecodingLoop -> Stage
           (a thread)
@@ -36,30 +36,30 @@ _log = logging.getLogger("gpuloader")
 
 
 class Stage(CloseableMixin):
-    """Decodes and transforms the batches of any iterable, as a `GPULoader` does those of its shards.
+    """A pipeline that decodes and transforms the batches of any iterable, as a `GPULoader` does for shards.
 
-    `for images, ids, *others in stage(source, epoch=epoch)` reads the source ahead in a thread and decodes ahead, too.
-    Between loops it keeps its pipeline; `close`, or `with`, frees that.
-    An image's random numbers depend only on `seed`, `epoch` and its id: the pixels are those of a `GPULoader` with this
-    seed for its sample of this number.
+    `for images, ids, *others in stage(source, epoch=epoch)` reads the source ahead in a thread, and decodes ahead. The
+    pipeline is kept between loops; `close` or `with` frees it.
+    An image's random parameters depend only on `seed`, `epoch` and its id. A `GPULoader` with the same seed gives the
+    same pixels for the sample with this number.
 
     Args:
-        preset: a recipe, as a `GPULoader` takes it. It must neither mix nor draw by boxes. Its `mipmaps` does nothing:
-            only loaders read smaller copies.
-        device_id: the GPU that decodes, or the CPU, as a `GPULoader` takes it. In a worker process of torch's
-            DataLoader, "auto" is the CPU.
+        preset: a recipe, as for a `GPULoader`. It must not have `mix`, or transforms that draw by boxes. `mipmaps` is
+            ignored, because only loaders read smaller copies.
+        device_id: the GPU or the CPU, as for a `GPULoader`. In a worker process of torch's DataLoader, "auto" is the
+            CPU.
         seed: an integer in [0, 2**64).
-        on_error: "raise" ends the loop at an image that cannot be decoded; "skip" leaves it out of its batch, which is
-            smaller then, and passes over a batch that has no other images. Nothing limits how many are left out,
-            because the number of all images is not known: compare `len(stage.bad)` with what you expect.
-        decoder: how images are decoded, how many threads do it, and how many batches are made ahead; a `Decoder`, or
-            a dictionary of its fields.
+        on_error: "raise" raises an error at an image that cannot be decoded. "skip" drops the image, so its batch is
+            smaller, and skips a batch without other images. The number of dropped images has no limit: compare
+            `len(stage.bad)` with what you expect.
+        decoder: a `Decoder`, or a dictionary of its fields: how images are decoded, the number of threads, and the
+            number of batches that are prepared ahead.
 
     Attributes:
-        bad: the images that were left out, with the causes, by id. It is as far ahead as the source is read.
+        bad: the cause for each dropped image, by id. It includes images of batches that are read ahead.
 
     Raises:
-        PresetError: there is no such recipe, or it is invalid.
+        PresetError: the recipe is missing or invalid.
         ConfigError: the recipe mixes or draws by boxes, or another argument is invalid.
 
     Example:
@@ -99,21 +99,21 @@ class Stage(CloseableMixin):
         self._reading: ReadAhead[_Batch] | None = None
 
     def __call__(self, source: Iterable[Any], *, epoch: int = 0) -> Iterator[tuple[Any, ...]]:
-        """Iterates over the batches of a source, which a thread reads ahead; the loop's end or `break` ends the thread.
+        """Iterates over the batches of a source, which a thread reads ahead.
 
-        Leaving a loop waits until the source gives the batch that is being read. A later loop over the same stage ends
-        an earlier one.
+        The thread ends with the loop or at `break`, after the source returns the batch that is being read. A new loop
+        over the same stage ends the previous loop.
 
         Args:
-            source: gives tuples or lists `(images, ids, *others)`, which may differ in length. `images` is a list of
-                files (bytes), or of uint8 arrays (height, width, 3) or PIL images; `ids` are integers in [0, 2**63),
-                or strings, one for each image. A string stands for the first 63 bits of its BLAKE2b hash. All others
-                also have an entry for each image: lists, tuples, arrays or tensors.
+            source: gives tuples or lists `(images, ids, *others)`; batches may differ in size. `images` is a list of
+                files (bytes), or a list of uint8 arrays (height, width, 3) or PIL images. `ids` has an integer in
+                [0, 2**63) or a string for each image. A string stands for the first 63 bits of its BLAKE2b hash. The
+                others are lists, tuples, arrays or tensors with an entry for each image.
             epoch: an integer in [0, 2**32).
 
         Yields:
-            Tuples `(images, ids, *others)`: the images as in a `GPULoader`'s batch, of its device, dtype and shape; the
-            others as they came, without the entries of images that were left out.
+            Tuples `(images, ids, *others)`. The images are the same as in a `GPULoader`'s batch: device, dtype and
+            shape. The ids and others are unchanged, without the entries of dropped images.
 
         Raises:
             ConfigError: the source gives something else.
@@ -125,7 +125,7 @@ class Stage(CloseableMixin):
         return self._iterate(iter(source), check_epoch(epoch))
 
     def close(self) -> None:
-        """Ends a loop and frees the pipeline with its memory; a later loop makes them again. Closing twice is fine."""
+        """Ends the loop and frees the pipeline's memory. A later loop makes a new pipeline; closing twice is fine."""
         self._end_loop()
         self._decoding.close()
 
@@ -158,8 +158,8 @@ class _Batch:
         columns: the ids and all others, as the source gave them.
         ids: (n,), with numbers in place of strings.
         images: n files (bytes,), or arrays (height, width, 3).
-        drawn: what the recipe draws for them, or what stands before its own code.
-        context: what becomes of them behind own code; None without.
+        drawn: the random parameters of the recipe, or of its part before own code.
+        context: for own code; None if the recipe has none.
     """
 
     columns: Sequence[Any]
@@ -179,10 +179,10 @@ class _Batch:
 
 
 class _Gate:
-    """Makes batches before decoding of what a source gives, in one epoch.
+    """Validates what a source gives in one epoch, and makes batches for decoding.
 
     Args:
-        bad: images that are left out are added to it; None raises an error instead.
+        bad: collects dropped images; None raises an error instead.
     """
 
     def __init__(self, recipe: Recipe, seed: int, epoch: int, bad: dict[int | str, str] | None) -> None:
@@ -192,7 +192,7 @@ class _Gate:
         self._bad = bad
 
     def read(self, given: Iterator[Any], wanted: Callable[[], bool]) -> _Batch:
-        """Makes the next batch that has images; raises EndOfItems if there is none."""
+        """Returns the next batch that has images; raises EndOfItems at the end of the source."""
         while wanted():
             try:
                 each = next(given)
@@ -213,7 +213,7 @@ class _Gate:
         return replace(batch, images=cut, drawn=drawn)
 
     def leave_out(self, batch: _Batch, causes: Mapping[int, str]) -> _Batch | None:
-        """Returns a batch without some rows, or None without any; raises DataError if bad images are errors."""
+        """Drops the rows of bad images; returns None if no row is left. Raises DataError if bad images are errors."""
         for row, cause in sorted(causes.items()):
             given = batch.columns[0][row]
             sample = str(given) if isinstance(given, str) else int(given)
@@ -230,7 +230,7 @@ class _Gate:
 
 
 def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
-    """Returns the images of what a source gave, their ids, and the columns: the ids and all others as they came."""
+    """Returns (images, ids as numbers, columns) of a source's batch; columns are the ids and all others, unchanged."""
     if not isinstance(given, (tuple, list)) or len(given) < 2:
         raise ConfigError(
             f"the source gave {describe(given)}: allowed are tuples (images, ids, *others), each with an entry for "
@@ -239,14 +239,14 @@ def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
     images, *columns = given
     if (count := _rows(images)) is None:
         raise ConfigError(f"images: the source gave {describe(images)}: allowed is a list of images")
-    names = ["ids", *(f"the entry {number} behind the images and ids" for number in range(len(columns) - 1))]
+    names = ["ids", *(f"the entry {number} after the images and ids" for number in range(len(columns) - 1))]
     for name, column in zip(names, columns, strict=True):
         if _rows(column) != count:
             raise ConfigError(
                 f"{name}: the source gave {describe(column)} for {count} images: allowed is a list, tuple, array "
                 f"or tensor with an entry for each image"
             )
-    named = all(isinstance(each, str) for each in columns[0])  # also if there are none
+    named = all(isinstance(each, str) for each in columns[0])  # also without images
     ids = np.array([_hash(each) for each in columns[0]], np.int64) if named else np.asarray(columns[0])
     if not (ids.dtype.kind in "iu" and ids.ndim == 1 and ids.min(initial=0) >= 0 and ids.max(initial=0) < 2**63):
         raise ConfigError(
@@ -260,14 +260,14 @@ def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:
 
 
 def _rows(column: Any) -> int | None:  # noqa: ANN401
-    """Counts the entries of a list, tuple, array or tensor; None if it is nothing of that kind."""
+    """Counts the entries of a list, tuple, array or tensor; returns None for anything else."""
     if isinstance(column, (str, bytes, bytearray, Mapping)) or not hasattr(column, "__getitem__"):
         return None
     return None if getattr(column, "shape", None) == () else len(column)
 
 
 def _hash(name: str) -> int:
-    """Returns the first 63 bits of a hash."""
+    """Returns the first 63 bits of a name's BLAKE2b hash."""
     return int.from_bytes(hashlib.blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest(), "big") >> 1
 
 

@@ -1,4 +1,4 @@
-"""What a `Compose` is made of, by torchvision's names; `docs/operations.md` shows each of them."""
+"""The transforms of a recipe, with torchvision's names; `docs/operations.md` shows each of them."""
 
 from gpuloader.recipe.apply import Apply
 from gpuloader.recipe.budgets import ResizeToSequence, SmartResize

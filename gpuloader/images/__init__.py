@@ -1,1 +1,1 @@
-"""May this file be decoded, and how large is its image? Headers, limits, and the gate before the decoders."""
+"""Validates image files before decoding, and reads their sizes: headers, limits, formats."""

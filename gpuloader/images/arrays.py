@@ -1,4 +1,4 @@
-"""Decoded images: `.npy` members, uint8 (height, width, 3), RGB, as `numpy.save` writes them.
+"""Validates decoded images: `.npy` members, uint8 (height, width, 3), RGB, as `numpy.save` writes them.
 
 Version 1.0 of `numpy.lib.format`: b"\\x93NUMPY\\x01\\x00", the length of the header as two bytes, little-endian, the
 header as Python's text of a dictionary, then the pixels, row by row.
@@ -15,11 +15,11 @@ from gpuloader.images.limits import MAX_PIXELS, AdmittedImage, RefusalError, che
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(rb"\{'descr': '\|u1', 'fortran_order': False, 'shape': \((\d{1,7}), (\d{1,7}), 3\), \} *\n")
-_MOST_BYTES = 256  # numpy's headers of such arrays have 128
+_MOST_BYTES = 256  # numpy writes 128 for such arrays
 
 
 def array_size(head: bytes, size_bytes: int) -> tuple[int, int]:
-    """Returns (height, width) of a member with these first bytes and this size; (0, 0) if it is not a decoded image."""
+    """Returns (height, width) of a member from its first bytes and size; (0, 0) if it is not a decoded image."""
     header_end = 10 + int.from_bytes(head[8:10], "little")
     header = _HEADER.fullmatch(head[10:header_end]) if head.startswith(_MAGIC) else None
     if header is None:
@@ -29,10 +29,10 @@ def array_size(head: bytes, size_bytes: int) -> tuple[int, int]:
 
 
 def admit_array(member: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> AdmittedImage:
-    """Returns a decoded image, (height, width, 3), as a view of all bytes of its member, and its (height, width).
+    """Returns a decoded image, (height, width, 3), as a view of its member's bytes, and its (height, width).
 
     Raises:
-        RefusalError: it is none, or recipes refuse it.
+        RefusalError: the member is not a decoded image, or is too large.
     """
     size = array_size(member[:_MOST_BYTES].tobytes(), len(member))
     if size == (0, 0):

@@ -1,4 +1,4 @@
-"""The format of an image, told by a file's first bytes."""
+"""Recognises the format of an image by the first bytes of its file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Format: TypeAlias = Literal["jpeg", "png", "webp", "tiff", "bmp", "pnm", "jpeg2000"]
 
 RARE_FORMATS: dict[str, str] = {"tiff": "TIFF", "bmp": "BMP", "pnm": "PNM", "jpeg2000": "JPEG 2000"}
-"""Formats that only `pack` decodes, with the names that users know."""
+"""Formats that only `pack` decodes, with their usual names."""
 
 _SIGNATURES = re.compile(
     rb"(?P<jpeg>\xff\xd8)"
@@ -20,13 +20,13 @@ _SIGNATURES = re.compile(
     rb"|(?P<tiff>II[*+]\0|MM\0[*+])"
     rb"|(?P<bmp>BM)"
     rb"|(?P<pnm>P[1-6]\s)"
-    rb"|(?P<jpeg2000>\0\0\0\x0cjP  |\xff\x4f\xff\x51)",  # JP2, or a bare code stream
+    rb"|(?P<jpeg2000>\0\0\0\x0cjP  |\xff\x4f\xff\x51)",  # JP2, or a bare codestream
     re.DOTALL,
 )
 _SIGNATURE_BYTES = 12
 
 
 def image_format(encoded: NDArray[np.uint8]) -> Format | None:
-    """Returns the format of a file, (bytes,), by its first bytes; None if it is none of these."""
+    """Returns the format of a file, (bytes,), by its first bytes; None if unknown."""
     match = _SIGNATURES.match(encoded[:_SIGNATURE_BYTES].tobytes())
     return None if match is None else cast(Format, match.lastgroup)

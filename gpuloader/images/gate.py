@@ -1,9 +1,9 @@
-"""The gate before DALI: images that it refuses never reach DALI's parser or decoder.
+"""Validates each image file before DALI: refused files never reach DALI's decoder.
 
-DALI gets JPEG, PNG and WebP. If DALI 2.4 gets an image with a header that it cannot parse, or a window outside the
-image, the process can end with a segmentation fault. So the gate first checks that parsing needs no gigabytes, and then
-asks DALI's own parser, nvImageCodec. It also refuses what a parser of headers does not detect: a JPEG that is cut or
-lacks a table, and images that take minutes or gigabytes to decode.
+DALI gets JPEG, PNG and WebP. DALI 2.4 can end the process with a segmentation fault if it cannot parse a header, or if
+a window is outside the image. So validation first checks that parsing needs no gigabytes, and then calls DALI's own
+parser, nvImageCodec. It also refuses files that a header parser accepts: a JPEG that is cut or lacks a table, and
+images that take minutes or gigabytes to decode.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # otherwise it prints a message for each bad image, without a name
+os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # otherwise it prints a message without a name for each bad image
 
 from nvidia.nvimgcodec import CodeStream
 
@@ -29,14 +29,14 @@ _CHECKS = {"jpeg": check_jpeg, "png": check_data}
 
 
 def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> AdmittedImage:
-    """Returns the file that DALI gets for an image, and the size.
+    """Validates an image; returns the file for DALI, and the image's (height, width).
 
     Args:
         encoded: (bytes,) the whole file.
-        max_pixels: the recipe's.
+        max_pixels: of the recipe.
 
     Returns:
-        `encoded` itself if DALI may get it; of a PNG with text and the like, a copy without these.
+        `encoded` itself, or a copy of a PNG without text and other chunks that pixels do not need.
 
     Raises:
         RefusalError: DALI must not get the image.
@@ -56,7 +56,7 @@ def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> AdmittedI
     try:
         stream = CodeStream(file)
         height, width, dtype, codec = int(stream.height), int(stream.width), stream.dtype, stream.codec_name
-    except (RuntimeError, TypeError):  # TypeError if the header has a precision that no dtype has
+    except (RuntimeError, TypeError):  # TypeError if no dtype has the header's precision
         raise RefusalError(_cause_in_beginning(encoded)) from None
     if codec != file_format or dtype not in _DTYPES:
         raise RefusalError(f"its header says {codec} with samples of {dtype}: allowed are uint8 and uint16")
@@ -69,7 +69,7 @@ def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> AdmittedI
 def admit_each(
     images: Sequence[bytes], max_pixels: int
 ) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64], dict[int, str]]:
-    """Returns the files that DALI gets for images, (bytes,), their (n, 2) heights and widths, and by row why not."""
+    """Validates images; returns the files for DALI, (bytes,), their sizes, (n, 2), and causes of refusals by row."""
     files = [np.frombuffer(image, np.uint8) for image in images]
     sizes, refused = np.ones((len(files), 2), np.int64), {}
     for row, file in enumerate(files):

@@ -1,4 +1,4 @@
-"""Reads what the index says of an image from its first bytes; later, the decoder reads the whole image."""
+"""Reads an image's size from its first bytes, for the index."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from itertools import islice
 
 from gpuloader.helpers.regular_file import Read
 
-MAX_SEGMENTS = 4096  # a photograph has about twenty; a file of nothing but segments must not stop a scan
+MAX_SEGMENTS = 4096  # a photograph has about twenty; a file full of segments must not stop a scan
 SCAN, FILL = 0xDA, 0xFF
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 _SEQUENTIAL, _RESTART_INTERVAL = frozenset((0xC0, 0xC1)), 0xDD
 _BESIDE_FRAME = frozenset((0xC4, 0xDB, _RESTART_INTERVAL, 0xFE, *range(0xE0, 0xF0)))  # tables, comments, metadata
 _SAMPLE_BITS, _MOST_COMPONENTS, _LARGEST_FACTOR = 8, 4, 4
-_LONGEST_SIDE = 65_500  # libjpeg-turbo refuses longer ones
-_MOST_FRAME_BYTES = 6 + 3 * _MOST_COMPONENTS + 1  # one more shows that it is longer
-_ALL_COEFFICIENTS = b"\0\x3f\0"  # at the end of a scan's header: not one of several passes
+_LONGEST_SIDE = 65_500  # libjpeg-turbo refuses longer scans
+_MOST_FRAME_BYTES = 6 + 3 * _MOST_COMPONENTS + 1  # one byte more shows that it is longer
+_ALL_COEFFICIENTS = b"\0\x3f\0"  # the end of a scan's header in a sequential JPEG
 _END_OF_HEADER = frozenset((0xD9, SCAN))
 _WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD8), FILL))
 _FILL_BYTES = re.compile(rb"\xff{2,}")
@@ -28,9 +28,9 @@ def image_header(read: Read) -> tuple[int, int, bool]:
     """Reads the header of a JPEG, PNG or WebP.
 
     Returns:
-        Height and width in pixels as stored, without EXIF rotation; (0, 0) if this reader cannot tell. And whether it
-        is a JPEG of which parts can be cut, see `pipelines/kernels/cutting.h`: a single, sequential, interleaved scan
-        of 8 bits, with restart intervals that divide the rows of MCUs. The coded bytes are not read.
+        Height and width in pixels as stored, without EXIF rotation; (0, 0) if unknown. And whether `cutting.h` (in
+        pipelines/kernels) can cut parts of it: a JPEG of a single, sequential, interleaved scan of 8 bits, with restart
+        intervals that divide the rows of MCUs. The coded bytes are not read.
     """
     found = height, width, _ = _stored(read)
     return found if 0 < height < 2**31 and 0 < width < 2**31 else (0, 0, False)
@@ -50,11 +50,10 @@ def _stored(read: Read) -> tuple[int, int, bool]:
 
 
 def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
-    """Yields the segments of a JPEG (ITU-T T.81, annex B) up to the next scan: the marker, where its content begins and
-    ends. Fill bytes before a marker are segments too, with the marker `FILL`.
+    """Yields the segments of a JPEG (ITU-T T.81, annex B) up to the next scan: (marker, start and end of the content).
 
-    Each segment begins where the one before ends. It stops at the first byte that does not begin a segment, because
-    decoders differ on such bytes.
+    Fill bytes before a marker are segments with the marker `FILL`. Each segment begins at the end of the previous one.
+    It stops at the first byte that does not begin a segment, because decoders differ on such bytes.
     """
     first, chunk = position, read(_READ_BYTES, position)
     marker = 0
@@ -69,14 +68,14 @@ def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
         if marker not in _WITHOUT_LENGTH:
             position += 2 + (chunk[offset + 2] << 8 | chunk[offset + 3])
         elif fill := _FILL_BYTES.match(chunk, offset):
-            start, position = position, first + fill.end() - 1  # the last one may belong to the marker
+            start, position = position, first + fill.end() - 1  # the last byte may belong to the marker
         else:
             start = position = position + 2
         yield marker, start, position
 
 
 def _jpeg(read: Read) -> tuple[int, int, bool]:
-    """Reads the frame header, if it comes after few segments, and on to the scan if it is sequential."""
+    """Reads the frame header, if it follows few segments, and continues to the scan if the frame is sequential."""
     left = MAX_SEGMENTS
     walk = segments(read)
     others: list[tuple[int, int, int]] = []
@@ -97,7 +96,7 @@ def _jpeg(read: Read) -> tuple[int, int, bool]:
 
 
 def _is_seekable(read: Read, frame: bytes, others: Sequence[tuple[int, int, int]]) -> bool:
-    """Whether `cutting.h` cuts a JPEG with this frame header, between these other segments."""
+    """Returns whether `cutting.h` can cut a JPEG with this frame header and these other segments."""
     markers = [marker for marker, _, _ in others]
     if _RESTART_INTERVAL not in markers or markers[-1] != SCAN or not _BESIDE_FRAME.issuperset(markers[:-1]):
         return False

@@ -1,4 +1,4 @@
-"""Checks a JPEG before a decoder gets it, for the gate and for packing (ITU-T T.81)."""
+"""Validates a JPEG before it is decoded or packed (ITU-T T.81)."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _AC, _QUANTISATION = 0x10, 0x20  # the first numbers of these tables; DC Huffman
 
 
 def check_jpeg(encoded: NDArray[np.uint8]) -> None:
-    """Refuses a JPEG, (bytes,) of the whole file, that decoders may read differently, or for minutes.
+    """Refuses a JPEG, (bytes,) of the whole file, that decoders read differently, or that takes minutes.
 
-    It is refused if it is cut, if decoding would take minutes, or if it uses a table that it does not define. Decoders
-    differ on such a table: some raise an error, some use a standard table, some use the previous image's table. They
-    also differ on frames that are rare: some return a black image.
+    A JPEG is refused if it is cut, if decoding takes minutes, or if it uses a table that it does not define. For such a
+    table, some decoders raise an error, some use a standard table, and some use the previous image's table. For rare
+    kinds of frames, some decoders return a black image.
     """
     data = memoryview(encoded)
     frame, components, pixels, first_scan, scans, several_scans = 0, 0, 0, 0, 0, False
-    quantisation: dict[int, set[int]] = {}  # of each component that has had no scan yet
+    quantisation: dict[int, set[int]] = {}  # of each component without a scan so far
     defined: set[int] = set()
     for number, (marker, start, end) in enumerate(_all_segments(data)):
         if number == MAX_SEGMENTS:
@@ -56,7 +56,7 @@ def check_jpeg(encoded: NDArray[np.uint8]) -> None:
             if not used <= defined:
                 raise RefusalError(f"a JPEG without the {_name(min(used - defined))}, which it uses")
             if not scans:
-                in_scan = int.from_bytes(scan[:1], "big")  # as libjpeg counts, because components may share a name
+                in_scan = int.from_bytes(scan[:1], "big")  # as in libjpeg: components may share a name
                 first_scan, several_scans = start, frame in _PROGRESSIVE or in_scan < components
             scans += 1
             if not several_scans:
@@ -67,7 +67,7 @@ def check_jpeg(encoded: NDArray[np.uint8]) -> None:
             break
     if not scans:
         raise RefusalError("a JPEG without a scan")
-    # The thumbnail in the header has its own end marker, so only one after the first scan counts.
+    # The thumbnail in the header has its own end marker, so the image's marker follows the first scan.
     if data[-2:] != _END_OF_IMAGE and encoded[first_scan:].tobytes().rfind(_END_OF_IMAGE) < 0:
         raise RefusalError("a JPEG that is cut: it has no end-of-image marker")
     if scans > MAX_SCANS:
@@ -77,7 +77,7 @@ def check_jpeg(encoded: NDArray[np.uint8]) -> None:
 
 
 def ends_with_its_image(jpeg: bytes) -> bool:
-    """Whether a JPEG has nothing behind its end-of-image marker; a motion photo has a film there."""
+    """Returns whether a JPEG ends with its end-of-image marker; a motion photo has a film after it."""
     for marker, _, end in _all_segments(memoryview(jpeg)):
         if marker == SCAN and (found := _MARKER_BEHIND_SCAN.search(jpeg, end)) and found[0] == _END_OF_IMAGE:
             return found.end() == len(jpeg)
@@ -85,7 +85,7 @@ def ends_with_its_image(jpeg: bytes) -> bool:
 
 
 def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Yields all segments of a JPEG: all bytes between a scan's header and the next marker belong to the scan."""
+    """Yields all segments of a JPEG; a scan has all bytes between its header and the next marker."""
 
     def read(count: int, offset: int) -> bytes:
         return data[offset : offset + count].tobytes()
@@ -113,7 +113,7 @@ def _check_frame(marker: int, content: bytes) -> None:
 
 
 def _tables_of_components(frame: bytes) -> dict[int, set[int]]:
-    """Returns each component's quantisation tables: a set, as some encoders give all components the same name."""
+    """Returns each component's quantisation tables, as a set: some encoders give all components the same name."""
     tables: dict[int, set[int]] = {}
     for component, table in zip(frame[6::3], frame[8::3]):
         tables.setdefault(component, set()).add(_QUANTISATION + table)
@@ -143,7 +143,7 @@ def _name(table: int) -> str:
 
 
 def _used_huffman_tables(frame: int, scan: bytes) -> set[int]:
-    """Returns a scan's Huffman tables. A progressive scan uses those of DC or of AC; refining DC uses none."""
+    """Returns a scan's Huffman tables. A progressive scan uses DC or AC tables, or none to refine DC."""
     if frame in _ARITHMETIC or len(scan) < 6:
         return set()
     uses_dc = frame in _SEQUENTIAL or (frame in _PROGRESSIVE and scan[-3] == 0 and scan[-1] < 16)

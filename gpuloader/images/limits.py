@@ -1,4 +1,4 @@
-"""Bounds of an image of any format: its pixels, its sides, its bytes."""
+"""Limits for an image of any format: pixels, sides and bytes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 from gpuloader.errors import DataError
 
 MAX_PIXELS = 100_000_000
-DEFAULT_MAX_PIXELS = 50_000_000  # the most that cameras and phones commonly make
-MAX_SIDE = 2**18 - 1  # if the shorter side is resized to the maximum of 8,192, the longer one stays within 32 bits
+DEFAULT_MAX_PIXELS = 50_000_000  # the largest common size of cameras and phones
+MAX_SIDE = 2**18 - 1  # with the shorter side resized to the maximum, 8,192, the longer side fits into 32 bits
 MAX_ENCODED_BYTES = 256 << 20  # 2.7 bytes for each of MAX_PIXELS pixels; photographs have a tenth of that
 
 AdmittedImage: TypeAlias = tuple[NDArray[np.uint8], tuple[int, int]]
-"""An image as the graph takes it, a file or an array, and its (height, width) as stored, without EXIF rotation."""
+"""An image for the graph (a file or an array), and its (height, width) as stored, without EXIF rotation."""
 
 
 class RefusalError(DataError):
-    """An image, or a component beside it, that is bad: whoever reads the sample replaces it or raises an error.
+    """Raised for an image, or a component beside it, that fails validation; the reader then applies `on_error`.
 
     Attributes:
-        cause: why, for an error that names the sample.
+        cause: the reason, for an error that names the sample.
     """
 
     def __init__(self, cause: str, message: str = "") -> None:
@@ -31,7 +31,7 @@ class RefusalError(DataError):
 
 
 def check_size(height: int, width: int, max_pixels: int = MAX_PIXELS) -> None:
-    """Refuses an image of this size if the recipe allows only `max_pixels`."""
+    """Refuses an image of this size if it is above the limits or the recipe's `max_pixels`."""
     if height < 1 or width < 1:
         raise RefusalError(f"its header says {width}x{height} pixels")
     if height * width > MAX_PIXELS:
@@ -46,7 +46,7 @@ def check_size(height: int, width: int, max_pixels: int = MAX_PIXELS) -> None:
 
 
 def cause_in_bytes(size_bytes: int) -> str | None:
-    """Says why a file with this number of bytes is refused; None if it is not refused."""
+    """Returns why a file with this number of bytes is refused; None if it is accepted."""
     if size_bytes > MAX_ENCODED_BYTES:
         return f"it has {size_bytes:,} bytes, more than {MAX_ENCODED_BYTES:,}"
     return None

@@ -1,14 +1,14 @@
-"""Reads an image's EXIF orientation from its first bytes; no pixel is read.
+"""Reads an image's EXIF orientation from its first bytes, without the pixels.
 
-It is the tag 0x0112 of the first directory of EXIF data, which are laid out as a TIFF (TIFF 6.0, section 8): 1 is
-upright, 2 to 4 are mirrored or upside down, and 5 to 8 are turned by 90 degrees. It is read from
+The orientation is the tag 0x0112 in the first directory of the EXIF data, which have the layout of a TIFF (TIFF 6.0,
+section 8). 1 is upright, 2 to 4 are mirrored or upside down, and 5 to 8 are turned by 90 degrees. It is read from
 
     JPEG    the first segment APP1 that begins with "Exif", before the frame header
     PNG     the chunk eXIf, if it is before the pixels
     WebP    the chunk EXIF, if the header announces one
 
-XMP and the text chunks of old programs are not read, and neither is what follows a PNG's pixels, because then an
-index would have to read all of the file.
+XMP and the text chunks of old programs are not read. Chunks after a PNG's pixels are not read either, because an index
+would then need the whole file.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gpuloader.helpers.regular_file import Read
 from gpuloader.images import webp
 from gpuloader.images.header import FILL, FRAMES, MAX_SEGMENTS, segments
 
-MAX_CHUNKS = 1000  # of a PNG before its pixels, or a WebP; a picture has about ten
+MAX_CHUNKS = 1000  # of a WebP, or of a PNG before its pixels; a picture has about ten
 MAX_ENTRIES = 1000  # of a directory; a camera writes about fifteen
 
 FIRST_TRANSPOSED = 5
-"""From this orientation on, the rows of the stored picture are columns of the upright one."""
+"""From this orientation on, the rows of the stored picture are columns of the upright picture."""
 
 _TIFF, _ENTRY_BYTES, _ORIENTATION = 42, 12, 0x0112
 _BYTES = {3: 2, 4: 4}  # of the types SHORT and LONG
@@ -37,7 +37,7 @@ _BYTE_ORDERS: dict[bytes, Literal["little", "big"]] = {b"II": "little", b"MM": "
 
 
 def image_orientation(read: Read) -> int:
-    """Returns the EXIF orientation of an image, 1 to 8; 0 if it has none or this reader cannot tell."""
+    """Returns the EXIF orientation of an image, 1 to 8; 0 if it has none or it is unknown."""
     head = read(32, 0)
     if head.startswith(b"\xff\xd8"):
         return _of_exif(read, *_exif_of_jpeg(read))
@@ -49,7 +49,7 @@ def image_orientation(read: Read) -> int:
 
 
 def image_orientations(images: Sequence[bytes]) -> NDArray[np.int64]:
-    """Returns the same of several images in memory, (n,)."""
+    """Returns the EXIF orientations, (n,), of several images in memory."""
 
     def of(image: bytes) -> int:
         return image_orientation(lambda count, offset: bytes(image[offset : offset + count]))
@@ -58,7 +58,7 @@ def image_orientations(images: Sequence[bytes]) -> NDArray[np.int64]:
 
 
 def _exif_of_jpeg(read: Read) -> tuple[int, int]:
-    """Finds where the EXIF data begin and end; (0, 0) if there are none."""
+    """Returns the start and the end of the EXIF data; (0, 0) without EXIF data."""
     left = MAX_SEGMENTS
     for marker, start, end in segments(read):
         if marker == _APP1 and read(len(_EXIF), start) == _EXIF:
@@ -70,7 +70,7 @@ def _exif_of_jpeg(read: Read) -> tuple[int, int]:
 
 
 def _chunks_of_png(read: Read) -> Iterator[tuple[bytes, int, int]]:
-    """Yields the chunks of a PNG: the name, and where the content begins and ends (ISO/IEC 15948, section 5)."""
+    """Yields the chunks of a PNG: the name, and the start and end of the content (ISO/IEC 15948, section 5)."""
     position = 8
     while len(header := read(8, position)) == 8:
         end = position + 8 + int.from_bytes(header[:4], "big")
@@ -88,8 +88,8 @@ def _find_chunk(chunks: Iterator[tuple[bytes, int, int]], wanted: bytes, last: b
 
 
 def _of_exif(read: Read, start: int, end: int) -> int:
-    """Reads the orientation in the first directory of the EXIF data at these bytes."""
-    if read(min(len(_EXIF), end - start), start) == _EXIF:  # some programs write it in every format
+    """Reads the orientation from the first directory of the EXIF data in these bytes."""
+    if read(min(len(_EXIF), end - start), start) == _EXIF:  # some programs write this prefix in every format
         start += len(_EXIF)
 
     def part(count: int, offset: int) -> bytes:

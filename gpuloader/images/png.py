@@ -1,6 +1,6 @@
-"""Makes of a PNG what its decoder gets: the chunks that its pixels need, and no others (ISO/IEC 15948).
+"""Reduces a PNG to the chunks that its pixels need, before it is decoded (ISO/IEC 15948).
 
-Text, profiles, animations and whatever else is in the file never reach the decoder, so they cannot harm it.
+Text, profiles, animations and other chunks never reach the decoder, so they cannot harm it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from gpuloader.images.limits import RefusalError
 
 MAX_CHUNKS = 100_000
-MOST_EXCESS_BYTES = 1_000_000_000  # that data may unpack to beyond the rows: a decoder takes seconds for these
+MOST_EXCESS_BYTES = 1_000_000_000  # that data may unpack to beyond the rows; a decoder takes seconds for them
 
 _BEGINNING = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"
 _SIGNATURE_BYTES, _HEADER_END, _CHUNK_BYTES = 8, 33, 12
-_KINDS = {b"IHDR": "H", b"PLTE": "P", b"tRNS": "T", b"IDAT": "D", b"IEND": "E"}  # any other is "-"
+_KINDS = {b"IHDR": "H", b"PLTE": "P", b"tRNS": "T", b"IDAT": "D", b"IEND": "E"}  # others are "-"
 _IN_ORDER = re.compile(r"H-*(?:P-*)?(?:T-*)?(D+)-*E")
 _NEEDED = re.compile(r"[^-]+")
 _BITS, _CHANNELS = (1, 2, 4, 8, 16), {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
@@ -32,7 +32,7 @@ _STEP_BYTES = 1 << 16
 
 
 def trimmed(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Returns an image's `decoder_png`, (bytes,); the image itself if it has none, such as a JPEG or a bad PNG."""
+    """Returns `decoder_png` of an image, (bytes,), or the image itself if it is another format or a bad PNG."""
     if encoded[:1].tobytes() != _BEGINNING[:1]:
         return encoded
     try:
@@ -42,11 +42,11 @@ def trimmed(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def decoder_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Returns what a decoder gets of a PNG, (bytes,) of the whole file.
+    """Returns the file that a decoder gets for a PNG, from the (bytes,) of the whole file.
 
-    These are the chunks IHDR, PLTE, tRNS, IDAT and IEND, unchanged; others are left out if they are ancillary. If there
-    is nothing to leave out, it is `encoded` itself. A PNG is refused if another chunk is critical, if these chunks are
-    not in order, and if the data are more than deflate makes of the rows at worst.
+    It has the chunks IHDR, PLTE, tRNS, IDAT and IEND, unchanged; other ancillary chunks are dropped. Without such
+    chunks, it is `encoded` itself. A PNG is refused if another chunk is critical, if the chunks are not in order, or if
+    the data are longer than deflate needs at worst.
     """
     data = memoryview(encoded)
     if len(data) < _HEADER_END or data[: len(_BEGINNING)].tobytes() != _BEGINNING:
@@ -69,7 +69,7 @@ def decoder_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
             raise RefusalError(f"a PNG of more than {MAX_CHUNKS:,} chunks")
         kinds.append(_KINDS.get(name, "-"))
         ends.append(end)
-    # A letter for each chunk, so that regular expressions check the order and find the runs of chunks to keep.
+    # A letter for each chunk: regular expressions then check the order and find the chunks to keep.
     text = "".join(kinds)
     match = _IN_ORDER.fullmatch(text)
     if match is None:
@@ -87,9 +87,9 @@ def decoder_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def check_data(file: NDArray[np.uint8]) -> None:
-    """Refuses a PNG, as `decoder_png` returns it, whose data unpack to gigabytes beyond its rows.
+    """Refuses a PNG, as `decoder_png` returns it, if its data unpack to gigabytes beyond its rows.
 
-    The data are unpacked, and nothing is kept, until the rest of them can no longer do so.
+    The data are unpacked, without keeping them, until the rest is too short for that.
     """
     data = memoryview(file)
     rows_bytes, left_bytes, unpacked_bytes = _rows_bytes(data), len(data), 0
@@ -111,7 +111,7 @@ def check_data(file: NDArray[np.uint8]) -> None:
 
 
 def _pieces_of_data(data: memoryview) -> Iterator[memoryview]:
-    """Yields the contents of the chunks IDAT, in pieces, because zlib copies what it leaves of one."""
+    """Yields the contents of the chunks IDAT in small pieces, because zlib copies the unread rest of a piece."""
     position, name = _SIGNATURE_BYTES, b""
     while name != b"IEND":
         length, name = struct.unpack_from(">I4s", data, position)
@@ -127,7 +127,7 @@ def _pixels(data: memoryview) -> str:
 
 
 def _rows_bytes(data: memoryview) -> int:
-    """Counts the bytes of a PNG's rows, with their filters' types."""
+    """Counts the bytes of a PNG's rows, including the filter types."""
     width, height, bits, kind, _, _, interlaced = struct.unpack_from(">IIBBBBB", data, 16)
     total = 0
     for top, left, down, right in _ADAM7 if interlaced else _NOT_INTERLACED:

@@ -1,4 +1,4 @@
-"""The chunks of a WebP (RFC 9649), and a check before its parser gets it."""
+"""Validates a WebP before it is parsed, and reads its chunks (RFC 9649)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from gpuloader.helpers.regular_file import Read
 from gpuloader.images.limits import RefusalError
 
-MAX_CHUNKS = 1_000_000  # reading this many takes 0.6 seconds
+MAX_CHUNKS = 1_000_000  # reading so many takes 0.6 seconds
 EXIF = b"EXIF"
 
 _EXIF_FLAG = 8
 
 
 def check_webp(encoded: NDArray[np.uint8]) -> None:
-    """Refuses a WebP, (bytes,) of the whole file, that ends within a chunk or has too many.
+    """Refuses a WebP, (bytes,) of the whole file, that ends within a chunk or has too many chunks.
 
-    The parser looks for an EXIF chunk if the header announces one, and reserves the bytes that a chunk claims.
+    If the header announces EXIF data, the parser searches them, and allocates the bytes that a chunk claims to have.
     """
     data = memoryview(encoded)
     for number, (name, start, end) in enumerate(chunks(lambda count, offset: bytes(data[offset : offset + count]))):
@@ -34,7 +34,7 @@ def check_webp(encoded: NDArray[np.uint8]) -> None:
 
 
 def chunks(read: Read) -> Iterator[tuple[bytes, int, int]]:
-    """Yields the chunks of a WebP: the name, where its content begins and ends. None if it announces no EXIF data."""
+    """Yields the chunks of a WebP: (name, start and end of the content); none if it announces no EXIF data."""
     head = read(32, 0)
     if head[12:16] != b"VP8X" or len(head) < 21 or not head[20] & _EXIF_FLAG:
         return

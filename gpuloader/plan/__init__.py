@@ -1,4 +1,4 @@
-"""The plan: which sample comes when, and every random number for it, as pure functions of numbers."""
+"""The plan: the order of the samples, and every random number, as pure functions of seed, epoch and sample."""
 
 from gpuloader.plan.buckets import BucketSampler
 from gpuloader.plan.draws import EPOCHS, Draw, Draws, Stream, check_epoch, check_seed

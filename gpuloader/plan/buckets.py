@@ -1,13 +1,13 @@
-"""`BucketSampler`: samples in buckets, such that each global batch is of one bucket.
+"""`BucketSampler`: samples in buckets, so that each global batch comes from one bucket.
 
-A pass deals the samples of each bucket out in quanta, and shuffles the quanta of all buckets:
+A pass (an epoch of the source) shuffles each bucket's samples, deals them out in bucket batches, and shuffles these:
 
-    bucket 0    |  quantum  |  quantum  | quantum...|          each bucket's samples are shuffled first
-    bucket 1    |  quantum  | quanta... |
+    bucket 0    |   batch   |   batch   | batch ... |
+    bucket 1    |   batch   | batch ... |
     a pass      | 1, second | 0, first  | 0, third  | ...
 
-A quantum is a global batch, or several. So a run goes on with any number of ranks and any batch size whose product
-divides the quantum: the quanta stay the same.
+A bucket batch has `quantum` samples: one global batch, or several. So a run resumes with any number of ranks and any
+batch size whose product divides `quantum`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from gpuloader.plan.samplers import Ints, Sampler
 
 @dataclass(frozen=True, eq=False)
 class BucketSampler(Sampler):
-    """Samples in buckets, each once in a pass, which has the buckets' padding among its places.
+    """Samples in buckets, each once in a pass; a pass includes the buckets' padding.
 
     Attributes:
-        shapes: (height, width) of each bucket's images; empty if these have the sizes that the recipe makes.
+        shapes: (height, width) of each bucket's images; empty if the recipe decides the sizes.
         runs: the ids of each bucket's samples, (n,) int64.
-        quantum: how many places, one after the other, are of one bucket.
-        drop: whether the samples of a bucket that do not fill a quantum are left out, others in each pass. If not, its
-            last quantum is padded.
+        quantum: the number of samples of a bucket batch.
+        drop: whether incomplete bucket batches are dropped, with other samples in each pass. If not, they are padded.
         shuffle: "full"; or "none" for the order of the ids, bucket after bucket.
-        fixed: whether the quantum must stay; otherwise a state may have another.
+        fixed: whether `quantum` is fixed; otherwise a state may override it.
     """
 
     shapes: Sequence[tuple[int, int]]
@@ -55,7 +54,7 @@ class BucketSampler(Sampler):
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Sampler`; without the quantum, which states keep beside it."""
+        """See `Sampler`; without `quantum`, which states keep separately."""
         digest = hashlib.blake2b(f"buckets {self.drop} {self.shuffle}".encode(), digest_size=16)
         shapes = [f"{height} {width}" for height, width in self.shapes] or ["any"] * len(self.runs)
         for shape, run in zip(shapes, self.runs, strict=True):
@@ -63,7 +62,7 @@ class BucketSampler(Sampler):
         return digest.hexdigest()
 
     def order(self, seed: int, number: int) -> Order:
-        """See `Sampler`; at a place of padding it gives ~id, which is negative, of a sample of the same bucket."""
+        """See `Sampler`; padding is ~id, which is negative, of a sample of the same bucket."""
         slots_at = make_order(self.shuffle, int(self._ends[-1]), seed, number)
         orders = [
             make_order(self.shuffle, len(run), seed_of_part(seed, bucket), number)
@@ -85,7 +84,7 @@ class BucketSampler(Sampler):
         return deal
 
     def buckets(self, seed: int, first: int, offsets: Ints) -> Ints:
-        """Returns the numbers of the buckets at the places `first` + `offsets` of the row, both (k,)."""
+        """Returns the numbers of the buckets, (k,), at the places `first` + `offsets`, (k,), of the row."""
         passes, within = self.find(first, offsets)
         slots = np.empty_like(within)
         for number in np.unique(passes).tolist():
@@ -101,7 +100,7 @@ class BucketSampler(Sampler):
 
     @cached_property
     def _ends(self) -> Ints:
-        """(b,) how many quanta the buckets up to each have."""
+        """(b,) the cumulated numbers of bucket batches."""
         counts = np.array([len(run) for run in self.runs])
         return np.cumsum(counts // self.quantum if self.drop else -(-counts // self.quantum))
 

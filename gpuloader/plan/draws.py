@@ -1,7 +1,7 @@
-"""Random numbers as a function of (seed, pass, sample id): no generator, no state.
+"""Random numbers as a function of (seed, pass, sample id), without the state of a generator.
 
-The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11). A draw's address
-is Philox's input, so any draw of any sample can be computed alone and in any order:
+They come from Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11). Philox's input is
+the address of a number, so any number of any sample can be computed alone and in any order:
 
     key     = seed, its low and high 32 bits
     counter = (block within the stream and the stream itself, id's low 32 bits, id's high 32 bits, pass)
@@ -25,11 +25,11 @@ _WEYL = 0x9E3779B9, 0xBB67AE85
 _BLOCKS_PER_STREAM = 1 << 16
 _STREAMS = 64
 OCCURRENCES, VIEWS = 16, 64
-EPOCHS = 2**32  # as many as the counter can distinguish
+EPOCHS = 2**32  # the most that the counter can distinguish
 
 
 class Stream(IntEnum):
-    """What a draw is for. The numbers decide what a seed means, so they are never reused or changed."""
+    """The purpose of random numbers. These values decide what a seed means, so never reuse or change them."""
 
     ORDER = 0
     CROP = 1
@@ -72,8 +72,8 @@ class Draw:
 
     Attributes:
         draws: the samples, n of them.
-        stream: what the numbers are for.
-        blocks: the blocks of the stream that it may use, each with 4 numbers.
+        stream: the purpose of the numbers.
+        blocks: the blocks of the stream that the transform may use, each with 4 numbers.
     """
 
     draws: Draws
@@ -101,24 +101,24 @@ class Draw:
         return replace(self, draws=self.draws.take(rows))
 
     def of(self, stream: Stream) -> Draw:
-        """Draws from another stream for the same transform, so that its other numbers stay as they are."""
+        """Returns another stream for the same transform, which does not change its other numbers."""
         return replace(self, stream=self.stream - self.stream % _STREAMS + stream)
 
     def split(self, parts: int) -> list[Draw]:
-        """Draws for transforms within this one, which share no numbers."""
+        """Returns separate random numbers for each nested transform."""
         size = len(self.blocks) // parts
         return [Draw(self.draws, self.stream, self.blocks[part * size : (part + 1) * size]) for part in range(parts)]
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The draws on some samples in one epoch, or in passes over the data.
+    """The random numbers of some samples in one epoch, or in passes over the data.
 
     Attributes:
         seed: in [0, 2**64).
         epoch: in [0, 2**32).
         ids: (n,) int64 sample ids, not negative.
-        passes: (n,) int64 in [0, 2**32), the pass of each sample; None if it is the epoch.
+        passes: (n,) int64 in [0, 2**32), the pass of each sample; None for the epoch.
     """
 
     seed: int
@@ -142,9 +142,9 @@ class Draws:
         return self.words(stream, count, first_block).astype(np.float64) * 2.0**-32
 
     def words(self, stream: int, count: int, first_block: int = 0) -> NDArray[np.uint64]:
-        """Returns the same as integers of 32 bits."""
-        # A block is four numbers. The counter's first word counts a stream's blocks from its own multiple of 2**16. All
-        # streams, occurrences and views are 2**16, so it stays below 2**32, and no two of them overlap.
+        """Returns the numbers of `uniform` as integers of 32 bits."""
+        # A block has four numbers. The counter's first word counts a stream's blocks from its own multiple of 2**16.
+        # Streams times occurrences times views are 2**16, so it stays below 2**32 without overlap.
         blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(stream * _BLOCKS_PER_STREAM + first_block)
         ids = self.ids.astype(np.uint64)[:, None]
         passes = np.uint64(self.epoch) if self.passes is None else self.passes.astype(np.uint64)[:, None]
@@ -166,18 +166,18 @@ def philox4x32(counter: list[NDArray[np.uint64]], key: int) -> list[NDArray[np.u
 
 
 def words(seed: int, epoch: int, stream: Stream, count: int) -> list[int]:
-    """Draws `count` 32-bit words that belong to an epoch rather than to a sample: in their place, those of sample 0."""
+    """Draws `count` 32-bit words for an epoch instead of a sample, at the address of sample 0."""
     [drawn] = Draws(seed, epoch, np.zeros(1, np.int64)).words(stream, count).tolist()
     return drawn
 
 
 def check_seed(seed: int) -> int:
-    """Returns the seed itself, if it is an integer in [0, 2**64)."""
+    """Returns the seed; raises ConfigError unless it is an integer in [0, 2**64)."""
     return _check("seed", seed, 64)
 
 
 def check_epoch(epoch: int) -> int:
-    """Returns the epoch itself, if it is an integer in [0, 2**32)."""
+    """Returns the epoch; raises ConfigError unless it is an integer in [0, 2**32)."""
     return _check("epoch", epoch, 32)
 
 

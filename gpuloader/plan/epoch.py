@@ -1,24 +1,24 @@
-"""Which samples a rank gets at which step: arithmetic on places of the run's row.
+"""`Plan`: decides which samples each rank gets at each step, by arithmetic on the run's row of samples.
 
-A run is one endless row of samples, `Sampler` or a `Mix` of several. An epoch takes the next places of the row: as many
-as a pass has, or as `steps_per_epoch` says. From a cursor on, each step takes the next world_size * batch_size of them,
-the global batch, and rank r takes the r-th batch_size of these. So the global batches are the same for every world size
-with the same global batch size, and to resume, a run needs to know only where its epoch began and how much of it is
-done. Only this module knows that: others ask the plan.
+A run is one endless row of samples: a `Sampler`, or a `Mix` of several. An epoch takes the next places of the row, as
+many as a pass has, or `steps_per_epoch` steps. Each step takes the next world_size * batch_size places, the global
+batch, and rank r takes the r-th batch_size of them. So the global batches depend on their size, not on the number of
+ranks. To resume, a run needs only the place where its epoch began, and the samples delivered since.
 
 The last global batch of an epoch may be short. Every rank gets the same number of steps in each mode:
 
-    drop     the short batch is left out
-    pad      it is filled from the start of the epoch, and the filling is marked as not valid
+    drop     the short batch is dropped
+    pad      it is filled with the first samples of the epoch, which are marked as not valid
     equal    it is filled in the same way, but only until all ranks have the same number of samples
-    partial  it is split evenly: ranks differ by one sample at most
+    partial  it is split evenly: ranks differ by at most one sample
 
-"partial" avoids batches without samples: if fewer samples than ranks are left after the last full step, this step
+"partial" avoids batches without samples. If fewer samples than ranks remain after the last full step, this step
 takes ceil(batch_size / 2) samples for each rank, and the last step takes the rest. For 101 samples, 2 ranks and a
-batch_size of 25, the steps are 25 and 25, 13 and 13, 12 and 13. Which samples form one of these two steps then depends
-on the number of ranks. With a batch_size of 1, or fewer samples than ranks, some ranks get none.
+batch_size of 25, the steps are 25 and 25, 13 and 13, 12 and 13. The samples of these two steps then depend on the
+number of ranks. With a batch_size of 1, or fewer samples than ranks, some ranks get no sample.
 
-With buckets, each global batch is of one bucket, and each bucket ends with "drop" or "pad": `gpuloader.plan.buckets`.
+With buckets, each global batch comes from one bucket, and each bucket ends with "drop" or "pad":
+`gpuloader.plan.buckets`.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ LastBatch: TypeAlias = Literal["drop", "pad", "partial", "equal"]
 
 @dataclass(frozen=True, order=True)
 class Cursor:
-    """A place between two steps of the run; `Cursor(epoch)` is where an epoch begins. Earlier places are smaller.
+    """A place between two steps of the run; `Cursor(epoch)` is the start of an epoch. Earlier places are smaller.
 
     Attributes:
-        epoch: in [0, 2**32), or 2**32 at the end of the last.
-        delivered: the samples of this epoch that all ranks together have delivered, without padding; only the plan
-            reads and makes it. Of a `MixedLoader`: the batches.
+        epoch: in [0, 2**32), or 2**32 after the last epoch.
+        delivered: the samples of this epoch that all ranks together have delivered, without padding; in a
+            `MixedLoader`, the batches. Only the plan reads and makes it.
     """
 
     epoch: int = 0
@@ -61,15 +61,15 @@ class Cursor:
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """What one rank gets in one step.
+    """The samples of one rank in one step.
 
     Attributes:
         cursor: the place before the step.
         ids: (b,) int64 sample ids, b <= batch_size.
         valid: (b,) bool, False for padding.
-        draws: their random numbers: those of the samples. If a sample can occur twice in an epoch, those of the
+        draws: the samples' random numbers. If a sample can occur twice in an epoch, the numbers belong to the
             positions, so that each copy is augmented differently.
-        shape: (height, width) of the step's bucket; None without buckets, and if these have no sizes.
+        shape: (height, width) of the step's bucket; None without buckets or sizes of buckets.
     """
 
     cursor: Cursor
@@ -79,19 +79,19 @@ class PlannedBatch:
     shape: tuple[int, int] | None = None
 
     def take(self, rows: slice) -> PlannedBatch:
-        """Returns what it is for some of its rows."""
+        """Returns some of the rows."""
         return replace(self, ids=self.ids[rows], valid=self.valid[rows], draws=self.draws.take(rows))
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where the counting of epochs begins: at the beginning of the run, or at a state that it goes on from.
+    """The place that epochs are counted from: the beginning of the run, or the state that it resumed from.
 
     Attributes:
-        epoch: the state's.
+        epoch: of the state.
         place: of the row, where this epoch begins.
         delivered: the samples of this epoch that were delivered before.
-        ratios: of a mix, those that have begun before.
+        ratios: the ratios of a mix that have begun before.
     """
 
     epoch: int = 0
@@ -102,14 +102,14 @@ class Start:
 
 @dataclass(frozen=True)
 class Plan:
-    """The order of a run, as one rank sees it; equal plans give equal batches.
+    """The order of a run for one rank; equal plans give equal batches.
 
     Attributes:
         source: the row of samples.
         batch_size: samples of one rank in one step.
         steps_per_epoch: the steps of each epoch; None makes an epoch as long as a pass.
-        repeats: how often each sample comes, one copy after the other; each copy has other random numbers.
-        start: where epochs are counted from.
+        repeats: the copies of each sample, one after the other; each copy has other random numbers.
+        start: the place that epochs are counted from.
     """
 
     source: Sampler | Mix
@@ -145,7 +145,7 @@ class Plan:
         if buckets.quantum % self.global_batch:
             raise ConfigError(
                 f"{counted(self.world_size, 'rank')} x batch_size {self.batch_size} = {self.global_batch} does not "
-                f"divide the buckets' quantum, {buckets.quantum}: allowed {self._allowed_sizes(buckets.quantum)}"
+                f"divide the bucket batch, quantum={buckets.quantum}: allowed {self._allowed_sizes(buckets.quantum)}"
             )
         if not buckets.size:
             raise ConfigError(
@@ -154,7 +154,7 @@ class Plan:
             )
 
     def _allowed_sizes(self, multiple: int) -> str:
-        """Says which batch sizes, or else which numbers of ranks, have a global batch that divides a number."""
+        """Lists the batch sizes, or else the numbers of ranks, with a global batch that divides a number."""
         size, left = divmod(multiple, self.world_size)
         whose = "are numbers of ranks" if left else f"with {counted(self.world_size, 'rank')} are batch sizes of"
         most = multiple if left else size
@@ -162,12 +162,12 @@ class Plan:
 
     @property
     def bucketed(self) -> BucketSampler | None:
-        """The source, if it has buckets."""
+        """The source if it has buckets, otherwise None."""
         return self.source if isinstance(self.source, BucketSampler) else None
 
     @cached_property
     def grouped(self) -> GroupedSampler | Mix | None:
-        """The row, if it has groups of shards."""
+        """The row if it has groups of shards, otherwise None."""
         return self._row if isinstance(self._row, (GroupedSampler, Mix)) and self._row.groups else None
 
     @property
@@ -186,9 +186,9 @@ class Plan:
         return self.source.size if self.steps_per_epoch is None else self.steps_per_epoch * self.global_batch
 
     def length_of(self, epoch: int) -> int:
-        """The places of an epoch: if another run began it, with another length, it ends where this one's would.
+        """Returns the places of an epoch. An epoch that a run of another length began ends where this run's would.
 
-        What this run would leave out at its end then comes in the next epoch, unless an epoch is a pass.
+        Samples that this run drops at its end then come in the next epoch, unless an epoch is a pass.
         """
         delivered = self.start.delivered
         if epoch != self.start.epoch or not delivered:
@@ -199,7 +199,7 @@ class Plan:
         return delivered + left
 
     def first(self, epoch: int) -> int:
-        """The place of the row where an epoch begins; those before the state's are counted from the run's beginning."""
+        """Returns the place of the row where an epoch begins; epochs before the state count from the start."""
         start = self.start
         if epoch <= start.epoch:
             return start.place if epoch == start.epoch else epoch * self.length
@@ -207,12 +207,12 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """The steps of an epoch; the same on every rank."""
+        """The steps of an epoch, equal on every rank."""
         return _steps(self.length, self.global_batch, self.last_batch)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What must be equal on all ranks, beside the samples and the seed, in plain JSON types."""
+        """The values that must be equal on all ranks, beside the samples and the seed, in plain JSON types."""
         source, names = self.source, ("batch_size", "last_batch", "steps_per_epoch", "repeats")
         return {
             **{name: getattr(self, name) for name in names},
@@ -223,13 +223,13 @@ class Plan:
         }
 
     def on(self, ranks: object) -> Plan:
-        """Returns rank 0's plan of another number of ranks with the same global batch; itself if there is none."""
+        """Returns rank 0's plan for another number of ranks with the same global batch; this plan if none exists."""
         if not is_integer(ranks, 1) or self.global_batch % ranks:
             return self
         return replace(self, batch_size=self.global_batch // ranks, rank=0, world_size=ranks)
 
     def at(self, epoch: int, step: int) -> Cursor:
-        """Returns the place before a step of an epoch, counted from 0."""
+        """Returns the cursor before a step of an epoch, counted from 0."""
         return self.after(Cursor(epoch), step)
 
     def step_of(self, cursor: Cursor) -> int:
@@ -237,15 +237,15 @@ class Plan:
         return cursor.delivered // self.global_batch
 
     def steps_left(self, cursor: Cursor) -> int:
-        """Counts the steps that are left in the cursor's epoch; the same on every rank."""
+        """Counts the remaining steps of the cursor's epoch, equal on every rank."""
         return _steps(self._left(cursor), self.global_batch, self.last_batch)
 
     def share(self, cursor: Cursor) -> tuple[int, int]:
-        """Returns this rank's part of the global batch at the cursor: its first sample, and the one after its last."""
+        """Returns this rank's part of the global batch at the cursor: the first sample, and the one after the last."""
         return self._begin_of(self.rank, cursor), self._begin_of(self.rank + 1, cursor)
 
     def _begin_of(self, rank: int, cursor: Cursor) -> int:
-        """Returns where a rank's part of the step at the cursor begins; of `world_size`, where the step ends."""
+        """Returns where a rank's part of the step at the cursor begins; for rank `world_size`, where the step ends."""
         taken, ranks = self.after(cursor).delivered - cursor.delivered, self.world_size
         if self.last_batch == "partial":
             return taken * rank // ranks
@@ -258,7 +258,7 @@ class Plan:
         return self.last_batch == "partial" and last < self.world_size
 
     def batch(self, cursor: Cursor) -> PlannedBatch:
-        """Returns what this rank gets in the step at the cursor; the cursor's epoch must have steps left."""
+        """Returns this rank's samples in the step at the cursor; the cursor's epoch must have steps left."""
         places = self._places(cursor, self.rank)
         length = self.length_of(cursor.epoch)
         valid, places = places < length, places % length
@@ -270,16 +270,16 @@ class Plan:
         return PlannedBatch(cursor, np.maximum(taken.ids, ~taken.ids), valid & (taken.ids >= 0), draws, shape)
 
     def shapes(self, cursor: Cursor, steps: int) -> list[tuple[int, int]] | None:
-        """Returns (height, width) of the next `steps` steps of the cursor's epoch; None if buckets have no sizes."""
+        """Returns (height, width) of the next `steps` steps of the cursor's epoch; None without sizes of buckets."""
         if self.bucketed is None or not self.bucketed.shapes:
             return None
         places = np.arange(cursor.delivered, self.after(cursor, steps).delivered, self.global_batch)
         return [self.bucketed.shapes[bucket] for bucket in self._buckets(cursor.epoch, places)]
 
     def replacements(self, cursor: Cursor, sample: int, uniform: NDArray[np.float64]) -> Ints:
-        """Returns samples in place of a bad one of the step at the cursor, (k,), by numbers in [0, 1), (k,).
+        """Returns replacements, (k,), for a bad sample of the step at the cursor, by numbers in [0, 1), (k,).
 
-        They are of the step's bucket, or of the sample's group; otherwise of a pass from the beginning of the epoch.
+        They come from the step's bucket, or from the sample's group, or from a pass from the beginning of the epoch.
         """
         if self.grouped is not None:
             return self.grouped.near(self.seed, sample, uniform)
@@ -290,18 +290,18 @@ class Plan:
         return run[np.floor(uniform * len(run)).astype(np.int64)]
 
     def draws_of_step(self, cursor: Cursor, rows: int) -> Draws:
-        """Returns the random numbers of the step at the cursor, the same on all ranks, for each of `rows` rows."""
+        """Returns the random numbers of the step at the cursor for `rows` rows, equal on all ranks."""
         return Draws(self.seed, cursor.epoch, np.full(rows, self.step_of(cursor)))
 
     def ids(self, epoch: int, places: Ints) -> Ints:
-        """Returns the samples at some places of an epoch, both (k,) int64."""
+        """Returns the samples, (k,) int64, at places of an epoch, (k,) int64."""
         offsets, _ = self._split(epoch, places)
         ids = self._row.take(self.seed, *offsets).ids
-        return np.maximum(ids, ~ids)  # those of padding are negative
+        return np.maximum(ids, ~ids)  # padding is negative
 
     def coming(self, cursor: Cursor, steps: int, ranks: Sequence[int]) -> Ints:
-        """Returns the samples of some ranks in the next steps of the cursor's epoch, (k,) int64, by step."""
-        full = max(0, min(steps, self._left(cursor) // self.global_batch - 1))  # the last one may be split in two
+        """Returns the samples of some ranks, (k,) int64, for each of the next steps of the cursor's epoch."""
+        full = max(0, min(steps, self._left(cursor) // self.global_batch - 1))  # the last step may be split in two
         begins = cursor.delivered + self.global_batch * np.arange(full)[:, None]
         of_ranks = np.concatenate([rank * self.batch_size + np.arange(self.batch_size) for rank in ranks])
         places = [self._by_group(cursor.epoch, begins + np.arange(self.global_batch))[:, of_ranks].ravel()]
@@ -311,20 +311,20 @@ class Plan:
         return self.ids(cursor.epoch, of_all[of_all < self.length_of(cursor.epoch)])
 
     def _places(self, cursor: Cursor, rank: int) -> Ints:
-        """Returns the places of a rank in the step at the cursor, (k,); those of padding are beyond the epoch."""
+        """Returns the places of a rank in the step at the cursor, (k,); padding is beyond the epoch."""
         begin, end, size = (self._begin_of(each, cursor) for each in (rank, rank + 1, self.world_size))
         if self.grouped is None:
             return cursor.delivered + np.arange(begin, end)
         if isinstance(self.grouped, GroupedSampler) and cursor.delivered + size <= self.length_of(cursor.epoch):
             first, copies = divmod(self.first(cursor.epoch) + cursor.delivered, self.repeats)
             within = first % self.grouped.size
-            if within + -(-(copies + size) // self.repeats) <= self.grouped.size:  # most steps are of one pass
+            if within + -(-(copies + size) // self.repeats) <= self.grouped.size:  # most steps lie in one pass
                 return cursor.delivered + self._sorted_step(within % self.grouped.groups, copies, size)[begin:end]
         return self._by_group(cursor.epoch, cursor.delivered + np.arange(size)[None])[0, begin:end]
 
     @cached_property
     def _sorted_step(self) -> Callable[[int, int, int], Ints]:
-        """Sorts the places of a step by group: from its first one's place among the groups, and its copy."""
+        """Sorts the places of a step by group, from the place among the groups and the copy of its first one."""
 
         def sort(turn: int, copies: int, size: int) -> Ints:
             assert isinstance(self.grouped, GroupedSampler)
@@ -334,11 +334,11 @@ class Plan:
         return lru_cache(maxsize=4)(sort)
 
     def share_of(self, ranks: Sequence[int]) -> float:
-        """Returns about which share of the shards some neighbouring ranks read."""
+        """Estimates the share of the shards that some neighbouring ranks read."""
         return 1.0 if self.grouped is None else len(ranks) / self.world_size
 
     def times_read(self, nodes: int) -> float:
-        """Returns how often a group of shards is read in an epoch, by all nodes together; each has as many ranks."""
+        """Returns how often all nodes together read a group of shards in an epoch; nodes have equally many ranks."""
         if self.grouped is None:
             return float(nodes)
         steps = np.arange(min(self.steps, _STEPS_LOOKED_AT))[:, None]
@@ -347,10 +347,10 @@ class Plan:
         return sum(len(np.unique(each)) for each in of_nodes) / len(np.unique(groups))
 
     def _by_group(self, epoch: int, places: Ints) -> Ints:
-        """Sorts the places of steps, (steps, k), by group: neighbouring ranks take neighbouring groups."""
+        """Sorts the places of steps, (steps, k), by group, so that neighbouring ranks take neighbouring groups."""
         if self.grouped is None:
             return places
-        groups = self._groups(epoch, places).astype(np.uint16)  # which are sorted faster
+        groups = self._groups(epoch, places).astype(np.uint16)  # small integers are sorted faster
         return np.take_along_axis(places, np.argsort(groups, axis=1, kind="stable"), 1)
 
     def _groups(self, epoch: int, places: Ints) -> Ints:
@@ -363,15 +363,15 @@ class Plan:
         return cursor if self.steps_left(cursor) else Cursor(cursor.epoch + 1)
 
     def after(self, cursor: Cursor, steps: int = 1) -> Cursor:
-        """Returns the place after the step at the cursor, or after several; at most the end of its epoch."""
+        """Returns the cursor after one or more steps, at most the end of the epoch."""
         full, rest = divmod(self._left(cursor), self.global_batch)
         end = cursor.delivered + steps * self.global_batch
         if self.last_batch == "partial" and 0 < steps == full and 0 < rest < self.world_size:
-            end -= self.world_size * (self.batch_size // 2)  # which the last full step leaves to the last one
+            end -= self.world_size * (self.batch_size // 2)  # samples that the last full step leaves to the last step
         return replace(cursor, delivered=min(end, cursor.delivered + self._left(cursor)))
 
     def state(self, cursor: Cursor) -> dict[str, Any]:
-        """Returns the cursor as states keep it, in plain JSON types, for any number of ranks and length of epochs."""
+        """Returns the cursor for a state, in plain JSON types, valid for any number of ranks and length of epochs."""
         place: dict[str, Any] = {
             "epoch": cursor.epoch,
             "begin": self.first(cursor.epoch),
@@ -386,11 +386,11 @@ class Plan:
         return place if self.bucketed is None else {**place, "quantum": self.bucketed.quantum}
 
     def resume(self, state: Mapping[str, Any]) -> tuple[Plan, Cursor]:
-        """Returns the plan that goes on where a state was taken, and the cursor there.
+        """Returns the plan that resumes from a state, and the cursor of the state.
 
         Raises:
-            ConfigError: the state's place is none; it is of another quantum of buckets, or within one, and steps from
-                there would go beyond its end; or sources had other weights before.
+            ConfigError: the state's place is invalid; the bucket batch differs, or steps would end beyond it; or the
+                weights of sources differ before the state.
         """
         cursor = Cursor(_integer(state, "epoch", EPOCHS), _integer(state, "delivered"))
         start = Start(cursor.epoch, _integer(state, "begin"), cursor.delivered, self._ratios_in(state, cursor))
@@ -399,10 +399,10 @@ class Plan:
         return plan, cursor
 
     def keep(self, state: Mapping[str, Any]) -> Plan:
-        """Returns the plan with the buckets' quantum, or the groups of shards, of a state; a run keeps them.
+        """Returns the plan with a state's `quantum` of buckets, or groups of shards, which a run keeps.
 
         Raises:
-            ConfigError: this plan has others, which are fixed.
+            ConfigError: this plan has other values, and they are fixed.
         """
         source = self.source
         if isinstance(source, BucketSampler):
@@ -424,14 +424,14 @@ class Plan:
         return replace(self, source=replace(source, groups=kept))
 
     def check_place(self, cursor: Cursor) -> None:
-        """Checks that steps from the cursor end where the quantum of a bucket does."""
+        """Raises ConfigError unless steps from the cursor end at the end of the bucket batch."""
         quantum = self.global_batch if self.bucketed is None else self.bucketed.quantum
         done = (self.first(cursor.epoch) + cursor.delivered) % quantum
         if self.bucketed is not None and done % self.global_batch:
             raise ConfigError(
-                f"{done} samples of a quantum of {quantum} are delivered, and steps of "
-                f"{counted(self.world_size, 'rank')} x batch_size {self.batch_size} = {self.global_batch} would go "
-                f"beyond its end: allowed {self._allowed_sizes(gcd(done, quantum))}"
+                f"{done} samples of a bucket batch of {quantum} are delivered, and steps of "
+                f"{counted(self.world_size, 'rank')} x batch_size {self.batch_size} = {self.global_batch} would end "
+                f"beyond it: allowed {self._allowed_sizes(gcd(done, quantum))}"
             )
 
     def _ratios_in(self, state: Mapping[str, Any], cursor: Cursor) -> tuple[Ratio, ...]:
@@ -460,7 +460,7 @@ class Plan:
 
     @cached_property
     def _row_ratios(self) -> list[Ratio]:
-        """The ratios of a mix by place of the row: those that have begun, and then those of later epochs."""
+        """The ratios of a mix by place of the row: ratios that have begun, then ratios of later epochs."""
         if not isinstance(self.source, Mix):
             return []
         begun, now = self.start.ratios, self.start.place + self.start.delivered
@@ -471,11 +471,11 @@ class Plan:
         return [*begun, *later]
 
     def _place_in(self, epoch: float) -> int:
-        """Returns a place in the run, such as 2.5, as a place of the row."""
+        """Converts a place in the run in epochs, such as 2.5, to a place of the row."""
         return self.first(int(epoch)) + round(epoch % 1 * self.length)
 
     def _split(self, epoch: int, places: Ints) -> tuple[tuple[int, Ints], Ints]:
-        """Returns where places of an epoch are in the row, as `take` asks, and which copies they are."""
+        """Converts places of an epoch to places of the row, as `take` needs them, and the numbers of copies."""
         first, begin = divmod(self.first(epoch), self.repeats)
         offsets, copies = np.divmod(begin + places, self.repeats)
         return (first, offsets), copies
@@ -486,7 +486,7 @@ class Plan:
         return self.bucketed.buckets(self.seed, *offsets)
 
     def _left(self, cursor: Cursor) -> int:
-        """Counts the places that are left in the cursor's epoch."""
+        """Counts the remaining places of the cursor's epoch."""
         return max(0, self.length_of(cursor.epoch) - cursor.delivered)
 
 

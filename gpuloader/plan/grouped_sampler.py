@@ -1,13 +1,13 @@
-"""`GroupedSampler`: passes in which neighbouring ranks read neighbouring shards, for `shuffle="shards"`.
+"""`GroupedSampler`: lets neighbouring ranks read neighbouring shards, for `shuffle="shards"`.
 
-    part     the shards, in an order that the seed fixes, are cut into C equal parts of all samples; a part is a group's
-    place    place p of a pass belongs to group (p % C) * stride % C, and takes this group's next sample
+    part     the shards, in an order fixed by the seed, are cut into C equal parts of all samples, one for each group
+    place    place p of a pass belongs to group (p % C) * stride % C, and takes the group's next sample
     order    a pass permutes a group's shards, then the samples within each window of WINDOW_SHARDS // C of them
     step     the plan sorts a step's places by group, so neighbouring ranks, and so a node, take neighbouring groups
 
-Groups do not change with the pass: a node needs the same shards in all epochs. Which samples a step has depends neither
-on the number of ranks nor of nodes. The stride spreads any few places in a row over all groups: so a step that is no
-multiple of C, or one source of several, has as many places in each part of the groups, but for one or two.
+Groups do not change with the pass, so a node needs the same shards in all epochs. The samples of a step do not depend
+on the number of ranks or nodes. The stride spreads neighbouring places over all groups. So a step that is no multiple
+of C, or one source of several, is spread evenly over the groups, up to one or two places.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from gpuloader.plan.draws import Stream, words
 from gpuloader.plan.order import ROUNDS, Order, Permutation
 from gpuloader.plan.samplers import Ints, Sampler, SampleSubset, digest_of
 
-WINDOW_SHARDS = 16  # that a node reads at a time, with as many groups as `choose_groups` says
+WINDOW_SHARDS = 16  # that a node reads at a time, with the groups of `choose_groups`
 MOST_GROUPS = 1 << 16
 _MOST_CHOSEN = 256
 
 
 def choose_groups(global_batch: int, nodes: int) -> int:
-    """Returns the largest divisor of the global batch that the nodes divide, up to 16 for each node and 256.
+    """Returns the largest divisor of the global batch that is a multiple of the nodes, at most 16 a node and 256.
 
-    If there is none, it is the number of nodes.
+    Without such a divisor, it is the number of nodes.
     """
     most = min(global_batch, nodes * WINDOW_SHARDS, _MOST_CHOSEN)
     return max((each for each in range(nodes, most + 1, nodes) if global_batch % each == 0), default=nodes)
 
 
 class _Parts(NamedTuple):
-    """The parts of shards that groups have, by group: where each begins among the chosen samples, and its size.
+    """The parts of shards in each group: the first chosen sample of each part, and its size.
 
     Attributes:
         firsts: (k,) int64.
@@ -56,13 +56,13 @@ class _Parts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GroupedSampler(Sampler):
-    """Every chosen sample once, by groups of shards.
+    """Passes over every chosen sample once, by groups of shards.
 
     Attributes:
-        chosen: in the order of the shards.
-        shard_sizes: (s,) int64, how many of these samples each shard has.
-        groups: their number, C.
-        fixed: whether a state of another number of groups is refused.
+        chosen: the samples, in the order of the shards.
+        shard_sizes: (s,) int64, the number of chosen samples in each shard.
+        groups: the number of groups, C.
+        fixed: whether a state with another number of groups is refused.
     """
 
     shuffle = "shards"
@@ -78,7 +78,7 @@ class GroupedSampler(Sampler):
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Sampler`; without the number of groups, which a state keeps by itself."""
+        """See `Sampler`; without the number of groups, which a state keeps separately."""
         return digest_of(f"grouped {self.chosen.fingerprint}", self.shard_sizes)
 
     def includes(self, ids: Ints) -> NDArray[np.bool_]:
@@ -94,7 +94,7 @@ class GroupedSampler(Sampler):
         within = np.arange(len(parts.groups)) - begins[parts.groups]
         permuted = begins[parts.groups] + Permutation(counts, keys[:ROUNDS])(within, parts.groups)
         ends = np.cumsum(parts.sizes[permuted])
-        # A slot and its sample's number differ by the same in all of a part.
+        # A slot and its sample's number differ by the same amount within a part.
         shifts = parts.firsts[permuted] - (ends - parts.sizes[permuted])
         window_shards = max(1, WINDOW_SHARDS // self.groups)
         window_ends = ends[np.append((np.diff(parts.groups) > 0) | (within[1:] % window_shards == 0), True)]
@@ -139,13 +139,13 @@ class GroupedSampler(Sampler):
 
     @cached_property
     def _group_of_turn(self) -> Ints:
-        """(C,) the group of each of C places in a row: multiples of about 0.618 * C are far from one another."""
+        """(C,) the group of each of C neighbouring places: multiples of about 0.618 * C are far apart."""
         stride = next(each for each in range(round(self.groups * 0.618) or 1, 0, -1) if gcd(each, self.groups) == 1)
         return np.arange(self.groups) * stride % self.groups
 
     @cached_property
     def _begins(self) -> Ints:
-        """(C,) where each group begins among all samples, in the order of the groups."""
+        """(C,) the first sample of each group among all samples, in the order of the groups."""
         turn_of_group = np.argsort(self._group_of_turn)
         sizes = self.size // self.groups + (turn_of_group < self.size % self.groups)
         return np.cumsum(sizes) - sizes

@@ -1,8 +1,8 @@
-"""`Mix`: several sources interleaved in a ratio: each round of `sum(parts)` places has the ratio exactly.
+"""`Mix`: interleaves several sources in a ratio, exact in each round of `sum(parts)` places.
 
-A source is the next samples of the data, in passes of its own; a small one is gone through more often. Its samples are
-taken one after the other, so each pass over it has every sample once, wherever epochs begin. The ratio may change along
-the row, and each ratio begins a new round: what a source has given at a place is a sum over the ratios before it.
+A source is a range of samples with its own passes (epochs of the source); a small source repeats more often. Each pass
+has every sample of the source once, wherever epochs begin. The ratio may change along the row, and each ratio begins a
+new round. The samples that a source has given at a place are a sum over the ratios before.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _TOTALS = np.array([*range(1, 10_001), 100_000])
 
 @np.errstate(invalid="ignore")
 def parts_of(weights: Sequence[float]) -> tuple[int, ...]:
-    """Returns whole numbers in the ratio of weights, some above 0, or in one within 1% of it.
+    """Returns integers in the ratio of the weights, within 1%; some weight must be above 0.
 
     Raises:
-        ConfigError: no such numbers have a sum of at most 100,000.
+        ConfigError: the integers would have a sum above 100,000.
     """
     shares = np.array(weights) / max(weights)
     shares = shares[shares > 0] / shares.sum()
     exact = _TOTALS[:, None] * shares
     parts = np.rint(exact)
-    off = np.abs(parts / exact - 1).max(axis=1).round(9)  # rounded, so that the smallest of equals is taken
+    off = np.abs(parts / exact - 1).max(axis=1).round(9)  # rounded, so that the smallest of equal errors wins
     if not off.min() <= 0.01:  # or it is not a number
         raise ConfigError(
             f"the weights {list(weights)} are too far apart for a fixed ratio: make the smallest at least 0.05% of "
@@ -46,10 +46,10 @@ def parts_of(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 class Ratio(NamedTuple):
-    """How many of `sum(parts)` neighbouring places each source gets, from a place on.
+    """The places of each source, of `sum(parts)` neighbouring places, from a place on.
 
     Attributes:
-        start: a place of the row; in a schedule an epoch, and 2.5 is the middle of epoch 2.
+        start: a place of the row; in a schedule an epoch, where 2.5 is the middle of epoch 2.
     """
 
     start: float
@@ -58,16 +58,16 @@ class Ratio(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Mix:
-    """Sources in ratios; see `Sampler` for what it shares with these.
+    """Several sources, interleaved in ratios, with the attributes of a `Sampler`.
 
     Attributes:
         chosen: the samples of all sources.
-        sizes: how many of them each source has.
+        sizes: the number of samples of each source.
         schedule: the ratios by epoch, the first from epoch 0 on.
         shuffle: the order of each pass.
-        shard_sizes: for "shards": (s,) int64 for each source, how many of its samples each of its shards has.
+        shard_sizes: for "shards": (s,) int64 for each source, the number of its samples in each of its shards.
         groups: for "shards": the groups of each source; `fixed` as in `GroupedSampler`.
-        ratios: the ratios by place of the row, the first from 0 on. The plan knows where epochs begin.
+        ratios: the ratios by place of the row, the first from 0 on; the plan converts epochs to places.
     """
 
     chosen: SampleSubset
@@ -81,7 +81,7 @@ class Mix:
 
     @property
     def size(self) -> int:
-        """The samples of all sources together."""
+        """The number of samples of all sources together."""
         return self.chosen.size
 
     @property
@@ -100,7 +100,7 @@ class Mix:
         return replace(self, ratios=tuple(ratios))
 
     def take(self, seed: int, first: int, offsets: Ints) -> SampleSlice:
-        """See `Sampler`; each source has a seed and passes of its own."""
+        """See `Sampler`; each source has its own seed and passes."""
         taken = SampleSlice(*(np.empty_like(offsets) for _ in range(3)))
         for number, here, at, own in self._split(first, offsets):
             part = self._sources[number].take(seed_of_part(seed, number), at, own)
@@ -109,7 +109,7 @@ class Mix:
         return taken
 
     def groups_at(self, first: int, offsets: Ints) -> Ints:
-        """See `GroupedSampler`; each source has groups of its own."""
+        """See `GroupedSampler`; each source has its own groups."""
         groups = np.empty_like(offsets)
         for number, here, at, own in self._split(first, offsets):
             source = self._sources[number]
@@ -118,19 +118,19 @@ class Mix:
         return groups
 
     def near(self, seed: int, sample: int, uniform: NDArray[np.float64]) -> Ints:
-        """See `GroupedSampler`; the samples are of the same source."""
+        """See `GroupedSampler`; the samples come from the same source."""
         number = int(np.searchsorted(np.cumsum(self.sizes), self.chosen.number_of(sample), side="right"))
         source = self._sources[number]
         assert isinstance(source, GroupedSampler)
         return source.near(seed_of_part(seed, number), sample, uniform)
 
     def _split(self, first: int, offsets: Ints) -> Iterator[tuple[int, Ints, int, Ints]]:
-        """Yields each source's number, which of the offsets are its, and these in the source's row, as `take` asks."""
+        """Yields each source's number, the mask of its offsets, and its places in its own row, as `take` needs them."""
         ends = [*(ratio.start for ratio in self.ratios[1:]), float("inf")]
         for (start, parts), end, given in zip(self.ratios, ends, self._given):
             owners, before = _round_of(parts)
             here = np.flatnonzero((offsets >= start - first) & (offsets < end - first))
-            done, slot = divmod(first - int(start), len(owners))  # of rounds; Python's integers have any size
+            done, slot = divmod(first - int(start), len(owners))  # of rounds, as Python's unbounded integers
             rounds, slots = np.divmod(slot + offsets[here], len(owners))
             for number in np.unique(owners[slots]).tolist():
                 mine = np.flatnonzero(owners[slots] == number)
@@ -147,7 +147,7 @@ class Mix:
 
     @cached_property
     def _given(self) -> list[list[int]]:
-        """For each ratio, how many samples each source has given before it."""
+        """The samples that each source has given before each ratio."""
         given = [[0] * len(self.sizes)]
         for (start, parts), after in pairwise(self.ratios):
             owners, _ = _round_of(parts)
@@ -159,7 +159,7 @@ class Mix:
 
 @lru_cache(maxsize=8)
 def _round_of(parts: tuple[int, ...]) -> tuple[Ints, Ints]:
-    """For each slot of a round, its source, and how many slots before it have the same one.
+    """Returns, for each slot of a round, its source, and the number of earlier slots of this source.
 
     Each source's slots are spread evenly: its k-th of n is due at (k + 1/2) / n of the round.
     """

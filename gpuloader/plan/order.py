@@ -1,12 +1,12 @@
-"""Position in the epoch -> sample id: a bijection of [0, n), computed for any position alone, in O(1) memory.
+"""Maps positions in an epoch to sample ids: a bijection of [0, n), computed for any position alone, in O(1) memory.
 
     none    position p holds sample p
     full    a Feistel network over the smallest power of two that holds n, walked until it lands below n
-    block   runs of BLOCK_SAMPLES neighbours stay near each other: the blocks are permuted, then the samples within
-            each window of WINDOW_BLOCKS blocks; each epoch draws where the blocks begin
+    block   blocks of BLOCK_SAMPLES neighbours are permuted, then the samples within each window of WINDOW_BLOCKS
+            blocks; each epoch draws where the blocks begin
     shards  by groups of shards, see `gpuloader.plan.grouped_sampler`
 
-`block` is for disks that are slow at random access: a window's reads fall into WINDOW_BLOCKS short runs of the shards.
+`block` is for disks with slow random access: a window reads WINDOW_BLOCKS short runs of the shards.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _FIRST, _SECOND = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 
 def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
-    """Makes the order of one epoch: a function of positions in [0, samples), int64 (k,), that returns as many ids.
+    """Makes the order of one epoch: a function from positions in [0, samples), int64 (k,), to ids, int64 (k,).
 
     Raises:
-        ConfigError: an unknown `shuffle`, or "shards", which needs the shards.
+        ConfigError: `shuffle` is unknown, or is "shards", which needs the shards.
     """
     if shuffle == "none":
         return lambda positions: positions
@@ -49,25 +49,25 @@ def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
 
 
 def seed_of_part(seed: int, number: int) -> int:
-    """Returns the seed of the order of a part of the data; `seed` itself is that of part 0."""
+    """Returns the seed for the order of a part of the data; part 0 has `seed` itself."""
     return (seed + number * 0x9E3779B97F4A7C15) % 2**64
 
 
 class Permutation:
-    """A pseudo-random bijection of [0, size), or several of their own sizes: a Feistel network with cycle walking.
+    """A pseudo-random bijection of [0, size), or several bijections: a Feistel network with cycle walking.
 
     The domain is the smallest power of two that holds `size`, so a position takes fewer than two turns on average.
 
     Args:
-        sizes: the size; or (w,) int64 for several.
-        keys: of the rounds; several bijections make their own of them.
+        sizes: the size; or (w,) int64 for several bijections.
+        keys: of the rounds; several bijections derive their own keys.
     """
 
     def __init__(self, sizes: int | NDArray[np.int64], keys: Sequence[int]) -> None:
         bits: Any
         of_each: Any = np.array(keys, np.uint64)
         if isinstance(sizes, np.ndarray):
-            bits = np.maximum(np.frexp(sizes - 1.0)[1], 2)  # a float's exponent is the length of its integer in bits
+            bits = np.maximum(np.frexp(sizes - 1.0)[1], 2)  # a float's exponent is the bit length of its integer
             salts = np.arange(len(sizes), dtype=np.uint64) * np.uint64(0x9E3779B9) & np.uint64(0xFFFFFFFF)
             of_each = of_each[:, None] ^ salts
         else:
@@ -79,8 +79,8 @@ class Permutation:
     def __call__(self, positions: NDArray[np.int64], which: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Returns ids (k,) int64 at positions (k,) int64 in [0, size); `which` (k,) chooses the bijection of each."""
         network = self._network if which is None else self._network.at(which)
-        # The network is a bijection of the domain, so following it from one id outside of `size` to the next ends at an
-        # id inside, a different one for each position.
+        # The network is a bijection of the domain. So walking through ids outside `size` ends at an id inside, a
+        # different one for each position.
         ids = network.turn(positions.astype(np.uint64))
         while (outside := ids >= network.sizes).any():
             ids[outside] = (network if which is None else network.at(outside)).turn(ids[outside])
@@ -88,7 +88,7 @@ class Permutation:
 
 
 class _Network(NamedTuple):
-    """The numbers of one bijection, or for each of several; `keys` has a row for each round."""
+    """The constants of one or several bijections; `keys` has a row for each round."""
 
     sizes: Any
     low_bits: Any
@@ -110,11 +110,11 @@ class _Network(NamedTuple):
 
 
 class BlockShuffle:
-    """Blocks permuted, then the samples within each window of blocks; see the module's text."""
+    """A permutation of blocks, then of the samples within each window of blocks; see the module's docstring."""
 
     def __init__(self, size: int, keys: Sequence[int]) -> None:
         self._size = size
-        self._blocks = size // BLOCK_SAMPLES  # the samples left over come last; which ones they are is drawn
+        self._blocks = size // BLOCK_SAMPLES  # the remaining samples come last; they are drawn
         self._of_blocks = Permutation(max(self._blocks, 1), keys[:ROUNDS])
         self._within_keys = keys[ROUNDS : 2 * ROUNDS]
         self._rotation = keys[-1] * size >> 32
@@ -129,8 +129,8 @@ class BlockShuffle:
             within = _within(int(window), min(window_samples, self._size - start), self._within_keys)
             here = windows == window
             slots[here] = start + within(positions[here] - start)
-        # The order's slots are permuted within windows by now. Their blocks are permuted over all of the data; the rest
-        # behind the last full block stays. The rotation makes blocks begin at other samples in each epoch.
+        # Slots are already permuted within windows. Now the blocks are permuted over all of the data, without the rest
+        # after the last full block. The rotation makes blocks begin at other samples in each epoch.
         block, offset = np.divmod(slots, BLOCK_SAMPLES)
         full = block < self._blocks
         block[full] = self._of_blocks(block[full])

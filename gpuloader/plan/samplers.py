@@ -1,13 +1,13 @@
-"""Samplers: the samples of an endless row, gone through again and again, each time in an order of its own.
+"""Samplers: an endless row of samples, in passes with different orders. A pass is an epoch of the source.
 
 Place q of the row holds the sample at place q % size of pass q // size. It is a function of the seed and q alone, so
-any rank can take any place, and a run can resume at any. A pass is one of these:
+any rank can take any place, and a run can resume at any place. These samplers make the passes:
 
     ShuffledSampler    every chosen sample once, in an order of `gpuloader.plan.order`
-    GroupedSampler     the same, such that neighbouring ranks read neighbouring shards: `gpuloader.plan.grouped_sampler`
-    WeightedSampler    samples by weight: with replacement, each place draws; without, heavier ones tend to be first
-    CustomSampler      what a function of the pass's number returns
-    BucketSampler      every sample once, such that each global batch is of one bucket: `gpuloader.plan.buckets`
+    GroupedSampler     every chosen sample once, by groups of shards: `gpuloader.plan.grouped_sampler`
+    WeightedSampler    samples by weight: with replacement, each place draws; without, heavier samples tend to be first
+    CustomSampler      the ids that a function of the pass's number returns
+    BucketSampler      every sample once, with one bucket for each global batch: `gpuloader.plan.buckets`
 
 `Mix` interleaves several: `gpuloader.plan.mix`.
 """
@@ -36,9 +36,9 @@ class SampleSlice(NamedTuple):
 
     Attributes:
         ids: (k,) int64; ~id, which is negative, for the padding of a bucket.
-        passes: (k,) int64, the pass that each place is in.
-        numbers: (k,) int64, what tells a sample's random numbers from others of the same pass: its id; its place in the
-            pass, if a pass can have a sample twice.
+        passes: (k,) int64, the pass of each place.
+        numbers: (k,) int64, the address of a sample's random numbers within a pass: its id, or its place if a pass can
+            have a sample twice.
     """
 
     ids: Ints
@@ -47,13 +47,13 @@ class SampleSlice(NamedTuple):
 
 
 class Sampler(ABC):
-    """A row of passes.
+    """The base class of samplers: a row of passes.
 
     Attributes:
         repeats: whether a sample can occur twice in a pass.
-        size: how many places a pass has.
-        samples: how many of these are not padding.
-        shuffle: the name of the order; states keep it. A function has "none", weights have the recipe's default.
+        size: the places of a pass.
+        samples: the places of a pass without padding.
+        shuffle: the name of the order, which states keep. A function has "none", weights have the recipe's default.
         fingerprint: identifies the samples and their order; equal for equal passes.
     """
 
@@ -75,14 +75,14 @@ class Sampler(ABC):
 
     @abstractmethod
     def order(self, seed: int, number: int) -> Order:
-        """Returns the order of a pass: a function of places in [0, size), int64 (k,), that returns as many ids."""
+        """Returns the order of a pass: a function from places in [0, size), int64 (k,), to ids, int64 (k,)."""
 
     @abstractmethod
     def includes(self, ids: Ints) -> NDArray[np.bool_]:
-        """Says for each of these samples, (k,), whether it can occur in a pass."""
+        """Returns, for each of these samples, (k,), whether it can occur in a pass."""
 
     def take(self, seed: int, first: int, offsets: Ints) -> SampleSlice:
-        """Takes the samples at the places `first` + `offsets`, (k,), of the row; `first` may be beyond 64 bits."""
+        """Returns the samples at the places `first` + `offsets`, (k,), of the row; `first` may exceed 64 bits."""
         passes, within = self.find(first, offsets)
         ids = np.empty_like(within)
         for number in np.unique(passes).tolist():
@@ -91,26 +91,26 @@ class Sampler(ABC):
         return SampleSlice(ids, passes, within if self.repeats else np.maximum(ids, ~ids))
 
     def find(self, first: int, offsets: Ints) -> tuple[Ints, Ints]:
-        """Returns the passes that places of the row are in, below 2**32, and the places there, both (k,)."""
+        """Converts places of the row to passes, below 2**32, and places within them, both (k,)."""
         number, begin = divmod(first, self.size)
         more, within = np.divmod(begin + offsets, self.size)
         return (number % EPOCHS + more) % EPOCHS, within
 
     @cached_property
     def _order_of(self) -> Callable[[int, int], Order]:
-        return lru_cache(maxsize=2)(self.order)  # the next pass is read ahead while one ends
+        return lru_cache(maxsize=2)(self.order)  # near its end, the next pass is read ahead
 
 
 @dataclass(frozen=True, eq=False)
 class SampleSubset:
-    """Some samples of the data, numbered from 0: all; or some in a given order; or all but some.
+    """Some samples of the data, numbered from 0: all, a list in a given order, or all except some.
 
     Attributes:
-        size: how many there are.
-        ids: (n,) int64, those of the samples in their order; None for all of the data, without those left out.
+        size: the number of samples.
+        ids: (n,) int64, the ids in their order; None for all of the data except `left_out`.
         ascending: the same ids, sorted.
-        left_out: (m,) int64 ids, ascending, of the samples that are left out. Memory is needed only for these.
-        first: the number of the first one, counted among all that are not left out.
+        left_out: (m,) int64, the ids of dropped samples, ascending. Only these need memory.
+        first: the number of the first sample, counted without dropped samples.
     """
 
     size: int
@@ -120,7 +120,7 @@ class SampleSubset:
     first: int = 0
 
     def part(self, first: int, size: int) -> SampleSubset:
-        """Returns `size` samples from a number on."""
+        """Returns the subset of `size` samples from a number on."""
         return replace(self, first=first, size=size)
 
     def at(self, numbers: Ints) -> Ints:
@@ -128,9 +128,9 @@ class SampleSubset:
         if self.ids is not None:
             return self.ids[numbers]
         numbers = numbers + self.first if self.first else numbers
-        # Sample `left_out[i]` comes after `left_out[i] - i` samples that are left, which ascends with i. So number n of
-        # these comes after each i with left_out[i] - i <= n, and its id is n plus the number of such i. It is found by
-        # halving, in as many turns for all numbers, because an array of `left_out[i] - i` takes memory.
+        # Sample `left_out[i]` comes after `left_out[i] - i` remaining samples, which ascends with i. So remaining
+        # sample n comes after each i with left_out[i] - i <= n, and its id is n plus the number of such i. A bisection
+        # finds it for all numbers at once, because an array of `left_out[i] - i` would need memory.
         before, end = np.zeros_like(numbers), np.full_like(numbers, len(self.left_out))
         while (open_ := before < end).any():
             middle = np.minimum((before + end) // 2, len(self.left_out) - 1)
@@ -139,13 +139,13 @@ class SampleSubset:
         return numbers + before
 
     def number_of(self, sample: int) -> int:
-        """Returns the number of a chosen sample; if their ids ascend."""
+        """Returns the number of a chosen sample; the ids must ascend."""
         if self.ids is not None:
             return int(np.searchsorted(self.ids, sample))
         return sample - int(np.searchsorted(self.left_out, sample)) - self.first
 
     def includes(self, samples: Ints) -> NDArray[np.bool_]:
-        """Says for each of some samples of the data, (k,), whether it is chosen; of a part, whether one of all is."""
+        """Returns, for each sample, (k,), whether it is chosen; a part answers for the whole subset."""
         if self.ids is None:
             return ~_is_in(samples, self.left_out)
         return _is_in(samples, np.sort(self.ids) if self.ascending is None else self.ascending)
@@ -157,7 +157,7 @@ class SampleSubset:
 
 
 def _is_in(samples: Ints, some: Ints) -> NDArray[np.bool_]:
-    """Returns (k,) whether each of some samples is one of (n,) others, which ascend; without memory for these."""
+    """Returns (k,) whether each sample is in `some`, (n,) ascending ids, without a copy of them."""
     places = np.searchsorted(some, samples)
     found = np.zeros(len(samples), np.bool_)
     within = places < len(some)
@@ -167,10 +167,10 @@ def _is_in(samples: Ints, some: Ints) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class ShuffledSampler(Sampler):
-    """Every chosen sample once.
+    """Passes over every chosen sample once.
 
     Attributes:
-        shuffle: with "none", they come in their order.
+        shuffle: the order; "none" keeps the order of the samples.
     """
 
     chosen: SampleSubset
@@ -196,18 +196,18 @@ class ShuffledSampler(Sampler):
 
 
 def all_samples(samples: int, shuffle: Shuffle = "full") -> ShuffledSampler:
-    """Returns passes over so many samples, all of the data."""
+    """Returns the sampler of all samples of the data."""
     return ShuffledSampler(SampleSubset(samples), shuffle)
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedSampler(Sampler):
-    """Chosen samples by weight; those of weight 0 never occur.
+    """Passes over chosen samples by weight; samples of weight 0 never occur.
 
     Attributes:
         weights: (n,) float64, not negative.
         replacement: whether a sample can occur twice in a pass.
-        ends: what `cumulate` makes of the weights, if it was made before.
+        ends: the result of `cumulate` for the weights, if known.
     """
 
     chosen: SampleSubset
@@ -234,14 +234,14 @@ class WeightedSampler(Sampler):
         if not self.replacement:
             some = np.flatnonzero(self.weights)
             ids = self.chosen.at(some)
-            with np.errstate(divide="ignore"):  # the number 0 gives -inf, which comes first
+            with np.errstate(divide="ignore"):  # 0 gives -inf, which comes first
                 keys = np.log(-np.log1p(-_uniform(seed, number, ids))) - np.log(self.weights[some])
             sorted_ids = ids[np.argsort(keys, kind="stable")]
             return lambda places: sorted_ids[places]
         ends = self._ends
 
         def drawn(places: Ints) -> Ints:
-            # Below ends[-1] even for the largest number, so the result is never a sample after the last with weight.
+            # Below ends[-1] even for the largest number, so the result never lies after the last sample with weight.
             found = _uniform(seed, number, places) * ends[-1]
             return self.chosen.at(np.searchsorted(ends, found, side="right"))
 
@@ -256,16 +256,16 @@ class WeightedSampler(Sampler):
 
     @staticmethod
     def cumulate(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns (n,) the sums of the weights up to each, of which the largest counts 1."""
+        """Returns the cumulated weights, (n,), scaled so that the largest weight is 1."""
         return np.cumsum(weights / weights.max())
 
 
 class CustomSampler(Sampler):
-    """The ids that a function of the pass's number returns, the same number for every pass.
+    """Passes of ids that a function of the pass's number returns, equally many for every pass.
 
     Args:
-        function: must depend on the number alone; it may be called again for the same one.
-        samples: the ids are below this.
+        function: must depend only on the number; it may be called again for the same number.
+        samples: the number of samples; ids are smaller.
 
     Raises:
         ConfigError: the function returns invalid ids, or different ones when it is called again.
@@ -298,7 +298,7 @@ class CustomSampler(Sampler):
         return lambda places: ids[places]
 
     def includes(self, ids: Ints) -> NDArray[np.bool_]:
-        """See `Sampler`; for the first pass, because later ones are not known yet."""
+        """See `Sampler`; answers for the first pass, because later passes are not known yet."""
         return np.isin(ids, self._ids(0))
 
     def _ids(self, number: int) -> Ints:
@@ -317,13 +317,13 @@ class CustomSampler(Sampler):
 
 
 def _uniform(seed: int, number: int, ids: Ints) -> NDArray[np.float64]:
-    """Draws (n,) multiples of 2**-53 in [0, 1): steps of 2**-32 would draw some of many samples too often, or never."""
+    """Draws (n,) multiples of 2**-53 in [0, 1); multiples of 2**-32 would bias the choice among many samples."""
     high, low = Draws(seed, number, ids).uniform(Stream.SAMPLING, 2).T
     return high + np.floor(low * 2.0**21) * 2.0**-53
 
 
 def digest_of(what: str, *arrays: NDArray[np.generic]) -> str:
-    """Returns the fingerprint of a sampling, from a description and arrays."""
+    """Computes the fingerprint of a sampler from a description and arrays."""
     digest = hashlib.blake2b(what.encode(), digest_size=16)
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)

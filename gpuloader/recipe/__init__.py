@@ -1,4 +1,4 @@
-"""Recipes: how an image becomes a tensor, as validated values; no DALI."""
+"""Recipes: the transforms from an image to a tensor, as validated values, without DALI."""
 
 from gpuloader.recipe.augment_params import AugmentParams, ViewParams
 from gpuloader.recipe.explain import ExplainedView, Step, explain

@@ -1,4 +1,4 @@
-"""`Apply`: your own code on the pixels of each image, in the middle of a recipe."""
+"""`Apply`: runs your own code on the pixels of each image, in the middle of a recipe."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from gpuloader.recipe.part import part
 
 @part
 class Apply(Transform):
-    """Calls your own code on each image: what stands before it runs first, what stands behind it works on its result.
+    """Calls your own code on each image, between the transforms before and after it.
 
-    A view may have one, anywhere before `Normalize`. The code runs in processes, see `Decoder(processes=)`.
+    A view may have one `Apply`, anywhere before `Normalize`. The code runs in processes, see `Decoder(processes=)`.
 
     Attributes:
-        function: takes an image, uint8 (height, width, 3) RGB, which is its own to change, and returns such an image.
-            With a second parameter, or one called `rng`, it also gets a NumPy `Generator`, whose numbers depend only on
-            seed, epoch and sample. Or a transform of albumentations or torchvision, as it is: it draws from a seed of
-            its own for each sample. None stands for a function that is only named yet, as in YAML.
-        name: what the recipe's fingerprint and YAML know it by; the code itself is not in them, so give a new name to
-            code that makes other pixels. None takes the function's own name; lambdas and partials have none.
-        targets: whether it also takes and returns the targets of the image, in a dictionary behind the image: the
-            entries of the loader's `Boxes`, `Mask` and `Keypoints`, or those that a `Compose` was called with. Boxes
-            are float64 (n, 4) in pixels of this image, x1, y1, x2, y2; it may leave out rows, in all of a field's
-            columns.
-        same_size: whether images keep their size. If not, a crop or `Resize` must follow, or `batch` allow any sizes.
+        function: takes an image, uint8 (height, width, 3) RGB, and returns an image; it may change its argument. With a
+            second parameter, or a parameter `rng`, it also gets a NumPy `Generator`, whose numbers depend only on seed,
+            epoch and sample. A transform of albumentations or torchvision works unchanged, with its own seed for each
+            sample. None is a placeholder for a function that YAML names.
+        name: identifies the function in the recipe's fingerprint and in YAML. They do not contain the code, so change
+            the name when the code makes other pixels. None takes the function's own name; lambdas and partials have
+            none.
+        targets: also pass the targets, and take them back: a dictionary after the image, with the entries of the
+            loader's `Boxes`, `Mask` and `Keypoints`, or the targets of a `Compose` call. Boxes are float64 (n, 4) x1,
+            y1, x2, y2 in pixels of this image. The function may drop rows, in all columns of a field.
+        same_size: images keep their size. If not, a crop or `Resize` must follow, or `batch` must allow any sizes.
 
     Raises:
         PresetError: the function cannot be called, or has no name.
@@ -74,7 +74,7 @@ class Apply(Transform):
 
     @property
     def called(self) -> str:
-        """The name by which recipes know it."""
+        """The name of the function in recipes."""
         return self.name or own_name(self.function)
 
     @property
@@ -82,7 +82,7 @@ class Apply(Transform):
         return self.function is None or is_transform(self.function) or takes_rng(self.function, self.targets)
 
     def written_as(self, brief: bool) -> dict[str, Any]:
-        """Returns what is written of it: in YAML the name; in a fingerprint also what a library's transform says."""
+        """Returns what is written: in YAML the name; in a fingerprint also the `repr` of a library's transform."""
         values: dict[str, Any] = {"name": self.called, "targets": self.targets, "same_size": self.same_size}
         if brief:
             return {name: value for name, value in values.items() if value is not getattr(type(self), name)}
@@ -95,11 +95,11 @@ class Apply(Transform):
 
 
 class Originals:
-    """Transforms of torchvision's kind that have no counterpart here, as a function of an image.
+    """Transforms in torchvision's style without counterpart here, as one function of an image.
 
     Args:
-        transforms: each takes what the one before it returns.
-        given: what the first takes: "picture" for a PIL image, "uint8" or "float32" for a tensor (3, height, width).
+        transforms: are called one after the other.
+        given: the first one's input: "picture" for a PIL image, "uint8" or "float32" for a tensor (3, height, width).
     """
 
     def __init__(self, transforms: Sequence[Callable[[Any], Any]], given: str) -> None:
@@ -129,17 +129,17 @@ class Originals:
 
 
 def is_albumentations(function: object) -> bool:
-    """Whether it is a transform of albumentations, or a `Compose` of these."""
+    """Returns whether it is a transform or a `Compose` of albumentations."""
     return hasattr(function, "set_random_seed") and hasattr(function, "to_dict")
 
 
 def is_module(function: object) -> bool:
-    """Whether it is a transform of torchvision, or another module of torch."""
+    """Returns whether it is a transform of torchvision, or another module of torch."""
     return isinstance(function, getattr(sys.modules.get("torch.nn"), "Module", ()))
 
 
 def is_transform(function: object) -> bool:
-    """Whether it is a transform of a library, which draws in its own way."""
+    """Returns whether it is a library's transform, which draws random numbers in its own way."""
     return is_albumentations(function) or is_module(function) or isinstance(function, Originals)
 
 
@@ -151,7 +151,7 @@ def own_name(function: object) -> str:
 
 
 def takes_rng(function: Callable[..., Any] | None, targets: bool) -> bool:
-    """Returns whether a function wants random numbers: a parameter more than image and targets, or one called `rng`."""
+    """Returns whether a function takes random numbers: one more parameter than needed, or a parameter `rng`."""
     try:
         parameters = inspect.signature(function).parameters  # type: ignore[arg-type]
     except (TypeError, ValueError):  # of C, without a signature

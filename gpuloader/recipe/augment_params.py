@@ -1,4 +1,4 @@
-"""`AugmentParams`: everything that a recipe draws for a batch, as one value, of which alone the graph is fed."""
+"""`AugmentParams`: all random parameters of a batch, the only input of the graph beside the images."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def _check_batching(batch: object) -> object:
 
 
 Batching: TypeAlias = Annotated[Literal["dense", "list"] | dict[str, int], BeforeValidator(_check_batching)]
-"""How a batch holds its images: in a tensor, in a list, or in a tensor in which smaller ones are padded."""
+"""The form of a batch of images: a tensor, a list, or a tensor with padded images."""
 
 
 @dataclass(frozen=True, eq=False)
 class ViewParams:
-    """What is drawn for one view of n samples.
+    """The random parameters of one view of n samples.
 
     Attributes:
         shape: (height, width) of the batch's tensor, to which smaller images are padded; None for a list of images.
-        placements: where the pixels come from: at first, then after each of the view's `placing`.
-        program: the steps that change pixels; it has none if the view has no such transforms.
-        erased: (n, 6 * count) int32, as `RandomErasing.draw` makes it; None if the view does not erase.
+        placements: the origin of the pixels: at first, then after each transform of `placing`.
+        program: the steps that change pixels; empty without such transforms.
+        erased: (n, 6 * count) int32, from `RandomErasing.draw`; None if the view does not erase.
         placing: the transforms between the placements.
-        mapped: the last placement in the pixels of the files, if some of these are smaller copies of the pictures.
+        mapped: the last placement in the pixels of the files, if some files are smaller copies of the pictures.
     """
 
     shape: Shape | None
@@ -57,12 +57,12 @@ class ViewParams:
 
     @property
     def placement(self) -> Placement:
-        """Where the output's pixels come from, in the picture."""
+        """The origin of the output's pixels in the picture."""
         return self.placements[-1]
 
     @property
     def in_file(self) -> Placement:
-        """Where the output's pixels come from, in the file that is decoded."""
+        """The origin of the output's pixels in the decoded file."""
         return self.placement if self.mapped is None else self.mapped
 
     def crop(self) -> Ints:
@@ -82,7 +82,7 @@ class ViewParams:
 
     @staticmethod
     def joined(parts: Sequence[ViewParams]) -> ViewParams:
-        """Joins what one view drew for the parts of a batch; padded images get the largest height and width of all."""
+        """Joins one view's parameters for the parts of a batch; padded images get the largest height and width."""
         shapes = [part.shape for part in parts if part.shape is not None]
         erased = [part.erased for part in parts if part.erased is not None]
         return replace(
@@ -97,13 +97,13 @@ class ViewParams:
 
 @dataclass(frozen=True, eq=False)
 class AugmentParams:
-    """What is drawn for n samples, in all views.
+    """The random parameters of n samples, in all views.
 
     Attributes:
         views: one for each view of the recipe.
-        region: (n, 4) int64 top, left, bottom, right of the pixels that any view needs: the part to decode. It is in
-            the pixels of the files, which may be smaller copies of the pictures.
-        origin: (n, 2) int64 top, left of what is left of the files; 0, 0 unless they were cut.
+        region: (n, 4) int64 top, left, bottom, right of the part to decode, which some view needs. It is in pixels of
+            the files, which may be smaller copies of the pictures.
+        origin: (n, 2) int64 top, left of the remaining part of the files; 0, 0 unless the files were cut.
     """
 
     views: tuple[ViewParams, ...]
@@ -112,15 +112,15 @@ class AugmentParams:
 
     @classmethod
     def of(cls, views: Sequence[ViewParams]) -> AugmentParams:
-        """Joins what is drawn for each view of the same samples."""
+        """Joins the parameters of each view of the same samples."""
         needed = np.stack([view.in_file.needed() for view in views])
         region = np.concatenate([needed[:, :, :2].min(0), needed[:, :, 2:].max(0)], 1)
         return cls(tuple(views), region, np.zeros((len(region), 2), np.int64))
 
     def in_files(self, pictures: Ints, files: Ints) -> AugmentParams:
-        """Returns what was drawn for pictures of these heights and widths, (n, 2), for files of other sizes.
+        """Converts parameters for pictures of these heights and widths, (n, 2), to files of other sizes.
 
-        Where both are equal, it stays as it is. All but the last placement, the region and the origin is the picture's.
+        Only the last placement, the region and the origin are for the files.
         """
         if (pictures == files).all():
             return self
@@ -128,11 +128,11 @@ class AugmentParams:
 
     @property
     def pixels(self) -> Ints:
-        """(n,) int64, how many pixels the output of each sample has in all views, without a batch's padding."""
+        """(n,) int64, the number of pixels of each sample's output in all views, without a batch's padding."""
         return np.sum([view.placement.shape.prod(1) for view in self.views], 0)
 
     def refused(self) -> dict[int, str]:
-        """Finds the rows that a transform cannot take, and those whose output would be too large, with the causes."""
+        """Returns the causes, by row, of samples that a transform cannot take or whose output would be too large."""
         causes = {
             row: f"the recipe makes {width}x{height} pixels of it: allowed are sides of up to {MAX_SIDE}"
             for view in self.views
@@ -149,7 +149,7 @@ class AugmentParams:
 
     @staticmethod
     def joined(parts: Sequence[AugmentParams]) -> AugmentParams:
-        """Joins what one recipe drew for the parts of a batch: the same as if it had drawn for the whole batch."""
+        """Joins the parameters of the parts of a batch; they equal the parameters of the whole batch."""
         views = map(ViewParams.joined, zip(*(part.views for part in parts), strict=True))
         region, origin = (np.concatenate(each) for each in zip(*((part.region, part.origin) for part in parts)))
         return AugmentParams(tuple(views), region, origin)

@@ -1,7 +1,7 @@
 """AutoAugment's policies: Cubuk et al., "AutoAugment: Learning Augmentation Policies from Data", CVPR 2019.
 
-The two operations of a pair run one after the other. An operation is its name, its probability and its magnitude of 10
-(None if it has none). All are torchvision's, in its order.
+The two operations of a pair run one after the other. An operation has a name, a probability and a magnitude of 10, or
+None without magnitude. The pairs are in torchvision's order.
 """
 
 from __future__ import annotations
@@ -121,4 +121,4 @@ V0: tuple[tuple[Trial, Trial], ...] = (
     (("Solarize", 0.6, 8), ("Equalize", 0.6, None)),
     (("Color", 0.8, 6), ("Rotate", 0.4, 5)),
 )
-"""timm's policy of EfficientNet."""
+"""timm's policy for EfficientNet."""

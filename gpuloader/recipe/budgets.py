@@ -1,4 +1,4 @@
-"""Resizes whose sizes a budget decides, of pixels or of patches: as vision-language models and NaFlex name them."""
+"""Resizes to a budget of pixels or patches, for vision-language models and NaFlex."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SCALES, _PRECISION = (1e-6, 100.0), 1e-5
 
 
 class BudgetResize(Resampling):
-    """A resize to whole patches under a budget."""
+    """The base class of resizes to whole patches within a budget."""
 
     interpolation: ResizeFilter
 
     @abstractmethod
     def fit(self, shape: Ints) -> Ints:
-        """Computes the sizes after it, (n, 2), of those before it."""
+        """Computes the sizes after the resize, (n, 2), from the sizes before it."""
 
     def place(self, at: Placement, draw: Draw) -> Placement:
         return at.resize(self.fit(at.shape), self.interpolation, self.antialias)
@@ -36,18 +36,18 @@ class BudgetResize(Resampling):
 
 @part
 class SmartResize(BudgetResize):
-    """Resizes both sides to multiples of a factor, and the image to a number of pixels within bounds, as Qwen2-VL does.
+    """Resizes both sides to multiples of a factor, with a number of pixels within bounds, as Qwen2-VL does.
 
-    It is `smart_resize` of transformers: each side is rounded to a multiple. If that makes too many pixels, both sides
-    shrink in proportion and are rounded down, but not to 0; if it makes too few, they grow and are rounded up. An image
-    with a side more than 200 times the other is bad. The recipe needs `batch: list` or `{pad: N}`, or a crop behind it.
+    It follows `smart_resize` of transformers: each side is rounded to a multiple. With too many pixels, both sides
+    shrink in proportion and are rounded down, but not to 0. With too few pixels, they grow and are rounded up. An image
+    with one side more than 200 times the other is bad. The recipe needs `batch: list` or `{pad: N}`, or a later crop.
 
     On the CPU its levels differ from PIL's by at most 22 with `bicubic`, in enlarged noise: PIL rounds and clips to 8
     bits between its two passes. They equal those of `Resize` to the same size.
 
     Attributes:
-        factor: a patch's side times the patches that are merged: 28 for Qwen2-VL and Qwen2.5-VL, 32 for Qwen3-VL.
-        min_pixels, max_pixels: of the resized image.
+        factor: a patch's side times the number of merged patches: 28 for Qwen2-VL and Qwen2.5-VL, 32 for Qwen3-VL.
+        min_pixels, max_pixels: bounds of the resized image's pixels.
 
     Example:
         >>> import numpy as np
@@ -87,18 +87,18 @@ class SmartResize(BudgetResize):
 
 @part
 class ResizeToSequence(BudgetResize):
-    """Resizes the image to whole patches, as many as the longest sequence may have, as timm's NaFlex and SigLIP2 do.
+    """Resizes the image to as many whole patches as `max_seq_len` allows, as timm's NaFlex and SigLIP2 do.
 
     Both sides are scaled by the same number, at most 100, and rounded up to whole patches. The number is the largest
-    that leaves no more than `max_seq_len` patches, found by bisection, as timm and transformers find it. The recipe
-    needs `batch: list` or `{pad: N}`, or a crop behind it.
+    with at most `max_seq_len` patches, found by bisection, as in timm and transformers. The recipe needs `batch: list`
+    or `{pad: N}`, or a crop after it.
 
     On the CPU its levels differ from PIL's by at most 20 with `bicubic`, in enlarged noise: PIL rounds and clips to 8
     bits between its two passes. They equal those of `Resize` to the same size.
 
     Attributes:
         patch_size: a patch's side; 16 for SigLIP2.
-        max_seq_len: the most patches of an image.
+        max_seq_len: the maximum number of patches.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Transforms that change colours: torchvision's, their parameters drawn by the plan."""
+"""Transforms that change colours, as in torchvision, with random parameters from the plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuloader.recipe.model import Factor, Ints, Number, Pair, PixelTransform, P
 from gpuloader.recipe.part import part
 from gpuloader.recipe.program import PARAMETERS, Op, Program, chain, sometimes, step
 
-# The operation, and its parameter that changes nothing.
+# The operation, and the parameter that changes nothing.
 _JITTERS = {
     "brightness": (Op.BRIGHTNESS, 1.0),
     "contrast": (Op.CONTRAST, 1.0),
@@ -26,7 +26,7 @@ _GREATEST_FACTOR = 101.0  # of a strength of 100
 
 
 class _RandomOperation(PixelTransform):
-    """Does one operation, with probability p; its parameters are the fields before p."""
+    """The base class of one operation with probability p; the operation's parameters are the fields before p."""
 
     op: ClassVar[Op]
     p: Probability
@@ -42,17 +42,16 @@ class _RandomOperation(PixelTransform):
 
 @part
 class ColorJitter(PixelTransform):
-    """torchvision's `ColorJitter`: its operations one after the other, in an order drawn for each sample.
+    """Changes brightness, contrast, saturation and hue, in random order, as torchvision's `ColorJitter`.
 
-    A strength of 0 leaves an operation out.
+    A strength of 0 drops the operation.
 
     On the CPU its levels equal torchvision's.
 
     Attributes:
-        brightness: the factor is drawn from [max(0, 1 - strength), 1 + strength], or from the given [low, high].
-        contrast: its factor is drawn in the same way.
-        saturation: its factor is drawn in the same way.
-        hue: the turn is drawn from [-hue, hue] full circles, or from the given [low, high].
+        brightness, contrast, saturation: each factor is drawn from [max(0, 1 - strength), 1 + strength], or from
+            [low, high].
+        hue: the turn is drawn from [-hue, hue] full circles, or from [low, high].
 
     Example:
         >>> from gpuloader.transforms import ColorJitter
@@ -94,7 +93,7 @@ class ColorJitter(PixelTransform):
         return len(on) > 1 or any(low < high for low, high in map(self.bounds, on))
 
     def _on(self) -> list[str]:
-        """Lists the operations in use. If there are several, their order is drawn."""
+        """Lists the operations in use; the order of several operations is drawn."""
         return [name for name, (_, neutral) in _JITTERS.items() if self.bounds(name) != (neutral, neutral)]
 
     @property
@@ -102,9 +101,9 @@ class ColorJitter(PixelTransform):
         return len(self._on())
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws k steps, the number of operations.
+        """Draws a step for each operation in use.
 
-        Columns: four numbers, by which brightness, contrast, saturation and hue are sorted; then their parameters.
+        Columns of random numbers: four that sort brightness, contrast, saturation and hue; then their parameters.
         """
         on = self._on()
         columns = [list(_JITTERS).index(name) for name in on]
@@ -119,16 +118,16 @@ class ColorJitter(PixelTransform):
 
 @part
 class RandomPhotometricDistort(PixelTransform):
-    """torchvision's `RandomPhotometricDistort`: brightness, contrast, saturation, hue, and the order of channels.
+    """Changes brightness, contrast, saturation, hue and channel order, as torchvision's `RandomPhotometricDistort`.
 
-    Each of the five is changed with probability p. Contrast comes before saturation and hue in half of the images, and
+    Each of the five changes has probability p. Contrast comes before saturation and hue in half of the images, and
     after them in the others.
 
     On the CPU its levels equal torchvision's.
 
     Attributes:
-        brightness, contrast, saturation: bounds of the factors, [low, high].
-        hue: bounds of the turn, in full circles.
+        brightness, contrast, saturation: [low, high] of the factor.
+        hue: [low, high] of the turn, in full circles.
 
     Example:
         >>> from gpuloader.transforms import RandomPhotometricDistort
@@ -174,7 +173,7 @@ class RandomPhotometricDistort(PixelTransform):
 
 @part
 class Grayscale(PixelTransform):
-    """torchvision's `Grayscale(num_output_channels=3)`: R = G = B.
+    """Converts the image to gray, R = G = B, as torchvision's `Grayscale(num_output_channels=3)`.
 
     On the CPU its levels equal torchvision's.
 
@@ -196,7 +195,7 @@ class Grayscale(PixelTransform):
 
 @part
 class RandomGrayscale(_RandomOperation):
-    """torchvision's `RandomGrayscale`.
+    """Converts the image to gray with probability p, as torchvision's `RandomGrayscale`.
 
     On the CPU its levels equal torchvision's.
 
@@ -214,17 +213,16 @@ class RandomGrayscale(_RandomOperation):
 
 @part
 class GaussianBlur(PixelTransform):
-    """torchvision's `GaussianBlur`.
+    """Blurs the image with a Gaussian kernel, as torchvision's `GaussianBlur`.
 
     On the CPU its levels differ from torchvision's by at most 1.
 
-    Pillow's blur of the same sigma is near: it is three box blurs. With sigmas from 0.1 to 5, levels differed on drawn
-    pictures by at most 6, and by 0.8 on average. On noise they differed by at most 48, and on average by 10 at sigma
-    0.3 and by 1.1 from sigma 1 on.
+    Pillow approximates this blur with three box blurs. For sigma from 0.1 to 5, Pillow's levels differ on drawn
+    pictures by at most 6, and by 0.8 on average.
 
     Attributes:
-        kernel_size: pixels of the kernel's side, odd; half of it must fit into the image. On a GPU at most 171.
-        sigma: the standard deviation in pixels, or the range [low, high] that it is drawn from.
+        kernel_size: the kernel's side in pixels, odd; half of it must fit into the image. On a GPU at most 171.
+        sigma: the standard deviation in pixels, or [low, high] to draw it from.
 
     Example:
         >>> from gpuloader.transforms import GaussianBlur
@@ -277,7 +275,7 @@ class GaussianBlur(PixelTransform):
 
 @part
 class RandomSolarize(_RandomOperation):
-    """torchvision's `RandomSolarize`: inverts each level of at least `threshold`, which is from 0 to 255.
+    """Inverts levels of `threshold` (0 to 255) and above, with probability p, as torchvision's `RandomSolarize`.
 
     On the CPU its levels equal torchvision's.
 
@@ -305,7 +303,7 @@ class RandomSolarize(_RandomOperation):
 
 @part
 class RandomPosterize(_RandomOperation):
-    """torchvision's `RandomPosterize`: keeps the highest `bits` of a level's 8 bits.
+    """Keeps the highest `bits` of each level's 8 bits, with probability p, as torchvision's `RandomPosterize`.
 
     On the CPU its levels equal torchvision's.
 
@@ -324,7 +322,7 @@ class RandomPosterize(_RandomOperation):
 
 @part
 class RandomEqualize(_RandomOperation):
-    """torchvision's `RandomEqualize`.
+    """Equalises the histogram of each channel, with probability p, as torchvision's `RandomEqualize`.
 
     On the CPU its levels equal torchvision's.
 
@@ -342,7 +340,7 @@ class RandomEqualize(_RandomOperation):
 
 @part
 class RandomAutocontrast(_RandomOperation):
-    """torchvision's `RandomAutocontrast`.
+    """Stretches the levels of each channel to 0 to 255, with probability p, as torchvision's `RandomAutocontrast`.
 
     On the CPU its levels equal torchvision's.
 
@@ -360,7 +358,9 @@ class RandomAutocontrast(_RandomOperation):
 
 @part
 class RandomAdjustSharpness(_RandomOperation):
-    """torchvision's `RandomAdjustSharpness`: a factor of 0 blurs, 1 changes nothing, 2 sharpens.
+    """Changes the sharpness with probability p, as torchvision's `RandomAdjustSharpness`.
+
+    A factor of 0 blurs, 1 changes nothing, and 2 sharpens.
 
     On the CPU its levels equal torchvision's.
 
@@ -379,7 +379,7 @@ class RandomAdjustSharpness(_RandomOperation):
 
 @part
 class RandomInvert(_RandomOperation):
-    """torchvision's `RandomInvert`.
+    """Inverts all levels with probability p, as torchvision's `RandomInvert`.
 
     On the CPU its levels equal torchvision's.
 

@@ -1,4 +1,4 @@
-"""Resizing, cropping, padding and flipping, as torchvision names and draws them."""
+"""Transforms that resize, crop, pad and flip, with torchvision's names and distributions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Padding: TypeAlias = (
     | Annotated[Sequence[int], kept_as(tuple[Pixels, Pixels])]
     | Annotated[Sequence[int], kept_as(tuple[Pixels, Pixels, Pixels, Pixels])]
 )
-"""One number for all sides, (left and right, top and bottom), or (left, top, right, bottom)."""
+"""One number for all sides, (left and right, top and bottom), or (left, top, right, bottom), in pixels."""
 
 
 def _as_cover(size: object) -> object:
@@ -58,7 +58,7 @@ Cover: TypeAlias = Annotated[Literal["cover"], BeforeValidator(_as_cover)]
 
 
 class Resampling(GeometricTransform):
-    """An operation that resizes, with a filter."""
+    """The base class of transforms that resize with a filter."""
 
     interpolation: CropFilter
     antialias: bool
@@ -77,23 +77,22 @@ class Resampling(GeometricTransform):
 class Resize(Resampling):
     """Resizes the image: one number is the shorter side (the longer is rounded down); a pair is (height, width).
 
-    With "cover", the image keeps its ratio and just covers the size of the crop behind it, as PIL's `ImageOps.cover`:
-    one side is the crop's, the other is rounded.
+    With "cover", the image keeps its aspect ratio and just covers the next crop, as with PIL's `ImageOps.cover`: one
+    side equals the crop's side, the other side is rounded.
 
-    With `pad`, the image keeps its ratio: it is resized to fit into (height, width), and padded on both sides to that
-    (a letterbox, as YOLO's). Both sides are rounded, and half the padding is rounded down.
+    With `pad`, the image keeps its aspect ratio, fits into (height, width), and is padded on both sides: a letterbox,
+    as in YOLO. Both sides are rounded, and half the padding is rounded down.
 
-    The filters are PIL's. With `antialias=False` they are torch's, which use only the neighbouring pixels.
+    The filters are PIL's. `antialias=False` uses torch's filters, which read only the neighbouring pixels.
 
     On the CPU its levels differ from PIL's by at most 1 with `bilinear`. With the other filters a few differ by more,
-    because PIL rounds and clips to 8 bits between its two passes: on drawn pictures and noise by at most 13 with
-    `bicubic` and 26 with `lanczos`, on 660 photographs resized to 256 by 10 and 17. On these photographs, 64 and 215 of
-    a million values differed by more than 1.
+    because PIL rounds and clips to 8 bits between its two passes. On drawn pictures and noise they differ by at most
+    13 with `bicubic` and 26 with `lanczos`, and on 660 photographs resized to 256 by at most 10 and 17.
 
     Attributes:
         size: the shorter side, (height, width), sides by epoch, or "cover".
-        max_size: the most that the longer side may have; the shorter side then shrinks in proportion.
-        pad: the padding's colour in levels of 0 to 255, for a letterbox; None resizes to both sides.
+        max_size: the maximum of the longer side; the shorter side then shrinks in proportion.
+        pad: the padding's colour in levels of 0 to 255, for a letterbox; None resizes to exactly (height, width).
 
     Example:
         >>> from gpuloader.transforms import Resize
@@ -136,7 +135,7 @@ class Resize(Resampling):
         return at.resize(shape, self.interpolation, self.antialias)
 
     def cover(self, at: Placement, shape: Shape) -> Placement:
-        """Returns the placement of "cover" in front of a crop of this shape."""
+        """Returns the placement of "cover" before a crop of this shape."""
         (heights, widths), (height, width) = at.shape.T, shape
         is_tall = widths / np.maximum(heights, 1) < width / height
         ratio = np.where(is_tall, heights, widths) / np.maximum(np.where(is_tall, widths, heights), 1)
@@ -150,15 +149,15 @@ class Resize(Resampling):
 
 @part
 class RandomResizedCrop(Resampling):
-    """Cuts out a window of random area and aspect ratio, and resizes it.
+    """Crops a window of random area and aspect ratio, and resizes it.
 
     On the CPU its levels are as close to PIL's as those of `Resize`.
 
     Attributes:
         size: of the output.
-        scale: bounds of the window's share of the image's area.
-        ratio: bounds of its width over its height, drawn evenly on a logarithmic scale.
-        interpolation: the filter; "random" is bilinear or bicubic, drawn for each image, as timm does.
+        scale: [low, high] of the window's share of the image's area.
+        ratio: [low, high] of the window's width over its height, drawn evenly on a logarithmic scale.
+        interpolation: the filter; "random" draws bilinear or bicubic for each image, as timm does.
 
     Example:
         >>> from gpuloader.transforms import RandomResizedCrop
@@ -203,7 +202,7 @@ class _Crop(GeometricTransform):
 
 @part
 class CenterCrop(_Crop):
-    """Cuts out the middle of the image; if the image is smaller than the crop, it is padded with black.
+    """Crops the centre of the image; pads an image that is smaller than the crop with black.
 
     On the CPU its levels equal torchvision's.
 
@@ -224,15 +223,15 @@ class CenterCrop(_Crop):
 
 @part
 class RandomCrop(_Crop):
-    """Cuts out a window of the given size at a random place in the padded image.
+    """Crops a window of the given size at a random place in the padded image.
 
     An image smaller than the crop is padded on each side by the missing pixels, as with torchvision's
-    `pad_if_needed=True`; without that, torchvision raises an error.
+    `pad_if_needed=True`.
 
     On the CPU its levels equal torchvision's.
 
     Attributes:
-        padding: pixels around the image: on all sides, (left and right, top and bottom), or (left, top, right, bottom).
+        padding: pixels on all sides, (left and right, top and bottom), or (left, top, right, bottom).
         fill: the padding's colour in levels of 0 to 255.
 
     Example:
@@ -260,11 +259,11 @@ class RandomCrop(_Crop):
 
     @property
     def pads(self) -> bool:
-        """Whether it sets any padding itself."""
+        """Whether the crop sets its own padding."""
         return (self.padding, self.fill, self.padding_mode) != (0, 0.0, "constant")
 
     def place(self, at: Placement, draw: Draw) -> Placement:
-        if self.pads:  # otherwise the padding of an earlier `Pad` stays
+        if self.pads:  # otherwise an earlier `Pad` decides
             at = at.pad_with(self.padding_mode, rgb(self.fill))
         left, top, right, bottom = _four(self.padding)
         before, shape = np.array([[top, left]]), self._shape()
@@ -277,15 +276,15 @@ class RandomCrop(_Crop):
 
 @part
 class Pad(GeometricTransform):
-    """Adds pixels around the image; a crop that reaches further shows more padding of the same kind.
+    """Adds pixels around the image; a later crop that is larger shows more padding of the same kind.
 
-    In front of resizing, it is resized with the picture.
+    A later resize resizes the padding, too.
 
     On the CPU its levels equal torchvision's.
 
     Attributes:
-        padding: on all sides, (left and right, top and bottom), or (left, top, right, bottom).
-        fill: its colour in levels of 0 to 255.
+        padding: pixels on all sides, (left and right, top and bottom), or (left, top, right, bottom).
+        fill: the padding's colour in levels of 0 to 255.
 
     Example:
         >>> from gpuloader.transforms import Pad
@@ -332,7 +331,7 @@ class RandomHorizontalFlip(GeometricTransform):
         return at.flip(self.axis, draw(1)[:, 0] < self.p)
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws the same flip as a step, as `PixelTransform.program`: for a flip behind a change of pixels."""
+        """Draws the same flip as a step of a program, for a flip after a transform of pixels."""
         horizontal = np.full(draw.samples, self.axis == 1)
         return sometimes(warp(mirror(horizontal, ~horizontal, sizes), NEAREST, None), draw(1)[:, 0], self.p)
 
@@ -358,7 +357,7 @@ Corner: TypeAlias = Literal["top left", "top right", "bottom left", "bottom righ
 
 @part
 class CornerCrop(_Crop):
-    """Cuts out a corner of the image.
+    """Crops a corner of the image.
 
     On the CPU its levels equal torchvision's.
 
@@ -399,7 +398,7 @@ class FiveCrop(Transform):
 
 @part
 class TenCrop(Transform):
-    """Makes ten views: those of `FiveCrop`, for the image and for the flipped image.
+    """Makes ten views: the five of `FiveCrop`, of the image and of the flipped image.
 
     On the CPU its levels equal torchvision's.
 
@@ -422,8 +421,7 @@ class TenCrop(Transform):
 def random_windows(draw: Draw, shape: Ints, scale: Pair, ratio: Pair) -> Ints:
     """Draws (n, 4) int64: top, left, height, width, as torchvision's `RandomResizedCrop.get_params`.
 
-    For each image, ten windows are drawn and the first that fits is used. If none fits, the largest centred window
-    within the bounds of the ratio is used.
+    The first of ten windows that fits is used. If none fits, it is the largest centred window within the ratio.
     """
     heights, widths = shape.T
     uniform = draw(2 + 2 * ATTEMPTS)
@@ -454,7 +452,7 @@ def _largest_within(ratio: Pair, heights: Ints, widths: Ints) -> tuple[Ints, Int
 
 
 def resized_shorter(shape: Ints, shorter: int | Ints, max_size: int | None) -> Ints:
-    """Computes (n, 2) sizes after torchvision's `Resize(shorter, max_size=max_size)`; `shorter` may be (n,)."""
+    """Computes sizes, (n, 2), after torchvision's `Resize(shorter, max_size=max_size)`; `shorter` may be (n,)."""
     longer = (shorter * shape.max(1) / shape.min(1)).astype(np.int64)
     short = np.full_like(longer, shorter)
     if max_size is not None:

@@ -1,4 +1,4 @@
-"""What recipes of detectors and segmenters draw beside crops and flips, as torchvision and DETR name and draw it."""
+"""Transforms of detectors and segmenters, with the names and distributions of torchvision and DETR."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Overlaps = Annotated[Sequence[float], kept_as(tuple[Factor, ...], min_length=1, 
 
 
 class Scaling(Resampling):
-    """A resize to a drawn size."""
+    """The base class of resizes to a random size."""
 
     interpolation: ResizeFilter
     stream: ClassVar[Stream] = Stream.SCALE
@@ -44,10 +44,10 @@ class Scaling(Resampling):
 
 @part
 class ScaleJitter(Scaling):
-    """Resizes the image to a drawn share of what fits into a size, as for copy-paste's large scale jitter.
+    """Resizes the image by a random scale, relative to `target_size`, as torchvision's `ScaleJitter`.
 
-    The scale is that of torchvision: the smaller of target width / height and target height / width of the image, times
-    a number drawn evenly from `scale_range`. Both sides are rounded down.
+    The scale is the smaller of target width / height and target height / width of the image, as in torchvision, times a
+    number drawn evenly from `scale_range`. Both sides are rounded down.
 
     On the CPU its levels are as close to PIL's as those of `Resize`.
 
@@ -78,13 +78,13 @@ class ScaleJitter(Scaling):
 
 @part
 class RandomShortestSize(Scaling):
-    """Resizes the shorter side to one of several sizes; both sides are rounded down.
+    """Resizes the shorter side to a random size of a list; both sides are rounded down.
 
     On the CPU its levels are as close to PIL's as those of `Resize`.
 
     Attributes:
-        min_size: the sizes, drawn evenly, or one.
-        max_size: the most that the longer side may have; the shorter side then shrinks in proportion.
+        min_size: the sizes, drawn evenly, or a single size.
+        max_size: the maximum of the longer side; the shorter side then shrinks in proportion.
 
     Example:
         >>> from gpuloader.transforms import RandomShortestSize
@@ -110,12 +110,12 @@ class RandomShortestSize(Scaling):
 
 @part
 class RandomResize(Scaling):
-    """Resizes the shorter side to a drawn size; the longer side is rounded down.
+    """Resizes the shorter side to a random size in a range; the longer side is rounded down.
 
     On the CPU its levels are as close to PIL's as those of `Resize`.
 
     Attributes:
-        min_size, max_size: the bounds; `max_size` itself is not drawn, as in torchvision.
+        min_size, max_size: the size is in [min_size, max_size), as in torchvision.
 
     Example:
         >>> from gpuloader.transforms import RandomResize
@@ -141,15 +141,15 @@ class RandomResize(Scaling):
 
 @part
 class RandomSizeCrop(Resampling):
-    """Resizes the shorter side to one of several sizes and cuts out a window of random sides, with probability p.
+    """Resizes the shorter side to a random size of a list and crops a random window, with probability p.
 
-    DETR's recipe does so in half of the images. With a resize behind it, both are one resampling.
+    DETR's recipe does so in half of the images. A resize after it is combined with this resize into one.
 
     On the CPU its levels are as close to PIL's as those of `Resize`.
 
     Attributes:
-        min_size, max_size: bounds of the window's sides, both drawn, within the image.
-        sizes: for the shorter side before the crop, drawn evenly.
+        min_size, max_size: the bounds of the window's sides, which are drawn within the image.
+        sizes: of the shorter side before the crop, drawn evenly.
 
     Example:
         >>> from gpuloader.transforms import RandomSizeCrop
@@ -188,8 +188,8 @@ class RandomZoomOut(GeometricTransform):
     On the CPU its levels equal torchvision's.
 
     Attributes:
-        fill: the colour around it, in levels of 0 to 255.
-        side_range: bounds of the larger image's sides, in sides of the image.
+        fill: the colour around the image, in levels of 0 to 255.
+        side_range: [low, high] of the larger image's sides, as multiples of the image's sides.
 
     Example:
         >>> from gpuloader.transforms import RandomZoomOut
@@ -220,10 +220,10 @@ class RandomZoomOut(GeometricTransform):
 
 @part
 class FixedSizeCrop(GeometricTransform):
-    """Cuts out a window of the given size, and pads a smaller image at the right and the bottom to it.
+    """Crops a random window of the given size, and pads a smaller image at the right and the bottom.
 
-    As in torchvision's detection reference, one number draws both places: its share of what is cut off lies above the
-    window, and to its left. Boxes that nothing is left of are left out, as by each crop.
+    One random number decides both coordinates of the window, as in torchvision's detection reference. Boxes outside the
+    window are dropped, as by every crop.
 
     On the CPU its levels equal torchvision's.
 
@@ -253,9 +253,9 @@ class FixedSizeCrop(GeometricTransform):
 
 @part
 class PadIfSmaller(GeometricTransform):
-    """Pads an image at the right and the bottom to the given size; what is larger stays as it is.
+    """Pads an image at the right and the bottom to the given size; a side that is larger does not change.
 
-    In front of a `RandomCrop` of that size, it is the padding of torchvision's segmentation reference.
+    Use it before a `RandomCrop` of the same size for the padding of torchvision's segmentation reference.
 
     On the CPU its levels equal torchvision's.
 
@@ -282,20 +282,21 @@ class PadIfSmaller(GeometricTransform):
 
 @part
 class RandomIoUCrop(BoxTransform):
-    """Cuts out a window that some box overlaps enough, as SSD's recipe does; it draws by the boxes of the sample.
+    """Crops a random window that overlaps a box of the sample enough, as SSD's recipe does.
 
-    An option is drawn evenly from `sampler_options`; then windows are drawn until the intersection over union of the
-    window and a box whose centre it holds reaches the option. After `trials` windows another option is drawn. From 1
-    on, an option leaves the image as it is; so do 32 options without a window, and samples without boxes. Boxes whose
-    centre the window does not hold are left out.
+    An option is drawn evenly from `sampler_options`. Then windows are drawn until one contains the centre of a box and
+    its intersection over union with this box reaches the option. After `trials` windows another option is drawn.
+
+    The image does not change if the option is 1 or more, after 32 options without a window, or without boxes. Boxes
+    whose centre is outside the window are dropped.
 
     On the CPU its levels equal torchvision's.
 
     Attributes:
-        min_scale, max_scale: bounds of the window's sides, as shares of the image's.
-        min_aspect_ratio, max_aspect_ratio: bounds of its width over its height.
-        sampler_options: the overlaps.
-        trials: windows for an option.
+        min_scale, max_scale: the bounds of the window's sides, as shares of the image's sides.
+        min_aspect_ratio, max_aspect_ratio: the bounds of the window's width over its height.
+        sampler_options: the least overlaps, to draw one from.
+        trials: the number of windows for an option.
 
     Example:
         >>> from gpuloader.transforms import RandomIoUCrop
@@ -340,7 +341,7 @@ class RandomIoUCrop(BoxTransform):
         return at.crop(start, shape, clamps=False)
 
     def _windows(self, shape: Ints, numbers: Floats) -> Floats:
-        """Makes windows, (m, t, 4) x1, y1, x2, y2, of images of such shapes, (m, 2); one that is not allowed is NaN."""
+        """Makes windows, (m, t, 4) x1, y1, x2, y2, in images of these shapes, (m, 2); windows not allowed are NaN."""
         whole = shape[:, None, ::-1]
         sides = np.floor(whole * (self.min_scale + (self.max_scale - self.min_scale) * numbers[..., :2]))
         start = np.floor((whole - sides) * numbers[..., 2:])
@@ -358,18 +359,18 @@ class RandomIoUCrop(BoxTransform):
 
 
 def _hold_centres(boxes: Floats, windows: Floats | Ints) -> Bools:
-    """Finds whether windows, (..., 4), hold the centres of boxes, (..., 4), inside of their border."""
+    """Returns whether the centres of boxes, (..., 4), are inside windows, (..., 4), and not on the border."""
     centres = (boxes[..., :2] + boxes[..., 2:]) / 2
     return np.all((windows[..., :2] < centres) & (centres < windows[..., 2:]), -1)
 
 
 def _overlaps(boxes: Floats, rows: Ints, windows: Floats) -> Floats:
-    """Computes the largest intersection over union of each window, (m, t, 4), and a box whose centre it holds, (m, t).
+    """Computes the largest intersection over union, (m, t), of each window, (m, t, 4), and a box centred in it.
 
-    It is -1 where there is no such box.
+    It is -1 without such a box.
 
     Args:
-        boxes: (N, 4) x1, y1, x2, y2; each of the m samples has one at least.
+        boxes: (N, 4) x1, y1, x2, y2; each of the m samples has at least one.
         rows: (N,) the sample of each box, ascending.
     """
     if windows.shape[1] > 1 and len(boxes) * windows.shape[1] > _MOST_AT_ONCE:
@@ -386,10 +387,10 @@ def _overlaps(boxes: Floats, rows: Ints, windows: Floats) -> Floats:
 
 @part
 class SanitizeBoundingBoxes(BoxTransform):
-    """Leaves out small boxes, and those that reach beyond the image, with their labels and other columns.
+    """Drops small boxes and boxes that reach beyond the image, with their labels and other columns.
 
-    The images stay as they are. It counts where it stands among the transforms. `Boxes(min_size=...)` counts
-    at the end.
+    The images do not change. This transform checks the boxes at its place in the recipe, `Boxes(min_size=...)` at the
+    end.
 
     Attributes:
         min_size: the least width and height, in pixels.

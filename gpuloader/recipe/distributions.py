@@ -1,23 +1,23 @@
-"""Random numbers of other distributions, each made of a fixed number of uniform ones, so that they remain draws."""
+"""Random numbers of other distributions, each from a fixed number of uniform numbers."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-_HALF_STEP = 2.0**-33  # moves a multiple of 2**-32 in [0, 1) into the open interval
+_HALF_STEP = 2.0**-33  # shifts multiples of 2**-32 from [0, 1) into (0, 1)
 _ATTEMPTS = 8
 
 
 def normal(radius: NDArray[np.float64], angle: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Makes standard normal numbers of two uniform ones each, by Box and Muller's transform."""
+    """Makes standard normal numbers from two uniform numbers each, by the Box-Muller transform."""
     return np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * np.pi * angle)
 
 
 def beta(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Makes Beta(alpha, alpha) numbers, (n,), of (n, 2) uniform ones.
+    """Makes Beta(alpha, alpha) numbers, (n,), from (n, 2) uniform numbers.
 
-    Computed from a Student t of 2 alpha degrees of freedom, brought to [0, 1]. The t comes from the polar method of
+    A Student t of 2 alpha degrees of freedom is mapped to [0, 1]. The t comes from the polar method of
     Bailey, "Polar generation of random variates with the t-distribution", Math. Comp. 62 (1994).
     """
     share = (uniform[:, 0] + _HALF_STEP) ** (1 / alpha)
@@ -26,14 +26,14 @@ def beta(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
 
 
 def gamma_columns(alpha: float) -> int:
-    """Returns how many uniform numbers `dirichlet` takes for each of its numbers."""
+    """Returns the number of uniform numbers that `dirichlet` takes for each of its numbers."""
     return 1 if alpha == 1 else 1 + 3 * _ATTEMPTS
 
 
 def dirichlet(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Makes Dirichlet(alpha, ..., alpha) numbers, (n, count), of (n, count, `gamma_columns(alpha)`) uniform ones.
+    """Makes Dirichlet(alpha, ..., alpha) numbers, (n, count), from (n, count, `gamma_columns(alpha)`) uniform numbers.
 
-    They are gamma numbers divided by their sum.
+    Gamma numbers are divided by their sum.
     """
     logarithm = _log_gamma(uniform + _HALF_STEP, alpha)
     shares = np.exp(logarithm - logarithm.max(axis=-1, keepdims=True))
@@ -41,7 +41,7 @@ def dirichlet(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64]
 
 
 def _log_gamma(uniform: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Logarithms of Gamma(alpha) numbers; the numbers themselves are too small for a float if alpha is small.
+    """Makes the logarithms of Gamma(alpha) numbers, which are too small for a float if alpha is small.
 
     Marsaglia and Tsang, "A simple method for generating gamma variables", ACM TOMS 26 (2000): the first accepted of 8
     attempts at Gamma(alpha + 1), times a root of a uniform number. Each attempt is accepted in more than 95 of 100

@@ -1,4 +1,4 @@
-"""What a recipe draws for a sample, by the names of its transforms: `explain`."""
+"""Explains the random parameters of a sample, by the names of the transforms: `explain`."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Step:
     """One operation on an image.
 
     Attributes:
-        transform: the recipe's transform that does it; or its key "mipmaps".
-        operation: "crop", "resize", "pad", "flip", "erase" or an operation of `gpuloader.recipe.program`; "decode", if
-            that is of a smaller copy; None if the draw says to do nothing.
-        parameters: the operation's, rounded to four digits. A crop's are in pixels: of the image for
-            `RandomResizedCrop`, of the previous step's output for others; outside of it is padding. A warp's describe
-            how the picture changes: degrees (counter-clockwise), scale, scale_y (if it differs), shear_x, shear_y,
-            and move_x, move_y of the middle in pixels; or the new x and y of its four corners.
+        transform: the name of the recipe's transform, or the key "mipmaps".
+        operation: "crop", "resize", "pad", "flip", "erase", an operation of `gpuloader.recipe.program`, or "decode" for
+            a smaller copy; None if the transform is not applied.
+        parameters: of the operation, rounded to four digits. A crop is in pixels: of the image for `RandomResizedCrop`,
+            of the previous step's output for the others; outside is padding. A warp describes the picture's change:
+            degrees (counter-clockwise), scale, scale_y (if it differs), shear_x, shear_y, and move_x, move_y of the
+            middle in pixels; or the new x and y of the four corners.
     """
 
     transform: str
@@ -65,13 +65,13 @@ class Step:
 
 @dataclass(frozen=True)
 class ExplainedView:
-    """What is drawn for one view of a sample.
+    """The random parameters of one view of a sample.
 
     Attributes:
-        window: the part that the view shows: top, left, bottom, right in pixels of the image, before flips and warps.
-            Outside of the image is padding.
-        shape: height and width of the output.
-        steps: the operations, in order; without Normalize, which draws nothing.
+        window: the visible part: top, left, bottom, right in pixels of the image, before flips and warps. Outside the
+            image is padding.
+        shape: (height, width) of the output.
+        steps: the operations, in order, without Normalize, which draws nothing.
     """
 
     window: tuple[float, float, float, float]
@@ -82,10 +82,10 @@ class ExplainedView:
 def explain(
     recipe: Recipe, seed: int, epoch: int, sample: int, height: int, width: int, boxes: Floats = _NO_BOXES
 ) -> tuple[ExplainedView, ...]:
-    """Says what each view draws for a sample in an epoch of a run with this seed.
+    """Returns the random parameters of each view of a sample, in an epoch of a run with this seed.
 
-    The image has height x width pixels. If the recipe turns it upright, these are of the upright picture, and so are
-    the windows and the boxes, (n, 4), of a recipe that draws by them.
+    The image has height x width pixels. If the recipe turns images upright, size, windows and boxes, (n, 4), are in
+    pixels of the upright image.
     """
     drawn = recipe.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]), boxes=[boxes])
     return tuple(_view(view, drawn_view) for view, drawn_view in zip(recipe.each_view, drawn.views, strict=True))
@@ -145,7 +145,7 @@ def _parameters(op: Op, row: NDArray[np.float32], height: int, width: int) -> Pa
 
 
 def _affine(matrix: NDArray[np.floating], height: int, width: int) -> Iterator[tuple[str, float]]:
-    """Yields the parameters of an affine map of the input's (x, y, 1) to the output's; only those with an effect."""
+    """Yields the parameters of an affine map from input to output (x, y, 1) that have an effect."""
     (a, b), (c, d) = matrix[:2, :2]
     middle = np.array([width / 2, height / 2])
     move_x, move_y = matrix[:2, :2] @ middle + matrix[:2, 2] - middle

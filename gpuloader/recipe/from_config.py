@@ -1,4 +1,4 @@
-"""A model's own configuration as a recipe for evaluation: timm's data config, Hugging Face's image processor."""
+"""Converts a model's configuration to a recipe for evaluation: timm's data config, Hugging Face's image processor."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _PLAIN = {
     *("Bit", "Blip", "CLIP", "ChineseCLIP", "ConvNext", "DeiT", "MobileNetV1", "Pvt", "Qwen2VL", "Siglip", "Siglip2"),
     "ViT",
 }
-"""The image processors that resize, crop and normalise as their configuration says."""
+"""The image processors that only resize, crop and normalise."""
 _PIL_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 _CONVNEXT_CROPS_BELOW = 384
 _PIXELS = (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels"))
 
 
 def as_config(given: object) -> Mapping[str, Any] | None:
-    """Returns what is given as a configuration: a mapping, or that of an image processor; None if it is neither."""
+    """Returns a configuration, or an image processor's configuration, as a mapping; None for anything else."""
     if isinstance(given, Mapping):
         return given
     if type(given).__module__.startswith("transformers.") and hasattr(given, "to_dict"):
@@ -55,7 +55,7 @@ def translate_config(config: Mapping[str, Any], problems: list[str]) -> tuple[tu
 
 
 def _of_timm(config: Mapping[str, Any]) -> tuple[tuple[Transform, ...], str]:
-    """Translates what timm's `create_transform(**config)` does."""
+    """Converts a configuration as timm's `create_transform(**config)` does."""
     channels, height, width = config["input_size"]
     if channels != 3:
         raise PresetError(f"input_size={config['input_size']!r}: only 3 channels are supported")
@@ -74,7 +74,7 @@ def _of_timm(config: Mapping[str, Any]) -> tuple[tuple[Transform, ...], str]:
 
 
 def _of_hugging_face(config: Mapping[str, Any]) -> tuple[tuple[Transform, ...], str]:
-    """Translates an image processor. Its crop may begin a pixel earlier: it rounds down where torchvision rounds."""
+    """Converts an image processor. Its crop may begin a pixel earlier, because it rounds down."""
     kind = str(config[_OF_HUGGING_FACE])
     name = kind.removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor")
     if name not in _PLAIN:
@@ -102,7 +102,7 @@ def _resizing(config: Mapping[str, Any], name: str) -> list[Transform]:
     if name == "Siglip2":
         return [ResizeToSequence(config["patch_size"], config["max_num_patches"], filter_)]  # type: ignore[arg-type]
     if name == "Qwen2VL":
-        # Both are pixels; older configurations name them as smart_resize does, in `size` or beside it.
+        # Both are in pixels; older configurations use the names of smart_resize, in `size` or beside it.
         given = {**(config.get("size") or {}), **{key: value for key, value in config.items() if value is not None}}
         least, most = (given[new] if old not in given else given[old] for new, old in _PIXELS)
         return [SmartResize(config["patch_size"] * config["merge_size"], least, most, filter_)]  # type: ignore[arg-type]
@@ -121,5 +121,5 @@ def _resizing(config: Mapping[str, Any], name: str) -> list[Transform]:
 
 
 def square(height: int, width: int) -> int | tuple[int, int]:
-    """Returns a size as recipes are written: of a square only the side."""
+    """Returns a size as in recipes: only the side of a square."""
     return height if height == width else (height, width)

@@ -1,6 +1,6 @@
-"""Transforms of other libraries in the words of torchvision's: a row of a table for each class.
+"""Converts transforms of other libraries to torchvision's transforms: a row of a table for each class.
 
-They are open_clip's, CLIP's, timm's, solo-learn's and lightly's, and those of torchvision's own reference programs.
+The libraries are open_clip, CLIP, timm, solo-learn and lightly, and torchvision's own reference scripts.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gpuloader.recipe.model import Transform
 from gpuloader.recipe.preset_files import TRANSFORMS
 
 Row: TypeAlias = Callable[[Any], Iterable[Any]]
-"""Returns what one object of a class does: transforms of torchvision (also made by `like`), or of this library."""
+"""Converts an object of a class to transforms of torchvision (also made by `like`) or of this library."""
 
 LIBRARIES = ("clip", "lightly", "open_clip", "solo", "timm")
 REFERENCES = "the reference"
-DIGESTS = (  # of presets.py, transforms.py and v2_extras.py in classification/, detection/ and segmentation/
+DIGESTS = (  # presets.py, transforms.py and v2_extras.py in classification/, detection/ and segmentation/
     "c39872b59484 06fb2eda60df 9664eef68357 724e1769cea4 8731d1cd24ab "
     "d3d0c84e77a0 b9d90e92e6cc 33acac38ba31 62caf9971cae e071961f65f7 67339f33b556 eece9b0228fd b59ed7b7486c "
     "16b11b09c20a cceac6f490fd ccf2c5893690 de5c4195c15d 58a5b60e3b8a "
@@ -34,12 +34,14 @@ DIGESTS = (  # of presets.py, transforms.py and v2_extras.py in classification/,
     "915b18ad3bd5 1e7c93691075 03f5a919b59e da873d05a674 34abe0ba1da0 "
     "9efd07ecb8f9 d31f86c1322a c1e998adaa39 60bb25cb7f0b d0d390bdce6f 01943daa4be2"
 )
-"""`digest_of` the classes of torchvision's references/, whose names anybody's classes may have: of v0.13 to v0.15, and
-of v0.16 to the main branch in August 2024, before v0.20."""
+"""`digest_of` the classes of torchvision's references/, because other classes may have the same names.
+
+They are from v0.13 to v0.15, and from v0.16 to the main branch in August 2024, before v0.20.
+"""
 
 
 def like(name: str, module: str = "torchvision.transforms", **attributes: Any) -> Any:  # noqa: ANN401
-    """Makes an object that looks like a transform: of a class with this name and module, with these attributes."""
+    """Makes an object that looks like a transform, with this class name, module and attributes."""
     return type(name, (SimpleNamespace,), {"__module__": module})(**attributes)
 
 
@@ -50,7 +52,7 @@ def name_of(leaf: object) -> tuple[str, str]:
 
 
 def library_of(leaf: object) -> str:
-    """Returns the name of the package that a transform is from."""
+    """Returns the name of a transform's package."""
     package = name_of(leaf)[0].partition(".")[0]
     if package in (*LIBRARIES, "torch", "torchvision"):  # reading the source text takes milliseconds
         return package
@@ -59,7 +61,7 @@ def library_of(leaf: object) -> str:
 
 
 def digest_of(kind: type) -> str:
-    """Computes the digest of a class's source text; "" if there is none."""
+    """Computes the digest of a class's source text; "" without source text."""
     try:
         text = textwrap.dedent(inspect.getsource(kind)).rstrip() + "\n"
     except (OSError, TypeError):  # made without a file
@@ -68,7 +70,7 @@ def digest_of(kind: type) -> str:
 
 
 def row_of(leaf: object) -> Row | None:
-    """Returns the row for an object; None if it is torchvision's or unknown."""
+    """Returns the row for an object; None for torchvision's and unknown transforms."""
     library, name = library_of(leaf), name_of(leaf)[1]
     if library == REFERENCES:
         return _REFERENCES.get(name, _of_reference)
@@ -78,7 +80,7 @@ def row_of(leaf: object) -> Row | None:
 
 
 def why_not(leaf: object, nesting: Collection[str]) -> str:
-    """Says why there is no row for an object, and what to do; `nesting` are the names of classes of lists."""
+    """Returns why an object has no row, and what to do; `nesting` are the names of classes that hold lists."""
     library, (module, name) = library_of(leaf), name_of(leaf)
     held = [key for key, value in getattr(leaf, "__dict__", {}).items() if type(value).__name__ in nesting]
     if library == "timm":
@@ -88,7 +90,7 @@ def why_not(leaf: object, nesting: Collection[str]) -> str:
     advice = NEAREST.get(name, "")
     if held and not advice:
         advice = (
-            f"its attribute is a {type(vars(leaf)[held[0]]).__name__}; if that is all of it, translate that: "
+            f"its attribute is a {type(vars(leaf)[held[0]]).__name__}; to convert only this attribute: "
             f"Compose.from_torchvision(dataset.transform.{held[0]})"
         )
     if library in LIBRARIES:
@@ -99,7 +101,7 @@ def why_not(leaf: object, nesting: Collection[str]) -> str:
 
 
 def views_of(transform: Any) -> list[tuple[Any, int]]:  # noqa: ANN401
-    """Lists the pipelines that a transform applies to an image, each with the number of its views."""
+    """Lists the pipelines that a transform applies to an image, each with its number of views."""
     match library_of(transform), name_of(transform)[1]:
         case "solo", "FullTransformPipeline":
             return [view for each in transform.transforms for view in views_of(each)]
@@ -113,7 +115,7 @@ def views_of(transform: Any) -> list[tuple[Any, int]]:  # noqa: ANN401
 
 
 def _of_reference(leaf: Any) -> list[Any]:  # noqa: ANN401
-    """Returns what does the same as a class of the references: nearly all are named and set as torchvision's."""
+    """Converts a class of the references; nearly all have torchvision's names and parameters."""
     name = type(leaf).__name__
     attributes = {"p" if key == "flip_prob" else key: value for key, value in vars(leaf).items()}
     return [leaf.transforms if "Preset" in name else like(name, **attributes)]
@@ -125,7 +127,7 @@ def _fixed_size(leaf: Any) -> list[Any]:  # noqa: ANN401
 
 
 def _distort(leaf: Any) -> list[Any]:  # noqa: ANN401
-    """Takes its ranges from the `ColorJitter`s that it holds, which write None for one that changes nothing."""
+    """Converts by the ranges of its `ColorJitter`s, where None means no change."""
     neutral = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
     held = {name: getattr(getattr(leaf, f"_{name}"), name) for name in neutral}
     ranges: dict[str, Any] = {name: bounds or (neutral[name],) * 2 for name, bounds in held.items()}
@@ -158,7 +160,7 @@ def _turn(leaf: Any) -> list[Any]:  # noqa: ANN401
 
 
 def with_crops(transforms: Iterable[Any]) -> Iterator[Any]:
-    """Yields transforms; each `ResizeKeepRatio` gets the crop behind it as an attribute: both are one resize here."""
+    """Yields transforms; each `ResizeKeepRatio` gets the next crop as an attribute: both are one resize here."""
     left = iter(transforms)
     for each in left:
         module, name = name_of(each)
@@ -192,7 +194,7 @@ NEAREST = {
     "SimpleCopyPaste": 'the nearest is the preset "detection_multiscale"',
     **dict.fromkeys(("_convert_to_rgb", "_convert_image_to_rgb"), "leave it out: images are RGB"),
 }
-"""What to do about transforms that have no counterpart."""
+"""Advice for transforms without counterpart."""
 _REFERENCES: Mapping[str, Row] = {
     "FixedSizeCrop": _fixed_size,
     "RandomCrop": lambda leaf: [like("PadIfSmaller", size=leaf.size), like("RandomCrop", size=leaf.size)],

@@ -1,4 +1,4 @@
-"""timm's transforms as parts of a recipe, read from their attributes; timm itself is not imported."""
+"""Converts timm's transforms to parts of a recipe. It reads their attributes, and does not import timm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADVICE = {
 
 
 class NoCounterpartError(Exception):
-    """Why a transform of another library has no counterpart; the message follows the name of its class."""
+    """A transform of another library has no counterpart; the message follows the name of its class."""
 
 
 def _crop(leaf: Any) -> Transform:  # noqa: ANN401
@@ -37,7 +37,7 @@ def _crop(leaf: Any) -> Transform:  # noqa: ANN401
 
 
 def centre_crop(leaf: Any) -> list[Transform]:  # noqa: ANN401
-    """Translates a `CenterCropOrPad` that is not behind a `ResizeKeepRatio`."""
+    """Converts a `CenterCropOrPad` that does not follow a `ResizeKeepRatio`."""
     mode = getattr(leaf, "padding_mode", "constant")
     if mode != "constant" or set(_each(leaf.fill)) != {0}:
         raise NoCounterpartError(f"with fill={leaf.fill!r}, padding_mode={mode!r} has no counterpart: {_OF_ONE_SIZE}")
@@ -64,19 +64,19 @@ def _rand_augment(leaf: Any) -> Transform:  # noqa: ANN401
 
 
 def _of_all(op: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Returns the parameters that all operations of a policy share."""
+    """Returns the parameters that all operations of a policy have in common."""
     if op.hparams.get("translate_pct", 0.45) != 0.45:
         raise NoCounterpartError("with another translate_pct than 0.45 has no counterpart: leave it out")
     if 100 < op.magnitude_std < math.inf:
         raise NoCounterpartError(f"with mstd{op.magnitude_std:g} has no counterpart: allowed is at most 100")
-    std = min(op.magnitude_std, 101.0)  # infinity is an even draw; here all above 100 are
+    std = min(op.magnitude_std, 101.0)  # infinity draws evenly; here each value above 100 does
     filters = sorted(_PIL_FILTERS[int(each)] for each in _each(op.kwargs["resample"]))
     interpolation = "random" if filters == ["bicubic", "bilinear"] else filters[0]
     return {"magnitude_std": std, "interpolation": interpolation, "fill": tuple(op.kwargs["fillcolor"])}
 
 
 def _with_rel(operation: str) -> str:
-    """Returns timm's name of an operation: its moves are shares of the image."""
+    """Returns timm's name of an operation, whose moves are shares of the image."""
     return f"{operation}Rel" if operation.startswith("Translate") else operation
 
 
@@ -87,7 +87,7 @@ def _auto_augment(leaf: Any) -> Transform:  # noqa: ANN401
         for operations in leaf.policy
     ]
     if theirs == _3A and first.magnitude_std == 0:
-        return ThreeAugment(color_jitter=0.0)  # the jitter is a transform of its own
+        return ThreeAugment(color_jitter=0.0)  # the jitter is a separate transform
     for policy in POLICY_NAMES:
         ours = TimmAutoAugment(policy, **_of_all(first))
         if theirs == [[(_with_rel(name), p, magnitude) for name, p, magnitude in pair] for pair in ours.pairs]:

@@ -1,6 +1,6 @@
-"""Transforms of torchvision, and of other libraries in its words, and models' own configurations, as a recipe.
+"""Converts transforms of torchvision and other libraries, and models' configurations, to a recipe.
 
-They are read from their attributes. None of these libraries is imported.
+It reads the transforms' attributes, and imports none of these libraries.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _log = logging.getLogger("gpuloader")
 _NESTING = {"Compose", "Sequential", "ModuleList"}
 _NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity", "ConvertBoundingBoxFormat"}
 _ATTRIBUTES = {"sampler_options": "options"}
-"""Parameters that torchvision keeps under another name."""
+"""Parameters with another name in torchvision."""
 _MAKES_TENSORS = {"ToTensor", "PILToTensor", "ToImage"}
 _CONVERTING = {"ToTensor", "ToPILImage", "ConvertImageDtype", "ConvertDtype", "ToDtype"}
 _MIXING = {"MixUp": "mixup_alpha", "CutMix": "cutmix_alpha"}
-"""The parameter of `Mix` that takes the alpha of torchvision's transform."""
+"""The parameter of `Mix` for the alpha of torchvision's transform."""
 _NEVER_OWN = {"Normalize", "RandomErasing", *_CONVERTING, *_MIXING}
 _FILL_MAY_BE_NONE = {"RandomRotation", "RandomAffine", "RandomPerspective"}
 _ONLY = {"num_output_channels": 3, "expand": False}
-"""Attributes that must have this value."""
+"""The only supported value of these attributes."""
 
 
 def recipe_from_torchvision(transform: object, *, own_code: bool = False, **options: Any) -> Recipe:  # noqa: ANN401
-    """Makes the recipe that does the same as torchvision's transform; see `gpuloader.Compose.from_torchvision`."""
+    """Converts a transform to a recipe; see `gpuloader.Compose.from_torchvision`."""
     problems: list[str] = []
     config, splits = as_config(transform), False
     if config is not None:
@@ -62,13 +62,13 @@ def recipe_from_torchvision(transform: object, *, own_code: bool = False, **opti
     if problems:
         message = f"{what} cannot be translated: {'; '.join(dict.fromkeys(problems))}"
         if config is None and not own_code and not splits and _is_left_nothing(transform, options):
-            raise PresetError(message, "own_code=True runs what has no counterpart as it is")
+            raise PresetError(message, "own_code=True runs transforms without counterpart as they are")
         raise PresetError(message)
     return make_part(Recipe, {"dtype": dtype, **options, **keys}, f"{what}: `")
 
 
 def _is_left_nothing(transform: object, options: Mapping[str, Any]) -> bool:
-    """Whether all can be translated if own code is allowed."""
+    """Returns whether the conversion works with own code."""
     problems: list[str] = []
     _translate_views(transform, options, problems, own_code=True)
     return not problems
@@ -96,7 +96,7 @@ def _translate_views(
 
 
 def _translate_splits(parts: Any, options: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, Any], str]:  # noqa: ANN401
-    """Translates what timm gives its `AugMixDataset`: transforms of all views, of all but the first, and the last."""
+    """Converts the three parts of timm's `AugMixDataset`: for all views, for all but the first, and the last steps."""
     base, augmentation, end = parts
     shared, _ = _translate(_leaves(base, problems), "uint8", problems)
     first, dtype = _translate_view([base, end], options, problems, own_code=False)
@@ -123,7 +123,7 @@ def _translate_view(
     transforms = _with_distortion_last(transforms)
     resizes = [type(each).__name__ for each in transforms if isinstance(each, (Resize, RandomResizedCrop, Scaling))]
     if len(resizes) > 1:
-        problems.append(f"{' and '.join(resizes)}: here they are one resizing, which gives other pixels: leave one")
+        problems.append(f"{' and '.join(resizes)}: here they become one resize, which changes the pixels: keep one")
     floats = [type(each).__name__ for each in transforms if isinstance(each, (Normalize, RandomErasing))]
     if floats and dtype == "uint8" and "dtype" not in options:
         problems.append(
@@ -134,7 +134,7 @@ def _translate_view(
 
 
 def _with_originals(transform: object) -> list[Any]:
-    """Lists the transforms, with all from the first to the last one without counterpart in an `Apply`."""
+    """Lists the transforms; an `Apply` holds all from the first to the last one without counterpart."""
     leaves, dtype, given, states, without = list(_leaves(transform)), "uint8", "picture", [], []
     for number, leaf in enumerate(leaves):
         problems: list[str] = []
@@ -155,14 +155,14 @@ def _with_originals(transform: object) -> list[Any]:
 
 
 def _with_distortion_last(transforms: tuple[Transform, ...]) -> tuple[Transform, ...]:
-    """Puts SSD's colours behind the geometry; flips may follow them in any case."""
+    """Moves SSD's colours after the geometry; flips may follow them anyway."""
     kinds = [type(each) for each in transforms]
     behind = kinds[kinds.index(RandomPhotometricDistort) :] if RandomPhotometricDistort in kinds else []
     if not any(issubclass(kind, GeometricTransform) and not issubclass(kind, RandomHorizontalFlip) for kind in behind):
         return transforms
     _log.warning(
-        "RandomPhotometricDistort is in front of resizing, cropping or padding; here it comes behind them: boxes are "
-        "torchvision's, but it changes the padding, too, and contrast counts in what the crop shows"
+        "RandomPhotometricDistort moves after resizing, cropping and padding: boxes do not change, but padding changes "
+        "its colour, too, and contrast uses the mean of the crop"
     )
     end = 1 + max(number for number, kind in enumerate(kinds) if issubclass(kind, GeometricTransform))
     return (
@@ -173,7 +173,7 @@ def _with_distortion_last(transforms: tuple[Transform, ...]) -> tuple[Transform,
 def _leaves(transform: Any, problems: list[str] | None = None) -> Iterable[Any]:  # noqa: ANN401
     """Yields the transforms within nested `Compose`s and lists, in order.
 
-    If `problems` are given, other libraries' transforms are translated to those of torchvision, or named in them.
+    With `problems`, other libraries' transforms become torchvision's transforms, or are named in `problems`.
     """
     row = None if problems is None else row_of(transform)
     if isinstance(transform, (list, tuple)) or type(transform).__name__ in _NESTING:
@@ -184,7 +184,7 @@ def _leaves(transform: Any, problems: list[str] | None = None) -> Iterable[Any]:
     else:
         try:
             yield from _leaves(list(row(transform)), problems)
-        except PresetError as error:  # a number that is out of range here
+        except PresetError as error:  # a number out of range here
             problems.extend(str(error).splitlines())
         except NoCounterpartError as error:
             problems.append(f"{library_of(transform)}'s {name_of(transform)[1]} {error}")
@@ -213,7 +213,7 @@ def _translate(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple[
 
 
 def _of_weights(leaf: Any) -> list[Transform]:  # noqa: ANN401
-    """Translates the `transforms()` of torchvision's weights."""
+    """Converts the `transforms()` of torchvision's weights."""
     resize = Resize(leaf.resize_size[0], leaf.interpolation.value, antialias=leaf.antialias is not False)
     return [resize, CenterCrop(leaf.crop_size[0]), Normalize(tuple(leaf.mean), tuple(leaf.std))]
 
@@ -265,7 +265,7 @@ def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa
 
 
 def _convert_parameter(leaf: Any, parameter: str) -> Any:  # noqa: ANN401
-    """Returns a parameter as this library writes it; None if it is the default."""
+    """Converts a parameter to this library's form; None if it is the default."""
     value, name = getattr(leaf, parameter), type(leaf).__name__
     if parameter == "value" and value is None:  # v2 keeps RandomErasing's noise as None
         return "random"
@@ -274,9 +274,9 @@ def _convert_parameter(leaf: Any, parameter: str) -> Any:  # noqa: ANN401
     if parameter == "padding" and name == "RandomCrop" and ".v2." in type(leaf).__module__ and value is not None:
         value = [value[side] for side in (0, 2, 1, 3)]  # v2 keeps it as left, right, top, bottom
     value = _of_images(value.value if isinstance(value, Enum) else value)
-    if value == "nearest-exact":  # `nearest` does the same here, as in PIL
+    if value == "nearest-exact":  # `nearest` is the same here, as in PIL
         return "nearest"
-    if hasattr(value, "tolist"):  # a tensor of float32, whose numbers are written as they were given
+    if hasattr(value, "tolist"):  # a tensor of float32, whose numbers are written as the user gave them
         value = [float(f"{each:.7g}") for each in value.tolist()]
     if isinstance(value, (list, tuple)):
         all_sides = parameter in ("size", "kernel_size", "padding") and name != "Resize"
@@ -286,10 +286,10 @@ def _convert_parameter(leaf: Any, parameter: str) -> Any:  # noqa: ANN401
 
 
 def _of_images(value: Any) -> Any:  # noqa: ANN401
-    """Returns the value for images, if v2 has one for each type of input."""
+    """Returns the value for images, if v2 has a value for each type of input."""
     if not isinstance(value, Mapping):
         return value
     by_name = {getattr(kind, "__name__", kind): each for kind, each in value.items()}
-    otherwise = getattr(value, "default_factory", None)  # of a defaultdict
+    otherwise = getattr(value, "default_factory", None)  # from a defaultdict
     known = [by_name[kind] for kind in ("Image", "Tensor", "others") if kind in by_name]
     return next(iter(known), None if otherwise is None else otherwise())

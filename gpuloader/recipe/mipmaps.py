@@ -1,4 +1,4 @@
-"""Which copy of a picture a draw takes, as mipmaps of computer graphics: the smallest that is sharp enough."""
+"""Chooses the copy of a picture to decode: the smallest that is sharp enough, as mipmaps in computer graphics."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gpuloader.recipe.model import Ints
 def choose_mipmaps(
     drawn: AugmentParams, pictures: Ints, sides: Sequence[int], there: NDArray[np.bool_], scale: float
 ) -> Ints:
-    """Chooses from which file each of n samples is decoded: (n,) the shorter side of a copy, or 0 for the picture.
+    """Chooses the file to decode for each of n samples: (n,) the shorter side of a copy, or 0 for the picture.
 
-    It is the smallest copy that has, in each view and along both axes, at least `scale` pixels for one of the output:
+    It is the smallest copy with at least `scale` pixels for each pixel of the output, in all views and along both axes:
 
         window * copy's side >= scale * resized window * picture's side
 
-    Only products are compared, so every CPU chooses the same. The picture is taken if no copy has so many pixels, or if
-    padding that is resized repeats pixels or is around a part of the picture, because its border is a pixel's.
+    Only products are compared, so every CPU chooses the same. The picture is taken if no copy has enough pixels. It is
+    also taken if resized padding repeats pixels or surrounds a part of the picture, because then its border matters.
 
     Args:
-        drawn: for the pictures.
-        pictures: (n, 2) their heights and widths; 0 where these are not known, which takes the picture.
-        sides: k, the shorter sides of copies.
-        there: (n, k) which of them the samples have.
+        drawn: the random parameters for the pictures.
+        pictures: (n, 2) heights and widths; 0 if unknown, which takes the picture.
+        sides: the shorter sides of the k copies.
+        there: (n, k) whether the samples have them.
         scale: the recipe's `mipmap_scale`.
     """
     chosen = np.zeros(len(pictures), np.int64)

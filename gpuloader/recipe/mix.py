@@ -1,7 +1,7 @@
-"""MixUp and CutMix: they mix a sample with its neighbour in the epoch's order, and the labels of the two.
+"""MixUp and CutMix: mix a sample and its label with its neighbour in the epoch's order.
 
-Positions 2i and 2i + 1 of an epoch are partners. Batches of an even size never separate them, so the mixing depends on
-the plan alone: not on the batch size, and not on how many ranks share the batch.
+Positions 2i and 2i + 1 of an epoch are partners. Batches of an even size never separate them. So the mixing depends
+only on the plan, not on the batch size or the number of ranks.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from gpuloader.recipe.part import make_part, part
 
 @plain_dataclass(frozen=True, eq=False)
 class Mixing:
-    """How n samples are mixed, each with its neighbour: (0, 1), (2, 3), and so on.
+    """The parameters of mixing n samples, each with its neighbour: (0, 1), (2, 3), and so on.
 
     Attributes:
-        weight: (n,) float32, the sample's own share: of its pixels, and of its label.
-        box: (n, 4) int32, top, left, bottom, right of what CutMix takes from the neighbour; all 0 where MixUp mixes.
+        weight: (n,) float32, the share of the sample itself, in pixels and label.
+        box: (n, 4) int32, top, left, bottom, right of the part that CutMix takes from the neighbour; all 0 for MixUp.
     """
 
     weight: NDArray[np.float32]
@@ -37,17 +37,19 @@ class Mixing:
 
 @part
 class Mix:
-    """MixUp (Zhang et al. 2018) or CutMix (Yun et al. 2019) on normalised images; labels become a share for each class.
+    """Mixes normalised images and their labels by MixUp (Zhang et al. 2018) or CutMix (Yun et al. 2019).
+
+    Labels become a share for each class, (B, num_classes), also in epochs without mixing. `mixup_alpha`, `cutmix_alpha`
+    and `p` may be values by epoch, such as `{0: 0.8, 250: 0}`.
 
     Attributes:
         num_classes: the width of the labels.
-        mixup_alpha: the share is drawn from Beta(alpha, alpha); 0 leaves MixUp out. This, `cutmix_alpha` and `p` may
-            be values by epoch, such as `{0: 0.8, 250: 0}`. When mixing has ended, labels stay a share for each class.
-        cutmix_alpha: the same for CutMix.
-        p: the probability of mixing at all.
+        mixup_alpha: MixUp's share is drawn from Beta(alpha, alpha); 0 turns MixUp off.
+        cutmix_alpha: CutMix's share is drawn from Beta(alpha, alpha); 0 turns CutMix off.
+        p: the probability of mixing.
         switch_p: the probability of CutMix instead of MixUp, if both are on.
-        per: whether to draw for each sample or for each global batch; timm calls these `elem` and `batch`. With
-            "batch", a run repeats exactly only if the global batch has the same size.
+        per: draw for each "sample" or for each global "batch"; timm calls these `elem` and `batch`. With "batch", a run
+            repeats exactly only with the same global batch size.
         label_smoothing: the share of each label that is spread evenly over all classes.
 
     Example:
@@ -72,20 +74,20 @@ class Mix:
 
     @property
     def only_pastes(self) -> bool:
-        """Whether it is always CutMix, which masks can follow, and never MixUp, which blends."""
+        """Whether the mix is always CutMix, which masks can follow, and never MixUp, which blends."""
         mixup, cutmix = in_all_epochs(self.mixup_alpha), in_all_epochs(self.cutmix_alpha)
         return not any(mixup) or (self.switch_p == 1 and all(cutmix))
 
     def at(self, epoch: int) -> Mix:
-        """Returns it as it is in an epoch, without values by epoch; if it mixes no longer, with a `p` of 0."""
+        """Returns the mix of an epoch, without values by epoch; `p` is 0 if both alphas are 0."""
         p, mixup, cutmix = (at_epoch(each, epoch) for each in (self.p, self.mixup_alpha, self.cutmix_alpha))
         return replace(self, p=p if mixup or cutmix else 0.0, mixup_alpha=mixup, cutmix_alpha=cutmix)
 
     def draw(self, draw: Draw, height: int, width: int) -> Mixing:
-        """Draws the mixing of samples, images of height x width.
+        """Draws the parameters of mixing for images of height x width.
 
-        CutMix's box is torchvision's: its centre is anywhere, its sides are sqrt(1 - share) of the image's, and it is
-        cut off at the border. The share is then what the box leaves.
+        CutMix's box is the same as in torchvision: its centre is anywhere, and its sides are sqrt(1 - share) of the
+        image's sides, cut off at the border. The share is then corrected to the box's real area.
         """
         uniform = draw(6)
         p, mixup_alpha, cutmix_alpha = (at_epoch(each) for each in (self.p, self.mixup_alpha, self.cutmix_alpha))
@@ -105,10 +107,10 @@ class Mix:
 
 
 def as_mix(given: object) -> Mix | None:
-    """Returns a recipe's `mix`, made from a mapping of its keys if it is one.
+    """Returns a recipe's `mix`; a mapping of its keys becomes a `Mix`.
 
     Raises:
-        ValueError: it is neither, nor None.
+        ValueError: `given` is neither a `Mix`, a mapping nor None.
     """
     if isinstance(given, Mapping):
         return make_part(Mix, given, "`Mix")

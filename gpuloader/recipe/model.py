@@ -1,4 +1,4 @@
-"""What the parts of a recipe share: their parameters' types, and the kinds of transforms."""
+"""The types of parameters, and the base classes of transforms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuloader.helpers.values import as_python_number
 from gpuloader.plan import EPOCHS, Draw, Stream
 from gpuloader.recipe.program import Program
 
-# Each bound is a hundred times what recipes use.
+# Each bound is a hundred times larger than recipes need.
 _MAX_TRANSFORMS = 1_000
 _MAX_NESTED = 16
 MAX_STEPS = 1_000
@@ -26,16 +26,16 @@ Value = TypeVar("Value")
 
 
 def kept_as(kind: Any, min_length: int | None = None, max_length: int | None = None) -> GetPydanticSchema:  # noqa: ANN401
-    """Makes the type of a parameter that takes any sequence, with how it is checked and the tuple that it is kept as.
+    """Makes the type of a parameter that takes any sequence, and is kept as a tuple of this type.
 
-    Type checkers and editors see the sequence, so that they allow a list.
+    Type checkers see the sequence, so that they allow a list.
     """
     checked = Annotated[kind, Field(strict=False, min_length=min_length, max_length=max_length)]
     return GetPydanticSchema(lambda _, schema_of: schema_of(checked))
 
 
 UNCHECKED = GetPydanticSchema(lambda _, __: core_schema.any_schema())
-"""Marks a field whose value is checked where it is used, because only the data says what it allows."""
+"""Marks a field whose value is checked at its use, because the allowed values depend on the data."""
 
 Flag: TypeAlias = Annotated[bool, BeforeValidator(as_python_number)]
 Integer: TypeAlias = Annotated[int, BeforeValidator(as_python_number)]
@@ -69,41 +69,41 @@ def _check_epochs(values: dict[int, Value]) -> dict[int, Value]:
 ByEpoch: TypeAlias = Value | Annotated[dict[int, Value], AfterValidator(_check_epochs)]
 """A value, or values by epoch: `{0: 128, 30: 224}` is 128 from epoch 0 and 224 from epoch 30 on.
 
-Parts of a recipe take those of epoch 0; `Recipe.at` gives them those of another.
+A part uses the values of epoch 0; `Recipe.at` resolves the values of another epoch.
 """
 
 
 def at_epoch(given: ByEpoch[Value], epoch: int = 0) -> Value:
-    """Returns the value in an epoch: of values by epoch, the one that began last."""
+    """Returns the value of an epoch: of values by epoch, the latest that has begun."""
     return given[max(start for start in given if start <= epoch)] if isinstance(given, dict) else given
 
 
 def in_all_epochs(given: ByEpoch[Value]) -> tuple[Value, ...]:
-    """Lists the values of all epochs."""
+    """Lists the values, if they change by epoch, or the only value."""
     return tuple(given.values()) if isinstance(given, dict) else (given,)
 
 
 class Transform:
-    """An operation of a recipe, named as torchvision names it.
+    """The base class of a recipe's transforms, which have torchvision's names.
 
     Attributes:
-        stream: which random numbers it draws.
+        stream: the stream of its random numbers.
     """
 
     stream: ClassVar[Stream] = Stream.NONE
 
     @property
     def random(self) -> bool:
-        """Whether its effect on an image depends on random numbers."""
+        """Whether the effect on an image depends on random numbers."""
         return self.stream is not Stream.NONE
 
 
 class PixelTransform(Transform, ABC):
-    """An operation on pixels, after the crop and before normalising; it keeps the image's size."""
+    """The base class of transforms that change pixels, between the crop and `Normalize`, and keep the image's size."""
 
     @property
     def steps(self) -> int:
-        """How many steps its program has."""
+        """The number of steps of the program."""
         return 1
 
     @abstractmethod
@@ -112,12 +112,12 @@ class PixelTransform(Transform, ABC):
 
         Args:
             draw: the numbers of n samples.
-            sizes: the images' heights and widths, (n, 2); or (1, 2) if all have the same.
+            sizes: the images' heights and widths, (n, 2); or (1, 2) if all are equal.
         """
 
 
 def check_transforms(transforms: Sequence[Transform]) -> None:
-    """Raises ValueError if there are too many, counting those within others, or if they are nested too deep."""
+    """Raises ValueError if there are too many transforms, nested ones included, or if the nesting is too deep."""
     level, count = list(transforms), 0
     for _ in range(_MAX_NESTED + 1):
         count += len(level)
@@ -130,13 +130,13 @@ def check_transforms(transforms: Sequence[Transform]) -> None:
 
 
 def with_inner(transforms: Sequence[Transform]) -> Iterator[Transform]:
-    """Yields the transforms, each followed by those within it."""
+    """Yields the transforms, each followed by the transforms nested in it."""
     for each in transforms:
         yield each
         yield from with_inner(getattr(each, "transforms", ()))
 
 
 def check_range(name: str, values: Pair, least: float, most: float) -> None:
-    """Raises ValueError if the values are not [low, high] within the bounds."""
+    """Raises ValueError unless the values are [low, high] within the bounds."""
     if not least <= values[0] <= values[1] <= most:
         raise ValueError(f"{name} {list(values)}: allowed is [low, high] with {least:g} <= low <= high <= {most:g}")

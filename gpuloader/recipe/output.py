@@ -1,4 +1,4 @@
-"""What is done to the finished image: normalising, and erasing a part of it."""
+"""Transforms of the finished image: `Normalize` and `RandomErasing`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from gpuloader.recipe.placement import Bools
 from gpuloader.recipe.target_transforms import Floats
 
 ATTEMPTS = 10
-_COLUMNS = 5 + 2 * ATTEMPTS  # of random numbers: p, two of the key, two of the place, those of the attempts
+_COLUMNS = 5 + 2 * ATTEMPTS  # random numbers: p, two for the key, two for the place, two for each attempt
 _LEAST_STD = 1e-9
 _GREATEST = 2.0
-"""A mean or standard deviation above this is for levels of 0 to 255; one for values in [0, 1] is at most 1."""
+"""A larger mean or standard deviation is for levels of 0 to 255; for values in [0, 1] both are at most 1."""
 
 
 @part
 class Normalize(Transform):
-    """(x - mean) / std by channel; mean and std are for values in [0, 1], not for levels of 0 to 255.
+    """Normalises each channel to (x - mean) / std; mean and std are for values in [0, 1], not in [0, 255].
 
     Example:
         >>> from gpuloader.transforms import Normalize
@@ -59,22 +59,22 @@ class Normalize(Transform):
 
 
 def _of_one(values: Triple, greatest: float) -> list[float]:
-    """Values for [0, 1], converted from 0 to 255 if any is above `greatest`."""
+    """Returns values for [0, 1], converted from [0, 255] if any is above `greatest`."""
     return [float(f"{value / 255:.6g}") for value in values] if max(map(abs, values)) > greatest else list(values)
 
 
 @part
 class RandomErasing(Transform):
-    """Sets a random rectangle of the output to a value, with probability p.
+    """Erases a random rectangle of the output with probability p.
 
     Attributes:
         p: the probability; or by epoch, such as `{0: 0.25, 90: 0}`.
-        scale: bounds of the rectangle's share of the area; of several rectangles, of the sum of their shares.
-        ratio: bounds of its height over its width, drawn evenly on a logarithmic scale.
-        value: in units of the output, so 0 is the mean if it is normalised; one number, one for each channel, or
-            "random": standard normal noise for each pixel and channel; or "random_color": for each channel of a
+        scale: [low, high] of the rectangle's share of the area; several rectangles share it.
+        ratio: [low, high] of the rectangle's height over its width, drawn evenly on a logarithmic scale.
+        value: one number, or one for each channel, in units of the output: 0 is the mean of a normalised output.
+            "random" is standard normal noise for each pixel and channel, "random_color" for each channel of a
             rectangle.
-        count: the most rectangles. How many an image gets is drawn evenly from 1 to `count`.
+        count: the maximum number of rectangles; the number is drawn evenly from 1 to `count`.
 
     Example:
         >>> from gpuloader.transforms import RandomErasing
@@ -101,10 +101,10 @@ class RandomErasing(Transform):
         return max(in_all_epochs(self.p)) > 0
 
     def draw(self, draw: Draw, sizes: Ints) -> NDArray[np.int32]:
-        """Draws (n, 6 * count): each rectangle's top, left, height, width, or 0 for none; its noise's key, two words.
+        """Draws (n, 6 * count): each rectangle's top, left, height, width, or 0 for none; then the key of its noise.
 
-        `sizes` are the images', as in `PixelTransform.program`. Ten rectangles are drawn, and the first that is smaller
-        than the image is used. If none is, nothing is erased.
+        `sizes` are as in `PixelTransform.program`. Of ten drawn rectangles, the first that is smaller than the image is
+        used. If none is smaller, nothing is erased.
         """
         uniform = draw(_COLUMNS * self.count + 1)
         erases, counts = uniform[:, 0] < at_epoch(self.p), 1 + np.floor(self.count * uniform[:, -1])
@@ -113,7 +113,7 @@ class RandomErasing(Transform):
         return np.concatenate(boxes, 1)
 
     def _draw_one(self, uniform: Floats, sizes: Ints, counts: Floats, erases: Bools) -> NDArray[np.int32]:
-        """Draws (n, 6), one of `counts`, (n,), rectangles, where the image `erases`, (n,), that one."""
+        """Draws one rectangle of `counts`, (n,), as (n, 6); it is 0 where `erases`, (n,), is false."""
         places, areas, ratios = uniform[:, 3:5], uniform[:, 5 : 5 + ATTEMPTS], uniform[:, 5 + ATTEMPTS :]
         sizes = sizes[:, None]
         area = sizes.prod(2) * (self.scale[0] + areas * (self.scale[1] - self.scale[0])) / counts[:, None]

@@ -1,6 +1,6 @@
-"""`part` and `argument` make frozen, strict dataclasses, which explain wrong arguments in plain words.
+"""Makes frozen, strict dataclasses that explain invalid arguments: `part` and `argument`.
 
-A part is of a recipe; an argument is a value that a loader takes. In YAML, each is a mapping of its keys.
+A part belongs to a recipe; an argument is a value that a loader takes. In YAML, each is a mapping of its keys.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOT_NEEDED = {
     "ToPureTensor",
     "ToTensor",
 }
-"""torchvision's transforms that only change the type of object that holds an image."""
+"""torchvision's transforms that change only the type of the object that holds an image."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -49,15 +49,15 @@ def part(kind: type[Made]) -> type[Made]:
 
 @dataclass_transform(frozen_default=True)
 def argument(kind: type[Made]) -> type[Made]:
-    """Makes a class the value of an argument, such as `Decoder`, in the same way; what is invalid is a ConfigError."""
+    """Makes a class the value of an argument, such as `Decoder`, in the same way; invalid values raise ConfigError."""
     return _strict(dataclass(frozen=True)(kind), ConfigError)
 
 
 def make_part(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Made:
-    """Makes a part or a value; `where` names it in errors, and has a "`" that the key's name closes.
+    """Makes a part or a value; `where` names it in errors, and opens a "`" that is closed after the key's name.
 
     Raises:
-        ConfigError: a line for each key that is wrong, unknown or missing; of a part, a PresetError.
+        ConfigError: a key is invalid, unknown or missing, one line for each; for a part, a PresetError.
     """
     empty = object.__new__(kind)
     _fill(empty, (), {key_name(name): value for name, value in parameters.items()}, where)
@@ -65,10 +65,10 @@ def make_part(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Ma
 
 
 def as_value(kind: type[Made], name: str, argument: object) -> Made:
-    """Returns the value that is given under this name, made from a mapping if it is one.
+    """Returns the value of an argument; a mapping of its fields becomes the value.
 
     Raises:
-        ConfigError: it is neither such a value nor a mapping of its fields.
+        ConfigError: the argument is neither such a value nor a mapping of its fields.
     """
     if isinstance(argument, kind):
         return argument
@@ -79,12 +79,12 @@ def as_value(kind: type[Made], name: str, argument: object) -> Made:
 
 
 def key_name(key: object) -> str:
-    """Returns a key of a mapping that should be a name, as text."""
+    """Returns a mapping's key, which should be a name, as text."""
     return key if isinstance(key, str) else describe(key)
 
 
 def first_lines(problems: Sequence[str]) -> list[str]:
-    """Takes a line for each of the first problems, and how many more there are."""
+    """Returns a line for each of the first problems, and the number of further problems."""
     more = len(problems) - _MOST_PROBLEMS
     return [*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
 
@@ -116,12 +116,12 @@ def _fill(empty: object, values: tuple[Any, ...], parameters: dict[str, Any], wh
 
 @cache
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """Makes it at the first use, as a recipe needs few of them."""
+    """Makes the validator at the first use, because a recipe needs few of them."""
     return TypeAdapter(kind)
 
 
 def _key(problem: ErrorDetails, names: Sequence[str]) -> str:
-    """Returns the wrong key; "" if the problem is not a key, or is one value too many."""
+    """Returns the invalid key; "" if the problem is not about a key, or is a superfluous value."""
     first = problem["loc"][0] if problem["loc"] else ""
     if isinstance(first, int):
         return names[first] if first < len(names) else ""
@@ -129,7 +129,7 @@ def _key(problem: ErrorDetails, names: Sequence[str]) -> str:
 
 
 def _nearest(problems: list[ErrorDetails]) -> ErrorDetails:
-    """Picks, of the errors for each allowed type, the one for the type that the value comes nearest to."""
+    """Returns the error for the allowed type that the value is closest to."""
     return max(problems, key=lambda problem: (not problem["type"].endswith("_type"), len(problem["loc"])))
 
 
@@ -148,7 +148,7 @@ def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) ->
                 if len(problem["loc"]) == 1
                 else f"{key}: found {describe(found, _MOST_SHOWN)}: too few numbers"
             )
-        case "value_error":  # a rule on several keys, whose message says what was found
+        case "value_error":  # a rule on several keys; its message names the values
             return f"{key}: {message}"
         case "literal_error":
             expected = problem["ctx"]["expected"]
@@ -181,10 +181,10 @@ def _no_transform(found: object) -> str:
 
 
 def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
-    """Writes a transform as {its name: its parameters}, another part as {its keys: their values}; tuples become lists.
+    """Converts a transform to {name: parameters} and another part to {key: value}; tuples become lists.
 
     Args:
-        brief: leave out what is at its default; a transform without parameters is its name alone.
+        brief: drop values at their default; a transform without parameters is its name alone.
     """
     if isinstance(value, (list, tuple)):
         return [as_plain_values(each, brief) for each in value]
@@ -193,7 +193,7 @@ def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401
     if not hasattr(value, "__dataclass_fields__"):
         return value
     values = set_values(value) if brief else values_of(value)
-    if hasattr(value, "written_as"):  # a part that holds more than plain values
+    if hasattr(value, "written_as"):  # a part with more than plain values
         values = value.written_as(brief)
     content = {name: as_plain_values(each, brief) for name, each in values.items()}
     if isinstance(value, Transform):
@@ -208,6 +208,6 @@ def values_of(part: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 def set_values(part: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Returns the parameters of a part that are not at their default, and those that it needs."""
+    """Returns the parameters of a part that are required or not at their default."""
     values, needed = ((field, getattr(part, field.name)) for field in fields(part)), getattr(part, "written", ())
     return {field.name: value for field, value in values if value != field.default or field.name in needed}

@@ -1,7 +1,7 @@
-"""`Placement`: which part of an image becomes the output, and how it is scaled, as arithmetic on sizes.
+"""`Placement`: the part of an image that becomes the output, and its scale, as arithmetic on sizes.
 
-Resizing, cropping, padding and flipping change no pixel: they say where the output's pixels come from. A recipe's
-transforms of that kind are folded into one `Placement`, and the graph makes one pass over the pixels.
+Resizes, crops, paddings and flips only decide where the output's pixels come from. They are combined into one
+`Placement`, so the graph reads the pixels once.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ MoveOrPlacement = TypeVar("MoveOrPlacement", "Move", "Placement")
 Values = TypeVar("Values", Ints, NDArray[np.float64], NDArray[np.bool_])
 
 SUPPORT = {"nearest": 0.5, "bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
-"""How far a filter reaches to each side, in pixels of the coarser of the two images."""
+"""The radius of a filter in pixels of the coarser image."""
 
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """What one step does with n pictures: it cuts out a window, resizes it, and flips it.
+    """One step on n pictures: crops a window, resizes it, and flips it.
 
     Attributes:
-        window: (n, 4) int64 top, left, bottom, right of what is left of the picture; may reach beyond it.
+        window: (n, 4) int64 top, left, bottom, right of the crop; may reach beyond the picture.
         size: (n, 2) int64, the window's height and width after resizing.
-        clamps: (n,) bool, whether boxes end where the window ends.
-        flipped: (n, 2) bool, whether rows and columns are reversed, after that.
-        padding_mode: what lies outside of the picture.
+        clamps: (n,) bool, whether boxes are clipped to the window.
+        flipped: (n, 2) bool, whether rows and columns are then reversed.
+        padding_mode: of the area outside the picture.
     """
 
     window: Ints
@@ -55,9 +55,9 @@ class Move:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Where the pixels of n samples come from; rows first, then columns.
+    """The origin of the output's pixels for n samples; rows come first, then columns.
 
-    A window of the image is resized, and the output is cut out of the result. Both may reach beyond the picture:
+    A window of the image is resized, and the output is cropped from the result. Both may reach beyond the picture:
 
         image             window                     output
         +-------------+   +-----------+              +-----------+
@@ -66,26 +66,26 @@ class Placement:
         |      +----+ |   | +----+    |   filter     |  +-----+  |
         +-------------+   +-----------+              +-----------+
 
-    The methods add an operation to those before. A second resizing joins the first one: its window is that of the first
-    one's image that its own image came from.
+    Each method adds an operation. A second resize is combined with the first: its window is converted to the first
+    image.
 
     Attributes:
-        part: (n, 4) int64 top, left, bottom, right of the picture in the image; the window's rest is padding.
-        window: (n, 4) float64 top, left, bottom, right of what is resized, in the image's pixels.
+        part: (n, 4) int64 top, left, bottom, right of the picture in the image; the rest of the window is padding.
+        window: (n, 4) float64 top, left, bottom, right of the window to resize, in the image's pixels.
         resized: (n, 2) int64, the window's size after resizing.
-        shown: (n, 4) int64 top, left, bottom, right of what is left of the resized window; the rest is padding.
-        corner: (n, 2) int64, where the output begins in the resized window.
-        shape: (n, 2) int64, the output's size, along its own axes; all else is along the image's.
+        shown: (n, 4) int64 top, left, bottom, right of the visible part of the resized window; the rest is padding.
+        corner: (n, 2) int64, the output's top left corner in the resized window.
+        shape: (n, 2) int64, the output's size along its own axes; all other values are along the image's axes.
         mirrored: (n, 2) bool, whether rows and columns are reversed.
-        transposed: (n,) bool, whether rows and columns are exchanged, after all else.
-        interpolation, antialias: how it is resized.
-        bicubic: (n,) bool, whether a sample's filter is bicubic or bilinear, if that is drawn; `interpolation` is then
-            the wider one, bicubic.
-        padding_mode, fill: what the padding shows; the fill in levels of 0 to 255, for "constant".
-        padded: whether an operation has said what the padding shows.
+        transposed: (n,) bool, whether rows and columns are exchanged, as the last step.
+        interpolation, antialias: of the resize.
+        bicubic: (n,) bool, whether a sample's filter is bicubic or bilinear, if the filter is drawn; `interpolation` is
+            then bicubic, the wider filter.
+        padding_mode, fill: of the padding; the fill in levels of 0 to 255, for "constant".
+        padded: whether an operation has set the padding.
         overlapping: whether the window, and whether the output, may reach beyond the picture.
         oriented: whether rows and columns may be exchanged.
-        moves: the steps that made it of the upright picture, in pixels of the output before each.
+        moves: the steps from the upright picture, each in pixels of the output before it.
     """
 
     part: Ints
@@ -108,20 +108,21 @@ class Placement:
 
     @classmethod
     def whole(cls, sizes: Ints) -> Placement:
-        """Places unchanged images of these heights and widths, (n, 2)."""
+        """Makes the placement of unchanged images of these heights and widths, (n, 2)."""
         zero = np.zeros_like(sizes)
         all_of_it = np.concatenate([zero, sizes], 1)
         flipped = zero.astype(bool)
         return cls(all_of_it, all_of_it.astype(np.float64), sizes, all_of_it, zero, sizes, flipped, flipped[:, 0])
 
     def take(self, rows: Sequence[int] | Ints) -> Placement:
-        """Takes some of the samples, in that order."""
+        """Returns some of the samples, in that order."""
         return replace(_take(self, rows), moves=tuple(move.take(rows) for move in self.moves))
 
     def scaled(self, pictures: Ints, files: Ints) -> Placement:
-        """Takes the same output from files of other heights and widths, (n, 2), than the pictures that it was made for.
+        """Converts the placement to files of other heights and widths, (n, 2), for the same output.
 
-        The window keeps its place in the picture, to a fraction of a pixel. `part` is a whole picture, or is rounded.
+        The window keeps its place in the picture, to a fraction of a pixel. `part` is rounded, unless it is a whole
+        picture.
         """
         before, now = np.tile(pictures, 2), np.tile(files, 2)
         window = np.where(before == now, self.window, self.window * now / before)  # exact for whole pictures
@@ -129,12 +130,12 @@ class Placement:
 
     @staticmethod
     def joined(parts: Sequence[Placement]) -> Placement:
-        """Joins the samples of several placements that the same operations made, one part after the other."""
+        """Joins the samples of several placements from the same operations."""
         moves = zip(*(part.moves for part in parts), strict=True)
         return replace(_join(parts), moves=tuple(_join(each) for each in moves))
 
     def resize(self, shape: Ints, interpolation: ResizeFilter, antialias: bool) -> Placement:
-        """Resizes all of the output to a shape, (n, 2)."""
+        """Resizes the whole output to a shape, (n, 2)."""
         origin, scale = self._origin_and_scale()
         start, resized, part = origin + scale * self.corner, self._turn(shape), self.part
         if self.padded:
@@ -143,7 +144,7 @@ class Placement:
         made = replace(
             self,
             part=part,
-            window=np.round(window, 6),  # a window of the whole image must not end behind it
+            window=np.round(window, 6),  # a window of the whole image must not end beyond it
             resized=resized,
             shown=np.concatenate([np.zeros_like(resized), resized], 1),
             corner=np.zeros_like(self.corner),
@@ -156,14 +157,14 @@ class Placement:
         return self._moved(made, np.zeros_like(shape), self.shape, clamps=False)
 
     def choose_filters(self, bicubic: Bools) -> Placement:
-        """Resizes by the bicubic filter where `bicubic`, (n,), and by the bilinear one elsewhere."""
+        """Resizes with the bicubic filter where `bicubic`, (n,), is true, otherwise with the bilinear filter."""
         return replace(self, interpolation="bicubic", bicubic=bicubic)
 
     def crop(self, start: Ints, shape: Ints, *, clamps: bool = True) -> Placement:
-        """Crops the output, or extends it: `start`, (n, 2), may be negative. What was cut off does not return.
+        """Crops or extends the output: `start`, (n, 2), may be negative. Pixels that were cropped before stay away.
 
         Args:
-            clamps: whether boxes end at the border also where nothing is cut off or added.
+            clamps: whether boxes are also clipped where the crop changes nothing.
         """
         shown = _overlap(self.shown, self.output())
         made = replace(self._cut(start, shape), shown=shown, overlapping=(self.overlapping[0], True))
@@ -172,7 +173,7 @@ class Placement:
     def resized_crop(
         self, start: Ints, shape: Ints, size: Ints, interpolation: ResizeFilter, antialias: bool
     ) -> Placement:
-        """Crops within the output, and resizes that to a size, (n, 2)."""
+        """Crops within the output, and resizes the crop to a size, (n, 2)."""
         made = self._cut(start, shape).resize(size, interpolation, antialias)
         return self._moved(made, start, shape)
 
@@ -181,10 +182,10 @@ class Placement:
         return self.pad_with(padding_mode, fill).crop(-before, self.shape + before + after, clamps=False)
 
     def pad_with(self, padding_mode: PaddingMode, fill: Rgb) -> Placement:
-        """Says what crops show that reach beyond the output.
+        """Sets the padding of crops that reach beyond the output.
 
         Raises:
-            ValueError: it was padded before in another way, or in a way that repeats pixels.
+            ValueError: there is another padding already, or one that repeats pixels.
         """
         if self.padded and (padding_mode, self.padding_mode, fill) != ("constant", "constant", self.fill):
             raise ValueError(
@@ -206,7 +207,7 @@ class Placement:
         return replace(self, shape=shape, transposed=self.transposed ^ transposed, oriented=True)
 
     def orient(self, orientations: Ints) -> Placement:
-        """Turns pictures upright, as their EXIF orientations, (n,) of 1 to 8, say; others leave them as they are."""
+        """Turns pictures upright by their EXIF orientations, (n,) from 1 to 8; other values change nothing."""
         at = self.transpose((orientations >= 5) & (orientations <= 8))
         at = at.flip(0, np.isin(orientations, (3, 4, 7, 8))).flip(1, np.isin(orientations, (2, 3, 6, 7)))
         return replace(at, moves=())
@@ -262,7 +263,7 @@ class Placement:
 
     @property
     def repeats_before(self) -> bool:
-        """Whether what is resized may repeat pixels, from anywhere in the picture."""
+        """Whether the resized window may repeat pixels, from anywhere in the picture."""
         return self.repeats and self.overlapping[0]
 
     def _cut(self, start: Ints, shape: Ints) -> Placement:
@@ -279,7 +280,7 @@ class Placement:
         flipped: Bools | None = None,
         clamps: bool = True,
     ) -> Placement:
-        """Returns what was made of this placement, with the move that did so: a window, resized, flipped."""
+        """Returns the new placement with the move that made it: a crop, a resize, a flip."""
         start, shape = (np.broadcast_to(each, self.shape.shape) for each in (start, shape))
         cuts = ((start != 0) | (shape != self.shape)).any(1)
         unflipped = np.zeros_like(self.mirrored) if flipped is None else flipped
@@ -315,25 +316,25 @@ def _halves(boxes: Values) -> tuple[Values, Values]:
 
 
 def _overlap(boxes: Ints, others: Ints) -> Ints:
-    """Cuts boxes, (n, 4), to what lies in others; one that is empty begins at a pixel of its box."""
+    """Clips boxes, (n, 4), to other boxes; an empty result begins at a pixel of its box."""
     low, high = np.maximum(boxes, others)[:, :2], np.minimum(boxes, others)[:, 2:]
     start = np.minimum(low, np.maximum(boxes[:, 2:] - 1, boxes[:, :2]))
     return np.concatenate([start, np.where(low < high, high, start)], 1)
 
 
 class GeometricTransform(Transform, ABC):
-    """An operation that changes no pixel, only where the output's pixels come from."""
+    """The base class of transforms that only decide where the output's pixels come from."""
 
     @abstractmethod
     def place(self, at: Placement, draw: Draw) -> Placement:
-        """Returns the placement after this operation, drawn for each sample."""
+        """Returns the placement after this transform, drawn for each sample."""
 
     def output_shape(self, before: Shape | None) -> Shape | None:
-        """Returns (height, width) after it, or None if that depends on the image; `before` is the shape before it."""
+        """Returns (height, width) after this transform, from `before`; None if it depends on the image."""
         return before
 
     def refused(self, shape: Ints) -> dict[int, str]:
-        """Finds the images that it cannot take, of those with these sizes before it, (n, 2): rows and causes."""
+        """Returns the causes, by row, of images that it cannot take; `sizes`, (n, 2), are before this transform."""
         return {}
 
 

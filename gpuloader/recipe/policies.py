@@ -1,7 +1,7 @@
-"""Augmentation policies, which also draw the operations that a sample gets.
+"""Augmentation policies: transforms that draw their operations for each sample.
 
-AutoAugment, RandAugment, TrivialAugmentWide and AugMix are torchvision's. Each chooses from a table of steps, one for
-every operation, magnitude and sign, so that a sample draws row numbers only.
+AutoAugment, RandAugment, TrivialAugmentWide and AugMix follow torchvision. Each policy has a table of steps, with a row
+for every operation, magnitude and sign, so that a sample draws only row numbers.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ OPERATIONS = {
 
 
 def operation(name: str, argument: Floats, sizes: Ints, interpolation: ArrayLike, fill: Fill | None) -> Program:
-    """Makes one step for each argument, (n,), of an operation by its name in the papers.
+    """Makes one step for each argument, (n,), of the operation with this name in the papers.
 
     The argument is a shear in pixels per pixel, a move in pixels to the right or down, degrees counter-clockwise, or
-    the parameter that `program` names; it is 0 if the operation has none.
+    the parameter of the operation in `program`; 0 without parameters.
     """
     match name:
         case "ShearX":
@@ -75,15 +75,15 @@ def operation(name: str, argument: Floats, sizes: Ints, interpolation: ArrayLike
 
 @dataclass(frozen=True)
 class Space:
-    """The operations that a policy chooses from, and their greatest magnitudes.
+    """The operations of a policy, and their largest magnitudes.
 
     Attributes:
         names: of the operations.
         shear: pixels per pixel.
         move: pixels, as a function of the image's width or height.
         degrees: of a rotation.
-        factor: how far the factors of brightness, colour, contrast and sharpness are from 1 at most.
-        bits: the bits that posterizing keeps at magnitude 0 and at the greatest.
+        factor: the largest distance from 1 of the factors of brightness, colour, contrast and sharpness.
+        bits: the bits that posterizing keeps at magnitude 0 and at the largest magnitude.
     """
 
     names: tuple[str, ...]
@@ -94,7 +94,7 @@ class Space:
     bits: tuple[int, int]
 
     def arguments(self, name: str, bins: int, height: int, width: int) -> Floats:
-        """Lists, (bins, 2), an operation's arguments by magnitude; the second is the negative, if it has a sign."""
+        """Returns an operation's arguments by magnitude, (bins, 2); the second column is for the negative sign."""
         signs = np.array([1.0, -1.0])
         match name:
             case "ShearX" | "ShearY":
@@ -118,9 +118,9 @@ class Space:
 
 
 def _linspace(start: float, end: float, count: int) -> Floats:
-    """Makes (count, 1): torch.linspace of float32, to the bit, as the integer part of a move depends on it.
+    """Returns torch.linspace of float32, (count, 1), bit for bit, because the integer part of a move depends on it.
 
-    torch goes from both ends to the middle, by fused multiplication and addition; here that is float64, rounded once.
+    torch computes from both ends to the middle, with fused multiply-add; float64, rounded once, gives the same.
     """
     index = np.arange(count)
     step_size = np.float64((np.float32(end) - np.float32(start)) / np.float32(count - 1))
@@ -145,7 +145,7 @@ PARTIAL_MIX_SPACE = Space((*_WARPS, *_TABLES), 0.3, lambda size: size / 3.0, 30.
 
 @dataclass(frozen=True)
 class Table:
-    """All steps of a space: row ((operation * bins) + magnitude) * 2 + sign, 1 for negative; the last does nothing."""
+    """All steps of a space: row ((operation * bins) + magnitude) * 2 + sign, 1 for negative; the last is a no-op."""
 
     space: Space
     bins: int
@@ -153,11 +153,11 @@ class Table:
     fill: Fill | None
 
     def rows(self, operations: Ints, magnitudes: Ints, negative: NDArray[np.bool_]) -> Ints:
-        """Finds the rows of operations by their place in the space, of magnitudes and of signs."""
+        """Returns the rows of operations (by index in the space), magnitudes and signs."""
         return (operations * self.bins + magnitudes) * 2 + negative
 
     def program(self, rows: Ints, sizes: Ints, choices: tuple[frozenset[Op], ...]) -> Program:
-        """Takes the steps of the rows, (n, k), for images of these sizes; -1 does nothing."""
+        """Returns the steps in these rows, (n, k), for images of these sizes; -1 is a no-op."""
         if len(sizes) == 1:
             steps = all_steps(self, *sizes[0].tolist())
             return Program(steps.ops[rows, 0], steps.parameters[rows, 0], choices)
@@ -170,7 +170,7 @@ class Table:
 
 @lru_cache(maxsize=64)
 def all_steps(table: Table, height: int, width: int) -> Program:
-    """Makes all steps of a table for images of a size, one a row."""
+    """Makes all steps of a table for images of one size, one step a row."""
     sizes, interpolation = np.array([[height, width]]), INTERPOLATIONS[table.interpolation]
     parts = [
         operation(
@@ -189,17 +189,17 @@ def _ops(names: tuple[str, ...]) -> frozenset[Op]:
 
 
 def _below(count: int, uniform: Floats) -> Ints:
-    """Integers from 0 to below the count."""
+    """Converts uniform numbers to integers in [0, count)."""
     return (uniform * count).astype(np.int64)
 
 
 @part
 class AutoAugment(PixelTransform):
-    """torchvision's `AutoAugment`: one of 25 pairs of operations, each with its probability and magnitude.
+    """Applies one of 25 pairs of operations, with given probabilities and magnitudes, as torchvision's `AutoAugment`.
 
     Attributes:
-        policy: the data set for which the pairs were found.
-        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+        policy: the data set that the pairs were found for.
+        interpolation, fill: for operations that move pixels; see `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import AutoAugment
@@ -215,7 +215,7 @@ class AutoAugment(PixelTransform):
     fill: Fill | None = None
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws two steps. Columns: the pair; for each of the two, whether it is applied, and the sign."""
+        """Draws two steps. Columns: the pair; for each operation, whether it is applied, and the sign."""
         policies, names = POLICIES[self.policy], AUTO_SPACE.names
         steps = Table(AUTO_SPACE, 10, self.interpolation, self.fill)
         operations = np.array([[names.index(name) for name, _, _ in pair] for pair in policies])
@@ -233,13 +233,12 @@ class AutoAugment(PixelTransform):
 
 @part
 class RandAugment(PixelTransform):
-    """torchvision's `RandAugment`: some operations one after the other, all of the same magnitude.
+    """Applies `num_ops` random operations, all with the same magnitude, as torchvision's `RandAugment`.
 
     Attributes:
-        num_ops: how many operations.
         magnitude: from 0 to `num_magnitude_bins` - 1; or by epoch, such as `{0: 5, 30: 9}`.
-        num_magnitude_bins: how many magnitudes there are, at least 2.
-        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+        num_magnitude_bins: the number of magnitudes, at least 2.
+        interpolation, fill: for operations that move pixels; see `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import RandAugment
@@ -278,11 +277,11 @@ class RandAugment(PixelTransform):
 
 @part
 class TrivialAugmentWide(PixelTransform):
-    """torchvision's `TrivialAugmentWide`: one operation of any magnitude.
+    """Applies one random operation with a random magnitude, as torchvision's `TrivialAugmentWide`.
 
     Attributes:
-        num_magnitude_bins: how many magnitudes there are, at least 2.
-        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+        num_magnitude_bins: the number of magnitudes, at least 2.
+        interpolation, fill: for operations that move pixels; see `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import TrivialAugmentWide
@@ -307,15 +306,16 @@ class TrivialAugmentWide(PixelTransform):
 
 @part
 class AugMix(PixelTransform):
-    """torchvision's `AugMix`: the image and some chains of operations on it, mixed.
+    """Mixes the image with the results of random chains of operations, as torchvision's `AugMix`.
 
     Attributes:
         severity: magnitudes are drawn from the lowest `severity` of 10; or by epoch, such as `{0: 1, 30: 3}`.
         mixture_width: the number of chains.
-        chain_depth: operations in each; 0 or less draws 1, 2 or 3.
-        alpha: of the Dirichlet distribution of the chains' weights, and of the Beta distribution of the image's weight.
-        all_ops: whether brightness, colour, contrast and sharpness are used, too.
-        interpolation, fill: of the operations that move pixels; see `RandomAffine`.
+        chain_depth: the number of operations in a chain; 0 or less draws 1, 2 or 3.
+        alpha: the parameter of the Dirichlet distribution of the chains' weights, and of the Beta distribution of the
+            image's weight.
+        all_ops: also use brightness, colour, contrast and sharpness.
+        interpolation, fill: for operations that move pixels; see `RandomAffine`.
 
     Example:
         >>> from gpuloader.transforms import AugMix
@@ -342,10 +342,10 @@ class AugMix(PixelTransform):
         return 3 + self.mixture_width * (self._depth + 1)
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws 3 + `mixture_width` (depth + 1) steps; the depth is 3 if it is drawn.
+        """Draws 3 + `mixture_width` (depth + 1) steps; a drawn depth counts as 3.
 
-        Columns: two for the image's weight; for each chain its depth, and for each of its operations the operation, the
-        magnitude and the sign; then those of the chains' weights.
+        Columns: two for the image's weight; for each chain its depth, and the operation, magnitude and sign of each of
+        its operations; then the columns of the chains' weights.
         """
         space = MIX_SPACE if self.all_ops else PARTIAL_MIX_SPACE
         steps = Table(space, 10, self.interpolation, self.fill)
@@ -380,10 +380,10 @@ Weight: TypeAlias = Annotated[float, Field(ge=0, le=1e6)]
 
 @part
 class RandomApply(PixelTransform):
-    """torchvision's `RandomApply`: all of the transforms, or none.
+    """Applies all of the transforms with probability p, otherwise none, as torchvision's `RandomApply`.
 
     Attributes:
-        transforms: at least one.
+        transforms: one or more that change pixels.
         p: the probability; or by epoch, such as `{0: 0.8, 90: 0}`.
 
     Example:
@@ -416,10 +416,10 @@ class RandomApply(PixelTransform):
 
 @part
 class RandomChoice(PixelTransform):
-    """torchvision's `RandomChoice`: one of the transforms.
+    """Applies one of the transforms at random, as torchvision's `RandomChoice`.
 
     Attributes:
-        transforms: at least one.
+        transforms: one or more that change pixels.
         p: weights of the transforms, not negative; None means equal weights.
 
     Example:

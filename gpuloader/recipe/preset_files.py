@@ -1,4 +1,4 @@
-"""Loads recipes by name, from a YAML file or a mapping, and replaces values in them."""
+"""Loads recipes by name, from a YAML file or a mapping, and overrides values in them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ PresetName: TypeAlias = (
     | Literal["resnet50_v1", "resnet50_v2", "resnet50_v2_eval", "segmentation", "segmentation_eval"]
     | Literal["simclr", "ssd", "ssd_eval", "ssdlite", "ssdlite_eval", "yolo", "yolo_eval"]
 )
-"""A file of configs/presets, written here for editors to complete; a test compares them."""
+"""The names of configs/presets, listed so that editors can complete them; a test compares the two."""
 AnyPreset: TypeAlias = PresetName | str | Path | Recipe | Mapping[str, Any]
-"""What `load_preset` takes."""
+"""The types that `load_preset` accepts."""
 
 _FOLDER = Path(__file__).resolve().parents[1] / "configs" / "presets"
 
@@ -39,16 +39,16 @@ TRANSFORMS: dict[str, type[Any]] = {
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, Transform) and hasattr(kind, "__dataclass_fields__")
 }
-"""Every transform that a recipe may have, by its name."""
+"""All transforms by name."""
 
 
 def preset_names() -> list[str]:
-    """Lists the names of the presets that come with the library."""
+    """Lists the names of the library's presets."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def preset_text(name: str) -> str:
-    """Reads the YAML of a preset that comes with the library.
+    """Reads the YAML of one of the library's presets.
 
     Raises:
         PresetError: no preset has this name.
@@ -62,26 +62,26 @@ def preset_text(name: str) -> str:
 
 
 def recipe_yaml(recipe: Recipe) -> str:
-    """Writes a recipe as YAML, without the values at their default; `load_preset` reads it back."""
+    """Writes a recipe as YAML, without values at their default; `load_preset` reads it back."""
     return yaml.safe_dump(as_plain_values(recipe, brief=True), sort_keys=False, default_flow_style=None, width=110)
 
 
 def load_preset(
     source: AnyPreset, overrides: Mapping[str, Any] | None = None, functions: Iterable[Callable[..., Any]] = ()
 ) -> Recipe:
-    """Returns the recipe that an argument `preset` stands for, wherever the library takes one.
+    """Returns the recipe of an argument `preset`.
 
-    It is a name, the path of a YAML file, a Recipe, or a mapping of a recipe's keys, such as `{"transforms": [...],
-    "dtype": "float16"}`; `{name: overrides}` gives both arguments.
+    The argument is a name, the path of a YAML file, a Recipe, or a mapping of a recipe's keys, such as
+    `{"transforms": [...], "dtype": "float16"}`. `{name: overrides}` combines a name with overrides.
 
     Args:
-        overrides: values to replace: of the recipe's keys, and of its transforms by their name, such as
-            `{"dtype": "float16", "RandomResizedCrop": {"size": 160}}`. An override applies to all transforms of that
-            name; None leaves them out.
+        overrides: new values for keys of the recipe, and for transforms by name, such as `{"dtype": "float16",
+            "RandomResizedCrop": {"size": 160}}`. An override applies to all transforms of that name; None drops them.
         functions: own code that the recipe names.
 
     Raises:
-        PresetError: names the file, the key, what was found, what is allowed and the nearest right name.
+        PresetError: the recipe is missing or invalid. The message names the file, the key, the value found, the
+            allowed values and the nearest valid name.
     """
     if not isinstance({} if overrides is None else overrides, Mapping):
         raise PresetError(f"overrides={describe(overrides)}: allowed is a mapping of the values to replace")
@@ -105,10 +105,10 @@ def load_preset(
 
 
 def _bind(recipe: Recipe, functions: Iterable[Callable[..., Any]]) -> Recipe:
-    """Gives each `Apply` that is only named the function of this name.
+    """Binds each `Apply` without a function to the function with its name.
 
     Raises:
-        PresetError: none has it.
+        PresetError: no function has the name.
     """
     by_name = {own_name(each): each for each in functions}
 
@@ -131,12 +131,12 @@ def _bind(recipe: Recipe, functions: Iterable[Callable[..., Any]]) -> Recipe:
 
 
 def is_recipe_mapping(source: object) -> TypeGuard[Mapping[str, Any]]:
-    """Returns whether it is a mapping of a recipe's keys, as in YAML, and not `{name: overrides}`."""
+    """Returns whether the mapping has a recipe's keys, as in YAML, and is not `{name: overrides}`."""
     return isinstance(source, Mapping) and ("transforms" in source or "views" in source)
 
 
 def _read(source: str | Path) -> tuple[str, str | bytes]:
-    """Returns a preset's file, and its text; of a user's file, up to one byte more than a recipe may have."""
+    """Returns a preset's file and its text; a user's file is read up to one byte beyond the limit."""
     if isinstance(source, str) and "/" not in source and not source.endswith((".yaml", ".yml")):
         return f"{source}.yaml", preset_text(source)
     try:
@@ -157,7 +157,7 @@ def _recipe(content: Mapping[str, Any], where: str) -> Recipe:
 
 
 def _parts(content: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns the parameters of a recipe, a view or a transform, with parts where these stand as names or mappings."""
+    """Returns the parameters of a recipe, a view or a transform; names and mappings become parts."""
     parts = dict(content)
     if "transforms" in parts:
         parts["transforms"] = _transforms(parts["transforms"], f"{where}transforms")
@@ -211,7 +211,7 @@ def _transform(content: object, where: str) -> Transform:
 
 
 def _replace(recipe: Recipe, overrides: Mapping[str, Any], where: str) -> Recipe:
-    """Returns the recipe with other values: first of its own keys, then of its transforms by name."""
+    """Returns the recipe with overrides: first of its own keys, then of its transforms by name."""
     parts = values_of(recipe)
     own = {key: value for key, value in overrides.items() if key in parts}
     if isinstance(own.get("mix"), Mapping) and recipe.mix is not None:
@@ -229,7 +229,7 @@ def _replace(recipe: Recipe, overrides: Mapping[str, Any], where: str) -> Recipe
 
 
 def _kinds_in(parts: Mapping[str, Any]) -> dict[str, type[Any]]:
-    """Returns the kinds of a recipe's transforms, those within others too, and `Mix`, by the names of overrides."""
+    """Returns the classes of a recipe's transforms, including nested ones, and `Mix`, by the names of overrides."""
     views = parts["views"] if isinstance(parts["views"], (list, tuple)) else ()
     groups = [parts["transforms"], *(view.transforms for view in views)]
     kinds = {type(each).__name__: type(each) for group in groups for each in with_inner(group)}
@@ -237,7 +237,7 @@ def _kinds_in(parts: Mapping[str, Any]) -> dict[str, type[Any]]:
 
 
 def _check_override(name: object, values: object, kinds: Mapping[str, type[Any]], where: str) -> None:
-    """Raises PresetError if it is no override of a transform that the recipe has."""
+    """Raises PresetError unless the override is for a transform of the recipe."""
     if name in TRANSFORMS and name not in kinds:
         raise PresetError(f"{where}: the recipe has no {name}; it has {', '.join(kinds)}")
     if name not in TRANSFORMS:
@@ -257,7 +257,7 @@ def _check_override(name: object, values: object, kinds: Mapping[str, type[Any]]
 def _change(
     transforms: Sequence[Transform], name: object, values: Mapping[str, Any] | None, where: str
 ) -> list[Transform]:
-    """Replaces values of the transforms of that name, or leaves them out, with what is empty then."""
+    """Overrides values of the transforms of that name, or drops them and the parts that become empty."""
     changed = []
     for each in transforms:
         kind, parameters = type(each), values_of(each)

@@ -1,15 +1,15 @@
-"""What is done to the pixels of a sample, as a list of steps: each has an operation and its parameters, as numbers.
+"""A program: the steps that change a sample's pixels, each an operation and its parameters as numbers.
 
-Every transform that changes pixels, not only their place, writes steps. A policy such as RandAugment draws which ones.
-The graph runs them on RGB images of uint8 levels. Each step's result is levels again, rounded as torchvision rounds it
-for uint8 tensors (`torchvision.transforms.v2.functional`). With x a level, f the first parameter, and
+Every transform that changes pixels writes steps; a policy such as RandAugment draws them. The graph runs the steps on
+RGB images of uint8 levels. Each step's result is rounded to levels, as in torchvision for uint8 tensors
+(`torchvision.transforms.v2.functional`). With x a level, f the first parameter, and
 gray = floor(0.2989 R + 0.587 G + 0.114 B):
 
     IDENTITY
     WARP          an output pixel is the input at M (column + 1/2, row + 1/2, 1), divided by its third component;
                   parameters: M row by row (9), interpolation (NEAREST, BILINEAR, BICUBIC), fill (3), s (1).
-                  If a pixel lies in the input with the share m, the fill's weight is 1 - m. The input's pixels keep
-                  their weights if s is 0; if s is 1, these are multiplied by m, as in torchvision with a given fill
+                  If a share m of a pixel lies in the input, the fill's weight is 1 - m. The weights of the input's
+                  pixels do not change if s is 0; if s is 1, they are multiplied by m, as torchvision does with a fill
     BRIGHTNESS    trunc(f x)
     CONTRAST      trunc(f x + (1 - f) mean(gray of the whole image))
     SATURATION    trunc(f x + (1 - f) gray)
@@ -26,10 +26,10 @@ gray = floor(0.2989 R + 0.587 G + 0.114 B):
                   pixels; the border is reflected without repeating it; round
     PERMUTE       the channels are those with the numbers of the first three parameters
     MIX_BEGIN     saves the image, and begins a sum of images with 0
-    MIX_ADD       adds f times the image to the sum, and takes the saved image again
+    MIX_ADD       adds f times the image to the sum, and continues with the saved image
     MIX_END       the image is trunc(the sum)
 
-All are clamped to [0, 255] before they are rounded.
+All results are clamped to [0, 255] before rounding.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PARAMETERS = 14
 
 
 class Op(IntEnum):
-    """The operations; see the module's text."""
+    """The operations; the module's docstring defines them."""
 
     IDENTITY = 0
     WARP = 1
@@ -75,8 +75,8 @@ class Program:
 
     Attributes:
         ops: (n, k) int32, the operations.
-        parameters: (n, k, PARAMETERS) float32; those that an operation does not use are 0.
-        choices: all operations that each step may draw; a graph needs no others.
+        parameters: (n, k, PARAMETERS) float32; unused parameters are 0.
+        choices: the possible operations of each step; the graph contains only these.
     """
 
     ops: NDArray[np.int32]
@@ -88,18 +88,18 @@ class Program:
 
     @staticmethod
     def joined(parts: Sequence[Program]) -> Program:
-        """Joins the samples of several programs with the same choices, one part after the other."""
+        """Joins the samples of several programs with the same choices."""
         ops, parameters = (np.concatenate(each) for each in zip(*((part.ops, part.parameters) for part in parts)))
         return Program(ops, parameters, parts[0].choices)
 
     def where(self, applied: NDArray[np.bool_]) -> Program:
-        """Keeps the program for the samples that are `applied`, (n,); the others get no operation."""
+        """Keeps the program for samples where `applied`, (n,), is true; the others get no operation."""
         ops = np.where(applied[:, None], self.ops, np.int32(Op.IDENTITY))
         return Program(ops, self.parameters, tuple(choices | {Op.IDENTITY} for choices in self.choices))
 
 
 def step(op: Op, samples: int, *parameters: ArrayLike) -> Program:
-    """Makes one step with the same operation for all samples; each parameter is a number, or one for each sample."""
+    """Makes one step with the same operation for all samples; each parameter is a number or (n,)."""
     values = np.zeros((samples, 1, PARAMETERS), np.float32)
     for number, parameter in enumerate(parameters):
         values[:, 0, number] = parameter
@@ -118,7 +118,7 @@ def chain(programs: Sequence[Program], samples: int) -> Program:
 
 
 def choose(programs: Sequence[Program], chosen: NDArray[np.int64]) -> Program:
-    """Takes for each sample the steps of the program that `chosen`, (n,), names; all programs have the same length."""
+    """Takes each sample's steps from the program with the index `chosen`, (n,); all programs have the same length."""
     rows = np.arange(len(chosen))
     return Program(
         np.stack([program.ops for program in programs])[chosen, rows],

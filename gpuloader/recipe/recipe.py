@@ -1,4 +1,4 @@
-"""`Recipe`: a whole recipe, validated: the transforms in order, and what they draw for a batch."""
+"""`Recipe`: a validated recipe, which draws the random parameters of a batch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gpuloader.recipe.split_recipe import SplitRecipe
 
     class _GivenMix:
-        """What checkers know: a recipe takes a mapping of the keys of a `Mix`, too, and has a `Mix`."""
+        """For type checkers: a recipe takes a `Mix` or a mapping of its keys, and has a `Mix`."""
 
         def __get__(self, recipe: object, kind: object) -> Mix | None: ...
         def __set__(self, recipe: object, given: Mix | Mapping[str, Any] | None) -> None: ...
@@ -62,11 +62,11 @@ _NOT_PIXELS = {"layout"}
 
 @part
 class View:
-    """One of the images that a recipe makes of each sample; or `count` of them, drawn from the same transforms.
+    """One image that a recipe makes of each sample, or `count` images, drawn independently.
 
     Attributes:
-        transforms: as in a recipe, behind its `transforms` if it has any.
-        count: how many.
+        transforms: as in a recipe; they run after the recipe's own `transforms`.
+        count: the number of images.
 
     Example:
         >>> from gpuloader.transforms import RandomResizedCrop, View
@@ -80,30 +80,29 @@ class View:
 
 @part
 class Recipe:
-    """How an image becomes a tensor.
+    """The transforms that turn an image into a tensor, and the form of the batch.
 
-    The transforms come in this order: geometry (resize, crop, pad, flip), after which all images must have the same
-    size, unless `batch` allows others; then those that change pixels (colours, warps, policies, and flips); then
-    `Normalize`; then `RandomErasing`.
+    The transforms have a fixed order: first geometry (resize, crop, pad, flip), then pixels (colours, warps, policies,
+    flips), then `Normalize`, then `RandomErasing`. After the geometry all images must have the same size, unless
+    `batch` allows different sizes.
 
     Attributes:
-        transforms: what is done to each image. An empty list only decodes; then `batch` must allow images that differ.
-        views: how many images are made of each sample, drawn independently. Or several `View`s: then `transforms`, if
-            there are any, come first and are drawn once for all of them. A batch has a list of image tensors.
-        mix: a `Mix`, which is MixUp and CutMix, or a mapping of its keys; None does not mix.
-        dtype: of the output; "uint8" gives levels of 0 to 255, the others give values in [0, 1] without `Normalize`.
-            "bfloat16" is rounded from float32, to 8 bits: values change by up to 1/256 of their size.
-        layout: "nchw", or "channels_last" for torch's memory format of that name; the shape is (B, 3, H, W) in both.
-        max_pixels: the most pixels of an image, from 1 to 100 million; an image whose header says more is bad.
-        orientation: "apply" turns pictures upright, as their EXIF orientation says, before all transforms; "off" takes
-            them as they are stored, as torchvision does.
-        batch: "dense" for a tensor (B, 3, H, W) of images of one size. If sizes differ, "list" for a list of B tensors
-            (3, h, w), or {"pad": N} for a tensor in which images are padded with 0, at the right and the bottom, to
-            the batch's largest height and width, rounded up to multiples of N; neither fits a
-            loader's `output="tuple"`.
-        mipmaps: from 1 to 16, takes the smaller copies that `gpuloader pack --mipmaps` wrote: for each view of a sample
-            the smallest that has at least so many pixels, per side, for one of the output, else the picture. It needs
-            filters that antialias. None and "off" take no copies; "off" also says that this is meant.
+        transforms: the transforms of each image. An empty list only decodes, and `batch` must allow different sizes.
+        views: the number of images of each sample, drawn independently. Or several `View`s: `transforms` then run
+            first, and are drawn once for all views. A batch has a list of image tensors.
+        mix: a `Mix` (MixUp and CutMix), or a mapping of its keys; None does not mix.
+        dtype: of the output. "uint8" gives levels of 0 to 255; the others give values in [0, 1] without `Normalize`.
+            "bfloat16" is rounded from float32 to 8 bits: values change by up to 1/256 of their size.
+        layout: "nchw", or "channels_last" for torch's memory format; the shape is (B, 3, H, W) in both.
+        max_pixels: the maximum number of pixels, from 1 to 100 million; an image whose header has more is bad.
+        orientation: "apply" turns pictures upright by their EXIF orientation, before all transforms. "off" reads them
+            as stored, as torchvision does.
+        batch: "dense" is a tensor (B, 3, H, W) of images of one size. "list" is a list of B tensors (3, h, w).
+            {"pad": N} is a tensor of images padded with 0, at the right and the bottom, to the batch's largest height
+            and width, rounded up to multiples of N. "list" and "pad" cannot be combined with `output="tuple"`.
+        mipmaps: a number from 1 to 16 reads the smaller copies of `gpuloader pack --mipmaps`: for each sample the
+            smallest copy with at least this many pixels, per side, for each pixel of the output, or the picture itself.
+            It needs filters that antialias. None and "off" read no copies; "off" also silences the hint to use them.
     """
 
     transforms: Transforms = ()
@@ -146,7 +145,7 @@ class Recipe:
         return self
 
     def _check_count(self) -> None:
-        """Runs before anything is made of views or transforms, which may be too many."""
+        """Checks the number of views and transforms, before anything is made from them."""
         views = [View([*self._shared, *view.transforms], view.count) for view in self._views]
         check_transforms([*self._shared, *(each for view in self._views for each in view.transforms)])
         if any(sum(isinstance(each, _SEVERAL) for each in view.transforms) > 1 for view in views):
@@ -160,12 +159,12 @@ class Recipe:
 
     @property
     def _shared(self) -> Sequence[Transform]:
-        """The transforms that come first and are drawn once for all views."""
+        """The transforms that run first and are drawn once for all views."""
         return () if isinstance(self.views, int) else self.transforms
 
     @cached_property
     def each_view(self) -> tuple[ViewPlan, ...]:
-        """The images that are made of a sample."""
+        """The plan of each image of a sample."""
         ways = [
             (own, shared)
             for view in self._views
@@ -177,53 +176,53 @@ class Recipe:
 
     @cached_property
     def links(self) -> SplitRecipe | None:
-        """The recipes before and behind its own code; None if it has none."""
-        from gpuloader.recipe.split_recipe import cut  # here, because they are recipes
+        """The recipes before and after the own code; None without own code."""
+        from gpuloader.recipe.split_recipe import cut  # imported late: they are recipes
 
         return cut(self)
 
     @property
     def before_own_code(self) -> Recipe:
-        """What is done to encoded images: the recipe itself, or what stands before its own code."""
+        """The recipe of encoded images: the recipe itself, or its part before own code."""
         return self if self.links is None else self.links.first
 
     @cached_property
     def random(self) -> bool:
-        """Whether its output depends on random numbers; if so it is for training, otherwise for evaluation."""
+        """Whether the output depends on random numbers: true for training, false for evaluation."""
         return self.mix is not None or any(view.random for view in self.each_view)
 
     @property
     def by_boxes(self) -> str:
-        """The names of its transforms that draw by the boxes of a sample, or ""."""
+        """The names of the transforms that draw by the boxes of a sample, or ""."""
         return ", ".join(dict.fromkeys(view.by_boxes for view in self.each_view if view.by_boxes))
 
     @property
     def mipmap_scale(self) -> float | None:
-        """How many pixels of a copy, per side, it needs for one of the output; None if it takes no copies."""
+        """The pixels of a copy, per side, for one pixel of the output; None if the recipe takes no copies."""
         return self.mipmaps if isinstance(self.mipmaps, float) else None
 
     @cached_property
     def refuses_mipmaps(self) -> str:
-        """Why it can take no smaller copies of pictures, and what would help, or ""."""
+        """The reason why the recipe cannot take smaller copies, and what to change; "" if it can."""
         if self.by_boxes:
             return f"{self.by_boxes} draws by boxes, which are read after the copy is chosen; take another transform"
         encoded = (view if view.own is None else view.halves()[0] for view in self.each_view)
         if any(at.interpolation == "nearest" or not at.antialias for at in (view.how_placed for view in encoded)):
-            return "without antialiasing, pixels of a copy look unlike those of its picture; take a filter with it"
+            return "without antialiasing, a copy gives other pixels than its picture; use a filter that antialiases"
         return ""
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The keys that it needs, also at their default."""
+        """The keys that are written even at their default."""
         return ("transforms",) if isinstance(self.views, int) else ()
 
     @property
     def graph_dtype(self) -> Literal["float32", "float16", "uint8"]:
-        """The dtype of the graph's images. DALI has no bfloat16, so a loader and a `Compose` round float32 to it."""
+        """The dtype of the graph's images; for bfloat16, which DALI lacks, float32 is rounded after the graph."""
         return "float32" if self.dtype == "bfloat16" else self.dtype
 
     def __repr__(self) -> str:
-        """Writes the call that makes it, without keys at their default."""
+        """Writes the call that makes the recipe, without keys at their default."""
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in set_values(self).items())})"
 
     @property
@@ -238,29 +237,28 @@ class Recipe:
 
     @property
     def fingerprint(self) -> str:
-        """32 hex digits, the same for recipes that make the same tensors."""
+        """32 hex digits that are equal for recipes with equal pixels."""
         return _digest(self.pixels)
 
     @property
     def pixels(self) -> dict[str, Any]:
-        """Everything that decides the pixels, as plain values."""
+        """The values that decide the pixels, as plain values."""
         left_out = _NOT_PIXELS if self.mipmap_scale is not None else {*_NOT_PIXELS, "mipmaps"}
         return {name: value for name, value in as_plain_values(self).items() if name not in left_out}
 
     @property
     def shapes(self) -> list[Shape | None]:
-        """(height, width) of each view's output, or None if images differ; those of epoch 0, if they have epochs."""
+        """(height, width) of each view's output in epoch 0; None if the images of a view differ."""
         return [view.shape for view in self.each_view]
 
     def at(self, epoch: int, shape: Shape | None = None) -> Self:
-        """Returns the recipe as it is in an epoch, without values by epoch.
+        """Returns the recipe of an epoch, without values by epoch.
 
         Args:
-            epoch: from 0 on.
-            shape: (height, width) of the output, in place of the recipe's own: the size of its last crop or `Resize`.
+            shape: (height, width) of the output; it overrides the size of the last crop or `Resize`.
 
         Raises:
-            PresetError: no size of the recipe's `transforms` decides its output's, or its `View`s have their own.
+            PresetError: no transform in `transforms` decides the output's size, or the `View`s have their own sizes.
 
         Example:
             >>> from gpuloader import Compose
@@ -278,7 +276,7 @@ class Recipe:
 
     @cached_property
     def _made(self) -> dict[tuple[int, Shape | None], Self]:
-        """What `at` returned: a run asks for it at every batch."""
+        """The results of `at`, which a run calls for every batch."""
         return {}
 
     @cached_property
@@ -310,20 +308,20 @@ class Recipe:
 
     @cached_property
     def drawn_for_none(self) -> AugmentParams:
-        """What is drawn for no samples: it has the names, types and operations that all samples share."""
+        """The random parameters of no samples: the names, types and operations that all samples share."""
         return self.draw(Draws(0, 0, np.zeros(0, np.int64)), np.zeros((0, 2), np.int64))
 
     def draw(
         self, draws: Draws, sizes: Ints, orientations: Ints | None = None, boxes: Sequence[Floats] = ()
     ) -> AugmentParams:
-        """Draws all that depends on random numbers.
+        """Draws the random parameters of n images.
 
         Args:
             sizes: (n, 2) int64, the heights and widths of the images as they are stored.
-            orientations: (n,) of 0 to 8, EXIF's of the images; only for a recipe whose `orientation` is "apply", and
-                None if all are upright.
-            boxes: those of each of the n images, (k, 4) left, top, right, bottom in pixels of the upright image, for
-                transforms that draw by them; none if no image has any.
+            orientations: (n,) of 0 to 8, the EXIF orientations; only with `orientation="apply"`. None if all are
+                upright.
+            boxes: of each image, (k, 4) left, top, right, bottom in pixels of the upright image, for transforms that
+                draw by boxes; empty if no image has boxes.
         """
         if self.orientation == "off":
             orientations = None
@@ -335,7 +333,7 @@ class Recipe:
 
 
 def _at(transforms: Sequence[Transform], epoch: int, shape: Shape | None = None) -> list[Transform]:
-    """Gives transforms their values of an epoch, and the last that has a size the shape, if there is one."""
+    """Resolves values by epoch; `shape`, if given, overrides the last transform's size."""
     made: list[Any] = [_with(each, epoch) for each in transforms]
     sized = [number for number, each in enumerate(made) if getattr(each, "size", "cover") != "cover"]
     if shape is not None and sized:
@@ -344,7 +342,7 @@ def _at(transforms: Sequence[Transform], epoch: int, shape: Shape | None = None)
 
 
 def _with(transform: Any, epoch: int) -> Transform:  # noqa: ANN401
-    """Gives a transform its values of an epoch."""
+    """Resolves a transform's values by epoch."""
     own = values_of(transform)
     changed = {name: at_epoch(value, epoch) for name, value in own.items() if isinstance(value, dict)}
     if "transforms" in own:
@@ -357,7 +355,7 @@ def _digest(values: dict[str, Any]) -> str:
 
 
 def _variants(transforms: Sequence[Transform]) -> list[tuple[Transform, ...]]:
-    """Lists the transforms of each view: of one view, or of those of a `FiveCrop` or `TenCrop`."""
+    """Lists the transforms of each view; a `FiveCrop` or `TenCrop` makes several views."""
     variants: list[tuple[Transform, ...]] = [()]
     for each in transforms:
         ways = each.variants() if isinstance(each, _SEVERAL) else [(each,)]

@@ -1,7 +1,7 @@
-"""A recipe with `Apply` is two recipes with your own code between them: `SplitRecipe`.
+"""Splits a recipe with `Apply` into two recipes with your own code between them: `SplitRecipe`.
 
-The first makes levels of the encoded images, on the CPU; the second works on arrays. They draw the numbers that the
-whole recipe would draw, so cutting it changes no pixel, except that values are rounded to levels between.
+The first recipe decodes images to levels, on the CPU; the second works on arrays. They draw the random numbers of the
+whole recipe, so the split changes pixels only by rounding to levels in between.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gpuloader.recipe.view import ViewPlan
 
 @dataclass(frozen=True)
 class SplitRecipe:
-    """What a recipe with own code consists of.
+    """The parts of a recipe with own code.
 
     Attributes:
-        first: its images are uint8, with channels last, in lists.
-        own: the own code of each view; None for a view without.
-        second: a recipe for each view, with that view's number and draws.
-        same: for each view, the number of the first view that has the same images behind own code.
+        first: makes lists of images, uint8 with channels last.
+        own: the own code of each view; None for a view without own code.
+        second: a recipe for each view, with the view's number and random parameters.
+        same: for each view, the number of the first view with the same images after own code.
     """
 
     first: Recipe
@@ -45,10 +45,10 @@ class SplitRecipe:
 
 
 def cut(recipe: Recipe) -> SplitRecipe | None:
-    """Cuts a recipe at its own code; returns None if it has none. Views without own code are cut behind their geometry.
+    """Splits a recipe at its own code; returns None without own code. Other views are split after their geometry.
 
     Raises:
-        PresetError: own code is only named, as in YAML.
+        PresetError: own code has only a name, as in YAML, and no function.
     """
     views = recipe.each_view
     own = tuple(view.own for view in views)
@@ -69,7 +69,7 @@ def cut(recipe: Recipe) -> SplitRecipe | None:
 
 
 def _of_plans(recipe: Recipe, plans: Iterable[ViewPlan], **keys: Any) -> Recipe:  # noqa: ANN401
-    """Makes a recipe of parts of another one, which were checked as a whole."""
+    """Makes a recipe from parts of another recipe, which was validated as a whole."""
     made = object.__new__(Recipe)
     vars(made).update({**values_of(recipe), "transforms": (), "views": 1, "mix": None, **keys})
     vars(made)["each_view"] = tuple(plans)

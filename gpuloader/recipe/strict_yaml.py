@@ -1,4 +1,4 @@
-"""Strict YAML: one mapping of a limited size, with plain keys, no duplicate keys, no tags and no aliases."""
+"""Reads strict YAML: one mapping of limited size, with plain keys, and no duplicate keys, tags or aliases."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import yaml
 
 from gpuloader.errors import GPULoaderError, PresetError, describe
 
-MAX_YAML_CHARACTERS = 1 << 18  # a hundred times what the longest recipe has
+MAX_YAML_CHARACTERS = 1 << 18  # a hundred times the longest recipe
 _MAX_DEPTH = 64
-_MAX_PLAIN_CHARACTERS = 1_000  # of a value without quotes: reading a number takes the square of its length
+_MAX_PLAIN_CHARACTERS = 1_000  # of a value without quotes: the time to read a number grows with its length squared
 
 
 class StrictLoader(yaml.SafeLoader):
-    """Refuses tags, aliases, duplicate keys, long numbers and deep nesting."""
+    """A loader that refuses tags, aliases, duplicate keys, long numbers and deep nesting."""
 
     _depth = 0
 
@@ -55,8 +55,8 @@ def load_yaml(text: str | bytes, where: str, error_type: type[GPULoaderError] = 
     """Reads the mapping in a YAML text; `where` names it in errors.
 
     Raises:
-        PresetError: or another `error_type`. It is not YAML, not a mapping, has a key twice, an alias or a tag, or is
-            larger than any recipe.
+        PresetError: or another `error_type`. The text is not YAML, not a mapping or too large, or has a duplicate key,
+            an alias or a tag.
     """
     if len(text) > MAX_YAML_CHARACTERS:
         raise error_type(f"{where}: more than {MAX_YAML_CHARACTERS} characters; no recipe needs as many")

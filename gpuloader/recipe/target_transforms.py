@@ -1,7 +1,7 @@
-"""Moves boxes, points and masks with the pixels, as torchvision's functions move them, one transform after the other.
+"""Moves boxes, points and masks with the pixels, one transform after the other, as torchvision does.
 
-A placement has the moves that made it, so transforms know nothing of targets. Boxes are cut where torchvision cuts them
-(`clamping_mode="soft"`): at crops, paddings and warps, not at resizes and flips.
+A placement records the moves that made it, so transforms know nothing about targets. Boxes are clipped at crops,
+paddings and warps, not at resizes and flips, as with torchvision's `clamping_mode="soft"`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _CORNERS = np.array([[0, 1], [2, 1], [2, 3], [0, 3]])
 
 
 class BoxTransform(GeometricTransform, ABC):
-    """An operation that knows the boxes of the samples: it may leave out some of them."""
+    """The base class of transforms that use the boxes of the samples, and may drop some of them."""
 
     def place_by_boxes(self, at: Placement, draw: Draw, boxes: Floats, rows: Ints) -> Placement:
-        """Returns the placement after this operation, drawn by the boxes.
+        """Returns the placement after this transform, drawn by the boxes.
 
         Args:
             boxes: (N, 4) left, top, right, bottom in pixels of the output so far.
@@ -40,7 +40,7 @@ class BoxTransform(GeometricTransform, ABC):
 
     @abstractmethod
     def keeps(self, boxes: Floats, moved: Floats, rows: Ints, after: Placement) -> Bools:
-        """Finds, (N,) bool, the boxes that stay, of boxes before and after this operation."""
+        """Returns (N,) bool, which boxes stay, from the boxes before and after this transform."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +48,9 @@ class _Warp:
     """A step of the program that moves the pixels of some samples.
 
     Attributes:
-        applied: (n,) bool, of which samples.
+        applied: (n,) bool, to which samples.
         matrices: (n, 3, 3) float32, see `program`.
-        flipped: (n, 2) bool, whether it only reverses columns, or rows: x and y.
+        flipped: (n, 2) bool, whether the step only reverses columns (x) or rows (y).
     """
 
     applied: Bools
@@ -71,13 +71,13 @@ def _warps(view: ViewParams) -> Iterator[_Warp]:
 def move_boxes(boxes: Floats, rows: Ints, view: ViewParams, *, clamped: bool = True) -> Floats:
     """Moves boxes to a view's output.
 
-    A warped box becomes the smallest upright one around it. What is left of a box may be empty.
+    A warped box becomes the smallest upright box around it. The rest of a clipped box may be empty.
 
     Args:
         boxes: (N, 4) left, top, right, bottom in pixels of the images.
         rows: (N,) the sample of each box.
-        view: what is drawn for the samples.
-        clamped: whether what reaches beyond the image is cut off.
+        view: the random parameters of the samples.
+        clamped: whether boxes are clipped to the image.
 
     Returns:
         (N, 4) float64, in pixels of the output.
@@ -96,7 +96,7 @@ def move_boxes(boxes: Floats, rows: Ints, view: ViewParams, *, clamped: bool = T
 def move_points(points: Floats, rows: Ints, view: ViewParams) -> tuple[Floats, Bools]:
     """Moves points to a view's output: (N, 2) x and y, as `move_boxes` does; a flip moves x to width - 1 - x.
 
-    Also returns, (N,) bool, whether the output shows them: neither a crop nor a warp left them outside on the way.
+    Also returns (N,) bool, whether the output shows them: no crop and no warp left them outside.
 
     """
     placed, shown = _place(points[:, None], rows, view, last=1, clamped=False)
@@ -110,20 +110,20 @@ def move_points(points: Floats, rows: Ints, view: ViewParams) -> tuple[Floats, B
 
 
 def which_are_flipped(view: ViewParams) -> Bools:
-    """Finds, (n,) bool, the samples that are flipped left to right an odd number of times."""
+    """Returns (n,) bool, which samples are flipped left to right an odd number of times."""
     flips = [*(move.flipped[:, 1] for move in view.placement.moves), *(warp.flipped[:, 0] for warp in _warps(view))]
     return np.sum([np.zeros(len(view.placement.shape)), *flips], 0) % 2 == 1
 
 
 def are_inside(points: Floats, rows: Ints, view: ViewParams) -> Bools:
-    """Finds, (N,) bool, the points that lie in the output: 0 <= x < width and 0 <= y < height."""
+    """Returns (N,) bool, which points lie in the output: 0 <= x < width and 0 <= y < height."""
     return np.all((points >= 0) & (points < view.placement.shape[rows, ::-1]), 1)
 
 
 def _place(points: Floats, rows: Ints, view: ViewParams, *, last: int, clamped: bool) -> tuple[Floats, Bools]:
     """Moves (N, k, 2) points by the placements; a flip exchanges 0 and the side less `last`.
 
-    Also returns, (N,) bool, whether no crop left any of the k points outside.
+    Also returns (N,) bool, whether all crops kept all of the k points.
     """
     shown = np.ones(len(points), np.bool_)
     for move in view.placement.moves:
@@ -140,16 +140,16 @@ def _move(points: Floats, rows: Ints, move: Move, *, last: int, clamped: bool) -
     if clamped:
         points = np.where(move.clamps[rows, None, None], np.clip(points, 0, ends), points)
     sides = move.size[rows, None, ::-1]
-    points = points * sides / ends  # so the border stays exactly the border
+    points = points * sides / ends  # so the border maps exactly to the border
     return np.where(move.flipped[rows, None, ::-1], sides - last - points, points), shown
 
 
 def boxes_after(
     transforms: Sequence[GeometricTransform], placements: Sequence[Placement], boxes: Floats, rows: Ints
 ) -> tuple[Floats, Bools]:
-    """Moves boxes by placements, at first and then after each of the transforms, as `move_boxes` does.
+    """Moves boxes by the placements before and after each of the transforms, as `move_boxes` does.
 
-    Also returns, (N,) bool, whether all of the transforms keep the box.
+    Also returns (N,) bool, whether all of the transforms keep the box.
     """
     stay = np.ones(len(boxes), np.bool_)
     for transform, before, after in zip(transforms, placements, placements[1:]):
@@ -164,7 +164,7 @@ def boxes_after(
 
 
 def which_boxes_stay(boxes: Floats, rows: Ints, view: ViewParams) -> Bools:
-    """Finds, (N,) bool, the boxes that no transform of the recipe leaves out."""
+    """Returns (N,) bool, which boxes no transform of the recipe drops."""
     if not any(isinstance(transform, BoxTransform) for transform in view.placing):
         return np.ones(len(boxes), np.bool_)
     return boxes_after(view.placing, view.placements, boxes, rows)[1]
@@ -184,15 +184,15 @@ def _warp(points: Floats, rows: Ints, warp: _Warp) -> Floats:
 def move_mask(
     mask: Pixels, row: int, view: ViewParams, fill: int, into: Pixels | None = None, *, exact: bool = False
 ) -> Pixels:
-    """Moves the mask of one sample to a view's output: each pixel is the nearest one, as torchvision finds it.
+    """Moves the mask of one sample to a view's output, by nearest pixels as in torchvision.
 
     Args:
         mask: (height, width) of the image, or (k, height, width), of any integers.
-        row: the sample's.
-        view: what is drawn for the samples.
-        fill: the value outside of the image.
-        into: where the result is written, of its shape; None makes a new array of the mask's type.
-        exact: whether a resize takes the pixel under the centre, as torch's "nearest-exact", and not as its "nearest".
+        row: of the sample.
+        view: the random parameters of the samples.
+        fill: the value outside the image.
+        into: an array for the result; None makes a new array of the mask's type.
+        exact: whether a resize takes the pixel under the centre, as torch's "nearest-exact" does, not its "nearest".
 
     """
     places = [np.arange(side) for side in mask.shape[-2:]]
@@ -207,7 +207,7 @@ def move_mask(
     warped = _find_warped(len(rows), len(columns), matrices)
     moved = np.empty((*mask.shape[:-2], len(rows), len(columns)), mask.dtype) if into is None else into
     height, width = mask.shape[-2:]
-    for index in np.ndindex(mask.shape[:-2]):  # one by one, so that what is between takes no more than one mask
+    for index in np.ndindex(mask.shape[:-2]):  # one by one, so that temporary arrays need the memory of one mask
         if len(rows) * width < height * len(columns):
             one = mask[index].take(rows, 0).take(columns, 1)
         else:
@@ -223,7 +223,7 @@ def move_mask(
 
 
 def _cut(places: Ints, ends: Ints, padding_mode: PaddingMode) -> Ints:
-    """Takes places from a start to an end; -1 is outside of the image."""
+    """Returns the indices from a start to an end; -1 is outside the image."""
     start, end = ends.tolist()
     before, after = max(-start, 0), max(end - len(places), 0)
     if before or after:
@@ -234,16 +234,16 @@ def _cut(places: Ints, ends: Ints, padding_mode: PaddingMode) -> Ints:
 
 
 def _nearest(before: int, after: int, exact: bool) -> Ints:
-    """Finds the nearest pixels as `torch.nn.functional.interpolate` does, with the numbers of float32."""
+    """Finds the nearest pixels as `torch.nn.functional.interpolate` does, in float32."""
     place: NDArray[np.float32] = np.arange(after, dtype=np.float32) + np.float32(0.5 if exact else 0)
     places = place * (np.float32(before) / np.float32(after))
     return np.minimum(places.astype(np.int64), before - 1)
 
 
 def _find_warped(height: int, width: int, matrices: list[NDArray[np.float32]]) -> tuple[Ints, Ints, Bools] | None:
-    """Finds the row and column of each pixel before warps, one after the other, and whether it is outside; or None.
+    """Finds each pixel's row and column before the warps, and whether it is outside; None without warps.
 
-    As the graph's kernel warps images: the nearest pixel, in float32.
+    It computes as the graph's kernel warps images: the nearest pixel, in float32.
     """
     if not matrices:
         return None

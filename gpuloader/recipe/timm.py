@@ -1,6 +1,6 @@
-"""Policies of `timm.data.auto_augment`: other operations, magnitudes and probabilities than torchvision's.
+"""timm's augmentation policies (`timm.data.auto_augment`), which differ from torchvision's policies.
 
-The arithmetic of the operations is that of `program`, as for all transforms here; timm uses PIL's.
+The operations compute as `program` describes, as for all transforms here; timm computes with PIL.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ PolicyName: TypeAlias = Literal["v0", "v0r", "original", "originalr"]
 POLICY_NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
 _INCREASING = {"Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness"}
 _GREATEST_STD = 100.0
-"""Above it, magnitudes are drawn evenly."""
+"""The largest standard deviation; above it, magnitudes are drawn evenly."""
 Std: TypeAlias = Annotated[float, Field(ge=0, le=1_000)]
 
 
 def draw_levels(magnitude: Floats | float, std: float, numbers: tuple[Floats, Floats], most: float) -> Floats:
-    """Draws levels, in tenths of magnitudes, from two columns of uniform numbers."""
+    """Draws levels, in tenths of the magnitude, from two columns of uniform numbers."""
     radius, angle = numbers
     drawn = magnitude + std * normal(radius, angle) if std <= _GREATEST_STD else magnitude * radius
     return np.clip(drawn, 0, most) / 10
 
 
 def argument(name: str, level: Floats, sign: Floats, sizes: Ints) -> Floats:
-    """Computes `operation`'s arguments for timm's name of an operation, levels (n,), and signs that are 1 or -1."""
+    """Computes the arguments of `operation` from timm's name, levels (n,), and signs (1 or -1)."""
     match name:
         case "Rotate":
             return sign * level * 30
@@ -73,7 +73,7 @@ def argument(name: str, level: Floats, sign: Floats, sizes: Ints) -> Floats:
 
 
 class _Timms(PixelTransform):
-    """A policy of timm's operations."""
+    """The base class of policies with timm's operations."""
 
     interpolation: Interpolation | Literal["random"]
     fill: Fill | None
@@ -84,10 +84,10 @@ class _Timms(PixelTransform):
         """Makes a program's operations and parameters.
 
         Args:
-            names: timm's, of operations.
-            chosen: (n, k), the numbers of names; -1 for no operation.
+            names: timm's names of the operations.
+            chosen: (n, k), indices of names; -1 for no operation.
             level: (n, k), in tenths of the magnitude.
-            sign, interpolation: (n, k), from 0 to 1; they are drawn.
+            sign, interpolation: (n, k), random numbers from 0 to 1.
         """
         sign = np.where(sign < 0.5, -1.0, 1.0)
         if self.interpolation == "random":
@@ -112,18 +112,18 @@ def _plain(name: str) -> str:
 
 @part
 class TimmRandAugment(_Timms):
-    """timm's `rand_augment_transform`; "rand-m9-mstd0.5-inc1" are the defaults.
+    """Applies random operations as timm's `rand_augment_transform`; the defaults are "rand-m9-mstd0.5-inc1".
 
     Attributes:
         magnitude: m, the mean of the operations' magnitudes, of 10; or by epoch, such as `{0: 5, 30: 9}`.
-        num_ops: n, how many operations are chosen, with replacement.
-        magnitude_std: mstd, the standard deviation of the magnitudes; each is drawn independently and cut off at 0 and
-            at `magnitude_max`. Above 100, they are drawn evenly from 0 to `magnitude`, as by timm.
-        increasing: inc, whether all operations grow stronger with the magnitude.
+        num_ops: n, the number of operations, chosen with replacement.
+        magnitude_std: mstd, the standard deviation of the magnitudes. Each is drawn independently and clipped to 0 and
+            `magnitude_max`. Above 100, magnitudes are drawn evenly from 0 to `magnitude`, as by timm.
+        increasing: inc, all operations grow stronger with the magnitude.
         prob: p, the probability that a chosen operation is applied.
-        magnitude_max: mmax, the greatest magnitude.
-        interpolation: of the operations that move pixels; "random" is bilinear or bicubic.
-        fill: the level from 0 to 255 outside of the image, or one for each channel; None is black.
+        magnitude_max: mmax, the largest magnitude.
+        interpolation: for operations that move pixels; "random" is bilinear or bicubic.
+        fill: the level from 0 to 255 outside the image, or one for each channel; None is black.
 
     Example:
         >>> from gpuloader.transforms import TimmRandAugment
@@ -168,12 +168,12 @@ class TimmRandAugment(_Timms):
 
 @part
 class TimmAutoAugment(_Timms):
-    """timm's `auto_augment_transform`: one of 25 pairs of operations, each with its probability and magnitude.
+    """Applies one of 25 pairs of operations as timm's `auto_augment_transform`.
 
     Attributes:
-        policy: "v0" is that of EfficientNet, "original" that of the AutoAugment paper; with "v0r" and "originalr",
+        policy: "v0" is EfficientNet's policy, "original" is the AutoAugment paper's policy. In "v0r" and "originalr",
             posterizing grows stronger with the magnitude.
-        magnitude_std: mstd, as for `TimmRandAugment`; 0 is none.
+        magnitude_std: mstd, as for `TimmRandAugment`; 0 uses the policy's magnitudes.
         interpolation, fill: as for `TimmRandAugment`.
 
     Example:
@@ -192,7 +192,7 @@ class TimmAutoAugment(_Timms):
 
     @property
     def pairs(self) -> Sequence[Sequence[Trial]]:
-        """The policy's pairs, with timm's names of the operations."""
+        """The policy's pairs of operations, with timm's names."""
         kind = {"v0": "", "original": "Original"}.get(self.policy, "Increasing")
         pairs = V0 if self.policy.startswith("v0") else POLICIES["imagenet"]
         return [[(f"{name}{kind if name == 'Posterize' else ''}", p, m) for name, p, m in pair] for pair in pairs]
@@ -200,7 +200,7 @@ class TimmAutoAugment(_Timms):
     def program(self, draw: Draw, sizes: Ints) -> Program:
         """Draws two steps.
 
-        Columns: the pair; for each of the two, whether it is applied, two for the magnitude, the sign, the
+        Columns: the pair; for each operation, whether it is applied, two for the magnitude, the sign, the
         interpolation.
         """
         pairs = self.pairs
@@ -222,10 +222,10 @@ class TimmAutoAugment(_Timms):
 
 @part
 class ThreeAugment(PixelTransform):
-    """3-Augment: one of grayscale, solarizing and blur, then colour jitter.
+    """Applies one of grayscale, solarizing and blur, then colour jitter: 3-Augment.
 
     Touvron, Cord, Jegou, "DeiT III: Revenge of the ViT", ECCV 2022. The blur's standard deviation is 0.1 to 2 pixels;
-    its kernel reaches three times the greatest.
+    its kernel has 13 pixels.
 
     Attributes:
         color_jitter: the strength of brightness, contrast and saturation.
@@ -245,7 +245,7 @@ class ThreeAugment(PixelTransform):
         return 4 if self.color_jitter else 1
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step, and the three of the jitter where it is not 0."""
+        """Draws one step, and three more if `color_jitter` is not 0."""
         transforms = (
             RandomChoice((Grayscale(), RandomSolarize(128, p=1), GaussianBlur(13, (0.1, 2.0)))),
             ColorJitter(self.color_jitter, self.color_jitter, self.color_jitter),

@@ -1,4 +1,4 @@
-"""`ViewPlan`: the transforms that make one image of a sample, sorted by what they do to it."""
+"""`ViewPlan`: the transforms that make one image of a sample, sorted by kind."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from gpuloader.recipe.target_transforms import BoxTransform, Floats, boxes_after
 
 
 class ViewPlan:
-    """What one view does, in the graph's order.
+    """The steps of one view, in the graph's order.
 
     Args:
-        transforms: as the recipe has them.
+        transforms: in the recipe's order.
         number: of the view; each view draws different numbers.
-        batch: how the images of a batch are held, as the recipe says.
-        shared: transforms that come first and are the same in several views: they draw view 0's numbers.
-        before: transforms that are done elsewhere, before all of these. Here they only count, so that a second
-            transform of a kind draws other numbers than the first.
-        given: (height, width) of the images as they come, if all have the same.
+        batch: the recipe's `batch`.
+        shared: transforms that come first and are the same in several views: they draw the numbers of view 0.
+        before: transforms that run elsewhere, before all of these. They are only counted, so that a second transform of
+            a kind draws other numbers than the first.
+        given: (height, width) of the input images, if all are equal.
 
     Attributes:
         number: of the view.
-        placing: the transforms that say where the pixels come from.
+        placing: the transforms that decide where the pixels come from.
         pixels: the transforms that change pixels, and flips between them.
-        normalize, erasing: what is done to the finished image, or None.
-        own: own code, or None. It may stand between any of the transforms before `normalize`; then `placing` and
-            `pixels` have those on both sides of it, and it is taken to keep each image's size.
+        normalize, erasing: the transforms of the finished image, or None.
+        own: own code, or None. It may come anywhere before `normalize`. Then `placing` and `pixels` have the transforms
+            on both sides of it, and it is assumed to keep each image's size.
         shares_place: whether all of `placing` is shared, so that other views may have the same placed pixels.
 
     Raises:
-        ValueError: their order cannot be run, or they leave images of different sizes, and the batch is "dense".
+        ValueError: the order is not supported, or images differ in size and the batch is "dense".
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ViewPlan:
         before: Sequence[Transform] = (),
         given: Shape | None = None,
     ) -> None:
-        # The same object may occur several times; each occurrence draws its own numbers.
+        # The same object may occur several times; each occurrence draws other numbers.
         self._transforms = [copy(each) for each in (*shared, *transforms)]
         self.number = number
         self._batch = batch
@@ -106,17 +106,17 @@ class ViewPlan:
 
     @cached_property
     def choices(self) -> tuple[frozenset[Op], ...]:
-        """All operations that each step of the pixels' program may be."""
+        """The possible operations of each step of the pixels' program."""
         return self.of_none.program.choices
 
     @property
     def how_placed(self) -> Placement:
-        """A placement with the filter, padding and fill that all samples share."""
+        """A placement with the filter, padding and fill of all samples."""
         return self.of_none.placement
 
     @cached_property
     def of_none(self) -> ViewParams:
-        """The draw of no samples: it has what all samples share."""
+        """The random parameters of no samples, with the values that all samples share."""
         return self.draw(_NO_DRAWS, np.zeros((0, 2), np.int64))
 
     @property
@@ -130,21 +130,21 @@ class ViewPlan:
 
     @property
     def in_one_pass(self) -> bool:
-        """Whether the view only places and normalises pixels, which no other view has."""
+        """Whether the view only places and normalises pixels, and no other view has the same pixels."""
         return not (self.pixels or self.erasing or self.shares_place or self.is_placed)
 
     @property
     def is_placed(self) -> bool:
-        """Whether the images come as they are placed, because all of that was done elsewhere."""
+        """Whether the input images are already placed."""
         return bool(self._before) and not self.placing
 
     def shares_place_with(self, other: ViewPlan) -> bool:
-        """Whether both have the same placed pixels; views of a `FiveCrop` among the shared transforms do not."""
+        """Returns whether both have the same placed pixels; views of a shared `FiveCrop` do not."""
         return self.shares_place and other.shares_place and self.placing == other.placing
 
     @cached_property
     def shape(self) -> Shape | None:
-        """(height, width) of the output; None if that depends on the image."""
+        """(height, width) of the output; None if it depends on the image."""
         shape = self._given
         for number, transform in enumerate(self.placing):
             shape = transform.output_shape(None if number == self._placing_before and self._resizes else shape)
@@ -157,12 +157,12 @@ class ViewPlan:
 
     @property
     def shared_own(self) -> list[Transform] | None:
-        """The transforms up to own code, if these are shared: other views with the same have the same result."""
+        """The transforms up to own code, if all are shared: views with equal ones have the same result."""
         end = 0 if self.own is None else self._transforms.index(self.own) + 1
         return self._transforms[:end] if 0 < end <= self._shared else None
 
     def halves(self) -> tuple[ViewPlan, ViewPlan]:
-        """Returns the plans before and behind own code; without any, before and behind what no longer places pixels."""
+        """Returns the plans before and after own code; without own code, the split is after the geometry."""
         end = len(self.placing) if self.own is None else self._transforms.index(self.own)
         done = self._transforms[: end + (self.own is not None)]
         behind, shared, left = self._transforms[len(done) :], self._shared, max(self._shared - len(done), 0)
@@ -173,7 +173,7 @@ class ViewPlan:
     def draw(
         self, draws: Draws, sizes: Ints, orientations: Ints | None = None, boxes: Sequence[Floats] = ()
     ) -> ViewParams:
-        """Draws for images of these heights and widths, (n, 2), turned upright if their orientations are given."""
+        """Draws for images of these heights and widths, (n, 2), turned upright if orientations are given."""
         placements = self._place(draws, sizes, orientations, boxes)
         size = placements[-1].shape if self.shape is None else np.array([self.shape])
         programs = [transform.program(self._draw(transform, draws), size) for transform in self.pixels]
@@ -208,7 +208,7 @@ class ViewPlan:
     def _shape_behind(self, number: int) -> Shape:
         shapes = (each.output_shape(None) for each in self.placing[number + 1 :])
         if (shape := next(filter(None, shapes), None)) is None:
-            raise ValueError('Resize("cover") needs a crop behind it, whose size it covers, such as CenterCrop')
+            raise ValueError('Resize("cover") needs a crop after it, such as CenterCrop, whose size it covers')
         return shape
 
     def _draw(self, transform: Transform, draws: Draws) -> Draw:
@@ -217,7 +217,7 @@ class ViewPlan:
 
 
 def placed_by(views: Sequence[ViewPlan]) -> list[int]:
-    """Returns for each view the place in the list of the view whose placed pixels it has: itself, or an earlier one."""
+    """Returns for each view the index of the first view with the same placed pixels."""
     each = list(enumerate(views))
     return [next((at for at, other in each if view.shares_place_with(other)), own) for own, view in each]
 
@@ -226,7 +226,7 @@ _NO_DRAWS = Draws(0, 0, np.zeros(0, np.int64))
 
 
 def _take(left: deque[Transform], *kinds: type[Any], most: float = math.inf) -> list[Any]:
-    """Takes transforms from the front, while they are of these kinds."""
+    """Pops transforms from the front while they are of these kinds."""
     taken: list[Any] = []
     while left and isinstance(left[0], kinds) and len(taken) < most:
         taken.append(left.popleft())

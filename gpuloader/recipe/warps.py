@@ -1,7 +1,7 @@
 """Transforms that move pixels: torchvision's rotation, affine and perspective maps, and flips, as matrices.
 
-The matrices, (n, 3, 3), are those of `program`'s WARP. They map the centre of an output pixel, in pixels from the left
-and the top, to its place in the input. So they are the inverse of what happens to the picture.
+The matrices, (n, 3, 3), are the parameters of `program`'s WARP. They map the centre of an output pixel, in pixels from
+the left and the top, to its place in the input. So they are the inverse of the picture's own transform.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def warp(matrices: Matrices, interpolation: ArrayLike, fill: Fill | None) -> Pro
     Args:
         matrices: (n, 3, 3).
         interpolation: NEAREST, BILINEAR or BICUBIC, for all or for each sample.
-        fill: the level outside of the image, one for all channels or one for each; None is black, see `program`.
+        fill: the level outside the image, for all channels or for each; None is black, see `program`.
     """
     return step(Op.WARP, len(matrices), *matrices.reshape(-1, 9).T, interpolation, *rgb(fill or 0.0), fill is not None)
 
@@ -42,7 +42,7 @@ Point: TypeAlias = Sequence[ArrayLike]
 
 
 def rotation(degrees: ArrayLike, center: Point) -> Matrices:
-    """Turns the picture counter-clockwise about a point."""
+    """Rotates the picture counter-clockwise about a point."""
     return affine(-np.asarray(degrees), (0, 0), 1.0, (0, 0), center)
 
 
@@ -53,7 +53,7 @@ def affine(
     shear: tuple[ArrayLike, ArrayLike],
     center: Point,
 ) -> Matrices:
-    """Shears, scales, turns (clockwise, about a point) and moves the picture; torchvision's `affine`.
+    """Shears, scales, rotates (clockwise, about a point) and moves the picture, as torchvision's `affine`.
 
     Its inverse is C (R(degrees) scale Y(shear y) X(shear x))^-1 C^-1 T^-1, with C and T moves by `center` and
     `translate`, and X = [[1, -tan(shear x)], [0, 1]], Y = [[1, 0], [-tan(shear y), 1]]: `_get_inverse_affine_matrix` of
@@ -84,14 +84,14 @@ def translate(x: ArrayLike, y: ArrayLike) -> Matrices:
 
 
 def mirror(horizontal: ArrayLike, vertical: ArrayLike, sizes: Ints) -> Matrices:
-    """Flips pictures of these sizes, as in `PixelTransform.program`, left to right and upside down where it is true."""
+    """Flips pictures left to right and upside down where true; sizes are as in `PixelTransform.program`."""
     height, width = sizes.T
     x, y = np.where(horizontal, -1, 1), np.where(vertical, -1, 1)
     return _matrices(x, 0, np.where(horizontal, width, 0), 0, y, np.where(vertical, height, 0))
 
 
 def perspective(corners: NDArray[np.float64], sizes: Ints) -> Matrices:
-    """Moves the picture's corner pixels to other places, with what torchvision's `_get_perspective_coeffs` solves for.
+    """Moves the picture's corner pixels to other places, as torchvision's `_get_perspective_coeffs`.
 
     With the corners P as (x, y, 1) and [A B C] a determinant, Q = ([P1 P2 P3] P0, [P0 P2 P3] P1, ...) are multiples of
     theirs for which Q0 - Q1 + Q2 - Q3 = 0. So (Q1 - Q0, Q3 - Q0, Q0) are the columns of the map of the unit square onto
@@ -99,7 +99,7 @@ def perspective(corners: NDArray[np.float64], sizes: Ints) -> Matrices:
 
     Args:
         corners: (n, 4, 2) integers: x and y in pixels of the new top left, top right, bottom right and bottom left.
-            If three of a sample's are on one line, there is no such map, and its picture stays unchanged.
+            If three corners of a sample are on one line, no such map exists, and its picture does not change.
         sizes: of the pictures, as in `PixelTransform.program`.
     """
     points = np.concatenate([corners, np.ones((len(corners), 4, 1))], 2)
@@ -123,7 +123,7 @@ def middle(sizes: Ints) -> Point:
 
 
 def _matrices(*rows: ArrayLike) -> Matrices:
-    """Makes (n, 3, 3) of the six numbers of the upper two rows, each a number or (n,)."""
+    """Makes matrices (n, 3, 3) from the six numbers of the upper two rows, each a number or (n,)."""
     return np.stack(np.broadcast_arrays(*rows, 0.0, 0.0, np.ones(1)), -1).astype(np.float64).reshape(-1, 3, 3)
 
 
@@ -144,13 +144,13 @@ def _increasing(name: str, values: float | Sequence[float]) -> None:
 
 @part
 class RandomRotation(PixelTransform):
-    """torchvision's `RandomRotation`, without `expand`.
+    """Rotates the image by a random angle, as torchvision's `RandomRotation`, without `expand`.
 
     On the CPU its levels differ from torchvision's by at most 1 with `bilinear`. With `nearest` they are equal, except
     where two pixels are equally near.
 
     Attributes:
-        degrees: counter-clockwise, drawn from [-degrees, degrees] or from the given [low, high].
+        degrees: counter-clockwise, drawn from [-degrees, degrees] or from [low, high].
         center: x and y of the fixed point in pixels; None is the middle.
         interpolation, fill: as in `RandomAffine`.
 
@@ -185,21 +185,19 @@ class RandomRotation(PixelTransform):
 
 @part
 class RandomAffine(PixelTransform):
-    """torchvision's `RandomAffine`.
+    """Rotates, moves, scales and shears the image, as torchvision's `RandomAffine`.
 
     On the CPU its levels differ from torchvision's by at most 1 with `bilinear`. With `nearest` they are equal, except
     where two pixels are equally near.
 
     Attributes:
-        degrees: clockwise, drawn from [-degrees, degrees] or from the given [low, high].
-        translate: the greatest moves to each side, as shares of width and height; drawn in whole pixels.
+        degrees: clockwise, drawn from [-degrees, degrees] or from [low, high].
+        translate: the largest moves, as shares of width and height; drawn in whole pixels.
         scale: [low, high] of the factor, above 0.
-        shear: degrees along x, drawn from [-shear, shear] or from the given [low, high]; with four numbers the last two
-            are for y.
-        interpolation: of the input's pixels.
-        fill: the level from 0 to 255 outside of the image, or one for each channel; None is black. With a
-            level, torchvision blends a bilinear border differently than with None.
-        center: x and y in pixels of the fixed point of turning, scaling and shearing; None is the middle.
+        shear: degrees along x, drawn from [-shear, shear] or from [low, high]; of four numbers, the last two are for y.
+        fill: the level from 0 to 255 outside the image, or one for each channel; None is black. A level and None blend
+            a bilinear border differently, as in torchvision.
+        center: x and y in pixels of the fixed point of rotation, scale and shear; None is the middle.
 
     Example:
         >>> from gpuloader.transforms import RandomAffine
@@ -233,7 +231,7 @@ class RandomAffine(PixelTransform):
         return bounds[::2] != bounds[1::2] or any(self.translate or ())
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step. Columns: degrees, move along x and y, scale, shear along x and y."""
+        """Draws one step. Columns of random numbers: degrees, move along x and y, scale, shear along x and y."""
         uniform, (height, width) = draw(6).T, sizes.T
         low, high = _spread(self.degrees)
         x, y = self.translate or (0.0, 0.0)
@@ -257,14 +255,13 @@ _CORNERS = np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
 
 @part
 class RandomPerspective(PixelTransform):
-    """torchvision's `RandomPerspective`: moves each corner towards the middle by a random number of pixels.
+    """Moves each corner towards the middle by a random distance, as torchvision's `RandomPerspective`.
 
     On the CPU its levels differ from torchvision's by at most 1 with `bilinear`. With `nearest` they are equal, except
     where two pixels are equally near.
 
     Attributes:
-        distortion_scale: how far at most, as a share of half the width and half the height.
-        p: the probability.
+        distortion_scale: the largest distance, as a share of half the width and half the height.
         interpolation, fill: as in `RandomAffine`.
 
     Example:
@@ -285,7 +282,7 @@ class RandomPerspective(PixelTransform):
         return self.p > 0
 
     def program(self, draw: Draw, sizes: Ints) -> Program:
-        """Draws one step. Columns: whether it is applied; x and y of the corners in `perspective`'s order."""
+        """Draws one step. Columns: whether it is applied; x and y of the corners in the order of `perspective`."""
         uniform = draw(9)
         most = sizes[:, None, ::-1]  # x before y
         reach = (self.distortion_scale * (most // 2)).astype(np.int64) + 1

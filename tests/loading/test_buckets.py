@@ -264,7 +264,7 @@ def test_a_state_within_a_quantum_resumes_with_steps_that_end_at_its_end(shards:
         epoch = iter(fine)
         next(epoch)
         state = fine.state_dict()
-        with pytest.raises(StateError, match=r"2 samples of a quantum of 8 .* with 1 rank are batch sizes of 1, 2"):
+        with pytest.raises(StateError, match=r"2 samples of a bucket batch of 8 .* 1 rank are batch sizes of 1, 2"):
             coarse.load_state_dict(state)
         next(epoch)
         coarse.load_state_dict(fine.state_dict())
@@ -274,7 +274,7 @@ def test_a_state_within_a_quantum_resumes_with_steps_that_end_at_its_end(shards:
 @pytest.mark.parametrize(
     ("batch_size", "buckets", "said"),
     [
-        (3, SHAPES, r"1 rank x batch_size 3 = 3 does not divide the buckets' quantum, 8: .* 1, 2, 4, 8"),
+        (3, SHAPES, r"1 rank x batch_size 3 = 3 does not divide the bucket batch, quantum=8: .* 1, 2, 4, 8"),
         (4, {"sizes": SHAPES, "quantum": 4}, r"has quantum=8, this loader has Buckets\(quantum=4\)"),
         (8, [(32, 32), (24, 48), (48, 25)], "the state has sampling="),
     ],
@@ -358,7 +358,7 @@ def test_a_known_bad_image_of_unknown_size_is_replaced_once_in_the_largest_bucke
         ({"shuffle": "block"}, 'buckets and shuffle="block" cannot be combined'),
         ({"last_batch": "partial"}, 'last_batch="partial" and buckets cannot be combined: use "pad" or "drop"'),
         ({"batch_size": 100, "last_batch": "drop"}, "no bucket has 100 samples"),
-        ({"sampling": {"buckets": {"sizes": SHAPES, "quantum": 6}}}, "divide the buckets' quantum, 6: .* 1, 2, 3, 6"),
+        ({"sampling": {"buckets": {"sizes": SHAPES, "quantum": 6}}}, "bucket batch, quantum=6: .* 1, 2, 3, 6"),
         ({"output": {"image": "x", "crops": "c"}}, "original_size, crop, target_size"),
         (
             {"preset": {"transforms": [{"RandomCrop": {"size": 40, "padding": 30}}]}},

@@ -102,7 +102,7 @@ def test_a_run_resumes_with_each_number_of_ranks_that_divides_the_quantum(
         (
             2,
             5,
-            "2 ranks x batch_size 5 = 10 does not divide .* 24: .* with 2 ranks are batch sizes of 1, 2, 3, 4, 6, 12",
+            "2 ranks x batch_size 5 = 10 does not divide .*=24: .* with 2 ranks are batch sizes of 1, 2, 3, 4, 6, 12",
         ),
         (5, 1, "5 ranks x batch_size 1 = 5 .* allowed are numbers of ranks 1, 2, 3, 4, 6, 8, 12, 24"),
     ],
@@ -114,7 +114,7 @@ def test_a_global_batch_that_does_not_divide_the_quantum_is_refused(ranks: int, 
 
 def test_within_a_quantum_a_run_resumes_with_steps_that_end_where_it_ends() -> None:
     plan, state = Plan(bucketed([48], 24), 4, 0, 2, "pad"), {"epoch": 0, "begin": 0, "delivered": 36}
-    with pytest.raises(ConfigError, match=r"12 samples of a quantum of 24 .* 2 ranks are batch sizes of 1, 2, 3, 6"):
+    with pytest.raises(ConfigError, match=r"12 samples of a bucket batch of 24 .* ranks are batch sizes of 1, 2, 3, 6"):
         plan.resume(state)
     assert replace(plan, batch_size=6).resume(state)[1] == Cursor(0, 36)
     assert plan.resume({**state, "delivered": 48})[1] == Cursor(0, 48)

@@ -88,7 +88,7 @@ def as_yaml(transforms: Sequence[Transform]) -> str:
         (lambda: Recipe([CROP, NORMAL, Apply(film)]), "Apply is in the wrong place"),
         (lambda: Recipe([CROP, ERASE, Apply(film)]), "Apply is in the wrong place"),
         (lambda: Recipe([CROP, Apply(film, same_size=False)]), "leaves images of different sizes"),
-        (lambda: Recipe([Resize("cover"), Apply(film), CenterCrop(9)]), 'Resize("cover") needs a crop behind it'),
+        (lambda: Recipe([Resize("cover"), Apply(film), CenterCrop(9)]), 'Resize("cover") needs a crop after it'),
     ],
 )
 def test_what_cannot_be_run_is_refused(make: Callable[[], object], message: str) -> None:

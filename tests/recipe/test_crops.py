@@ -254,7 +254,7 @@ def test_the_bounds_themselves_are_allowed(make: Callable[[], object]) -> None:
         (lambda: Resize("covr"), r"found 'covr'; allowed are a side, \[height, width\], sides by epoch, and 'cover'$"),  # type: ignore[arg-type]
         (lambda: Resize("cover", pad=0), r"pad 0.0 with size cover: allowed is size \[height, width\]"),
         (lambda: Resize("cover", max_size=9), "max_size 9 needs a shorter side, got size cover"),
-        (lambda: Recipe([Resize("cover")]), r"Resize\(\"cover\"\) needs a crop behind it"),
+        (lambda: Recipe([Resize("cover")]), r"Resize\(\"cover\"\) needs a crop after it"),
         (lambda: Resize((5, 0)), "found 0.*greater than or equal to 1"),
         (lambda: Resize(5, "area"), "'nearest', 'bilinear', 'bicubic' or 'lanczos'"),  # type: ignore[arg-type]
         (

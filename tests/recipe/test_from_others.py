@@ -475,7 +475,7 @@ def test_anybodys_preset_may_do_more_so_the_error_shows_what_to_translate(progra
     module = program("presets", PRESETS, known=False)
     assert error_of(module.Preset(v1.Compose([CROP]))).splitlines()[0] == (
         "torchvision's transform cannot be translated: presets.Preset is not a transform of torchvision: its attribute "
-        "is a Compose; if that is all of it, translate that: Compose.from_torchvision(dataset.transform.transforms)"
+        "is a Compose; to convert only this attribute: Compose.from_torchvision(dataset.transform.transforms)"
     )
     assert error_of(module.Other([CROP])).splitlines()[0].endswith("presets.Other is not a transform of torchvision")
 
@@ -497,7 +497,9 @@ def test_what_has_no_counterpart_names_the_nearest(place: str, says: str) -> Non
 
 def test_a_function_that_converts_to_rgb_may_be_left_out() -> None:
     assert "images are RGB" in error_of([CROP, function("mine._convert_to_rgb")])
-    advice = "mine.enhance is not a transform of torchvision\nown_code=True runs what has no counterpart as it is"
+    advice = (
+        "mine.enhance is not a transform of torchvision\nown_code=True runs transforms without counterpart as they are"
+    )
     assert error_of([CROP, function("mine.enhance")]).endswith(advice)
 
 

@@ -142,7 +142,7 @@ def test_a_distortion_in_front_of_the_geometry_comes_behind_it_which_a_warning_s
     caplog: pytest.LogCaptureFixture, order: list[Transform], ours: list[Transform], warns: bool
 ) -> None:
     assert translated([written(v2, each) for each in order]).transforms == tuple(ours)
-    assert ("RandomPhotometricDistort is in front of" in caplog.text) == warns
+    assert ("RandomPhotometricDistort moves after" in caplog.text) == warns
 
 
 def test_other_colours_in_front_of_the_geometry_are_refused() -> None:
@@ -377,7 +377,7 @@ class ToTensor:
         ),
         (v2.MixUp(alpha=0.2, num_classes=10), "MixUp mixes batches: leave it out, and give the recipe"),
         (v2.RandomChoice([v2.RandomHorizontalFlip(), v2.RandomInvert()]), "instance of PixelTransform"),
-        (v2.Resize(8), "RandomResizedCrop and Resize: here they are one resizing, which gives other pixels: leave one"),
+        (v2.Resize(8), "RandomResizedCrop and Resize: here they become one resize, which changes the pixels: keep one"),
     ],
 )
 def test_what_cannot_be_translated_is_refused(transform: object, says: str) -> None:
