@@ -29,7 +29,7 @@ def check(
 
     A line is SHARD: FAULT: KEY: CAUSE. Training fails on a "bad" sample; "broken" is a damaged tar.
 
-    A member that is "left out" belongs to no sample; "lacks .EXT" counts samples without a component of the others.
+    A member that is "left out" belongs to no sample; "lacks .EXT" counts samples without a component that others have.
 
     With a loader's YAML, it also parses the fields, and compares boxes and masks with their images.
 
