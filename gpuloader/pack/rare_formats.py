@@ -150,7 +150,7 @@ def _decode(encoded: bytes, used_bytes: int) -> Image.Image:
 
 
 def _bound(kind: int, bound: int | None) -> None:
-    """Limits what this process may take; None lifts the limit again. A limit that it inherited stays."""
+    """Limits a resource of this process; None removes the limit. An inherited limit stays."""
     most = resource.getrlimit(kind)[1]
     if bound is None or most != resource.RLIM_INFINITY:
         bound = most if bound is None else min(bound, most)

@@ -11,8 +11,12 @@ __all__ = ["GPULoaderDataModule", "GPULoaderWaitMonitor"]
 
 
 class GPULoaderDataModule(TrainerLoaders, LightningDataModule):
-    """A `GPULoader` for each stage of a Trainer; `gpuloader.trainers.datamodule.TrainerLoaders` has its arguments."""
+    """A data module with a `GPULoader` for each stage; `gpuloader.trainers.datamodule.TrainerLoaders` has its
+    arguments.
+    """
 
 
 class GPULoaderWaitMonitor(WaitLogging, Callback):
-    """Logs how long training waits for data; `gpuloader.trainers.wait_callback.WaitLogging` has its arguments."""
+    """A callback that logs how long training waits; `gpuloader.trainers.wait_callback.WaitLogging` has its
+    arguments.
+    """

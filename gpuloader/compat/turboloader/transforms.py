@@ -34,7 +34,7 @@ class Transform:
 
     Attributes:
         steps: the transforms of `gpuloader.transforms` that it applies.
-        format: of the result.
+        format: the order of dimensions of the result.
     """
 
     def __init__(self, *steps: Any, format: TensorFormat = TensorFormat.NONE) -> None:  # noqa: A002, ANN401 - theirs
@@ -45,7 +45,7 @@ class Transform:
 
     @cached_property
     def preset(self) -> Recipe:
-        """The same as a recipe, for `GPULoader(..., preset=)`.
+        """The transform as a recipe, for `GPULoader(..., preset=)`.
 
         Raises:
             PresetError: it leaves images of different sizes, or its steps are in an invalid order.
@@ -86,7 +86,7 @@ class Transform:
 
     @property
     def sized(self) -> bool:
-        """Whether it makes images of one size."""
+        """Whether all its results have one size."""
         return any(isinstance(step, _SIZED) for step in self.steps)
 
     @property
