@@ -33,8 +33,7 @@ class CheckpointManager:
         metrics: Mapping[str, float] | None = None,
         custom_state: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Writes the states of the given parts; with `loader`, training resumes with the rest of its epoch after
-        `load`.
+        """Writes the states of the given parts; with `loader`, `load` resumes in the middle of its epoch.
 
         Args:
             loader: a `GPULoader`, a `MixedLoader`, or torchdata's StatefulDataLoader.

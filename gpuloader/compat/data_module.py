@@ -81,9 +81,7 @@ class UniversalDataModule:
             self._train, self._val = self._split(val_split)
 
     def train_dataloader(self) -> Loader:
-        """Returns a loader, shuffled by the seed. Loop again for the next epoch; a new loader begins with the first
-        epoch.
-        """
+        """Returns a loader, shuffled by the seed. Loop again for the next epoch; a new loader begins with the first."""
         return self._loader(self._train, shuffle=True)
 
     def val_dataloader(self) -> Loader:

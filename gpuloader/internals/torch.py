@@ -1,4 +1,4 @@
-"""The parts of torch that it does not promise, as in 2.4, the first version that pyproject.toml allows, and in 2.13."""
+"""Uses undocumented parts of torch, as in 2.4, the first version that pyproject.toml allows, and in 2.13."""
 
 from __future__ import annotations
 

@@ -173,9 +173,7 @@ class TrainerLoaders:
         return device.index if device.type == "cuda" else None, world
 
     def _resume(self, loader: GPULoader, epoch: int, done: int) -> None:
-        """Moves the training loader past the finished batches of an epoch, by the checkpoint's state if there is
-        one.
-        """
+        """Moves the training loader past the finished batches of an epoch, by the checkpoint's state if any."""
         state, self._state = self._state or loader.state_dict(), {}  # a checkpoint of another data module has no state
         if done:
             loader.load_state_dict({**state, **self._place_of(loader, state, epoch, done)})
@@ -183,7 +181,7 @@ class TrainerLoaders:
         following = state.get("following") if state.get("epoch") != epoch else None
         place = following if isinstance(following, Mapping) else {}
         try:
-            loader.load_state_dict({**state, "delivered": 0, **place})  # an epoch of a source continues in the next epoch
+            loader.load_state_dict({**state, "delivered": 0, **place})  # the epoch of a source may span two
         except StateError as error:
             _log.info("epoch %d begins without the place of the checkpoint: %s", epoch, error)
         loader.set_epoch(epoch)

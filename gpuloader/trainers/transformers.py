@@ -69,9 +69,7 @@ class GPULoaderTrainer(Trainer):
         return _TrainingBatches(_Steps(self.train_dataset))
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:  # noqa: ANN401
-        """Returns the batches of an evaluation loader: `eval_dataset`, the one of this name, or for None the only
-        one.
-        """
+        """Returns the batches of an evaluation loader: `eval_dataset`, one by its name, or None for the only one."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         data = self.eval_dataset[data] if isinstance(data, str) else data
         return self._evaluation(data) if isinstance(data, GPULoader) else super().get_eval_dataloader(eval_dataset)
@@ -168,7 +166,7 @@ class _Steps(Dataset[Any]):
         self._ranks: object = None  # those of the checkpoint
 
     def __len__(self) -> int:
-        """Returns the samples of an epoch over all ranks, which Trainer reports."""
+        """Returns the number of samples in an epoch over all ranks, which Trainer reports."""
         return _delivered(self.loader)
 
     def __getitem__(self, step: int) -> Any:  # noqa: ANN401
@@ -278,6 +276,6 @@ class _EvaluationBatches(DataLoaderStateMixin):
 
 
 def _delivered(loader: GPULoader[Any]) -> int:
-    """Returns an epoch's samples over all ranks, without padding and without samples that the last batch drops."""
+    """Returns the number of samples in an epoch over all ranks, without padding and dropped samples."""
     plan = run_of(loader).plan
     return min(plan.length, plan.steps * plan.global_batch)

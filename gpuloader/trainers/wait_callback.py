@@ -22,7 +22,7 @@ class WaitLogging:
         warn_above: the share above which a warning is logged.
 
     Raises:
-        ConfigError: at the start of training, if it does not read from a `GPULoader`, or if `every_steps` is below 1.
+        ConfigError: at the start of training, if training reads from something else, or if `every_steps` is below 1.
     """
 
     def __init__(self, every_steps: int = 50, warn_above: float = 0.1) -> None:

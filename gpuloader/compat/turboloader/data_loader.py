@@ -108,7 +108,7 @@ class DataLoader:
             )
 
     def __len__(self) -> int:
-        """Returns the batches of an epoch, the same on every rank."""
+        """Returns the number of batches in an epoch, the same on every rank."""
         return len(self._loader)
 
     def __iter__(self) -> Iterator[list[Sample]]:
