@@ -102,9 +102,7 @@ class ChildProcess:
         return json.loads(line)
 
     def fill(self, target: memoryview, most_seconds: float | None = None) -> bool:
-        """Reads the bytes after a line into `target`; False if the process ended before. Raises what `answer`
-        raises.
-        """
+        """Reads the bytes after a line into `target`; False if the process ended before. Raises as `answer` does."""
         filled = len(self._received)
         target[:filled], self._received = self._received, b""
         while filled < len(target):

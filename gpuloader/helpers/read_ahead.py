@@ -35,9 +35,7 @@ class ReadAhead(Generic[Item]):
         self._thread: WorkerThreads[Call[Item], Item] = WorkerThreads(_run, name)
 
     def take(self) -> Item | BaseException:
-        """Returns the next item, its error, or `EndOfItems`. A returned error has no traceback that keeps frames
-        alive.
-        """
+        """Returns the next item, its error, or `EndOfItems`; a returned error keeps no frames alive."""
         while self._under_way <= self._depth and (call := next(self._calls, None)) is not None:
             self._thread.put(call)
             self._under_way += 1

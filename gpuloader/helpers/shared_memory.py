@@ -24,9 +24,7 @@ class SharedMemory:
         self._mapped = np.empty(0, np.uint8)
 
     def bytes(self, size_bytes: int) -> NDArray[np.uint8]:
-        """Returns at least this many bytes as an array, enlarging the memory if needed. Earlier arrays share the
-        memory.
-        """
+        """Returns at least this many bytes of the memory, enlarged if needed; earlier arrays share them."""
         if len(self._mapped) < size_bytes:
             there = os.fstat(self._fd).st_size
             if there < size_bytes:

@@ -29,9 +29,7 @@ def installed_versions(distributions: Iterable[str]) -> dict[str, str]:
 
 
 def decoder_versions() -> dict[str, str]:
-    """Returns the versions of the driver and of `DECODERS`; "none" if one is missing, and both if there are two
-    builds.
-    """
+    """Returns the versions of the driver and of `DECODERS`: "none" if missing, both if there are two builds."""
     versions = {"driver": DRIVER_FILE.read_text().strip() if DRIVER_FILE.exists() else "none"}
     for name, builds in DECODERS.items():
         versions[name] = " and ".join(installed_versions(builds).values()) or "none"
