@@ -20,7 +20,7 @@ class CellMapDataLoader:
 
     Args:
         dataset: from cellmap_data, or any other with `__getitem__` and `__len__`.
-        classes: their names; None uses those of the data set, if it has any.
+        classes: their names; None uses the data set's names, if it has any.
         batch_size: samples in a batch.
         num_workers: worker processes. By default they stay from epoch to epoch.
         weighted_sampler: draws samples with the data set's `get_weighted_sampler(batch_size, rng)`, or by its

@@ -112,7 +112,7 @@ def pack(
         decoded: stores each picture as a uint8 (H, W, 3) RGB array in KEY.npy, downsized if its shorter side has more
             pixels than this.
         seekable: rewrites JPEGs losslessly with restart intervals, so that loaders decode only the part of an image
-            that they need. The rewriting takes `jpegtran` of libjpeg-turbo. A JPEG that could lose data stays unchanged.
+            that they need. It takes `jpegtran` of libjpeg-turbo. A JPEG that could lose data stays unchanged.
         mipmaps: the shorter sides in pixels, such as 1024,512, of smaller copies to store beside each picture. A
             picture has copies if its shorter side is at least 1.25 times the largest of these, after `max_size`.
         classes: names that number the labels, or a JSON file of them such as another pack's classes.json. By

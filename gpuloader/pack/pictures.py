@@ -110,7 +110,8 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: RenderO
 
     Args:
         image: encoded, or the picture itself.
-        extension: of the encoded image; None uses that of its format. "npy" is decoded already, and stays so.
+        extension: of the encoded image; None uses the extension of its format. "npy" is decoded already, and stays
+            decoded.
 
     Raises:
         RefusalError: it does not decode fully, or the loader would refuse it.

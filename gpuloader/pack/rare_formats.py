@@ -66,7 +66,7 @@ def decode(encoded: bytes) -> Image.Image:
         except RefusalError:
             raise
         except BaseException:
-            _process.close()  # otherwise its late answer would be taken for that of the next picture
+            _process.close()  # otherwise its late answer would be taken for the next picture's
             raise
     if picture is None:
         raise RefusalError(f"decoding it ends the process ({_process.end})")

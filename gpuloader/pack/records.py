@@ -53,7 +53,7 @@ class Record:
         key: the sample's name; several records may share one.
         size_bytes: the bytes to read; None if they are not known before.
         fields: the members beside the image that are known before it is read.
-        reader: reads the sample; raises `RefusalError` if it is not a picture: then it is left out.
+        reader: reads the sample; raises `RefusalError` if it is not a picture, which `pack` then drops.
     """
 
     name: str

@@ -154,8 +154,8 @@ def describe_shards(
     """Describes shards from their indexes, and makes missing indexes.
 
     Args:
-        tar, label_from: as GPULoader takes them; of several sources all shards are described. The names of labels from
-            "cls" are those of `classes.json` beside the shards, as a loader reads them.
+        tar, label_from: as GPULoader takes them; of several sources all shards are described. Labels from "cls" are
+            named by `classes.json` beside the shards.
         preset, decoder: as GPULoader takes them, for the estimate of its memory.
         batch_size: the batch size of the loader, for the estimate of its memory.
         sampling: as GPULoader takes it, to count the samples in its buckets; pictures are upright if the preset turns
@@ -167,8 +167,8 @@ def describe_shards(
 
     Raises:
         ConfigError: an argument is invalid.
-        DataError: there is no shard or sample, a sample has no label, two `classes.json` name a label differently,
-            or the known bad images are not those of these shards.
+        DataError: there is no shard or sample, a sample has no label, two `classes.json` name a label differently, or
+            the known bad images are of other shards.
     """
     if not is_integer(batch_size, 1):
         raise ConfigError(f"batch_size={batch_size!r}: allowed is an integer of at least 1")

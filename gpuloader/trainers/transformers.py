@@ -92,7 +92,7 @@ class GPULoaderTrainer(Trainer):
         if plan.bucketed is not None:
             raise ConfigError(
                 "the evaluation loader has buckets, but Trainer gathers batches of one size, with padding at the end: "
-                "leave Sampling(buckets=) out for evaluation"
+                "evaluate without Sampling(buckets=)"
             )
         if plan.last_batch == "partial" and plan.world_size > 1 and plan.length % plan.global_batch:
             raise ConfigError(
@@ -101,9 +101,9 @@ class GPULoaderTrainer(Trainer):
             )
         if plan.world_size > 1 and run_of(loader).bad_images.skip:
             raise ConfigError(
-                "the evaluation loader leaves bad images out (skip), but Trainer gathers batches of one size from all "
-                "ranks: evaluate on one rank, or leave skip out and `gpuloader pack` the shards again, which "
-                "leaves bad images out"
+                "the evaluation loader has on_error='skip', but Trainer gathers batches of one size from all ranks: "
+                "evaluate on one rank, or pack the shards again (`gpuloader pack` drops bad images) and use "
+                "another on_error"
             )
         return _EvaluationBatches(loader, self.label_names)
 
@@ -163,7 +163,7 @@ class _Steps(Dataset[Any]):
         self._batches: Iterator[Any] = iter(())
         self._next: int | None = None  # the number of the next batch; None before the epoch's first
         self._saved: dict[str, Any] | None = None
-        self._ranks: object = None  # those of the checkpoint
+        self._ranks: object = None  # the ranks of the checkpoint
 
     def __len__(self) -> int:
         """Returns the number of samples in an epoch over all ranks, which Trainer reports."""
@@ -191,8 +191,8 @@ class _Steps(Dataset[Any]):
         saved, self._saved, self._ranks = self._saved, None, None
         if saved is not None and saved != place:
             raise StateError(
-                f"Trainer resumes with sample {place['delivered']} of epoch {place['epoch']}, but the checkpoint's "
-                f"state goes on after {saved['delivered']} samples of epoch {saved['epoch']}: resume with the same "
+                f"Trainer resumes after {place['delivered']} samples of epoch {place['epoch']}, but the checkpoint's "
+                f"state after {saved['delivered']} samples of epoch {saved['epoch']}: resume with the same "
                 f"batch size x ranks, steps_per_epoch and gradient_accumulation_steps as before, and without "
                 f"ignore_data_skip"
             )

@@ -30,9 +30,9 @@ def cut_to_region(
 def cut_jpegs(files: Sequence[NDArray[np.uint8]], windows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Cuts JPEGs in place to the restart intervals that their windows touch.
 
-    A decoder makes the same pixels of the window from the cut file: see `cutting.h`. A file stays as it is if it is no
-    JPEG with restart intervals that divide its rows of MCUs (blocks of 8 or 16 pixels), if its whole image is needed,
-    or if anything in it is irregular.
+    A decoder makes the same pixels of the window from the cut file: see `cutting.h`. A file stays unchanged if it is
+    not a JPEG with restart intervals that divide its rows of MCUs (blocks of 8 or 16 pixels), if its whole image is
+    needed, or if anything in it is irregular.
 
     Args:
         files: (bytes,) each; the first bytes of those that are cut are overwritten.

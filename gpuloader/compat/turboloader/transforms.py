@@ -29,8 +29,8 @@ class TensorFormat(Enum):
 class Transform:
     """A transform that can be applied to an image.
 
-    Its random numbers are those that a `GPULoader` with the seed `torch.initial_seed()` and this `preset` draws in
-    epoch 0: the k-th image that this transform is applied to gets those of sample k.
+    The k-th image gets the random parameters of sample k in epoch 0 of a `GPULoader` with this `preset` and the seed
+    `torch.initial_seed()`.
 
     Attributes:
         steps: the transforms of `gpuloader.transforms` that it applies.
@@ -110,7 +110,7 @@ class Compose(Transform):
         if wrong := [each for each in transforms if not isinstance(each, Transform)]:
             raise PresetError(
                 f"Compose: {wrong[0]!r} is not a transform of this module: use these, or `gpuloader.Compose`, which "
-                f"takes those of gpuloader.transforms, and those of torchvision with `from_torchvision`"
+                f"takes transforms of gpuloader.transforms, and of torchvision with `from_torchvision`"
             )
         formats = [each.format for each in transforms if each.format is not TensorFormat.NONE]
         steps = [step for each in transforms for step in each.steps]
