@@ -183,7 +183,9 @@ class TrainerLoaders:
         try:
             loader.load_state_dict({**state, "delivered": 0, **place})  # the epoch of a source may span two
         except StateError as error:
-            _log.info("epoch %d starts at its beginning, because the checkpoint's place cannot be used: %s", epoch, error)
+            _log.info(
+                "epoch %d starts at its beginning, because the checkpoint's place cannot be used: %s", epoch, error
+            )
         loader.set_epoch(epoch)
 
     def _place_of(self, loader: GPULoader, state: Mapping[str, Any], epoch: int, done: int) -> dict[str, Any]:
