@@ -1,4 +1,4 @@
-"""DALI graphs, and running them. No files, YAML, rank or epoch."""
+"""Builds DALI graphs and runs them, without files, YAML, ranks or epochs."""
 
 from gpuloader.pipelines.blame import GOOD_SIZE, good_jpeg
 from gpuloader.pipelines.drawn_source import drawn_source

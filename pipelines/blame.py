@@ -1,4 +1,4 @@
-"""Finds out whether the machine is the reason that nothing can be decoded, with the help of a good JPEG."""
+"""Finds out, with a good JPEG, whether the machine is the reason that nothing can be decoded."""
 
 from __future__ import annotations
 

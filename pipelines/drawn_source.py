@@ -1,4 +1,4 @@
-"""A source for a recipe's pipeline: batches of images, and what is drawn for them."""
+"""Makes a source for a recipe's pipeline: batches of images with their random parameters."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gpuloader.recipe import AnyPreset, AugmentParams, load_preset
 
 
 def drawn_source(jpegs: Sequence[bytes], preset: AnyPreset, batch_size: int, seed: int = 0) -> Source:
-    """Makes a source for `recipe_pipeline` from images in memory, in their order, with the draws of this seed.
+    """Makes a source for `recipe_pipeline` from images in memory, in order, with the random parameters of this seed.
 
     It ends each epoch with StopIteration, as DALI's iterators expect; after their `reset()` the next epoch begins.
-    Image n gets the draws of sample n, the same as in `Compose(...)(jpegs, seed=seed, epoch=epoch)`.
+    Image n gets the random parameters of sample n, as in `Compose(...)(jpegs, seed=seed, epoch=epoch)`.
 
     Args:
         jpegs: the files, at least one, JPEG, PNG or WebP.

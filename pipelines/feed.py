@@ -1,4 +1,4 @@
-"""`Feed`: the source of a pipeline that runs ahead, with the batches that it has and has not returned yet."""
+"""`Feed`: the source of a pipeline that runs ahead, and its batches in flight."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Feed(Generic[BatchT]):
         rows: the most images that the pipeline takes.
         encoded: whether it takes files; otherwise it takes arrays.
         in_flight: the batches that were taken and not delivered yet, in order; those no longer wanted come first.
-        failure: what came in place of a further batch.
-        stopped: whether the pipeline was told that nothing comes, and has not said so yet.
+        failure: the error that came in place of a further batch.
+        stopped: whether the pipeline was told that no batch comes, and has not reported it yet.
     """
 
     def __init__(self, hw_load: float | None, rows: int) -> None:
@@ -72,7 +72,7 @@ class Feed(Generic[BatchT]):
 
     @property
     def waits(self) -> bool:
-        """Whether there is a batch that the pipeline has not been given."""
+        """Whether a batch waits to be given to the pipeline."""
         return self._with_pipeline < len(self.in_flight)
 
     @property
@@ -81,10 +81,10 @@ class Feed(Generic[BatchT]):
         return self.failure is not None and not self.in_flight
 
     def __call__(self) -> tuple[Sequence[Any], AugmentParams]:
-        """Returns the images of the next batch, and what is drawn for them; each may be there more than once.
+        """Returns the images of the next batch with their random parameters; small batches are repeated.
 
-        The only exception that DALI accepts here is StopIteration, after which it still returns the earlier batches.
-        So an error is kept in `failure` until the caller has had these. So does a batch that does not fit.
+        The only exception that DALI accepts here is StopIteration, after which it still returns the earlier batches. So
+        an error is kept in `failure` until the caller has had these. A batch that does not fit also ends the source.
         """
         if not self._has_next() or not self._fits(batch := self.in_flight[self._with_pipeline]):
             self.stopped = True
@@ -136,7 +136,7 @@ class Feed(Generic[BatchT]):
         return unwanted > 0
 
     def put_back(self, batch: BatchT | None) -> None:
-        """Gives all batches in flight again, to another pipeline, with `batch` in place of the first, or without it."""
+        """Gives all batches in flight to another pipeline; `batch` replaces the first, None drops the first."""
         self.in_flight.popleft()
         if batch is not None:
             self.in_flight.appendleft(batch)

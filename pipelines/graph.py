@@ -1,12 +1,11 @@
-"""The graph: a pure function of (encoded bytes, what is drawn), the same for training and evaluation.
+"""The graph: a pure function of (encoded bytes, random parameters), the same for training and evaluation.
 
     encoded, region -> decode -> for each view: resize, crop, pad, flip -> [change pixels] -> normalise -> [erase]
 
 Its nodes depend only on the recipe: an operation that the recipe lacks has no node. A training crop is a drawn region;
 an evaluation crop is the region that the centre needs. The region is decoded once for all views. Views that share their
 geometry are placed once, as levels. On the CPU, one kernel does everything after the decoder, or two if pixels are
-changed or shared. On a GPU, DALI's operators do, and only work on pixels:
-`inputs` computes the numbers that they take.
+changed or shared. On a GPU, DALI's operators do, and work only on pixels: `inputs` computes the numbers that they take.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from gpuloader.recipe import AnyPreset, AugmentParams, Recipe, load_preset
 from gpuloader.recipe.view import placed_by
 
 Source: TypeAlias = Callable[[], tuple[Sequence[Any], AugmentParams]]
-"""Returns a batch: its encoded images, and what the recipe draws for them; or raises StopIteration."""
+"""Returns a batch: its encoded images with their random parameters; or raises StopIteration."""
 
 
 def recipe_pipeline(
@@ -60,8 +59,8 @@ def recipe_pipeline(
     Args:
         preset: the recipe, as a `GPULoader` takes it. With its dtype "bfloat16" the output is float32, as DALI has no
             bfloat16.
-        source: a function such as that of `drawn_source`, called in the thread that runs the pipeline. The only
-            exception it may raise is StopIteration, and the images that it returns must live until their batch is done.
+        source: a function such as `drawn_source` makes, called in the thread that runs the pipeline. The only exception
+            it may raise is StopIteration, and the images that it returns must live until their batch is done.
         batch_size: the largest batch; smaller ones are allowed.
         num_threads: the number of threads that decode and transform.
         device_id: a GPU; None for the CPU.
@@ -69,9 +68,9 @@ def recipe_pipeline(
         largest_image: (height, width) for which the GPU decoder reserves memory at the start; 0 for none.
         decoder_options: `hw_decoder_load` and `hybrid_huffman_threshold` of DALI's decoder on a GPU; DALI's defaults
             apply to missing ones. None uses no JPEG engines, so that an image's pixels do not depend on its batch.
-        region: whether only the region of an image is decoded; if False, the whole image is decoded and then cropped,
-            which gives the same pixels on the CPU. It costs less if the files are cut to what the region needs. None
-            means True on the CPU and False on a GPU: a `GPULoader` tries first whether a GPU decodes regions.
+        region: whether only the region of an image is decoded. If False, the whole image is decoded and then cropped,
+            which gives the same pixels on the CPU, and costs less if the files are cut to the region. None means True
+            on the CPU and False on a GPU: a `GPULoader` tries first whether a GPU decodes regions.
         decoded: whether `source` gives images, uint8 HWC RGB, instead of encoded files.
         last_step: where the graph ends, to measure the cost of its steps: with "decode" or "resize" it returns one row
             of each image at this step.
@@ -107,7 +106,7 @@ def recipe_pipeline(
 
 
 def _fed(source: Source, make: Callable[[AugmentParams], Arrays], prefetch_queue_depth: int) -> Callable[[], Any]:
-    """Wraps a source as DALI calls it: it gives the images, and then the inputs that are made of what is drawn."""
+    """Wraps a source as DALI calls it: it gives the images, then the inputs made from the random parameters."""
     in_use: deque[list[Numbers]] = deque(maxlen=prefetch_queue_depth + 1)  # DALI does not keep them
 
     def feed() -> tuple[Any, ...]:
@@ -133,7 +132,7 @@ def recipe_graph(
     decoded: bool,
     last_step: LastStep,
 ) -> tuple[DataNode, ...]:
-    """Builds the graph of `recipe_pipeline`, whose source gives images and the values of such inputs; see there."""
+    """Builds the graph of `recipe_pipeline`; its source gives images and the values of the inputs."""
     image, *nodes = fn.external_source(
         source=source,
         num_outputs=1 + len(like),

@@ -1,7 +1,7 @@
-"""What the graph takes beside the images: numbers for whole batches, as pure functions of what a recipe draws.
+"""Computes the inputs of the graph beside the images: numbers for whole batches, from the random parameters.
 
-The CPU's kernels take what is drawn almost as it is. DALI's operators for a GPU take other numbers. They are computed
-here, so the graph has no operator for them, which would work on each sample on the CPU.
+The CPU's kernels take the random parameters almost unchanged. DALI's operators for a GPU take other numbers, which are
+computed here: operators of the graph would compute them for each sample on the CPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make_inputs(
     last_step: LastStep = "all",
     whole: bool = False,
 ) -> Arrays:
-    """Computes what a graph that ends with `last_step` takes. The names depend only on the recipe.
+    """Computes the inputs of a graph that ends with `last_step`. Their names depend only on the recipe.
 
     region_start, region_shape   (n, 2) int32   the rows and columns to decode: top, left in the file; height, width
     V/NAME                                      what view V takes: `_for_kernels`, or `_placing` and `erasing`
@@ -81,12 +81,12 @@ def make_inputs(
 
 
 def under(given: Mapping[str, Each], prefix: object) -> dict[str, Each]:
-    """Takes what has the names PREFIX/NAME, by NAME."""
+    """Returns the inputs called PREFIX/NAME, by NAME."""
     return {name.removeprefix(f"{prefix}/"): each for name, each in given.items() if name.startswith(f"{prefix}/")}
 
 
 def _for_kernels(drawn: ViewParams, region_start: Ints | None, last_step: LastStep) -> Arrays:
-    """Computes what the CPU's kernels take for a view; only what it uses. Without a region it is placed already.
+    """Computes the inputs of the CPU's kernels that a view uses. Without a region, the view is placed already.
 
     roi           (n, 8) float64           top, left, bottom, right of the window that is resized, in the image's
                                            pixels, and of the picture; both may reach beyond the region
@@ -125,7 +125,7 @@ def _empty(shapes: Ints) -> Any:  # noqa: ANN401 - DALI takes an array, or a lis
 
 
 def _placing(view: ViewPlan, drawn: ViewParams, region: Ints, shared: bool) -> Arrays:
-    """Computes what `place_on_gpu` and `turn` take; `shared` is whether several views have the region.
+    """Computes the inputs of `place_on_gpu` and `turn`; `shared` is whether several views have the region.
 
     part_start, part_end           (n, 2) int32    the part of the region for this view, if it is shared
     window_...                                     `_padding` of what is resized, if it may show some
@@ -174,7 +174,7 @@ def _placing(view: ViewPlan, drawn: ViewParams, region: Ints, shared: bool) -> A
 
 
 def _padding(name: str, mode: PaddingMode, picture: Ints, image: Ints, shown: Ints) -> Arrays:
-    """Computes what `_pad` takes to show a box around a picture; all boxes are (n, 4) top, left, bottom, right.
+    """Computes the inputs of `_pad` that show a box around a picture; boxes are (n, 4) top, left, bottom, right.
 
     NAME_start     (n, 2) int32       where it begins in the image, or in that with mirrored strips around it
     NAME_shape     (n, 2) int32       its size; float32 with padding_mode "edge"
@@ -210,10 +210,10 @@ def _padding(name: str, mode: PaddingMode, picture: Ints, image: Ints, shown: In
 
 
 def step_inputs(ops: Numbers, parameters: Numbers, names: Sequence[Sequence[str]]) -> list[Arrays]:
-    """Computes what each of k steps takes, one row for each of n samples.
+    """Computes the inputs of each of k steps, one row for each of n samples.
 
-    A step does its operations one after the other, on all samples. Only the operation that was drawn for a sample
-    changes it, because the others get numbers, or a condition, with which they do nothing.
+    A step does its operations one after the other, on all samples. Only the operation chosen for a sample changes it:
+    the others get numbers, or a condition, with which they do nothing.
 
     Args:
         ops, parameters: as in `gpuloader.recipe.program.Program`.
@@ -226,7 +226,7 @@ def step_inputs(ops: Numbers, parameters: Numbers, names: Sequence[Sequence[str]
 
 @lru_cache
 def needed(possible: frozenset[Op], warps: frozenset[str]) -> tuple[str, ...]:
-    """Names what a step takes that may be one of these operations; `warps` is that of `warps_of`."""
+    """Returns the names of the inputs of a step that may be any of these operations; `warps` comes from `warps_of`."""
     return tuple(
         name
         for name, (users, _) in _NUMBERS.items()
@@ -235,12 +235,12 @@ def needed(possible: frozenset[Op], warps: frozenset[str]) -> tuple[str, ...]:
 
 
 def warps_of(view: ViewPlan) -> list[frozenset[str]]:
-    """Names what each of a view's steps takes for Op.WARP."""
+    """Returns the names of the inputs of each of a view's steps for Op.WARP."""
     return [warps for transform in view.pixels for warps in [_warps_of(transform)] * transform.steps]
 
 
 def _warps_of(transform: Transform) -> frozenset[str]:
-    """Names what a step of a transform takes; the matrices of `RandomPerspective` alone may not be affine."""
+    """Returns these names for a transform. Only the matrices of `RandomPerspective` may not be affine."""
     inner = list(with_inner([transform]))
     kinds = ["affine", *(["perspective"] if any(isinstance(each, RandomPerspective) for each in inner) else [])]
     interpolations = {getattr(each, "interpolation", None) for each in inner} - {None}
@@ -256,7 +256,7 @@ def _first(op: Op, otherwise: float) -> Callable[[Numbers, Numbers], Numbers]:
 
 
 def _rest(op: Op) -> Callable[[Numbers, Numbers], Numbers]:
-    """Makes a function for what its first parameter leaves of 1."""
+    """Makes a function for 1 minus the first parameter."""
     return lambda ops, parameters: np.where(ops == op, 1 - parameters[..., 0], np.float32(0))
 
 
@@ -288,7 +288,7 @@ def _threshold(ops: Numbers, parameters: Numbers) -> Numbers:
 
 
 def _matrix(affine: bool, nearest: bool) -> Callable[[Numbers, Numbers], Numbers]:
-    """Makes a function for the matrices of warps of this kind, (k, n, 2 or 3, 3); others get one that moves nothing."""
+    """Makes a function for the matrices of warps of this kind, (k, n, 2 or 3, 3); others get the identity."""
     rows = 2 if affine else 3
 
     def matrix(ops: Numbers, parameters: Numbers) -> Numbers:
@@ -325,14 +325,14 @@ _NUMBERS: Mapping[str, tuple[set[Op], Callable[[Numbers, Numbers], Numbers]]] = 
     },
 }
 _CONDITIONS = {name for name in _NUMBERS if name.startswith("is_")}
-"""For operations that cost much, or that no number can make do nothing."""
+"""Conditions of operations that cost much, or that no number can turn off."""
 
 
 # --- erasing
 
 
 def erasing(erased: Numbers, size: Numbers, noise: bool) -> Arrays:
-    """Computes what `erase` takes, from what `RandomErasing` draws and the image's height and width, (n, 2) int32.
+    """Computes the inputs of `erase`, from the parameters of `RandomErasing` and the images' sizes, (n, 2) int32.
 
     The names of each box begin with its number and ".":
 

@@ -1,4 +1,4 @@
-"""The graph's steps, each a function of DALI nodes. Inputs have the names of `inputs.make_inputs`."""
+"""The steps of the graph, each a function of DALI nodes; inputs are called as in `inputs.make_inputs`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def finish_on_cpu(image: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe)
 
 
 def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe) -> DataNode:
-    """Resizes, crops, pads and flips; if all is done in one pass, the result is finished, otherwise uint8 HWC."""
+    """Resizes, crops, pads and flips. The result is finished if one pass does everything, otherwise uint8 HWC."""
     placement = view.how_placed
     levels: dict[str, Any] = {"scale": _ONES, "offset": _ZEROS, "dtype": "uint8", "channels_first": False}
     first = _finish(view, preset) if view.in_one_pass else levels
@@ -133,7 +133,7 @@ def finish_on_gpu(image: DataNode, given: Nodes, view: ViewPlan, preset: Recipe)
 
 
 def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, _preset: Recipe) -> DataNode:
-    """Resizes, crops, pads and flips, but for a flip that normalising does; the result is uint8 HWC.
+    """Resizes, crops, pads and flips, except a flip that normalising does; the result is uint8 HWC.
 
     At the border, DALI's filter repeats pixels, while the filters of PIL and torch are cut off.
     """

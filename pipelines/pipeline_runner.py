@@ -27,7 +27,7 @@ class UndecodableError(Exception):
 
 
 class PipelineRunner:
-    """A pipeline, which is built for the first batch, and again for the first batch after an error.
+    """A pipeline that is built for the first batch, and again for the first batch after an error.
 
     According to DALI, a pipeline that has failed cannot be used again. After a fork, the pipeline belongs to the
     parent, and the child builds its own.

@@ -1,7 +1,7 @@
 """The steps of `gpuloader.recipe.program` as DALI operators, on the image's device.
 
-They are pure functions of their inputs. `gpuloader.recipe.program` says what each operation does; if DALI's operators
-cannot do exactly this, the function here says so.
+They are pure functions of their inputs. `gpuloader.recipe.program` says what each operation does; where DALI's
+operators differ, the function here says so.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def to_device_of(image: DataNode, numbers: DataNode) -> DataNode:
 
 
 def _if(condition: DataNode | None, change: Callable[..., DataNode], image: DataNode, *others: DataNode) -> DataNode:
-    """Changes only samples for which the condition holds; without one, all."""
+    """Changes only samples for which the condition is true; without a condition, all."""
     return change(image, *others) if condition is None else change_where(condition, change, image, *others)
 
 

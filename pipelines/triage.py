@@ -25,8 +25,10 @@ from gpuloader.plan import Draws
 from gpuloader.recipe import AugmentParams, Recipe
 
 WITHOUT_ENGINES: dict[str, Any] = {"hw_decoder_load": 0.0}
-"""Options of DALI's decoder, so that an image that failed in a batch fails again. A GPU's JPEG engine decodes only some
-images of a batch: alone, it might decode an image that in its batch went to another decoder and failed there."""
+"""The options of DALI's decoder with which an image that failed in a batch fails again.
+
+A GPU's JPEG engine decodes only some images of a batch: alone, it might decode an image that in its batch went to
+another decoder and failed there."""
 
 _CAUSE = "DALI's decoder fails on it"
 _MOST_NAMED = 8  # each costs another try of the whole batch
@@ -49,11 +51,11 @@ def find_undecodable(
     JPEG is decoded.
 
     Args:
-        images: encoded images that the gate accepted.
-        drawn: what the recipe draws for them.
+        images: encoded images that passed validation.
+        drawn: their random parameters.
         num_threads: the number of decoding threads.
-        decoder_options, region: those with which the images failed, as for `recipe_pipeline`; JPEG engines are not used
-            here.
+        decoder_options, region: the options with which the images failed, as for `recipe_pipeline`; JPEG engines are
+            not used here.
         message: DALI's error, if this batch failed in a graph, which may have had its rows more than once.
 
     Raises:
@@ -66,7 +68,7 @@ def find_undecodable(
 
 
 def taken_by_engines(images: Sequence[bytes], device_id: int) -> list[bool]:
-    """Says which images a GPU's JPEG engines decode, if nothing else may."""
+    """Returns which images a GPU's JPEG engines can decode."""
     decoder = Decoder(device_id, backends=[Backend(BackendKind.HW_GPU_ONLY)])
     return [image is not None for image in decoder.decode([CodeStream(image) for image in images])]
 
@@ -147,7 +149,7 @@ def find_failing(rows: int, decode: Callable[[Sequence[int]], object], message: 
         rows: the number of rows.
         decode: decodes some rows, or raises UndecodableError; the row behind the last is a good JPEG. On a GPU it needs
             a new pipeline for a row alone, because nvJPEG's decoders may keep data of the image before.
-        message: DALI's for this batch, in which its rows may be repeated; unless given, the batch is decoded first.
+        message: DALI's error for this batch, in which rows may be repeated; unless given, the batch is decoded first.
 
     Raises:
         DeviceError: the good JPEG cannot be decoded.

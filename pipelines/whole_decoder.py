@@ -19,7 +19,7 @@ _REDUCED_SIDE = 32
 
 
 class WholeDecoder:
-    """Decodes all pixels of images that the gate accepted.
+    """A decoder of all pixels of images that passed validation.
 
     Args:
         batch_size: the most images at a time.

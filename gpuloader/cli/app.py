@@ -1,4 +1,4 @@
-"""`gpuloader`: the commands; each is in its own module here.
+"""The program `gpuloader`: its commands, one in each module, and its exit statuses.
 
 Exit status, for scripts:
 
@@ -53,7 +53,7 @@ def _options(
 
 
 def main() -> None:
-    """Runs a command. An error that the library raises is one message and exit status 1, never a traceback."""
+    """Runs a command. An error of the library prints one message and exits with status 1, without a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for file names and bars that the terminal's encoding lacks
     try:

@@ -45,7 +45,9 @@ def bench(
 ) -> None:
     """Measures what each stage of loading costs on your shards and machine, and names the bottleneck.
 
-    It measures the CPU, and the GPU if there is one.
+    It measures the CPU, and the GPU if there is one. A line below each table says what to change.
+
+    Each row includes the stages before it. Its share is the part of the CPU time that this stage adds.
 
     Example: gpuloader bench shards/train/ --preset imagenet_train
     """
@@ -64,7 +66,7 @@ def _print(result: BenchResult) -> None:
     if (copies := result.copies) is not None:
         needs = f"with {copies.needs}, " if copies.needs else ""
         saved = f"{1 - copies.pixels:.0%} fewer pixels to decode"
-        say(f"copies   {needs}{copies.draws:.0%} of the draws take a smaller copy: {saved}")
+        say(f"copies   {needs}{copies.draws:.0%} of the crops use a smaller copy: {saved}")
     for device in result.devices:
         _print_device(device, settings["batch_size"])
     say()

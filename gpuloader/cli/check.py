@@ -25,9 +25,13 @@ def check(
     cpu: Cpu = False,
     as_json: AsJson = False,
 ) -> None:
-    """Decodes every image as training would, and lists what is wrong with the shards; if anything is, exits with 3.
+    """Decodes every image as training does, and lists the faults of the shards. Exits with 3 if there are any.
 
-    Of a loader's YAML, it also parses all that its fields name, and compares boxes and masks with their images.
+    A line is SHARD: FAULT: KEY: CAUSE. Training fails on a "bad" sample; "broken" is a damaged tar.
+
+    A member that is "left out" belongs to no sample; "lacks .EXT" counts samples without a component that others have.
+
+    With a loader's YAML, it also parses the fields, and compares boxes and masks with their images.
 
     Example: gpuloader check shards/train/ --quarantine bad.jsonl
 

@@ -21,7 +21,9 @@ def doctor(
 
     `python -m torch.utils.collect_env` prints the driver, the GPUs and all packages.
 
-    The exit status is 3 if something keeps GPULoader from working; warnings do not change it.
+    Each line is ok, a warning (training works, but slowly or not as meant) or a failure, with advice below it.
+
+    Exits with 3 if there is a failure.
 
     Example: gpuloader doctor shards/train/
     """

@@ -15,20 +15,24 @@ from gpuloader.helpers.text import counted
 def index(
     shards: Shards,
     merge: Annotated[
-        bool, typer.Option("--merge", help="Also write one index of all shards, which loaders open instead of theirs.")
+        bool,
+        typer.Option(
+            "--merge", help="Also write one index of all shards, which loaders open instead of one per shard."
+        ),
     ] = False,
     output: Annotated[
         str | None,
         typer.Option(
-            help="Its file, *.gpuset; by default, all.gpuset in the folder of shards or beside shards on a store. "
-            "It implies --merge."
+            help="The file of the merged index, *.gpuset; by default all.gpuset beside the shards. Implies --merge."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Makes the index of each shard that lacks one, and says what is in the shards.
+    """Indexes each shard that has no index, and prints the number of samples in each shard.
 
-    It names the first 1,000 members that are in no sample. The index of a folder of pictures is FOLDER.gpuidx.
+    A "left out" line names a member that belongs to no sample, up to 1,000 in each shard.
+
+    The index of SHARD.tar is SHARD.tar.gpuidx; the index of a folder of pictures is FOLDER.gpuidx.
 
     Example: gpuloader index shards/train/
     """
@@ -53,9 +57,11 @@ def index(
     place = None if output is None else RemoteShard(output) if remote_protocol(output) else user_path(output)
     if place is None and merge and not stored:
         if len(shards) != 1 or not Path(shards[0]).is_dir():
-            raise ConfigError("index --merge: of anything but one folder, name the file: --output FOLDER/NAME.gpuset")
+            raise ConfigError(
+                "index --merge: these shards are not one folder; name the file: --output FOLDER/NAME.gpuset"
+            )
         place = Path(shards[0]) / MERGED_FILE
-    # A folder's tars instead of those in its merged index, which may not fit any more.
+    # The tars in the folder, because its merged index may be out of date.
     listed: list[str | Path] = []
     for name in shards:
         listed += (tars_in(Path(name)) if has_merged(Path(name)) else ()) or [name]

@@ -28,9 +28,11 @@ def info(
     preset: Preset = "imagenet_train",
     as_json: AsJson = False,
 ) -> None:
-    """Says what is in the shards: samples, classes, sizes, formats, and the memory that a loader needs for them.
+    """Describes the shards: samples, classes, sizes, formats, and the memory that a loader needs for them.
 
-    Of a loader's YAML with buckets, it also counts the samples in each.
+    It reads indexes and no image, and makes missing indexes. A bar is the number of samples in a class or a range.
+
+    With a loader's YAML that has buckets, it also counts the samples of each bucket.
 
     Example: gpuloader info shards/train/
 

@@ -17,7 +17,7 @@ def complete_preset(begun: str) -> list[str]:
 
 
 def imported(path: str, what: str) -> Any:  # noqa: ANN401
-    """Imports what an installed Python module, or one in this folder, has under a name, MODULE:NAME."""
+    """Imports MODULE:NAME from an installed module, or from one in this folder."""
     from gpuloader.errors import PresetError
 
     module, _, name = path.partition(":")
@@ -31,7 +31,7 @@ def imported(path: str, what: str) -> Any:  # noqa: ANN401
 
 
 def with_functions(preset: Any, functions: list[str] | None) -> Any:  # noqa: ANN401
-    """Returns a loader's `preset`, in which own code is these functions, each MODULE:NAME."""
+    """Returns a loader's `preset` with these functions as its own code, each MODULE:NAME."""
     from gpuloader.recipe import load_preset
 
     return load_preset(preset, None, [imported(each, "a function") for each in functions]) if functions else preset
@@ -43,9 +43,9 @@ def label_source(text: str) -> str | None:
 
 
 def loader_of(context: typer.Context, *names: str) -> dict[str, Any]:
-    """Returns a loader's arguments: those in its YAML file, or `tar`, and these options of the command.
+    """Returns a loader's arguments: from its YAML file, or `tar` alone, and from these options of the command.
 
-    What the user writes on the command line replaces what is in the file.
+    Options on the command line override the file.
     """
     from gpuloader.tools.loader_file import read_loader
 
@@ -76,13 +76,14 @@ Preset = Annotated[
     str, typer.Option("--preset", "-p", help="A preset's name, or a YAML file.", autocompletion=complete_preset)
 ]
 Functions = Annotated[
-    list[str] | None, typer.Option("--functions", help="Own code that the recipe names: MODULE:NAME; may be repeated.")
+    list[str] | None,
+    typer.Option("--functions", help="A function that the recipe names as own code, MODULE:NAME; may be repeated."),
 ]
 LabelFrom = Annotated[
     str, typer.Option(help="Where labels are: cls, json:NAME, folder, folder:top, none, auto or default.")
 ]
 Shuffle = Annotated[str | None, typer.Option(help="none, full, block or shards; the default depends on the recipe.")]
 Quarantine = Annotated[str | None, typer.Option(help="A file of known bad images.")]
-DeviceId = Annotated[int | None, typer.Option(help="The GPU; by default the first one, if there is one.")]
+DeviceId = Annotated[int | None, typer.Option(help="The GPU's number; by default the first GPU, if there is one.")]
 Cpu = Annotated[bool, typer.Option("--cpu", help="Use the CPU even if there is a GPU.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]

@@ -28,9 +28,11 @@ def pack(
     ] = "0/1",
     as_json: AsJson = False,
 ) -> None:
-    """Packs pictures with labels, boxes or masks into WebDataset shards. If it was killed, run it again: it resumes.
+    """Packs pictures with labels, boxes or masks into WebDataset shards. If it is killed, run it again: it resumes.
 
-    Several sources may go to one folder, each with its own --prefix. If bad pictures were left out, exits with 3.
+    Several sources may go to one folder, each with its own --prefix.
+
+    It prints each bad picture with the cause, then the samples and shards in the folder. Exits with 3 if any was bad.
 
     Example: gpuloader pack imagenet/train shards/train/ --shard-bytes 256MiB
     """

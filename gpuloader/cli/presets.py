@@ -41,7 +41,7 @@ def presets(
 
 
 def _import_preset(path: str) -> Recipe:
-    """Imports the recipe that an installed Python module, or one in this folder, has under a name."""
+    """Imports the recipe MODULE:NAME from an installed module, or from one in this folder."""
     from gpuloader.recipe import Recipe, recipe_from_torchvision
 
     recipe = imported(path, "a Compose or a torchvision transform")

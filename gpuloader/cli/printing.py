@@ -16,17 +16,17 @@ FOUND_SOMETHING_WRONG = 3
 
 
 def say(line: str = "") -> None:
-    """Prints a line. Whatever is in it, it stays one line, and a terminal obeys nothing in it."""
+    """Prints one line. Line ends and control characters in it are escaped."""
     print(printable(line))
 
 
 def at_byte(offset: int) -> str:
-    """Says where in a shard something is; nothing for a file in a folder, which is named instead."""
+    """Returns the place in a tar as text, or an empty text for a file in a folder."""
     return f" at byte {offset}" if offset else ""
 
 
 def finish(result: Any, as_json: bool, print_text: Callable[[Any], None], wrong: bool = False) -> None:  # noqa: ANN401
-    """Prints a result as JSON or as text; if something is wrong, the command exits with 3."""
+    """Prints a result as JSON or as text; if it is `wrong`, the command exits with 3."""
     print_json(result) if as_json else print_text(result)
     if wrong:
         raise typer.Exit(FOUND_SOMETHING_WRONG)

@@ -31,7 +31,7 @@ def show(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the picture: .png or .jpg.")] = Path(
         "grid.png"
     ),
-    count: Annotated[int, typer.Option(help="How many samples, drawn from all of the data.")] = 8,
+    count: Annotated[int, typer.Option(help="How many samples, chosen at random from all of the data.")] = 8,
     ids: Annotated[list[int] | None, typer.Option("--id", help="A sample by its number; may be repeated.")] = None,
     keys: Annotated[list[str] | None, typer.Option("--key", help="A sample by its key; may be repeated.")] = None,
     label_from: LabelFrom = "default",
@@ -40,9 +40,11 @@ def show(
     port: Annotated[int, typer.Option(help="The page's port; 0 takes a free one.")] = 8765,
     as_json: AsJson = False,
 ) -> None:
-    """Draws samples next to what training gets of them in several epochs, or serves a page to browse them.
+    """Draws samples beside what training gets from them in several epochs, or serves a page to browse them.
 
-    It draws boxes, masks and key points, too: those that `pack` writes, or the fields in a loader's YAML.
+    A sample begins with its original. A coloured frame marks a version, and its window in the original.
+
+    It also draws boxes, masks and key points: those that `pack` writes, or the fields in a loader's YAML.
 
     Example: gpuloader show shards/train/ --preset imagenet_randaugment -o grid.png
 

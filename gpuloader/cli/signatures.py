@@ -1,4 +1,4 @@
-"""Options that are parameters of a tool's function: it alone has their names, types, defaults and help texts.
+"""Makes options of commands from a tool's function: its parameters' names, types, defaults and help texts.
 
 They are read from its source, because importing a tool imports torch and DALI, which takes seconds.
 """
@@ -18,13 +18,13 @@ from typing import Annotated, Any
 import typer
 
 _TYPES = {"bool": bool, "str": str, "Path": Path, "int": int, "float": float}  # a path may be a URL, so it is text
-"""What an option takes if a parameter's type names several: the first of these. If it names none: text."""
+"""The types of options. A parameter's option has the first of these that its annotation names, or else text."""
 
 
 def from_tool(tool: str, *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the parameters `names` of a tool as options, in the place of its own parameter `run`.
+    """Adds the parameters `names` of a tool to a command as options, in place of the parameter `run`.
 
-    The command calls `run(...)` with the tool's other arguments, or with better values of these.
+    The command calls `run(...)` with the tool's other arguments; it may override the options.
 
     Args:
         tool: the function, as in "gpuloader.tools.bench.bench".
@@ -77,14 +77,14 @@ def _flag(name: str) -> str:
 
 
 def option_type(annotation: str) -> Any:  # noqa: ANN401
-    """Returns what an option takes for a parameter of this type, as its source has it."""
+    """Returns the type of an option for a parameter with this annotation."""
     alternatives = [each.strip() for each in annotation.split("|")]
     kind = next((kind for name, kind in _TYPES.items() if name in alternatives), str)
     return kind | None if "None" in alternatives else kind
 
 
 def argument_texts(docstring: str) -> dict[str, str]:
-    """Returns what a docstring says of each argument under `Args:`, in a line that begins with a capital."""
+    """Returns the text of each argument under `Args:`, as one line that begins with a capital."""
     _, _, part = docstring.partition("Args:\n")
     listed = re.match(r"(?:    .*\n?)*", part)
     assert listed is not None

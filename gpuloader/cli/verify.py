@@ -21,19 +21,21 @@ _PICTURES = 256
 def verify(
     shards: Annotated[
         list[str] | None,
-        typer.Argument(help="Shards, folders, globs or brace patterns; its own pictures unless given."),
+        typer.Argument(help="Shards, folders, globs or brace patterns; by default pictures that it makes."),
     ] = None,
     check: Annotated[
         list[str] | None,
-        typer.Option(help="Run recipes, operations, forms, repeats, formats, cuts or bad-images only; repeatable."),
+        typer.Option(
+            help="Run only recipes, operations, forms, repeats, formats, cuts or bad-images; may be repeated."
+        ),
     ] = None,
     device_id: DeviceId = None,
     cpu: Cpu = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compares what the GPU decodes and delivers with what the CPU does.
+    """Compares what the GPU decodes and delivers with the CPU's results; without a GPU, it verifies the CPU.
 
-    Without a GPU it verifies the CPU. The exit status is 3 if something is off.
+    A row is `ok` or `OFF`, with what was found and what is allowed. Exits with 3 if a row is OFF.
 
     Example: gpuloader verify --json > verified.json
     """

@@ -1,6 +1,6 @@
-"""Names of other loaders' pages, for code that moves here: data modules, collators, loaders, a small trainer.
+"""Interfaces of other loaders, for code that moves here: data modules, collators, loaders, a small trainer.
 
-`gpuloader.compat.turboloader` has turboloader's names, because some of them are also torch's.
+turboloader's names are in `gpuloader.compat.turboloader`, because some of them are also torch's.
 """
 
 from gpuloader.compat.cellmap import CellMapDataLoader

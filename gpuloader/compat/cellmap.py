@@ -20,10 +20,11 @@ class CellMapDataLoader:
 
     Args:
         dataset: from cellmap_data, or any other with `__getitem__` and `__len__`.
-        classes: their names; None uses those of the data set, if it has any.
+        classes: their names; None uses the data set's names, if it has any.
         batch_size: samples in a batch.
         num_workers: worker processes. By default they stay from epoch to epoch.
-        weighted_sampler: draws samples by the data set's `get_weighted_sampler(batch_size, rng)`, or by its `weights`.
+        weighted_sampler: draws samples with the data set's `get_weighted_sampler(batch_size, rng)`, or by its
+            `weights`.
         sampler: a sampler of torch, or a function that makes one; `refresh()` calls it again.
         is_train: shuffles, unless another argument chooses the samples.
         rng: of the order.
@@ -64,7 +65,7 @@ class CellMapDataLoader:
         self.refresh()
 
     def refresh(self) -> None:
-        """Makes the loader again; if a function or the data set draws the samples, they are new ones."""
+        """Makes a new loader; if a function or the data set chooses the samples, it chooses again."""
         sampler = self.sampler() if callable(self.sampler) else self.sampler or self._drawn()
         self._pytorch_loader: DataLoader[Any] = DataLoader(
             self.dataset,
@@ -81,7 +82,7 @@ class CellMapDataLoader:
 
     @property
     def loader(self) -> CellMapDataLoader:
-        """The loader itself: older code loops over this."""
+        """The loader itself, for older code that loops over it."""
         return self
 
     def __len__(self) -> int:
@@ -106,7 +107,7 @@ class CellMapDataLoader:
 
 
 def _collate(samples: list[Any]) -> Any:  # noqa: ANN401
-    """Collates as torch does, but cellmap_data's `__metadata__`, which may be of any type, stays a list."""
+    """Collates as torch does, except that cellmap_data's `__metadata__`, of any type, stays a list."""
     if not isinstance(samples[0], Mapping) or _METADATA not in samples[0]:
         return default_collate(samples)
     arrays = [{name: value for name, value in sample.items() if name != _METADATA} for sample in samples]

@@ -1,4 +1,4 @@
-"""Checkpoints of a training: model, optimizer, scheduler and the position in the data."""
+"""Saves and loads checkpoints of a training: model, optimizer, scheduler and the position in the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuloader.helpers.atomic_files import atomic_file
 
 
 class CheckpointManager:
-    """Writes checkpoints into a folder, each completely or not at all, and reads them.
+    """A folder of checkpoints, each written completely or not at all.
 
     Args:
         checkpoint_dir: the folder; it is made if it is missing.
@@ -33,7 +33,7 @@ class CheckpointManager:
         metrics: Mapping[str, float] | None = None,
         custom_state: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Writes the states of the given parts; with `loader`, the rest of its epoch follows after `load`.
+        """Writes the states of the given parts; with `loader`, `load` resumes in the middle of its epoch.
 
         Args:
             loader: a `GPULoader`, a `MixedLoader`, or torchdata's StatefulDataLoader.
@@ -63,7 +63,7 @@ class CheckpointManager:
 
         Args:
             path: the result of `save`.
-            parts: what gets its state back, by the names that `save` uses, such as `model=`.
+            parts: the parts to restore, by the names that `save` uses, such as `model=`.
 
         Raises:
             StateError: the checkpoint has no state for one of the parts.

@@ -1,4 +1,4 @@
-"""Collators, which make a batch from samples, by name and by a model's task; and that of texts, with transformers."""
+"""Chooses the function that makes a batch from samples, by name or by task; has a collator of texts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _IGNORED = -100  # cross_entropy's ignore_index
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """A task; `CollatorRegistry` chooses a collator by it.
+    """The task of a model, by which `CollatorRegistry` chooses a collator.
 
     Attributes:
-        name: for you.
+        name: any name; it is not used.
         modality: "vision", "text", or one with a registered collator; others get torch's `default_collate`.
         task_type: for text, "causal_lm" or "masked_lm"; otherwise any word.
     """
@@ -47,7 +47,7 @@ class TaskSpec:
 
 
 class CollatorRegistry:
-    """Makes collators, by name or for a task. "text", "vision" and "default" are registered already."""
+    """A registry of collators, by name and by task. "text", "vision" and "default" are registered already."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[CollatorFactory, str]] = {}  # and the modality
@@ -65,7 +65,8 @@ class CollatorRegistry:
         """Registers a function that makes collators; it replaces any other of that name.
 
         The function gets the arguments of `get_collator`; `task_spec` and `tokenizer` only if it has parameters for
-        them. The collator of a modality is the first that was registered for it. The description is for readers.
+        them. The first collator registered for a modality is the one that its tasks use. The description is
+        documentation.
         """
 
         def register(factory: CollatorFactory) -> CollatorFactory:
@@ -102,11 +103,11 @@ class CollatorRegistry:
 
 
 class LanguageModelingDataCollator:
-    """Makes a batch for a language model: "input_ids", "attention_mask" and "labels", each (B, longest) int64.
+    """A collator for language models: "input_ids", "attention_mask" and "labels", each (B, longest) int64.
 
     A sample is a mapping with `input_ids` or `text`, a text, or the ids themselves. transformers'
     `DataCollatorForLanguageModeling` makes the batch. Labels are the ids, and -100 at padding. For a masked model, they
-    are -100 at all tokens that were not chosen.
+    are also -100 at tokens that were not chosen.
 
     Args:
         tokenizer: from transformers, with a padding token.

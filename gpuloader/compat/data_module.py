@@ -40,12 +40,12 @@ class UniversalDataModule:
 
     Args:
         train_data: a data set.
-        val_data: the same; None uses a part of `train_data`.
+        val_data: a data set; None uses a part of `train_data`.
         task_spec: the task, which chooses the collator; None uses torch's `default_collate`.
         tokenizer: of transformers, for text.
         batch_size: samples of this rank in a batch.
         val_split: without `val_data`, the share of `train_data`, in [0, 1), that is drawn by `seed` for validation and
-            left out of training.
+            not used for training.
         num_workers: worker processes; None as in `DataLoaderConfig`.
         seed: of the order and of the split.
 
@@ -81,11 +81,11 @@ class UniversalDataModule:
             self._train, self._val = self._split(val_split)
 
     def train_dataloader(self) -> Loader:
-        """Makes a loader, shuffled by the seed. Loop again for the next epoch; a new loader begins with the first."""
+        """Returns a loader, shuffled by the seed. Loop again for the next epoch; a new loader begins with the first."""
         return self._loader(self._train, shuffle=True)
 
     def val_dataloader(self) -> Loader:
-        """Makes a loader, in the data's order; returns an empty list if there is nothing to validate on."""
+        """Returns a loader in the data's order, or an empty list if there is nothing to validate on."""
         return [] if self._val is None else self._loader(self._val, shuffle=False)
 
     def _loader(self, data: Any, shuffle: bool) -> Loader:  # noqa: ANN401

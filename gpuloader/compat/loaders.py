@@ -28,7 +28,7 @@ class DataLoaderConfig:
         pin_memory: whether batches are in memory that a GPU copies from quickly; only where there is a GPU.
         prefetch_factor: batches that each worker makes ahead. Ignored without workers.
         persistent_workers: whether workers stay from epoch to epoch; None keeps them.
-        drop_last: whether a short last batch is left out.
+        drop_last: whether a short last batch is dropped.
         seed: of the order and of the workers; None uses a different one in each run.
         collate_fn: makes a batch from a list of samples; None uses the task's collator, otherwise torch's.
         world: shares the samples among ranks with a `DistributedSampler`: call `loader.sampler.set_epoch(epoch)`. None
@@ -63,7 +63,7 @@ class DataLoaderConfig:
 
 
 class DataLoaderFactory:
-    """Makes torch's DataLoader; the StatefulDataLoader of torchdata if it is installed."""
+    """A factory of torch's DataLoader, or of torchdata's StatefulDataLoader if it is installed."""
 
     def create_dataloader(
         self,
@@ -72,9 +72,9 @@ class DataLoaderFactory:
         task_spec: TaskSpec | None = None,
         tokenizer: Any = None,  # noqa: ANN401 - transformers need not be installed
     ) -> DataLoader[Any]:
-        """Makes a loader over a data set of torch or Hugging Face, or over a list of tensors.
+        """Returns a loader over a data set of torch or Hugging Face, or over a list of tensors.
 
-        If torchdata is installed, it has `state_dict` and `load_state_dict`, and resumes in the middle of an epoch.
+        If torchdata is installed, the loader has `state_dict` and `load_state_dict`, and can resume mid-epoch.
 
         Raises:
             ConfigError: as raised by `CollatorRegistry.get_collator`.

@@ -22,7 +22,7 @@ Step: TypeAlias = Callable[["GenericTrainer", Any, int, int, str], Mapping[str, 
 
 
 class SamplingStrategy(Enum):
-    """How turns are taken among several loaders: the strategies of `MixedLoader`."""
+    """The order of batches from several loaders: the strategies of `MixedLoader`."""
 
     ROUND_ROBIN = "round_robin"
     WEIGHTED = "weighted"
@@ -35,11 +35,11 @@ class MultiDataLoaderConfig:
     """How several loaders make one epoch.
 
     Attributes:
-        sampling_strategy: how turns are taken.
+        sampling_strategy: the order of the batches.
         dataloader_weights: one for each loader, for `SamplingStrategy.WEIGHTED`; None weighs all equally.
         dataloader_names: one for each loader; if empty, they are numbered.
-        cycle_short_loaders: if turns are drawn or taken in order: whether a loader that has ended begins again until
-            the longest has ended. Otherwise the epoch ends when one has no batch left.
+        cycle_short_loaders: whether a loader that has ended starts again until the longest has ended; otherwise the
+            epoch ends when one has no batch left. It applies if loaders are drawn at random or take turns.
     """
 
     sampling_strategy: SamplingStrategy = SamplingStrategy.ROUND_ROBIN
@@ -123,18 +123,18 @@ class HookManager:
 
 
 class GenericTrainer:
-    """Trains a model on one loader or several: mixed precision and hooks.
+    """A training loop over one or several loaders, with mixed precision and hooks.
 
     Args:
         config: for the loaders and the steps.
         model: on its device.
-        optimizers: all of them take a step together.
+        optimizers: they step together.
         training_step: returns the metrics of a batch; the mean of "loss" is minimised. None moves a pair
             (inputs, labels) to the model's device and returns the cross entropy.
 
     Attributes:
         hook_manager: register hooks here.
-        epoch: the current or next one; `fit` resumes there.
+        epoch: the current or next epoch; `fit` resumes there.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class GenericTrainer:
 
 
 def _mix(config: MultiDataLoaderConfig, loaders: Sequence[Any]) -> MixedLoader[Any]:
-    """Makes one loader of several; raises ConfigError if the number of names or weights is not that of the loaders."""
+    """Combines loaders into one; raises ConfigError if there are fewer or more names or weights than loaders."""
     strategy = config.sampling_strategy
     names = list(config.dataloader_names) or [f"loader_{number}" for number in range(len(loaders))]
     weighted = strategy is SamplingStrategy.WEIGHTED

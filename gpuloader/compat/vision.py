@@ -18,11 +18,11 @@ _LABELS = "labels", "label"
 
 
 class VisionDataCollator:
-    """Makes a batch of images: "pixel_values" (B, C, H, W) float32 and, if samples have them, "labels".
+    """A collator of images: "pixel_values" (B, C, H, W) float32 and, if samples have them, "labels".
 
-    A sample is a pair (image, label), as in torchvision's data sets, or a mapping with its image under
-    `pixel_values`, `image` or `img` and its label under `labels` or `label`. An image is a float tensor (C, H, W) in
-    [0, 1], an uint8 one in [0, 255], a uint8 array (H, W) or (H, W, C), or a Pillow image.
+    A sample is a pair (image, label), as in torchvision's data sets, or a mapping with its image under `pixel_values`,
+    `image` or `img` and its label under `labels` or `label`. An image is a float tensor (C, H, W) in [0, 1], a uint8
+    tensor in [0, 255], a uint8 array (H, W) or (H, W, C), or a Pillow image.
 
     Args:
         normalize: whether to normalise to mean 0 and standard deviation 1.

@@ -60,8 +60,8 @@ class DemoResult:
 def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int = 0) -> DemoResult:
     """Makes pictures, trains, evaluates, and draws predictions in `picture`. Shows the progress on stderr.
 
-    The pictures are `folder`/photos/train/CLASS/000000.jpg and following, and those of photos/val. They are also in the
-    shards `folder`/shards/train/train-0000.tar and following, and `folder`/shards/val/val-0000.tar.
+    The pictures are `folder`/photos/train/CLASS/000000.jpg and following, and the same in photos/val. They are also in
+    the shards `folder`/shards/train/train-0000.tar and following, and `folder`/shards/val/val-0000.tar.
 
     Args:
         folder: where the pictures and shards are written.

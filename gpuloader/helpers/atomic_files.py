@@ -1,8 +1,8 @@
-"""Writes files completely or not at all, even if others write them or this process is killed; and adds to tars.
+"""Writes files completely or not at all, even if others write them or this process is killed; adds members to tars.
 
-A file that is being written is hidden, and its writer holds a lock on it (flock), which ends with its process. So when
-a process first writes in a folder, it removes what killed writers left there: what nobody has locked. Some file systems
-lock for one machine only. So a hidden name has the machine, and what other machines left is removed a day later.
+A file that is being written is hidden, and its writer holds a lock on it (flock), which ends with its process. When a
+process first writes in a folder, it removes the unlocked files of killed writers. Some file systems lock for one
+machine only, so a hidden name has the machine, and files of other machines are removed a day later.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def write_once(path: Path, content: bytes) -> bytes:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes from a folder what killed writers left: what no process has locked. Without locks, everything stays."""
+    """Removes the files of killed writers from a folder: those that no process has locked. Without locks, all stay."""
     for path in folder.glob(".*.tmp"):
         if (name := _HIDDEN.fullmatch(path.name)) and path.is_file():
             with suppress(OSError), path.open("r+b") as file:  # it is in use, another user's, or there are no locks
@@ -92,7 +92,7 @@ def _locked(path: Path) -> IO[bytes]:
         file = tempfile.NamedTemporaryFile(dir=path.parent, prefix=prefix, suffix=".tmp", delete=False)  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another process has it locked to remove it; waiting for that might have no end
+        except BlockingIOError:  # another process has locked it to remove it; waiting might never end
             file.close()
             continue
         except OSError:  # there are no locks

@@ -1,4 +1,4 @@
-"""Python processes that work for this one: they take requests and give answers over pipes."""
+"""Runs Python processes that work for this one: they take requests and give answers over pipes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ChildProcess:
         return json.loads(line)
 
     def fill(self, target: memoryview, most_seconds: float | None = None) -> bool:
-        """Fills it with the bytes after a line; False if the process ended before. Raises what `answer` raises."""
+        """Reads the bytes after a line into `target`; False if the process ended before. Raises as `answer` does."""
         filled = len(self._received)
         target[:filled], self._received = self._received, b""
         while filled < len(target):

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores by affinity and control groups, memory by control groups.
+"""Finds the cores and the memory that this process may use, by its affinity and its control groups.
 
 A container's share of the cores is a quota on time, which neither `os.cpu_count` nor the affinity shows. If there are
 more threads than that, all of them wait at the same time.
@@ -18,7 +18,7 @@ _NO_LIMIT_BYTES = 1 << 60  # version 1 has the largest number of whole pages for
 
 
 def available_cores() -> int:
-    """Counts the cores that this process may keep busy, at least one."""
+    """Returns the number of cores that this process may keep busy, at least one."""
     return usable_cores(len(os.sched_getaffinity(0)), cgroup_limits()[0])
 
 
@@ -29,7 +29,7 @@ def available_memory_bytes() -> int:
 
 
 def usable_cores(affinity: int, quota: float | None) -> int:
-    """Counts the cores, up to `affinity`, that the quota (a number of cores) keeps busy; a part counts as one."""
+    """Returns the number of cores, up to `affinity`, that the quota (in cores) keeps busy, rounded up."""
     return affinity if quota is None else max(1, min(affinity, ceil(quota)))
 
 

@@ -12,7 +12,7 @@ _alive: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 
 
 def at_fork(owner: Owner, leave: Callable[[Owner], None]) -> None:
-    """Calls `leave` with the owner in each forked child, as long as the owner lives."""
+    """Calls `leave` with the owner in each forked child, while the owner lives."""
     _alive[owner] = leave
 
 

@@ -1,4 +1,4 @@
-"""Imports large packages only when they are needed."""
+"""Imports large packages when they are first needed."""
 
 from __future__ import annotations
 

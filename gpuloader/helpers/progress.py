@@ -23,10 +23,10 @@ _log = logging.getLogger("gpuloader")
 
 
 class ProgressLog:
-    """Logs how far work is that takes long: after 2 seconds, and then every 30.
+    """A log of the progress of long work: after 2 seconds, and then every 30.
 
     Args:
-        text: with a %s for each value that `reached` is told.
+        text: the message, with a %s for each value of `reached`.
     """
 
     def __init__(self, text: str) -> None:
@@ -34,7 +34,7 @@ class ProgressLog:
         self._says = time.monotonic() + _SILENT_SECONDS
 
     def reached(self, *values: object) -> None:
-        """Logs these values if it is time to do so."""
+        """Logs these values if a message is due."""
         if time.monotonic() > self._says:
             _log.warning(self._text, *values)
             self._says = time.monotonic() + _SAID_AGAIN_SECONDS
@@ -42,7 +42,7 @@ class ProgressLog:
 
 @contextmanager
 def say_if_long(text: str, *values: object) -> Iterator[None]:
-    """Logs this text with its %s, if what is done within takes more than 2 seconds."""
+    """Logs this text, with its values, if the block takes more than 2 seconds."""
     timer = Timer(_SILENT_SECONDS, _log.warning, (text, *values))
     timer.daemon = True
     timer.start()
@@ -53,7 +53,7 @@ def say_if_long(text: str, *values: object) -> Iterator[None]:
 
 
 def count_long(items: Iterable[Item], total: int, title: str, shown: bool) -> Iterator[Item]:
-    """Yields the items; after 2 seconds the log says how many they were; in a terminal a bar does, if `shown`."""
+    """Yields the items, and reports their number after 2 seconds: in the log, or in a terminal by a bar if `shown`."""
     work, late = ProgressLog("%s: %s of %s"), time.monotonic() + _SILENT_SECONDS
     shown = shown and sys.stderr.isatty()
     with ExitStack() as stack:
@@ -70,7 +70,7 @@ def count_long(items: Iterable[Item], total: int, title: str, shown: bool) -> It
 
 
 def progress_bar(shown: bool) -> Progress:
-    """Makes a bar of the work done and the time left: a context manager; count with `add_task` and `advance`."""
+    """Returns a bar of the work done and the time left, a context manager; count with `add_task` and `advance`."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -1,4 +1,4 @@
-"""`ReadAhead`: the results of calls, which a thread makes before they are asked for."""
+"""`ReadAhead`: the results of calls, which a thread computes ahead."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Call: TypeAlias = Callable[[Callable[[], bool]], Item]
 
 
 class EndOfItems(Exception):  # noqa: N818 - an end, not an error
-    """There are no further items."""
+    """Raised when there are no further items."""
 
 
 class ReadAhead(Generic[Item]):
-    """The results of calls, in their order.
+    """The results of calls, in order, which a thread computes ahead.
 
     Args:
         calls: gives the next call each time that one is needed, in the thread that asks. Calls and what they hold must
             not hold this object, see `WorkerThreads`. One may raise `EndOfItems`.
-        depth: how many items are made beyond the one that is asked for.
+        depth: how many items are made ahead.
         name: of the thread that makes them.
     """
 
@@ -35,7 +35,7 @@ class ReadAhead(Generic[Item]):
         self._thread: WorkerThreads[Call[Item], Item] = WorkerThreads(_run, name)
 
     def take(self) -> Item | BaseException:
-        """Returns the next item, or the error of making it, or `EndOfItems`: no traceback then keeps frames alive."""
+        """Returns the next item, its error, or `EndOfItems`; a returned error keeps no frames alive."""
         while self._under_way <= self._depth and (call := next(self._calls, None)) is not None:
             self._thread.put(call)
             self._under_way += 1
@@ -50,14 +50,14 @@ class ReadAhead(Generic[Item]):
         return _raised_or(self.take())
 
     def make(self, call: Call[Item]) -> Item:
-        """Makes one more item in the thread; raises the error of making it. Those under way stay the next ones."""
+        """Makes one more item in the thread, or raises its error. Items under way are still returned next."""
         self._thread.put(call)
         while len(self._made) < self._under_way:
             self._made.append(self._thread.get())
         return _raised_or(self._thread.get())
 
     def __iter__(self) -> Iterator[Item]:
-        """Iterates over the items that are left, and then ends the thread; so does leaving the loop."""
+        """Iterates over the remaining items; the thread ends with the loop."""
         try:
             while not isinstance(outcome := self.take(), EndOfItems):
                 yield _raised_or(outcome)
@@ -66,7 +66,7 @@ class ReadAhead(Generic[Item]):
 
     @property
     def ready(self) -> int:
-        """The items that are made and not asked for yet."""
+        """The number of items that are made and not taken yet."""
         return len(self._made) + self._thread.ready
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ _ROUNDED_UP_BYTES = 1 << 20
 
 
 class SharedMemory:
-    """Memory that either process may make larger, in turns. It is no file and has no name: it ends with them.
+    """Memory that a process or its child may enlarge, in turns. It has no name, and ends with the processes.
 
     Unlike `multiprocessing.shared_memory` it does not need /dev/shm, of which containers often have 64 MB.
     """
@@ -24,7 +24,7 @@ class SharedMemory:
         self._mapped = np.empty(0, np.uint8)
 
     def bytes(self, size_bytes: int) -> NDArray[np.uint8]:
-        """Returns the first bytes, at least this many; earlier arrays stay those of the same memory."""
+        """Returns at least this many bytes of the memory, enlarged if needed; earlier arrays share them."""
         if len(self._mapped) < size_bytes:
             there = os.fstat(self._fd).st_size
             if there < size_bytes:
@@ -34,7 +34,7 @@ class SharedMemory:
         return self._mapped
 
     def close(self) -> None:
-        """Gives the memory back, as soon as no array of it lives. Closing twice is fine."""
+        """Releases the memory when no array of it is left. It may be called twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

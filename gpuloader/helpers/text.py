@@ -1,4 +1,4 @@
-"""Text for people: safe to print, numbers with their units, and hints at a name that was meant."""
+"""Makes text for people: safe to print, numbers with their units, and hints for misspelt names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 MOST_CHARACTERS = 4000
-"""The length of a message. What is quoted in it may come from a file, and be of any length."""
+"""The most characters of a message, because it may quote a file."""
 
 _MOST_LINES = 40
 _LONGEST_WORD = 1000  # such as a path
@@ -25,7 +25,7 @@ def printable(text: str) -> str:
 
 
 def shorten(text: str, most_characters: int) -> str:
-    """Shortens a text to at most `most_characters`, 50 or more; its beginning and its end stay."""
+    """Shortens the middle of a text, to at most `most_characters`, 50 or more."""
     if len(text) <= most_characters:
         return text
     cut = f" ... ({len(text)} characters) ... "

@@ -1,4 +1,4 @@
-"""Questions about values that users give."""
+"""Checks and converts values that users give."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def is_integer(value: object, least: int | None = None, end: int | None = None) -> TypeGuard[int]:
-    """Says whether it is an integer in [least, end); None is no bound. True and False are no integers."""
+    """Returns whether `value` is an integer, not a bool, in [least, end). None means unbounded."""
     if not isinstance(value, int) or isinstance(value, bool):
         return False
     return (least is None or least <= value) and (end is None or value < end)

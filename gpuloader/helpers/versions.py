@@ -1,4 +1,4 @@
-"""The versions of the decoders, for errors, reports, and results that are kept for them."""
+"""Finds the versions of the decoders, for errors, reports and cached results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DECODERS = {
     "nvJPEG": ("nvidia-nvjpeg-cu12", "nvidia-nvjpeg"),
     "nvTIFF": ("nvidia-nvtiff-cu12", "nvidia-nvtiff-cu13"),
 }
-"""What decodes, with its distributions for CUDA 12 and 13. nvImageCodec allows many versions of nvJPEG and nvTIFF."""
+"""The decoders, with their distributions for CUDA 12 and 13. nvImageCodec allows many versions of nvJPEG and nvTIFF."""
 DRIVER_FILE = Path("/sys/module/nvidia/version")
 
 
@@ -29,7 +29,7 @@ def installed_versions(distributions: Iterable[str]) -> dict[str, str]:
 
 
 def decoder_versions() -> dict[str, str]:
-    """Returns versions of the driver and of `DECODERS`; "none" for what is missing, both if there are two builds."""
+    """Returns the versions of the driver and of `DECODERS`: "none" if missing, both if there are two builds."""
     versions = {"driver": DRIVER_FILE.read_text().strip() if DRIVER_FILE.exists() else "none"}
     for name, builds in DECODERS.items():
         versions[name] = " and ".join(installed_versions(builds).values()) or "none"
@@ -37,5 +37,5 @@ def decoder_versions() -> dict[str, str]:
 
 
 def describe_decoder_versions() -> str:
-    """Returns the same as text, for an error."""
+    """Returns `decoder_versions` as text, for an error."""
     return ", ".join(f"{name} {version}" for name, version in decoder_versions().items())

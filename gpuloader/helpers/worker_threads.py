@@ -1,4 +1,4 @@
-"""Threads that take requests from a queue, and put what comes of them into another."""
+"""`WorkerThreads`: threads that take requests from one queue and put the outcomes into another."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class WorkerThreads(Generic[Request, Result]):
         self._requests.put(request)
 
     def get(self) -> Result | BaseException:
-        """Waits for the next outcome: a result, or an error, which the caller raises where it wants to."""
+        """Waits for the next outcome: a result, or an error, which the caller may raise."""
         while True:
             ended = not any(thread.is_alive() for thread in self._threads)  # before looking: it may put one and end
             with suppress(Empty):
@@ -58,17 +58,17 @@ class WorkerThreads(Generic[Request, Result]):
 
     @property
     def ready(self) -> int:
-        """The outcomes that `get` returns at once."""
+        """The number of outcomes that `get` returns at once."""
         return self._outcomes.qsize()
 
     def close(self) -> None:
-        """Ends the threads, which give up requests that are no longer wanted. You may close it twice."""
+        """Ends the threads, which drop requests that are no longer wanted. It may be called twice."""
         _stop(*self._to_stop)  # not through the finalizer: an interrupt in it would spend it, with the threads running
         self._at_end.detach()
 
 
 def not_an_end(error: StopIteration) -> RuntimeError:
-    """Makes an error of a StopIteration that comes from a user's code and would end a loop in silence."""
+    """Replaces a StopIteration of a user's code, which would end a loop silently, by an error."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     made = RuntimeError(
         f"StopIteration, raised in {frame.name} ({frame.filename}, line {frame.lineno}), would end the loop silently: "

@@ -1,4 +1,4 @@
-"""The parts of DALI that it does not promise, as in 2.4, the only version that is allowed and tested."""
+"""Uses undocumented parts of DALI, as in 2.4, the only version that is allowed and tested."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def leak_after_fork(pipeline: Pipeline) -> None:
 
 
 def is_decode_failure(message: str) -> bool:
-    """Says whether an error of DALI is about an image, and not about memory, the driver or another operator.
+    """Returns whether an error of DALI is about an image, and not about memory, the driver or another operator.
 
     Relies on the words of DALI's errors: the operator's name before "encountered:" and the cause after it, as in 2.4.
     All are RuntimeError or other types of Python's errors, without a code.
@@ -39,7 +39,7 @@ def is_decode_failure(message: str) -> bool:
 def decoder_cause(message: str) -> str:
     """Returns the decoder's message about the image, from an error that `is_decode_failure`; "" if it has none.
 
-    Relies on the same words, and on those of `failed_row`, which come before the cause, as in 2.4.
+    Relies on the same words, and on the words of `failed_row`, which come before the cause, as in 2.4.
     """
     line = message.partition("encountered:\n\n")[2].partition("\n")[0]
     return _FAILED_ROW.sub("", line).strip()
@@ -58,10 +58,10 @@ _FAILED_ROW = re.compile(r"Failed to decode sample #(\d+) ?:?")
 
 
 def is_out_of_memory(message: str) -> bool:
-    """Says whether an error means that a device has no memory left.
+    """Returns whether an error means that a device has no memory left.
 
-    Relies on the words of DALI's errors, and of those of CUDA, nvJPEG and C++ that DALI passes on, as in 2.4. They
-    are RuntimeErrors like all others. torch has a type for its own, with CUDA's words.
+    Relies on the words of DALI's errors, and of errors of CUDA, nvJPEG and C++ that DALI passes on, as in 2.4. They are
+    RuntimeErrors like all others. torch has a type for its own, with CUDA's words.
     """
     return (
         re.search(r"allocation failed|ALLOCATOR_FAILURE|bad_alloc|out of memory|MemoryAllocation", message) is not None
@@ -69,7 +69,7 @@ def is_out_of_memory(message: str) -> bool:
 
 
 def is_cuda_failure(message: str) -> bool:
-    """Says whether an error is CUDA's own, other than a lack of memory: then the process can no longer use CUDA.
+    """Returns whether an error is CUDA's own and not a lack of memory: then the process can no longer use CUDA.
 
     Relies on the words of DALI's errors, as in 2.4; see above.
     """

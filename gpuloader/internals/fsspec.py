@@ -1,4 +1,4 @@
-"""The parts of fsspec and s3fs that they do not promise, as in 2024.2, the first allowed version, and in 2026.9."""
+"""Uses undocumented parts of fsspec and s3fs, as in 2024.2, the first allowed version, and in 2026.9."""
 
 from __future__ import annotations
 

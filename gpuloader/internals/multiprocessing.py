@@ -1,4 +1,4 @@
-"""What `multiprocessing` does not promise."""
+"""Uses an undocumented part of `multiprocessing`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of torch that it does not promise, as in 2.4, the first version that pyproject.toml allows, and in 2.13."""
+"""Uses undocumented parts of torch, as in 2.4, the first version that pyproject.toml allows, and in 2.13."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def default_store() -> Store:
 
 
 def is_forked_after_cuda() -> bool:
-    """Says whether this process was forked after CUDA started in its parent, so that it cannot use a GPU.
+    """Returns whether this process was forked after CUDA started in its parent, so that it cannot use a GPU.
 
     Relies on `torch.cuda._is_in_bad_fork`, as in 2.4. Public functions only fail in such a process, and only by
     starting CUDA: `torch.cuda.is_initialized` returns False there, as it does before CUDA starts.

@@ -1,4 +1,4 @@
-"""Pictures with boxes and masks: what the sources COCO, VOC and YOLO share."""
+"""Code for pictures with boxes and masks that the sources COCO, VOC and YOLO share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def annotated_files(
     classes: tuple[str, ...] | None = None,
     left_out_count: int = 0,
 ) -> OpenedSource:
-    """Opens pictures in files, with `contents`, each picture's `json`; the rest as in `picture_files`."""
+    """Opens pictures in files, with each picture's `json` in `contents`; other arguments are as in `picture_files`."""
     fields = [{} if contents is None else {"json": _as_json(contents[i], where(i))} for i in range(len(paths))]
     opened = picture_files(str(folder), paths, fields, where, classes, masks=masks, relative=relative)
     return replace(opened, left_out_count=left_out_count, annotated=True)
@@ -36,10 +36,10 @@ def annotated_files(
 def renumber(
     own: Sequence[str], classes: Sequence[str] | None, where: Callable[[int], str]
 ) -> tuple[Sequence[int], tuple[str, ...]]:
-    """Returns the label of each of a source's own classes, which are in order, and the names of all labels.
+    """Returns the label of each of a source's own classes, in their order, and the names of all labels.
 
     Args:
-        classes: the names that labels are numbered by; None takes the own ones.
+        classes: the names that labels are numbered by; None uses the source's own names.
     """
     if classes is None or tuple(classes) == tuple(own):  # also if a name occurs twice
         return range(len(own)), tuple(own)
@@ -52,12 +52,12 @@ def number_categories(
     classes: Sequence[str] | None,
     own: Sequence[str] | None = None,
 ) -> tuple[str, ...] | None:
-    """Numbers the classes of all annotations, in place, and returns the names of the numbers.
+    """Replaces the classes of all annotations by numbers, in place, and returns the names of the numbers.
 
     Args:
         contents: each picture's `json`, with a class's name or number as each `category_id`.
-        files: that each was read from, for errors.
-        classes: the names that labels are numbered by; None takes the own ones, or the sorted names that occur.
+        files: the file of each picture's annotations, for errors.
+        classes: the names that labels are numbered by; None uses `own`, or the sorted names that occur.
         own: names of the numbers in the files, if they are known.
     """
     found = [(file, each) for file, content in zip(files, contents, strict=True) for each in content["annotations"]]
@@ -93,7 +93,7 @@ def read_annotations(path: str | os.PathLike[str], most_bytes: int) -> bytes:
 
 
 def in_pixels(relative: bytes, image: bytes) -> bytes:
-    """Returns relative annotations in pixels, with the size of the upright picture in a JPEG, PNG or WebP."""
+    """Converts relative annotations to pixels, by the size of the upright picture in a JPEG, PNG or WebP."""
 
     def read(count: int, offset: int) -> bytes:
         return image[offset : offset + count]

@@ -1,7 +1,7 @@
-"""Which sample goes into which shard, in which order: a pure function of the keys, the sizes and the `Layout`.
+"""Assigns samples to shards in an order that is a pure function of the keys, the sizes and the `Layout`.
 
-The order is that of `gpuloader.plan` for epoch 0 of the seed. Whether a sample is held out for validation is drawn from
-the seed and its key alone, so a sample stays there when the collection grows. Samples then fill one shard after the
+The order is the order of `gpuloader.plan` for epoch 0 of the seed. Whether a sample is held out for validation depends
+on the seed and its key alone, so it stays held out when the collection grows. Samples then fill one shard after the
 other.
 """
 
@@ -52,7 +52,7 @@ class Layout:
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """What the names of all its shards begin with."""
+        """The prefixes of its shards' file names."""
         return (VALIDATION, self.prefix) if self.val_share else (self.prefix,)
 
     def __post_init__(self) -> None:

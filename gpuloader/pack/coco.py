@@ -21,7 +21,8 @@ _LISTS = ("images", "annotations", "categories")
 def coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> OpenedSource:
     """Opens the pictures of an annotation file, in its order, with their annotations.
 
-    Categories are numbered from 0 in the order of their ids, or by `classes`. Nothing else in an annotation changes.
+    Categories are numbered from 0 in the order of their ids, or by `classes`. The rest of an annotation stays
+    unchanged.
 
     Args:
         images: the folder that `file_name` is relative to. None searches the file's own folder, and NAME beside it for

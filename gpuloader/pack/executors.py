@@ -1,4 +1,4 @@
-"""Where shards are written: in this process, in processes of this machine, or on the nodes of a Ray cluster."""
+"""Runs tasks in this process, in processes of this machine, or on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _in_processes(function: Callable[[Task], Result], tasks: Sequence[Task], pro
 
 
 def _hang_on(lifeline: Connection) -> None:
-    """Runs in a worker: ends it once nobody holds the other end, because the main process is gone or gave up."""
+    """Ends a worker when nobody holds the other end, because the main process has ended or given up."""
     Thread(target=_end_with, args=(lifeline,), daemon=True).start()
 
 

@@ -15,7 +15,7 @@ from gpuloader.shards.pictures import PICTURE_ENDINGS, is_picture
 
 
 def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
-    """Opens FOLDER/CLASS/.../PICTURE: classes count from 0 by sorted name; pictures come as in GNU tar's `--sort=name`.
+    """Opens FOLDER/CLASS/.../PICTURE: classes are numbered from 0 by sorted name, pictures sorted as by GNU tar.
 
     Files whose names do not end in a picture's extension are skipped.
     """

@@ -15,7 +15,7 @@ _DICTIONARY = "dataset_dict.json"
 
 
 def is_saved_dataset(folder: Path) -> bool:
-    """Says whether a folder is one that `save_to_disk` wrote."""
+    """Returns whether `save_to_disk` wrote this folder."""
     return any((folder / name).exists() for name in (_DICTIONARY, "dataset_info.json"))
 
 

@@ -35,18 +35,18 @@ _COPYING = {
 
 @dataclass(frozen=True)
 class PackResult:
-    """What is in the destination now, from this call and earlier ones.
+    """The content of the destination after `pack`, from this call and earlier ones.
 
     Attributes:
         destination: the folder.
         shards: the file names of the finished shards.
         missing: the file names of the shards that other parts, or other calls, still have to write.
         written: how many of the finished shards this call wrote.
-        samples: in the finished shards.
-        bytes: of the finished shards.
+        samples: the samples in the finished shards.
+        bytes: the bytes of the finished shards.
         left_out: the bad pictures, which are in no finished shard.
         with_copies: how many pictures have smaller copies, in the shards that this call wrote.
-        too_small: how many pictures there are too small for the copies that `mipmaps` asks for.
+        too_small: how many pictures in these shards are too small for the copies that `mipmaps` asks for.
         passed_over: how many files or members of the source belong to no sample, such as a README.
         classes: the classes' names, as in classes.json; None if labels are bare numbers.
     """
@@ -103,33 +103,33 @@ def pack(
         samples_per_shard: 1000 unless `shard_bytes` is given.
         shard_bytes: most bytes of source pictures in a shard, such as 256MiB. Less than 1 MiB needs a unit, such as
             4096B.
-        seed: draws the order and which samples are held out.
-        shuffle: whether samples are mixed. Otherwise they keep the source's order.
+        seed: decides the order, and which samples are held out for validation.
+        shuffle: whether samples are shuffled; otherwise they keep the source's order.
         val_share: the share of the samples that goes to val-000000.tar and the following.
-        prefix: what the other shards' names begin with.
+        prefix: the beginning of the other shards' names.
         max_size: pictures whose shorter side has more pixels are downsized to this and become JPEGs.
         quality: of the JPEGs that `max_size` and `mipmaps` make; 90 unless given.
-        decoded: stores each picture as an uint8 (H, W, 3) RGB array in KEY.npy, downsized if its shorter side has
-            more pixels than this.
+        decoded: stores each picture as a uint8 (H, W, 3) RGB array in KEY.npy, downsized if its shorter side has more
+            pixels than this.
         seekable: rewrites JPEGs losslessly with restart intervals, so that loaders decode only the part of an image
-            that they need. This takes `jpegtran` of libjpeg-turbo. A JPEG that could lose anything stays as it is.
-        mipmaps: the shorter sides, such as 1024,512, of smaller copies that are stored beside each picture whose
-            shorter side has at least 1.25 times the pixels of the largest. With `max_size`, of the downsized picture.
+            that they need. It takes `jpegtran` of libjpeg-turbo. A JPEG that could lose data stays unchanged.
+        mipmaps: the shorter sides in pixels, such as 1024,512, of smaller copies to store beside each picture. A
+            picture has copies if its shorter side is at least 1.25 times the largest of these, after `max_size`.
         classes: names that number the labels, or a JSON file of them such as another pack's classes.json. By
             default the destination's classes.json, or, if there is none, the sorted names that occur; a COCO file's
             categories by id, and YOLO's classes as in data.yaml.
-        images: the folder that a COCO file's pictures are in, unless it is the file's own, or NAME beside its folder
-            for instances_NAME.json.
+        images: the folder of a COCO file's pictures. By default, it is the file's own folder, or NAME beside that
+            folder for instances_NAME.json.
         workers: the number of processes; by default one per core.
         part: (i, n) writes the i-th of n parts of the shards, i from 0 on, for n machines on one file system.
-        ray: address of a Ray cluster whose nodes share the file system (local, auto or host:port); it runs the work
-            instead of processes here.
+        ray: the address (local, auto or host:port) of a Ray cluster, which then does the work. Its nodes must share the
+            file system.
         progress: shows a bar on stderr.
 
     Raises:
         ConfigError: invalid arguments.
         PackError: the source is missing or cannot be read, or a worker died.
-        LabelError: a sample without a label, or with an unknown class.
+        LabelError: a sample has no label, or an unknown class.
         NoSamplesError: there is no picture, or no good one.
         StateError: the destination has shards of another pack with the same prefix, shards that no pack wrote, or other
             classes.

@@ -20,8 +20,10 @@ _TOLERANCE = 0.01  # of coordinates outside of the picture, by rounding
 
 
 def with_targets_beside(folder: Path, classes: Sequence[str] | None) -> OpenedSource | None:
-    """Opens the pictures of ROOT/images/SPLIT, sorted by name, with ROOT/labels/SPLIT/*.txt, ROOT/masks/SPLIT/*.png, or
-    both. Returns None if there are neither, or if the folder has folders, which then are classes.
+    """Opens the pictures of ROOT/images/SPLIT, sorted by name, with the text files and masks beside them.
+
+    Text files are ROOT/labels/SPLIT/*.txt, and masks are ROOT/masks/SPLIT/*.png. Returns None if there are neither, or
+    if the folder has subfolders, which are then classes.
 
     A picture without a text file is background. Classes have the names in data.yaml, or are bare numbers.
     """

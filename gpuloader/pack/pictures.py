@@ -70,7 +70,7 @@ class RenderOptions:
             )
 
     def recorded(self) -> dict[str, Any]:
-        """Returns what a manifest says of it: packs that are older than a key have none, and can be continued."""
+        """Returns the options for a manifest, without unset options that older packs lack, so that these resume."""
         content = asdict(self)
         if self.mipmaps is None:
             del content["mipmaps"]
@@ -80,11 +80,12 @@ class RenderOptions:
 
 
 class EncodedPicture(NamedTuple):
-    """What becomes of a picture.
+    """A picture as it is packed.
 
     Attributes:
-        extension, image: its member.
-        copies: its smaller copies, by extension; None if none are asked for, and those of the source fit it still.
+        extension, image: the member of the picture.
+        copies: its smaller copies, by extension; None if no copies are asked for, and the copies in the source still
+            fit.
     """
 
     extension: str
@@ -93,7 +94,7 @@ class EncodedPicture(NamedTuple):
 
 
 def parse_mipmaps(sides: str | Sequence[int]) -> tuple[int, ...]:
-    """Returns the value of `mipmaps`, the largest first: it is a sequence, or text such as "1024,512"."""
+    """Returns the sides in `mipmaps`, a sequence or text such as "1024,512", the largest first."""
     given: Sequence[Any] = sides.split(",") if isinstance(sides, str) else sides
     numbers = [int(side) if isinstance(side, str) and side.strip().isdecimal() else side for side in given]
     if not numbers or not all(is_integer(side, 1, LARGEST_SIDE + 1) for side in numbers):
@@ -109,7 +110,8 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: RenderO
 
     Args:
         image: encoded, or the picture itself.
-        extension: of the encoded image; None uses that of its format. "npy" is decoded already, and stays so.
+        extension: of the encoded image; None uses the extension of its format. "npy" is decoded already, and stays
+            decoded.
 
     Raises:
         RefusalError: it does not decode fully, or the loader would refuse it.
@@ -136,9 +138,9 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: RenderO
 
 
 def _copies(picture: Image.Image, sides: Sequence[int], options: Mapping[str, object]) -> dict[str, bytes]:
-    """Makes the smaller copies of a picture, as JPEGs that can be cut; none if it is too small for them.
+    """Makes the smaller copies of a picture as seekable JPEGs; none if it is too small for them.
 
-    Each is made of the one before: this takes two thirds of the time, and costs 0.1 dB.
+    Each copy is made from the one before: this takes two thirds of the time, and costs 0.1 dB.
     """
     copies, copy = {}, picture
     for side in sides if are_made(np.array([[picture.height, picture.width]]), sides).all() else ():

@@ -66,7 +66,7 @@ def decode(encoded: bytes) -> Image.Image:
         except RefusalError:
             raise
         except BaseException:
-            _process.close()  # otherwise its late answer would be taken for that of the next picture
+            _process.close()  # otherwise its late answer would be taken for the next picture's
             raise
     if picture is None:
         raise RefusalError(f"decoding it ends the process ({_process.end})")
@@ -150,7 +150,7 @@ def _decode(encoded: bytes, used_bytes: int) -> Image.Image:
 
 
 def _bound(kind: int, bound: int | None) -> None:
-    """Limits what this process may take; None lifts the limit again. A limit that it inherited stays."""
+    """Limits a resource of this process; None removes the limit. An inherited limit stays."""
     most = resource.getrlimit(kind)[1]
     if bound is None or most != resource.RLIM_INFINITY:
         bound = most if bound is None else min(bound, most)

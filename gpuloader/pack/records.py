@@ -1,4 +1,4 @@
-"""A source of pictures: its records, which know where a sample is and read it while it is packed."""
+"""The records of a source of pictures: where each sample is, and how it is read while it is packed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LARGEST_LABEL = 10**18 - 1  # with the digits that a scan reads
 
 
 class SourceSample(NamedTuple):
-    """A sample as its source has it.
+    """A sample as it is read from its source.
 
     Attributes:
         image: the encoded image, or the image.
@@ -46,14 +46,14 @@ class SourceSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Where one sample is; small, and pickled to the process that packs the sample.
+    """The place of one sample in its source; small, because it is pickled to the process that packs the sample.
 
     Attributes:
         name: for people, such as a path.
         key: the sample's name; several records may share one.
-        size_bytes: of what is to be read; None if only reading shows it.
+        size_bytes: the bytes to read; None if they are not known before.
         fields: the members beside the image that are known before it is read.
-        reader: reads the sample; raises `RefusalError` if it is not a picture: then it is left out.
+        reader: reads the sample; raises `RefusalError` if it is not a picture, which `pack` then drops.
     """
 
     name: str
@@ -69,7 +69,7 @@ class OpenedSource:
 
     Attributes:
         records: one for each sample, in the source's order.
-        fingerprint: hex digits that stand for all samples, wherever they are stored.
+        fingerprint: hex digits that identify the samples, wherever they are stored.
         classes: the classes' names, entry i for label i; None if labels are bare numbers.
         left_out_count: how many files or members belong to no sample.
         class_ids: the classes' ids in the source, entry i for label i, None for a class that it lacks; None if it has
@@ -136,11 +136,11 @@ def labelled_files(
     where: Callable[[int], str],
     json: Sequence[bytes | None] | None = None,
 ) -> OpenedSource:
-    """Opens pictures in files, each with a label; the rest as in `picture_files`.
+    """Opens pictures in files, each with a label; other arguments are as in `picture_files`.
 
     Args:
         labels: all integers, or all names.
-        classes: the names that labels are numbered by; None takes the sorted names that occur.
+        classes: the names that labels are numbered by; None uses the sorted names that occur.
         json: for each sample, the content of its `json`, if it has one.
     """
     numbers, names = number_labels(labels, classes, where)
@@ -182,7 +182,7 @@ def number_labels(
 
 
 def fingerprint(records: Iterable[Record], classes: Sequence[str] | None) -> str:
-    """Returns 32 hex digits that stand for keys, sizes, fields and classes."""
+    """Returns 32 hex digits that identify keys, sizes, fields and classes."""
     digest = hashlib.blake2b(repr(classes).encode(), digest_size=16)
     for record in records:
         members = b"\0".join(record.fields.values())

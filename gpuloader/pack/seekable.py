@@ -38,9 +38,9 @@ def find_version() -> str:
 
 
 def make_seekable(jpeg: bytes, picture: Image.Image) -> bytes:
-    """Returns the JPEG with restart intervals and optimal Huffman tables, or as it is if that could lose anything.
+    """Returns the JPEG with restart intervals and optimal Huffman tables, or unchanged if it could lose data.
 
-    It stays as it is if `jpegtran` refuses it or warns about it, if it has bytes behind its end (a motion photo's film
+    It stays unchanged if `jpegtran` refuses it or warns about it, if it has bytes behind its end (a motion photo's film
     or another image), or if the result does not decode to the same pixels. Progressive and arithmetic JPEGs become
     baseline JPEGs.
 
@@ -61,11 +61,11 @@ def make_seekable(jpeg: bytes, picture: Image.Image) -> bytes:
 
 
 def choose_interval(width: int, horizontal_factor: int) -> int:
-    """The MCUs of a restart interval: about 5, a number that divides those of a row; all of them if only 1 does.
+    """Returns the MCUs of a restart interval: the divisor of a row's MCUs that is nearest to 5, but not 1.
 
     Args:
         width: of the image, in pixels.
-        horizontal_factor: the largest of its components; 1 if there is one component.
+        horizontal_factor: the largest of the components' sampling factors; 1 if there is one component.
     """
     in_row = math.ceil(width / (8 * horizontal_factor))
     divisors = (mcus for mcus in range(2, in_row + 1) if in_row % mcus == 0)
@@ -73,11 +73,11 @@ def choose_interval(width: int, horizontal_factor: int) -> int:
 
 
 def _horizontal_factor(picture: Image.Image) -> int:
-    """Returns the largest of the components; 1 if there is one component, whose MCUs are single blocks."""
+    """Returns the components' largest sampling factor; 1 if there is one component, whose MCUs are single blocks."""
     layers = picture.layer  # type: ignore[attr-defined]  # of Pillow's JPEGs
     return max(layer[1] for layer in layers) if len(layers) > 1 else 1
 
 
 def restart_option(picture: Image.Image) -> dict[str, int]:
-    """Returns the option of Pillow that writes a picture, gray or RGB in 4:4:4, as such a JPEG."""
+    """Returns the option of Pillow that writes a picture, gray or RGB in 4:4:4, as a seekable JPEG."""
     return {"restart_marker_blocks": choose_interval(picture.width, horizontal_factor=1)}

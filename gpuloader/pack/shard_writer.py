@@ -24,11 +24,11 @@ LEFT_OUT = "left_out"
 
 @dataclass(frozen=True)
 class LeftOutPicture:
-    """A picture that is in no shard.
+    """A bad picture, which is in no shard.
 
     Attributes:
         name: the file, row or item of the source.
-        key: what its sample would have been called.
+        key: the key that its sample would have had.
         why: what is wrong with it.
     """
 
@@ -43,7 +43,7 @@ class ShardTask:
 
     Attributes:
         path: the shard.
-        keys, records: of its samples, in the shard's order.
+        keys, records: the samples, in the shard's order.
         rendering: what to do with each picture.
     """
 
@@ -54,7 +54,7 @@ class ShardTask:
 
 
 class ShardCounts(NamedTuple):
-    """Numbers of a shard that was written: its records, those with a good picture, and those with smaller copies."""
+    """The counts of a written shard: its records, its good pictures, and its pictures with smaller copies."""
 
     records: int
     pictures: int
@@ -123,7 +123,7 @@ def read_left_out(shard: Path) -> list[LeftOutPicture]:
     """Reads which pictures were left out of a shard.
 
     Raises:
-        StateError: the file that lists them has other content.
+        StateError: the file that lists them is not one that `pack` wrote.
     """
     path = _left_out_file(shard)
     if not path.exists():

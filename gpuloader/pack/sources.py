@@ -37,7 +37,7 @@ def open_source(
 
     Args:
         classes: the names that labels are numbered by; only for a source with names, not numbers.
-        default_classes: the same, but ignored if the labels are numbers already.
+        default_classes: as `classes`, but ignored if the labels are numbers already.
         images: the folder of the pictures; only for an annotation file of COCO.
         progress: show a bar on stderr if listing the samples means reading them.
     """
@@ -104,7 +104,7 @@ def _numbered(source: PictureSource, progress: bool) -> OpenedSource:
 
 
 def _exists(path: Path) -> bool:
-    """Does what `Path.exists` does, which since Python 3.14 is also false for what may not be read."""
+    """Returns whether a path exists. A path that may not be read raises, unlike `Path.exists` in Python 3.14."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, ValueError):  # or a name that no file can have

@@ -23,7 +23,7 @@ _ALLOWED = "none, LZW, Deflate, PackBits, LZMA, Zstandard and JPEG"
 
 
 def check_tiff(picture: TiffImageFile, encoded: bytes) -> None:
-    """Refuses a TIFF that Pillow opened if it lacks data. Only its first image counts.
+    """Refuses a TIFF that Pillow opened if it lacks data. Only its first image is checked.
 
     Args:
         encoded: the whole file.

@@ -19,16 +19,16 @@ _PICTURES, _BOXES, _MASKS = "JPEGImages", "Annotations", "SegmentationClass"
 
 
 def is_voc(path: Path) -> bool:
-    """Says whether it is a folder with JPEGImages and Annotations/*.xml, or a list in its ImageSets."""
+    """Returns whether a path is a folder with JPEGImages and Annotations/*.xml, or a list in its ImageSets."""
     if path.is_dir():
         return (path / _PICTURES).is_dir() and any((path / _BOXES).glob("*.xml"))
     return any(path.absolute().match(f"ImageSets/{kind}/*.txt") for kind in ("Main", "Segmentation"))
 
 
 def voc(path: Path, classes: Sequence[str] | None) -> OpenedSource:
-    """Opens a folder's pictures with XML files, or those of ImageSets/Main/LIST.txt, with boxes.
+    """Opens the pictures of a folder with XML files, or the pictures of ImageSets/Main/LIST.txt, with boxes.
 
-    Of ImageSets/Segmentation/LIST.txt, it opens the pictures with masks. Pictures come in the list's order, or sorted.
+    For ImageSets/Segmentation/LIST.txt, it opens the pictures with masks. Pictures come in the list's order, or sorted.
     Classes are numbered by `classes`, or from 0 by sorted name.
     """
     path = path.absolute()

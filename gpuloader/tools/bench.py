@@ -56,7 +56,7 @@ _WARM_UP_SHARE = 0.2
 _DRAWN = 1000
 
 Batches: TypeAlias = Generator[int, None, None]
-"""Does a part's work batch by batch, and yields the number of images in each."""
+"""Runs a stage batch by batch, and yields the number of images in each batch."""
 
 
 def bench(
@@ -69,7 +69,7 @@ def bench(
     progress: bool = False,
     **arguments: Any,  # noqa: ANN401 - those of GPULoader
 ) -> BenchResult:
-    """Measures each stage of loading for a short time, and says which one limits.
+    """Measures each stage of loading for a short time, and names the stage that limits the loader.
 
     Args:
         tar: as for `GPULoader`.
@@ -84,7 +84,7 @@ def bench(
     Raises:
         ConfigError: an argument is invalid, the batch is larger than the number of samples, or matplotlib is not
             installed.
-        BadImageError: an image is bad: name the bad images in `on_error=BadImages(known=...)`.
+        BadImageError: an image is bad; name the bad images in `on_error=BadImages(known=...)`.
     """
     if not seconds > 0:
         raise ConfigError(f"seconds={seconds!r}: allowed is a number above 0")
@@ -119,7 +119,7 @@ def bench(
 
 
 def _with_output(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns arguments of `GPULoader`, with the `output` that images of different sizes, or replacements, may need."""
+    """Adds the `output` that images of different sizes or replacements need to arguments of `GPULoader`."""
     recipe = load_preset(arguments.get("preset", "imagenet_train"))
     in_tuple = recipe.batch == "dense" and (recipe.random or "on_error" not in arguments)
     return {**({} if in_tuple else {"output": "dict"}), **arguments}
@@ -186,7 +186,7 @@ def _measure(batches: Batches, seconds: float) -> Cost:
 
 
 def _first_steps(run: Run, seconds: float) -> list[Cursor]:
-    """Reads the first steps of an epoch for so long, after which the page cache has them, and returns their cursors."""
+    """Reads steps of an epoch into the page cache for this many seconds, and returns their cursors."""
     cursors, cursor, ends = [], Cursor(), time.perf_counter() + seconds
     reader, arena = Reader(run), Arena()
     for _ in range(run.plan.steps_left(cursor)):
@@ -280,7 +280,7 @@ def _data(run: Run, machine: Machine) -> DataFacts:
 
 
 def find_copies(run: Run) -> CopyFacts | None:
-    """Finds what smaller copies save, or would save; None if there is nothing to say."""
+    """Estimates what smaller copies save or would save; None if the recipe would use none."""
     recipe = run.recipe
     stored, given = run.shards.mipmap_sides, recipe.mipmap_scale
     if run.decoded or recipe.mipmaps == "off" or recipe.refuses_mipmaps:

@@ -1,4 +1,4 @@
-"""What `bench` measures, as values and as a picture."""
+"""The results of `bench`, as values and as a plot."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gpuloader.tools.outputs import check_output
 
 @dataclass(frozen=True)
 class StageFigures:
-    """The figures of a stage together with all stages before it.
+    """The figures of a stage, including all stages before it.
 
     Attributes:
         stage: "read", "gate", "decode", "resize", "pixels" or "loader".
-        title: what it does, for people.
-        images_per_second: by the clock.
+        title: what the stage does, in words.
+        images_per_second: by elapsed time.
         cpu_seconds_per_1000: core-seconds of CPU time for 1,000 images.
         cpu_share: the share of all CPU time that this stage adds.
     """
@@ -42,7 +42,7 @@ class DeviceFigures:
         num_threads: the number of threads that decode.
         stages: in order; there is no "decode" if the images are decoded already, and no "pixels" if the CPU does all
             work after the decoder in one pass.
-        limit: one sentence: what limits, and what to change.
+        limit: one sentence: what limits the loader on this device, and what to change.
     """
 
     device: str
@@ -53,13 +53,13 @@ class DeviceFigures:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """The shards.
+    """The shards that were measured.
 
     Attributes:
         shards, images: how many.
-        shard_bytes: of all shards together.
-        node_bytes: what this node reads of them: its share, with `shuffle="shards"`.
-        image_bytes: of an image, on average.
+        shard_bytes: the bytes of all shards.
+        node_bytes: the bytes that this node reads: its share, with `shuffle="shards"`.
+        image_bytes: the mean bytes of an image.
         decoded: whether the images are decoded already.
         jpegs, seekable: how many images are JPEGs, and how many of these are seekable.
         fits_in_memory: whether the page cache can hold what this node reads.
@@ -78,12 +78,12 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class CopyFacts:
-    """What smaller copies of pictures save, by some draws of the first epoch and the index alone.
+    """What smaller copies of pictures save, estimated from the index and some crops of the first epoch.
 
     Attributes:
-        needs: what to do, so that they are taken; empty if the recipe takes those of the shards.
-        draws: the share of the draws that take a copy.
-        pixels: the share of the decoded pixels that is left.
+        needs: what to do so that copies are used; empty if the recipe already uses those of the shards.
+        draws: the share of the crops that use a copy.
+        pixels: the pixels that are then decoded, as a share of the pixels without copies.
     """
 
     needs: str
@@ -93,12 +93,12 @@ class CopyFacts:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """All results.
+    """The result of `bench`.
 
     Attributes:
         date: UTC, in ISO 8601.
         machine, data: what was measured.
-        copies: None if the recipe takes none and would take none, also of those that `gpuloader pack --mipmaps` makes.
+        copies: None if the recipe cannot use copies, or would use none of those that `gpuloader pack --mipmaps` makes.
         settings: the loader's arguments, and `seconds`.
         devices: the CPU, then the GPU if there is one.
     """
@@ -112,10 +112,10 @@ class BenchResult:
 
 
 def check_plotting(picture: Path) -> None:
-    """Checks that the picture can be written, in a format of matplotlib, and that this is installed.
+    """Checks that matplotlib is installed, and that the plot can be written to this file.
 
     Raises:
-        ConfigError: one of these is not so.
+        ConfigError: matplotlib is missing, or the file cannot be written or has another format.
     """
     check_output(picture, (".png", ".svg", ".pdf"))
     if find_spec("matplotlib") is None:

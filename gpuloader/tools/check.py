@@ -1,4 +1,4 @@
-"""`check`: decodes every image of some shards as training would, reports what is wrong."""
+"""`check`: decodes every image of some shards as training does, and reports the faults."""
 
 from __future__ import annotations
 
@@ -58,25 +58,26 @@ _SCANNING_THREADS = 8
 _MOST_LACKING = 20
 
 _Wrong: TypeAlias = list[tuple[str, str]]
-"""What is wrong with the targets of a sample: kinds of faults, and causes."""
+"""The faults of a sample's targets: their kinds and causes."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is wrong with some shards.
+    """One fault of some shards.
 
     Attributes:
-        kind: "bad": training would fail on the sample, as its image cannot be decoded, a field cannot be parsed, or it
-            is cut off by the end of a cut shard. "bad copy": a smaller copy cannot be decoded, has another size than
-            its name says, or is of another picture. "broken": the shard is a damaged tar. "left out": a member is in no
-            sample. "lacks .EXTENSION": samples lack a component, other than a copy, that others have. "boxes outside",
-            "unknown labels" or "another size": targets that cannot be right.
-        shard: its path; for a bad sample of a folder, that of the picture.
-        key: of the sample, the first one that lacks a component; a member's name; "" for a broken shard.
-        offset: of the image, of the copy, of the member or of the damage in bytes; 0 in a folder.
-        cause: in words.
-        samples: how many have this fault.
-        sample: its number in the shards that were checked, from 0 on; None if the fault is not of one sample.
+        kind: "bad": training would fail on the sample. Its image cannot be decoded, a field cannot be parsed, or the
+            sample is cut off at the end of a cut shard. "bad copy": a smaller copy cannot be decoded, has another size
+            than its name says, or is of another picture. "broken": the shard is a damaged tar. "left out": a member is
+            in no sample. "lacks .EXTENSION": samples lack a component that other samples have; copies are ignored.
+            "boxes outside", "unknown labels" or "another size": targets that cannot be right.
+        shard: the path of the shard; for a bad sample of a folder, the picture's path.
+        key: the key of the sample, or of the first sample that lacks a component; a member's name; "" for a broken
+            shard.
+        offset: the byte at which the image, copy, member or damage begins; 0 in a folder.
+        cause: what is wrong, in words.
+        samples: how many samples have this fault.
+        sample: the sample's number in the checked shards, from 0 on; None if the fault is not of one sample.
     """
 
     kind: str
@@ -90,13 +91,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What is wrong with some shards.
+    """The result of `check_shards`.
 
     Attributes:
-        shards, samples: how many were checked; broken shards count with the samples before the damage.
-        faults: by kind and by sample. Of members left out, the first 1,000 of each shard; of components that samples
-            lack, at most 20, those that fewest lack.
-        left_out_count: how many members are in no sample.
+        shards, samples: how many were checked; of a broken shard, the samples before the damage.
+        faults: by kind and by sample. It has at most 1,000 members left out for each shard, and at most 20 components
+            that samples lack: those that the fewest lack.
+        left_out_count: the number of members that are in no sample.
     """
 
     shards: int
@@ -106,6 +107,7 @@ class CheckResult:
 
     @property
     def all_well(self) -> bool:
+        """Whether there are no faults."""
         return not self.faults
 
     def of(self, kind: str) -> list[Fault]:
@@ -123,26 +125,26 @@ def check_shards(
     device_id: int | Literal["auto"] | None = "auto",
     progress: bool = False,
 ) -> CheckResult:
-    """Decodes every image whole, with the gate and the decoder of training, in a separate process.
+    """Validates and decodes every whole image as training does, in a separate process, and lists the faults.
 
     Training decodes only the part that a crop needs, so it may succeed on an image that is bad here.
 
     Args:
-        tar: as GPULoader takes it; of several sources all shards are checked.
-        fields: as GPULoader takes them. A component that cannot be parsed makes its sample bad, and targets are
-            compared with their images; without fields, components are not read.
-        preset: as GPULoader takes it; its `orientation` says in which picture targets count.
-        quarantine: a file to write the bad samples to, for GPULoader's `BadImages(known=...)`. It does not list those
-            of broken shards, because a loader refuses such shards.
-        cache: as GPULoader takes it; for shards on stores, which are downloaded one after the other.
+        tar: the shards, as GPULoader takes them; all shards of several sources are checked.
+        fields: as GPULoader takes them. A sample is bad if a component cannot be parsed. Targets are compared with
+            their images. Without fields, components are not read.
+        preset: as GPULoader takes it; its `orientation` decides whether targets fit the stored or the upright picture.
+        quarantine: a file to write the bad samples to, for GPULoader's `BadImages(known=...)`. Samples of broken shards
+            are not listed, because a loader refuses such shards.
+        cache: as GPULoader takes it. Shards on stores are downloaded into it, one after the other.
         device_id: the device to decode on, as GPULoader takes it.
         progress: show a bar on stderr.
 
     Raises:
-        ConfigError: the quarantine cannot be written there.
+        ConfigError: the quarantine file cannot be written.
         DataError: there are no shards or samples, a shard changes while it is checked, or a shard on a store is
             damaged.
-        LoaderError: images cannot be decoded, but the images are not the cause.
+        LoaderError: decoding fails, and the images are not the cause.
     """
     paths, _ = resolve_sources(tar)
     if quarantine is not None:
@@ -202,7 +204,7 @@ def _left_out(paths: Sequence[Shard], indexes: Sequence[Index]) -> Iterator[Faul
 def _open(
     paths: Sequence[Shard], cache: ShardCache | None, progress: bool
 ) -> tuple[list[Index], dict[int, TarError], dict[int, Entry]]:
-    """Returns the index of each shard's members before its damage; the damage; and what is in the cache."""
+    """Returns the index of each shard up to its damage, the damages, and the entries of the cache."""
     remote = {number: shard for number, shard in enumerate(paths) if isinstance(shard, RemoteShard)}
     local = {number: shard for number, shard in enumerate(paths) if not isinstance(shard, RemoteShard)}
     stored = dict(zip(remote, open_remote(list(remote.values()), cache, progress))) if cache else {}
@@ -226,9 +228,9 @@ def _scan(shard: LocalShard) -> tuple[Index, TarError | None]:
 def _find(
     shards: ShardSet, targets: TargetCheck | None, device_id: int | None, progress: bool
 ) -> tuple[dict[int, str], dict[int, _Wrong], Causes]:
-    """Finds the bad samples, with the cause, what is wrong with the targets of others, and bad copies.
+    """Returns the causes of bad samples, the faults of the targets of other samples, and the causes of bad copies.
 
-    Bad are those whose images the gate or the decoder refuses, or whose fields cannot be parsed.
+    A sample is bad if validation or the decoder refuses its image, or if a field cannot be parsed.
     """
     threads = available_cores()
     batch_size = threads * _IMAGES_PER_THREAD
@@ -263,7 +265,7 @@ def _size(shards: ShardSet, sample: int, image: EncodedImage) -> tuple[int, int]
 
 
 def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[EncodedImage]]]:
-    """Yields the images of each batch, valid until the next batch is asked for; that one is read at the same time."""
+    """Yields the images of each batch, which are valid until the next batch, and reads the next batch ahead."""
     arenas = cycle((Arena(), Arena()))
 
     def read(batch: range, arena: Arena, wanted: WantedCallback) -> tuple[range, list[EncodedImage]]:
@@ -273,7 +275,7 @@ def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, l
 
 
 def _cut(shards: ShardSet, indexes: Sequence[Index], damaged: Collection[int]) -> dict[int, str]:
-    """Says why the last samples of cut shards are cut, too: they lack components that those before them have."""
+    """Returns the causes of cut last samples: they lack components that the sample before them has."""
     causes = {}
     for number, index in enumerate(indexes):
         cut = number in damaged or any(not item.name for item in index.left_out)
@@ -287,14 +289,14 @@ def _cut(shards: ShardSet, indexes: Sequence[Index], damaged: Collection[int]) -
 
 
 def _beside(index: Index, row: int) -> set[str]:
-    """Returns the extensions of a sample's components, without those of copies, which small pictures lack."""
+    """Returns the extensions of a sample's components, except copies, which small pictures lack."""
     return {extension for extension, *_ in index.components(row) if side_of(extension) is None}
 
 
 def _lacking(shards: ShardSet) -> Iterator[Fault]:
     """Finds the components, other than copies, that some samples lack.
 
-    It counts all extensions at once: a tar may have very many.
+    All extensions are counted at once, because a tar may have very many.
     """
     index, samples = shards.index, len(shards)
     of_component = index.column("component_extension")

@@ -1,4 +1,4 @@
-"""Checks what a loader parses beside each image, and whether targets lie in their image; no pixel is needed."""
+"""Checks the components beside each image, and whether targets lie in their image, without decoding it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuloader.targets.boxes import Boxes
 MOST_BEYOND_PIXELS = 1.0
 """How far a box may reach beyond its image: collections round and clip their boxes in different ways."""
 
-_NO_DRAWS = np.zeros(4)  # which of several values a field draws does not matter here
+_NO_DRAWS = np.zeros(4)  # any of the values that a field may choose will do
 
 
 class TargetCheck:
@@ -29,8 +29,8 @@ class TargetCheck:
 
     Args:
         shards: the samples.
-        fields: of the loader, resolved.
-        recipe: its recipe, which says whether targets count in the stored or in the upright picture.
+        fields: the loader's fields, resolved.
+        recipe: the loader's recipe; its `orientation` decides whether targets fit the stored or the upright picture.
         names: label -> name; if it is empty, labels are not compared.
     """
 
@@ -47,7 +47,7 @@ class TargetCheck:
             stored: the (height, width) of its image.
 
         Raises:
-            RefusalError: a component lacks or cannot be parsed, so training counts the sample as bad.
+            RefusalError: a component is missing or cannot be parsed, so the sample is bad in training.
         """
 
         def component(extension: str, required: bool) -> bytes | None:
@@ -80,7 +80,7 @@ class TargetCheck:
 
 
 def _outside(name: str, boxes: NDArray[np.float64], size: Shape) -> Iterator[tuple[str, str]]:
-    """Finds boxes that reach beyond the image by more than a pixel, or are wholly outside."""
+    """Finds boxes that reach beyond the image by more than a pixel, or lie wholly outside."""
     height, width = size
     sides = np.array([width, height])
     beyond = np.concatenate([-boxes[:, :2], boxes[:, 2:] - sides], 1).max(1, initial=0)
@@ -95,7 +95,7 @@ def _outside(name: str, boxes: NDArray[np.float64], size: Shape) -> Iterator[tup
 
 
 def _other_size(content: bytes | None, size: Shape, stored: Shape, turned: Shape) -> Iterator[tuple[str, str]]:
-    """Finds a `width` and `height` in a sample's `json` that are not those in which the recipe counts its targets."""
+    """Finds a `width` and `height` in a sample's `json` that are not the size that the recipe's targets fit."""
     document = json.loads(content or b"null")
     sides = (document.get("height"), document.get("width")) if isinstance(document, dict) else ()
     if not sides or not all(map(is_integer, sides)) or sides == size:

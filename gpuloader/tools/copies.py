@@ -1,4 +1,4 @@
-"""The smaller copies that are beside pictures: how many bytes they have, and reading them."""
+"""Measures and reads the smaller copies beside pictures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuloader.shards import Index, ShardSet
 
 
 def copy_bytes(index: Index) -> NDArray[np.int64]:
-    """Returns (n,) the bytes of all copies of each sample; 0 if it has none."""
+    """Returns the bytes of each sample's copies, (n,); 0 without copies."""
     numbers = [number for number, extension in enumerate(index.extensions) if side_of(extension)]
     if not numbers:
         return np.zeros(len(index), np.int64)
@@ -22,7 +22,7 @@ def copy_bytes(index: Index) -> NDArray[np.int64]:
 
 
 def read_copies(shards: ShardSet, sample: int) -> tuple[dict[int, NDArray[np.uint8]], dict[int, str]]:
-    """Reads a sample's copies, by the pixels of their shorter sides; and says which are too large, and why."""
+    """Returns a sample's copies by their shorter sides in pixels, and the causes for copies that are too large."""
     copies, causes = {}, {}
     for extension, _, size in shards.index.components(sample):
         if side := side_of(extension):

@@ -2,8 +2,8 @@
 
 The process gets batches on stdin: a line of JSON with [side, bytes] for each image of each sample, then the images one
 after the other. It answers each with a line of JSON on stdout: {"bad": [[row, side, cause], ...]}, or
-{"error": message} if something other than an image is the cause. It sends {"bad": []} when it is ready. If CUDA can no
-longer be used in it, it ends.
+{"error": message} if something other than an image is the cause. It sends {"bad": []} when it is ready. The process
+ends when it can no longer use CUDA.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _CUDA_FAILED = 70
 _MOST_LEVELS = 8.0  # that a copy may be from its picture, on average over 32 x 32 pixels; resizing makes about 1
 
 Images: TypeAlias = Mapping[int, NDArray[np.uint8]]
-"""The encoded images of a sample: the picture as 0, and its smaller copies by the pixels of their shorter sides."""
+"""The encoded images of a sample: the picture under 0, and smaller copies under their shorter sides in pixels."""
 
 Causes: TypeAlias = dict[tuple[int, int], str]
-"""What is wrong, by the row of the sample and the image in it."""
+"""The causes of faults, by the row of the sample and the image in it."""
 
 
 class DecoderProcess:
-    """The gate and the decoder of training, for whole images of all formats, with the most pixels that a recipe allows.
+    """A process that validates and decodes whole images as training does, up to the most pixels that a recipe allows.
 
     A context manager; leaving it ends the process.
 
@@ -56,7 +56,7 @@ class DecoderProcess:
         self._ends = 0
 
     def bad(self, samples: Sequence[Images]) -> Causes:
-        """Returns the images that cannot be decoded, and copies that do not fit their picture, with the cause.
+        """Returns the causes for images that cannot be decoded, and for copies that do not fit their picture.
 
         A batch that ends the process is halved. A single image that ends it is tried once more, in a new process,
         because an image before it may have done the damage.
@@ -106,7 +106,7 @@ class DecoderProcess:
 
 
 def runs(costs: Sequence[int], most: int, most_cost: int) -> Iterator[range]:
-    """Yields all items, in runs of at most `most` neighbours and, unless a run is one item, of at most `most_cost`."""
+    """Splits items into runs of at most `most` neighbours that cost at most `most_cost`; each has at least one item."""
     start = total = 0
     for item, cost in enumerate(costs):
         if item > start and (item - start == most or total + cost > most_cost):

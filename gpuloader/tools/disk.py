@@ -17,10 +17,11 @@ _MOST_READS = 2000
 
 
 def measure_disk(shards: Sequence[LocalShard], seconds: float = _SECONDS) -> tuple[float, int]:
-    """Returns how many reads one thread does in a second, and the mean bytes of one: of whole files, or parts of tars.
+    """Returns the reads of one thread in a second, and the mean bytes of a read: whole files, or parts of tars.
 
-    It reads for about this long, first dropping files from the page cache; of folders and tars, only the folders.
-    Pages in use by others stay in it, and a disk or server has its own caches, so the figures are upper bounds.
+    It reads for about `seconds`, and first drops each file from the page cache. If there are folders and tars, only
+    folders are read. The figures are upper bounds: pages that others use stay cached, and disks and servers have their
+    own caches.
     """
     draw = random.Random(0)
     folders = [shard for shard in shards if isinstance(shard, Folder)]
@@ -40,9 +41,9 @@ def measure_disk(shards: Sequence[LocalShard], seconds: float = _SECONDS) -> tup
 
 
 def _read_once(path: Path, draw: random.Random, whole: bool) -> tuple[int, float]:
-    """Reads a file, or a part of it at a random place; returns the number of bytes, and the seconds that it took.
+    """Reads a file, or a part of it at a random place; returns the bytes and the seconds that it took.
 
-    Opening counts for a whole file alone: a loader keeps tars open.
+    The time includes opening only for a whole file, because a loader keeps tars open.
     """
     begun = time.perf_counter()
     fd = open_regular(path)

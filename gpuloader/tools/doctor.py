@@ -1,4 +1,4 @@
-"""`doctor`: finds what would hold up a loader on this machine, in its packages and in its environment.
+"""`doctor`: finds problems for a loader in the packages, the machine and the environment.
 
 `python -m torch.utils.collect_env` prints the rest: the driver, the GPUs and all packages.
 """
@@ -111,7 +111,7 @@ def _torch(torch: ModuleType | None, error: str) -> Finding:
 
 
 def _has_nvidia() -> bool:
-    """Looks for a device of NVIDIA's, or for a driver, which WSL2 has without one."""
+    """Returns whether there is an NVIDIA device, or a driver, which WSL2 has without a device."""
     vendors = (path.read_text().strip() for path in Path("/sys/bus/pci/devices").glob("*/vendor"))
     return shutil.which("nvidia-smi") is not None or _NVIDIA_PCI in vendors
 
@@ -134,7 +134,7 @@ def _dali(dali: ModuleType | None, error: str, flavours: Sequence[str]) -> Findi
 
 
 def _decoders() -> Finding:
-    """Names the versions of what DALI decodes with: its own requirements allow many."""
+    """Names the versions of DALI's decoders, because DALI's requirements allow many."""
     versions = {name: version for name, version in decoder_versions().items() if name != "DALI"}
     return Finding("decoders", ", ".join(f"{name} {version}" for name, version in versions.items()))
 
@@ -215,7 +215,7 @@ def _disk(shards: Sequence[LocalShard]) -> Finding:
 
 
 def store(shard: RemoteShard) -> Finding:
-    """Says whether a store answers, and how fast it sends the beginning of a shard over one connection."""
+    """Checks that a store answers, and measures how fast it sends the beginning of a shard over one connection."""
     try:
         version = shard.version(lambda: True)  # also imports what requests need, and connects
         begun = time.perf_counter()

@@ -44,12 +44,12 @@ _BINS = 8
 
 @dataclass(frozen=True)
 class Distribution:
-    """How a quantity is spread over the samples.
+    """The distribution of a quantity over the samples.
 
     Attributes:
         smallest, median, mean, largest: over all samples.
         edges: of the histogram's bins, evenly spaced in the logarithm: bin i has the values in [edges[i],
-            edges[i + 1]), and the last bin its upper edge, too.
+            edges[i + 1]), and the last bin also has its upper edge.
         counts: samples in each bin.
     """
 
@@ -72,12 +72,12 @@ class ClassCount:
 
 @dataclass(frozen=True)
 class BucketCount:
-    """A bucket's number of samples, and its size, or None if it has none.
+    """A bucket: its number of samples, and its size, or None if it has no size.
 
     Attributes:
         name: its size, or its ratios width / height.
-        cropped: the mean share of its pictures that is cropped away, in [0, 1). Known bad images count as samples, as
-            they are replaced, but not in this share.
+        cropped: the mean share of its pictures that is cropped away, in [0, 1). Known bad images are not in this share,
+            but are samples, because they are replaced.
     """
 
     name: str
@@ -89,17 +89,16 @@ class BucketCount:
 
 @dataclass(frozen=True)
 class Info:
-    """What is in some shards.
+    """The result of `describe_shards`.
 
     Attributes:
         shards, samples: how many.
-        shard_bytes: of all tars together.
-        node_bytes: the shards that each node reads with `shuffle="shards"`: the most that one of them does; None if the
-            number of nodes was not given.
+        shard_bytes: the bytes of all tars.
+        node_bytes: the most bytes that one node reads with `shuffle="shards"`; None without `nodes`.
         stray_count: the number of members that are in no sample.
         label_from: where the labels are; None if "auto" finds none.
         classes: the labels that occur, by label.
-        without_label: the number of samples without a label; a `.cls` that is not an integer counts, too.
+        without_label: the number of samples without a label, or with a `.cls` that is not an integer.
         formats: samples by their image's extension, the most frequent first.
         jpegs, seekable: how many images are JPEGs, and how many of these are seekable, by their headers.
         turned: how many images are not stored upright, by their EXIF orientation.
@@ -108,10 +107,10 @@ class Info:
         height, width: pixels; None if no image's size is known.
         megapixels: millions of pixels.
         image_bytes: of the encoded images.
-        unknown_size: samples whose header did not tell the image's size; the three above do not include them.
-        memory: what a loader over these shards needs.
+        unknown_size: samples whose image has an unknown size; `height`, `width` and `megapixels` do not include them.
+        memory: the memory that a loader over these shards needs, estimated.
         excess: what to lower, if the decoded images of one batch can need over half of the machine's memory.
-        buckets: the samples in each bucket, if buckets were asked for; images of unknown size are in none, unless they
+        buckets: the samples in each bucket, if `sampling` has buckets. Images of unknown size are in none, unless they
             are known to be bad.
     """
 
@@ -152,24 +151,24 @@ def describe_shards(
     nodes: int | None = None,
     progress: bool = False,
 ) -> Info:
-    """Describes shards from their indexes; missing ones are made.
+    """Describes shards from their indexes, and makes missing indexes.
 
     Args:
-        tar, label_from: as GPULoader takes them; of several sources all shards are described. The names of labels from
-            "cls" are those of `classes.json` beside the shards, as a loader reads them.
+        tar, label_from: as GPULoader takes them; of several sources all shards are described. Labels from "cls" are
+            named by `classes.json` beside the shards.
         preset, decoder: as GPULoader takes them, for the estimate of its memory.
-        batch_size: that of the loader, for the estimate of its memory.
-        sampling: as GPULoader takes it, for the samples in its buckets alone; pictures are upright if the preset turns
+        batch_size: the batch size of the loader, for the estimate of its memory.
+        sampling: as GPULoader takes it, to count the samples in its buckets; pictures are upright if the preset turns
             them.
-        on_error: as GPULoader takes it, for its known bad images. In a bucket, each is replaced by another sample;
-            those of unknown size are in the bucket of the most samples.
-        nodes: say how many bytes each of so many nodes reads with shuffle="shards".
+        on_error: as GPULoader takes it, for its known bad images. In a bucket, each is replaced by another sample. Bad
+            images of unknown size are in the bucket with the most samples.
+        nodes: the number of nodes, to report how many bytes each reads with shuffle="shards".
         progress: show a bar on stderr while indexes are made.
 
     Raises:
         ConfigError: an argument is invalid.
-        DataError: no shard or sample, a sample without a label, two `classes.json` that name a label differently, or
-            the known bad images are not those of these shards.
+        DataError: there is no shard or sample, a sample has no label, two `classes.json` name a label differently, or
+            the known bad images are of other shards.
     """
     if not is_integer(batch_size, 1):
         raise ConfigError(f"batch_size={batch_size!r}: allowed is an integer of at least 1")

@@ -15,7 +15,7 @@ _READER_IS_BUSY = 0.8
 _MUCH_NOISE = 0.2
 TITLES: Mapping[StageName, str] = {
     "read": "read, from the page cache",
-    "gate": "+ headers, draws, labels",
+    "gate": "+ headers, random numbers, labels",
     "decode": "+ decode the regions",
     "resize": "+ resize, crop, flip",
     "pixels": "+ change pixels, normalise",
@@ -44,10 +44,10 @@ def cpu_shares(costs: Mapping[StageName, Cost]) -> dict[StageName, float]:
 
 
 def limit_of(costs: Mapping[StageName, Cost], on_gpu: bool) -> tuple[Bottleneck, float]:
-    """Finds what limits the loader, and its share of the loader's time.
+    """Returns what limits the loader, and its share of the loader's time.
 
-    A separate thread reads and gates in parallel with the decoding: it limits if it is busy nearly all of the time.
-    Otherwise the stage limits that adds most: in CPU time, or on a GPU in elapsed time.
+    A separate thread reads and validates images while others decode. It limits the loader if it is busy nearly all of
+    the time. Otherwise the limit is the stage that adds most CPU time, or on a GPU most elapsed time.
     """
     reading, gated = costs["read"].seconds, costs["gate"].seconds
     busy = max(reading, gated) / costs["loader"].seconds
@@ -66,9 +66,9 @@ def limit_of(costs: Mapping[StageName, Cost], on_gpu: bool) -> tuple[Bottleneck,
 
 
 def contradiction(costs: Mapping[StageName, Cost], on_gpu: bool) -> str | None:
-    """Says which stage cost much less than one of the stages that it contains; None if no stage did.
+    """Returns which stage cost much less than a stage that it contains; None if no stage did.
 
-    On a CPU this holds for CPU time, too; a GPU's stages may wait for it in different ways.
+    CPU times are compared only on a CPU, because stages may wait for a GPU in different ways.
     """
     units = [("s", "seconds")] if on_gpu else [("s", "seconds"), ("CPU s", "cpu_seconds")]
     for unit, cost in units:
@@ -84,10 +84,10 @@ def contradiction(costs: Mapping[StageName, Cost], on_gpu: bool) -> str | None:
 
 
 def what_limits(costs: Mapping[StageName, Cost], on_gpu: bool) -> str:
-    """Says in one sentence what limits, and what to change; if the measurements contradict each other, it says that.
+    """Returns a sentence: what limits the loader and what to change, or that the measurements contradict each other.
 
     Args:
-        costs: of each stage.
+        costs: the cost of each stage.
         on_gpu: whether a GPU decodes.
     """
     if found := contradiction(costs, on_gpu):

@@ -12,10 +12,11 @@ from gpuloader.shards import user_path
 
 
 def read_loader(shards: Sequence[str]) -> dict[str, Any]:
-    """Returns a loader's arguments: `tar` alone, or all that are in the YAML file named in its place.
+    """Returns a loader's arguments: `tar` alone, or all arguments in the YAML file given instead.
 
     Raises:
-        ConfigError: the file cannot be read, is no YAML, has no `tar`, names an unknown argument, or is not alone.
+        ConfigError: the file cannot be read, is not YAML, has no `tar`, names an unknown argument, or is given with
+            shards.
     """
     file = next((shard for shard in shards if shard.endswith((".yaml", ".yml"))), None)
     if file is None:

@@ -1,4 +1,4 @@
-"""What a measurement depends on besides the loader: the machine and the versions."""
+"""Describes the machine and the versions that a measurement depends on."""
 
 from __future__ import annotations
 

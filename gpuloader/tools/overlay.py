@@ -1,4 +1,4 @@
-"""Targets on pictures: finds them in a sample, and draws boxes, masks and points."""
+"""Finds the targets of a sample, and draws them on its picture: boxes, masks and points."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def overlays(
     Args:
         fields: the targets, by name.
         values: of the sample, as `parse_fields` returns them.
-        drawn: what a recipe draws for the sample.
+        drawn: the sample's random parameters.
         class_names: label -> name, if names are known.
     """
     found = [Overlay([], [], []) for _ in drawn.views]
@@ -115,7 +115,7 @@ def _areas(masks: NDArray[np.integer] | Ragged, fill: int) -> NDArray[np.int64]:
 
 
 def draw_targets(picture: Image.Image, overlay: Overlay, fit: Callable[[Image.Image], Image.Image]) -> Image.Image:
-    """Returns the picture with its targets: masks as a tint, and after it is fitted, lines and points of one width."""
+    """Returns the fitted picture with its targets: masks as a tint, lines and points of one width."""
     pixels = np.array(picture)
     for areas in overlay.areas:
         inside = areas != 0
@@ -139,7 +139,7 @@ def draw_targets(picture: Image.Image, overlay: Overlay, fit: Callable[[Image.Im
 
 
 def _colours(numbers: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Returns (n, 3) colours, of which those of neighbouring numbers differ."""
+    """Returns (n, 3) colours; neighbouring numbers have different colours."""
     turns = 0.618034 * (numbers % 1000)[:, None] + np.array([0, 1 / 3, 2 / 3])
     return np.rint(110 + 100 * np.cos(2 * np.pi * turns)).astype(np.uint8)
 

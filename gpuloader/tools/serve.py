@@ -57,7 +57,7 @@ _HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?")  # any port: 
 
 
 class Api:
-    """What the page asks for, without HTTP: each method takes a query, and returns JSON's types or a picture.
+    """The page's requests, without HTTP: each method takes a query, and returns JSON's types or a picture.
 
     Args:
         gallery: the samples.
@@ -122,7 +122,7 @@ class Api:
         return self._pictures(whole, query, {"seed": 0, "epoch": 0})[0]
 
     def version(self, query: Query) -> Picture:
-        """Returns a view of it, as training gets it."""
+        """Returns a view of a sample, as training gets it."""
         compose = self._compose(query)
         view = _integer(query, "view", 0, len(compose.each_view), 0)
         return self._pictures(compose, query, self._draws(query))[view]
@@ -211,7 +211,7 @@ def make_server(gallery: Gallery, name: str, preset: Recipe, seed: int, port: in
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread for each connection."""
+    """An HTTP server with a thread for each connection."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -222,7 +222,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET only; for any other method the base class says that it is not supported."""
+    """The handler of GET; the base class refuses other methods."""
 
     api: Api
     server_version = f"gpuloader/{__version__}"
@@ -259,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus(code), "application/json", json.dumps(content).encode())
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401
-        """Logs nothing: a line for every picture helps nobody."""
+        """Logs nothing."""
 
     def _answer(self, answer: Answer) -> None:
         if isinstance(answer, dict):

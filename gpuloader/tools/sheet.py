@@ -21,7 +21,7 @@ Box: TypeAlias = tuple[float, float, float, float]
 MAX_PICTURE_PIXELS = 50_000_000
 
 COLOURS = ("#d55e00", "#0072b2", "#f0c000", "#cc79a7", "#009e73", "#56b4e9")
-"""Distinct for the colour-blind."""
+"""Colours that the colour-blind can distinguish."""
 
 _LEAST_TILE, _MOST_TILE = 128, 256
 _GAP, _LINE, _TEXT, _TITLE = 10, 16, 12, 18
@@ -106,13 +106,13 @@ class Sheet:
 
 
 def enlarge(picture: Picture, most: int) -> Picture:
-    """Returns a copy of a picture, enlarged by the largest integer with which its sides are at most so long."""
+    """Returns a copy of a picture, enlarged by the largest integer that keeps its sides within `most` pixels."""
     times = max(1, most // max(picture.size))
     return picture.resize((times * picture.width, times * picture.height), Image.Resampling.NEAREST)
 
 
 def _outline(picture: Picture, window: Box, colour: str) -> None:
-    """Draws a window's part inside of the picture: a line of two pixels in the colour, with white next to it."""
+    """Draws the part of a window inside the picture: a line of two pixels in the colour, with a white border."""
     edge = picture.width - 1, picture.height - 1
     left, top = (min(max(0, round(share * (last + 1))), last) for share, last in zip(window[:2], edge))
     right, bottom = (min(round(share * (last + 1)) - 1, last) for share, last in zip(window[2:], edge))
@@ -123,7 +123,7 @@ def _outline(picture: Picture, window: Box, colour: str) -> None:
 
 
 def _shorten(text: str, font: Any, room: int) -> str:  # noqa: ANN401 - Pillow's two classes of fonts
-    """Returns the text; if it is wider than the room, its middle is left out."""
+    """Returns the text, without its middle if it is wider than `room`."""
     kept, short = len(text), text
     while font.getlength(short) > room and kept > 2:
         kept -= 1

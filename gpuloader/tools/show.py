@@ -1,8 +1,8 @@
 """Shows samples of shards before and after a recipe: `Gallery`, and `show`, which draws some into a picture.
 
-The graph and the draws of a training with this seed make what a recipe gives for a sample in an epoch. On the CPU it is
-the same tensor, bit for bit, that `GPULoader` delivers; on a GPU the decoder may treat one image differently from a
-batch. MixUp and CutMix need two samples, and are left out.
+A sample is shown with the random parameters that a training with this seed uses in an epoch. On the CPU, it is the same
+tensor that `GPULoader` delivers, bit for bit. On a GPU, the decoder may treat one image differently from a batch. MixUp
+and CutMix are not applied, because they need two samples.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ _NO_DRAWS = np.zeros(0)  # no target draws
 
 @dataclass(frozen=True)
 class SampleInfo:
-    """A sample and where it is.
+    """A sample and its place in the shards.
 
     Attributes:
         id: its number in the data.
         key: WebDataset's `__key__`.
-        label: its class's number, or None.
-        class_name: the class's name, if it is known.
-        shard: path of the shard.
-        offset: of the image's bytes in the shard.
+        label: the number of its class; None without labels.
+        class_name: the name of the class, if it is known.
+        shard: the path of the shard.
+        offset: the byte of the shard at which the image begins.
     """
 
     id: int
@@ -84,14 +84,14 @@ class SampleInfo:
 
 @dataclass(frozen=True)
 class ShowResult:
-    """What `show` drew.
+    """The result of `show`.
 
     Attributes:
-        picture: its path.
+        picture: the path of the file.
         mix_left_out: whether training would mix the images shown with others.
         targets_left_out: name -> why this target cannot follow the recipe.
         samples: those shown, in order.
-        bad: id -> cause for those that cannot be decoded, in at least one epoch, or whose targets cannot be parsed.
+        bad: id -> cause, for samples that cannot be decoded in at least one epoch, or whose targets cannot be parsed.
     """
 
     picture: Path
@@ -101,7 +101,7 @@ class ShowResult:
     bad: Mapping[int, str]
 
     def _repr_html_(self) -> str:
-        """Returns what a notebook shows: the picture, as its file has it now."""
+        """Returns HTML for notebooks that shows the current content of the file."""
         kind = "png" if self.picture.suffix.lower() == ".png" else "jpeg"
         content = b64encode(self.picture.read_bytes()).decode()
         keys = escape(", ".join(printable(sample.key) for sample in self.samples))
@@ -109,16 +109,16 @@ class ShowResult:
 
 
 class Gallery:
-    """Samples of shards, unchanged and as a recipe makes them. Threads may share it.
+    """Samples of shards, as stored and as a recipe transforms them. Threads may share it.
 
     Args:
         tar: the shards, as `GPULoader` takes them.
-        label_from: where labels are, as `GPULoader` takes it. Classes have the names of their folders, or those in the
-            files classes.json beside the shards, as a loader reads them.
-        device_id: where images are made, as `GPULoader` takes it.
-        fields: as `GPULoader` takes them; the targets of them are drawn. None draws what `gpuloader pack` writes:
-            masks, and annotations in COCO's form. Samples with targets need no label, nor do those of data without
-            `.cls` and folders.
+        label_from: where labels are, as `GPULoader` takes it. Classes are named by their folders, or by classes.json
+            beside the shards.
+        device_id: where images are decoded and transformed, as `GPULoader` takes it.
+        fields: as `GPULoader` takes them; their targets are drawn. None draws what `gpuloader pack` writes: masks, and
+            annotations in COCO's form. Labels are optional if samples have targets, or if the data has neither `.cls`
+            nor folders.
 
     Attributes:
         device_id: a GPU's number, or None.
@@ -126,7 +126,7 @@ class Gallery:
         class_names: label -> name, if names are known.
 
     Raises:
-        GPULoaderError: no shards, no labels, no such device, or two classes.json that name a label differently.
+        GPULoaderError: there are no shards, no labels or no such device, or two classes.json name a label differently.
     """
 
     def __init__(
@@ -156,15 +156,15 @@ class Gallery:
 
     @property
     def device(self) -> str:
-        """The device in words: "cpu", or "cuda:0"."""
+        """The name of the device, such as "cpu" or "cuda:0"."""
         return "cpu" if self.device_id is None else f"cuda:{self.device_id}"
 
     def labels(self) -> NDArray[np.int64] | None:
-        """Returns (N,) the labels of all samples; None without labels."""
+        """Returns the labels of all samples, (N,); None without labels."""
         return None if self._labels is None else self._labels.of(np.arange(len(self)))
 
     def sample(self, sample: int) -> SampleInfo:
-        """Returns a sample, by its number.
+        """Returns the sample with this number.
 
         Raises:
             ConfigError: there is no such sample.
@@ -191,14 +191,14 @@ class Gallery:
         return np.unique(rows[match])
 
     def drawn(self, count: int, seed: int) -> list[int]:
-        """Returns the ids of some samples of the data: the first ones of a training that shuffles with the seed."""
+        """Returns the ids of `count` samples: the first ones of a training that shuffles with this seed."""
         return make_order("full", len(self), check_seed(seed), 0)(np.arange(min(count, len(self)))).tolist()
 
     def whole(self, sample: int, side: int, orientation: Orientation = "off") -> Compose:
-        """Returns a recipe of one sample's whole image, downsized if its longer side is more than `side` pixels.
+        """Returns a recipe that shows a sample's whole image, downsized if its longer side exceeds `side` pixels.
 
         Args:
-            orientation: a recipe's; with "apply" the picture is upright.
+            orientation: as in a recipe; "apply" shows the picture upright.
 
         Raises:
             BadImageError: the image's size cannot be read.
@@ -237,7 +237,7 @@ class Gallery:
         return int(choose_copies(recipe, self._shards, ids, drawn, sizes)[0])
 
     def versions(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[Picture]:
-        """Returns `tensors` as pictures; if the recipe normalises, this is undone."""
+        """Returns `tensors` as pictures, without the recipe's normalisation."""
         tensors = self.tensors(compose, sample, seed, epoch)
         return [as_picture(tensor, view.normalize) for tensor, view in zip(tensors, compose.each_view, strict=True)]
 
@@ -256,7 +256,7 @@ class Gallery:
         return overlays(fields, self._values(compose, sample, fields), drawn, self.class_names)
 
     def targets_left_out(self, compose: Recipe, sample: int) -> dict[str, str]:
-        """Says why targets of a sample cannot follow the recipe, by name; mixing is left out of it."""
+        """Returns why targets of a sample cannot follow the recipe, by name; MixUp and CutMix are ignored."""
         left_out = {}
         for name, field in self._targets_of(sample).items():
             try:
@@ -266,7 +266,7 @@ class Gallery:
         return left_out
 
     def _boxes(self, compose: Recipe, sample: int) -> NDArray[np.float64]:
-        """Returns the boxes by which the recipe draws, (n, 4); none if it does not."""
+        """Returns the boxes that the recipe's random parameters depend on, (n, 4); none if they depend on no boxes."""
         fields = {name: each for name, each in self._targets_of(sample).items() if each.has_boxes and compose.by_boxes}
         values = self._values(compose, sample, fields).values()
         return np.concatenate([np.zeros((0, 4)), *(each.boxes for each in values)])
@@ -293,7 +293,7 @@ class Gallery:
         return content
 
     def explain(self, preset: Recipe, sample: int, seed: int, epoch: int) -> tuple[ExplainedView, ...]:
-        """Says what is drawn for each view of `tensors`, and first which smaller copy is decoded, if one is.
+        """Returns the steps of each view of `tensors`; the first names the smaller copy, if one is decoded.
 
         Raises:
             BadImageError: the image's size cannot be read.
@@ -307,7 +307,7 @@ class Gallery:
         return tuple(replace(view, steps=(decoded, *view.steps)) for view in views)
 
     def size(self, sample: int, orientation: Orientation = "off") -> tuple[int, int]:
-        """Returns (height, width) of a sample's image in pixels: with "apply", of the upright picture.
+        """Returns (height, width) of a sample's image in pixels; "apply" counts the upright picture.
 
         Raises:
             BadImageError: the size cannot be read.
@@ -349,19 +349,19 @@ def show(
     device_id: Device = "auto",
     fields: AnyFields | None = None,
 ) -> ShowResult:
-    """Draws samples next to what training gets of them in several epochs, with their targets.
+    """Draws samples beside what training gets from them in several epochs, with their targets.
 
-    A bad image, or one with targets that cannot be parsed, is a box with the cause. The first six versions of a sample
-    have frames in different colours; the original shows their windows in these.
+    A sample that cannot be decoded or parsed is drawn as a box with the cause. The first six versions of a sample have
+    coloured frames; the original shows their windows in the same colours.
 
     Args:
         tar: the shards, as `GPULoader` takes them.
         picture: a file to write, .png or .jpg.
         preset, overrides: the recipe, as `GPULoader` takes it.
-        samples: how many, drawn by the seed from all of the data; or which: ids, and keys as strings.
-        versions: how many versions of each sample: those of epochs 0, 1 and so on, each with all views of the recipe.
+        samples: how many samples, chosen at random by the seed; or which ones: ids, and keys as strings.
+        versions: how many versions of each sample, for epochs 0, 1 and so on; each has all views of the recipe.
         columns: images in a row, including the original; by default all of a sample, up to 11.
-        seed: that of the training.
+        seed: the seed of the training.
         label_from, device_id, fields: as `Gallery` takes them.
 
     Raises:
@@ -405,7 +405,7 @@ def show(
 
 
 def _check(picture: Path, samples: int | Sequence[int | str], versions: int, columns: int | None) -> None:
-    """Checks what is to be drawn, and where."""
+    """Checks the samples to draw, and the file."""
     check_output(picture, PICTURES)
     for name, number, least in (("versions", versions, 1), ("columns", 2 if columns is None else columns, 2)):
         if not is_integer(number, least, _MOST_IMAGES + 1):

@@ -1,1 +1,1 @@
-"""`GPULoader` in other Trainers: those of Lightning's two packages, and Hugging Face's. Each needs its package."""
+"""Integrations with the Trainers of Lightning's two packages and of Hugging Face. Each module needs its package."""

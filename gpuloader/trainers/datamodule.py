@@ -1,4 +1,4 @@
-"""The work of `GPULoaderDataModule`, for both of Lightning's packages: `lightning` and `pytorch_lightning`."""
+"""The code of `GPULoaderDataModule` for both of Lightning's packages: `lightning` and `pytorch_lightning`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TrainerLoaders:
         eval_preset: the recipe for every stage but training, whose recipe is `preset`.
         eval_loader: arguments of `GPULoader` for every stage but training. Those stages share `batch_size`, `seed`,
             `on_error` (without the known bad images), `decoder`, `output`, `fields`, `label_from` and `cache` with
-            training, unless they are given here. Bad images that training replaces, they leave out.
+            training, unless they are given here. They skip bad images that training replaces.
         loader: arguments of `GPULoader` for training.
 
     Raises:
@@ -85,7 +85,7 @@ class TrainerLoaders:
         self._state: dict[str, Any] = {}  # the training loader's, from a checkpoint or from when it was closed
 
     def train_dataloader(self) -> TrainerEpochs | GPULoader:
-        """Makes the batches of training: as the Trainer goes through them, or without a Trainer the loader itself.
+        """Returns the training batches in the order that the Trainer needs, or without a Trainer the loader itself.
 
         Raises:
             ConfigError: this stage has no shards; also what `GPULoader` raises.
@@ -93,19 +93,19 @@ class TrainerLoaders:
         return self._stage("train")
 
     def val_dataloader(self) -> TrainerEpochs | GPULoader:
-        """Makes the batches of validation; otherwise as `train_dataloader`."""
+        """Returns the validation batches, as `train_dataloader` does."""
         return self._stage("val")
 
     def test_dataloader(self) -> TrainerEpochs | GPULoader:
-        """Makes the batches of testing; otherwise as `train_dataloader`."""
+        """Returns the test batches, as `train_dataloader` does."""
         return self._stage("test")
 
     def predict_dataloader(self) -> TrainerEpochs | GPULoader:
-        """Makes the batches of prediction; otherwise as `train_dataloader`."""
+        """Returns the batches to predict, as `train_dataloader` does."""
         return self._stage("predict")
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the training loader's state for a checkpoint, in plain JSON types; any rank's will do."""
+        """Returns the training loader's state for a checkpoint, in plain JSON types. Save it on any rank."""
         loader = self._open.get("train")
         if loader is None:
             return self._state
@@ -114,17 +114,17 @@ class TrainerLoaders:
         return {**state, "global_batch": plan.global_batch, "ranks": plan.world_size, "following": following}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes a checkpoint's state; training that resumes in the middle of an epoch compares its loader with it."""
+        """Takes a checkpoint's state. Resuming in the middle of an epoch compares the training loader with it."""
         if not isinstance(state_dict, Mapping):
             raise StateError(f"the checkpoint's state of the data module is {describe(state_dict)}, not a mapping")
         self._state = state_dict
 
     def teardown(self, stage: str) -> None:
-        """Closes the loaders; you can still ask for a state."""
+        """Closes the loaders; `state_dict` still works."""
         self._close()
 
     def on_exception(self, exception: BaseException) -> None:
-        """Does the same after an exception, because Lightning then does not call `teardown`."""
+        """Closes the loaders after an exception, because Lightning then does not call `teardown`."""
         self._close()
 
     def _close(self) -> None:
@@ -162,7 +162,7 @@ class TrainerLoaders:
         return GPULoader(tar, device_id=device_id, world=world, **options)
 
     def _place(self) -> tuple[int | None, World]:
-        """Returns the device and the place among the ranks that the Trainer gives this process."""
+        """Returns the device and the rank that the Trainer gives this process."""
         strategy = self.trainer.strategy
         device, mesh = strategy.root_device, getattr(strategy, "device_mesh", None)
         if mesh is not None and _DATA_PARALLEL in (mesh.mesh_dim_names or ()):
@@ -173,7 +173,7 @@ class TrainerLoaders:
         return device.index if device.type == "cuda" else None, world
 
     def _resume(self, loader: GPULoader, epoch: int, done: int) -> None:
-        """Moves the training loader past the first batches of an epoch, by the checkpoint's state if there is one."""
+        """Moves the training loader past the finished batches of an epoch, by the checkpoint's state if any."""
         state, self._state = self._state or loader.state_dict(), {}  # a checkpoint of another data module has no state
         if done:
             loader.load_state_dict({**state, **self._place_of(loader, state, epoch, done)})
@@ -181,13 +181,15 @@ class TrainerLoaders:
         following = state.get("following") if state.get("epoch") != epoch else None
         place = following if isinstance(following, Mapping) else {}
         try:
-            loader.load_state_dict({**state, "delivered": 0, **place})  # a pass goes on in the next epoch
+            loader.load_state_dict({**state, "delivered": 0, **place})  # the epoch of a source may span two
         except StateError as error:
-            _log.info("epoch %d begins without the place of the checkpoint: %s", epoch, error)
+            _log.info(
+                "epoch %d starts at its beginning, because the checkpoint's place cannot be used: %s", epoch, error
+            )
         loader.set_epoch(epoch)
 
     def _place_of(self, loader: GPULoader, state: Mapping[str, Any], epoch: int, done: int) -> dict[str, Any]:
-        """Returns the place in the middle of an epoch, which goes on as it began."""
+        """Returns the state for a place in the middle of an epoch; the rest of the epoch keeps its plan."""
         global_batch = run_of(loader).plan.global_batch
         saved = state.get("global_batch", global_batch)
         if not isinstance(saved, int) or saved != global_batch:
@@ -196,7 +198,7 @@ class TrainerLoaders:
                 f"now it is {global_batch}: resume with {describe(saved)}, or from a checkpoint at an epoch's end"
             )
         plan = fresh_run_of(loader).resume(state).run.plan
-        return plan.state(plan.on(state.get("ranks")).at(epoch, done))  # as the ranks of then counted it
+        return plan.state(plan.on(state.get("ranks")).at(epoch, done))  # with the ranks of the checkpoint
 
 
 # Type checkers read the `Unpack`. jsonargparse finds the arguments in GPULoader itself, with defaults and descriptions.
@@ -204,7 +206,7 @@ TrainerLoaders.__init__.__annotations__["loader"] = Any
 
 
 class TrainerEpochs:
-    """A loader in the form in which Lightning iterates over it.
+    """A loader as an iterable for Lightning.
 
     Lightning calls `iter` more often than it begins an epoch, and before it has restored its progress, so nothing
     happens until the first batch is asked for. The start is then read from the Trainer instead of counted here: it
@@ -219,11 +221,11 @@ class TrainerEpochs:
         self._data = data
 
     def __len__(self) -> int:
-        """Counts the batches of a full epoch, as `len(loader)`: Lightning itself counts the finished ones."""
+        """Returns the number of batches in a full epoch, because Lightning itself counts the finished batches."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields the batches of the Trainer's epoch; in training, without the finished ones."""
+        """Yields the batches of the Trainer's epoch; in training, without the finished batches."""
         trainer = self._data.trainer
         epoch = 0 if trainer.overfit_batches else trainer.current_epoch
         done = trainer.fit_loop.epoch_loop.batch_progress.current.completed if trainer.training else 0
@@ -250,7 +252,7 @@ class TrainerEpochs:
 def _evaluation_options(
     training: Mapping[str, Any], eval_preset: AnyPreset, eval_loader: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Returns the arguments of a loader for evaluation; raises ConfigError if one of them is not the module's."""
+    """Returns the arguments of a loader for evaluation; raises ConfigError for an argument that it does not take."""
     shared = {name: value for name, value in training.items() if name in _IN_EVERY_STAGE}
     if "on_error" in shared:
         on_error = resolve_bad_images(shared["on_error"])

@@ -11,8 +11,8 @@ __all__ = ["GPULoaderDataModule", "GPULoaderWaitMonitor"]
 
 
 class GPULoaderDataModule(TrainerLoaders, LightningDataModule):
-    """A `GPULoader` for each stage of a Trainer; `gpuloader.trainers.datamodule.TrainerLoaders` has its arguments."""
+    """A data module with a `GPULoader` for each stage, see `gpuloader.trainers.datamodule.TrainerLoaders`."""
 
 
 class GPULoaderWaitMonitor(WaitLogging, Callback):
-    """Logs how long training waits for data; `gpuloader.trainers.wait_callback.WaitLogging` has its arguments."""
+    """A callback that logs how long training waits for data, see `gpuloader.trainers.wait_callback.WaitLogging`."""

@@ -1,8 +1,8 @@
 """`GPULoaderTrainer`: the Trainer of Hugging Face's transformers, which trains and evaluates from GPULoaders.
 
-Trainer counts the batches of an epoch, and after a restart it skips those that it trained on. Here a batch has its
-number, so that skipping costs nothing: the loader goes to that place. Accelerate never sees the loaders, so it does not
-split them again. In evaluation, it learns from them how many of the last batch's samples are no padding.
+Trainer counts the batches of an epoch, and after a restart it skips the finished ones. Here batches are found by their
+number, so skipping costs nothing. Accelerate never sees the loaders, so it does not split them again. In evaluation, it
+is told how many samples of the last batch are not padding.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ except ImportError as error:
 
 __all__ = ["GPULoaderTrainer"]
 
-_IGNORED = -100  # the label that losses of torch and transformers leave out
+_IGNORED = -100  # the label that losses of torch and transformers ignore
 
 
 class GPULoaderTrainer(Trainer):
-    """A Trainer whose `train_dataset` and `eval_dataset` may be `GPULoader`s; the rest is as in `transformers.Trainer`.
+    """A `transformers.Trainer` whose `train_dataset` and `eval_dataset` may be `GPULoader`s.
 
     A loader selects its rank's part of the data itself. Its `batch_size` must be `per_device_train_batch_size` or
-    `per_device_eval_batch_size`, and its `output` names what the model takes, such as
-    `{"image": "pixel_values", "label": "labels"}`. On several ranks, a loader for evaluation needs `last_batch="equal"`
-    or "pad"; padding counts neither in the metrics nor in the loss of models that leave out the label -100. On one
-    rank, `on_error="skip"` leaves bad images out of evaluation.
+    `per_device_eval_batch_size`, and its `output` names what the model takes, such as `{"image": "pixel_values",
+    "label": "labels"}`. On several ranks, a loader for evaluation needs `last_batch="equal"` or "pad"; padding is
+    ignored in the metrics, and in the loss of models that ignore the label -100. On one rank, `on_error="skip"` skips
+    bad images in evaluation.
 
-    Each checkpoint has the training loader's state. `train(resume_from_checkpoint=...)` resumes at the next batch, also
-    in the middle of an epoch and on another number of ranks, if the global batch stays the same. Each training log has
+    Each checkpoint has the training loader's state. `train(resume_from_checkpoint=...)` resumes at the next batch, even
+    in the middle of an epoch. The number of ranks may change if the global batch stays the same. Each training log has
     the numbers of `stats().scalars()`.
 
-    To change more, subclass it, or put it before another subclass of Trainer: `class Mine(GPULoaderTrainer, Other)`.
+    To change more, subclass it, or combine it with another subclass of Trainer: `class Mine(GPULoaderTrainer, Other)`.
 
     Raises:
         ConfigError: when a loader is used that does not fit the arguments.
-        StateError: when training resumes with another recipe, data, seed or place than the checkpoint's.
+        StateError: when training resumes with another recipe, data, seed or place than in the checkpoint.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
@@ -60,7 +60,7 @@ class GPULoaderTrainer(Trainer):
         self.add_callback(GPULoaderState())
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401
-        """Makes the batches of the training loader."""
+        """Returns the batches of the training loader."""
         if not isinstance(self.train_dataset, GPULoader):
             return super().get_train_dataloader()
         if self.args.auto_find_batch_size:
@@ -69,19 +69,19 @@ class GPULoaderTrainer(Trainer):
         return _TrainingBatches(_Steps(self.train_dataset))
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:  # noqa: ANN401
-        """Makes batches of an evaluation loader; `eval_dataset` is one, a name of several, or None for the only one."""
+        """Returns the batches of an evaluation loader: `eval_dataset`, one by its name, or None for the only one."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         data = self.eval_dataset[data] if isinstance(data, str) else data
         return self._evaluation(data) if isinstance(data, GPULoader) else super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:  # noqa: ANN401
-        """Makes the batches of a loader whose samples are predicted."""
+        """Returns the batches of a loader to predict."""
         if isinstance(test_dataset, GPULoader):
             return self._evaluation(test_dataset)
         return super().get_test_dataloader(test_dataset)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        """Adds what the training loader counts to the logs of training."""
+        """Adds the numbers of the training loader's `stats()` to the training logs."""
         if "loss" in logs and isinstance(self.train_dataset, GPULoader):
             logs = {**logs, **self.train_dataset.stats().scalars()}
         super().log(logs, *args, **kwargs)
@@ -92,7 +92,7 @@ class GPULoaderTrainer(Trainer):
         if plan.bucketed is not None:
             raise ConfigError(
                 "the evaluation loader has buckets, but Trainer gathers batches of one size, with padding at the end: "
-                "leave Sampling(buckets=) out for evaluation"
+                "evaluate without Sampling(buckets=)"
             )
         if plan.last_batch == "partial" and plan.world_size > 1 and plan.length % plan.global_batch:
             raise ConfigError(
@@ -101,9 +101,9 @@ class GPULoaderTrainer(Trainer):
             )
         if plan.world_size > 1 and run_of(loader).bad_images.skip:
             raise ConfigError(
-                "the evaluation loader leaves bad images out (skip), but Trainer gathers batches of one size from all "
-                "ranks: evaluate on one rank, or leave skip out and `gpuloader pack` the shards again, which "
-                "leaves bad images out"
+                "the evaluation loader has on_error='skip', but Trainer gathers batches of one size from all ranks: "
+                "evaluate on one rank, or pack the shards again (`gpuloader pack` drops bad images) and use "
+                "another on_error"
             )
         return _EvaluationBatches(loader, self.label_names)
 
@@ -127,7 +127,7 @@ class GPULoaderTrainer(Trainer):
 
 
 class GPULoaderState(TrainerCallback, ExportableState):
-    """Keeps the training loader's state in trainer_state.json, and compares it where training resumes."""
+    """A callback that keeps the training loader's state in trainer_state.json, and compares it on resuming."""
 
     def __init__(self) -> None:
         self.saved: dict[str, Any] | None = None
@@ -163,10 +163,10 @@ class _Steps(Dataset[Any]):
         self._batches: Iterator[Any] = iter(())
         self._next: int | None = None  # the number of the next batch; None before the epoch's first
         self._saved: dict[str, Any] | None = None
-        self._ranks: object = None  # those of the checkpoint
+        self._ranks: object = None  # the ranks of the checkpoint
 
     def __len__(self) -> int:
-        """Counts the samples of an epoch over all ranks; Trainer reports them."""
+        """Returns the number of samples in an epoch over all ranks, which Trainer reports."""
         return _delivered(self.loader)
 
     def __getitem__(self, step: int) -> Any:  # noqa: ANN401
@@ -179,7 +179,7 @@ class _Steps(Dataset[Any]):
         self.epoch, self._next = epoch, None
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Takes the state of a checkpoint, at whose place the next batch must be."""
+        """Takes the state of a checkpoint; the next batch must be the one that follows it."""
         self.loader.load_state_dict(state)
         plan = run_of(self.loader).plan
         self._saved = plan.state(plan.at_step(plan.resume(state)[1]))
@@ -187,12 +187,12 @@ class _Steps(Dataset[Any]):
 
     def _begin(self, step: int) -> None:
         plan = run_of(self.loader).plan
-        place = plan.state(plan.on(self._ranks).at(self.epoch, step))  # as the checkpoint's ranks counted it
+        place = plan.state(plan.on(self._ranks).at(self.epoch, step))  # with the checkpoint's ranks
         saved, self._saved, self._ranks = self._saved, None, None
         if saved is not None and saved != place:
             raise StateError(
-                f"Trainer resumes with sample {place['delivered']} of epoch {place['epoch']}, but the checkpoint's "
-                f"state goes on after {saved['delivered']} samples of epoch {saved['epoch']}: resume with the same "
+                f"Trainer resumes after {place['delivered']} samples of epoch {place['epoch']}, but the checkpoint's "
+                f"state after {saved['delivered']} samples of epoch {saved['epoch']}: resume with the same "
                 f"batch size x ranks, steps_per_epoch and gradient_accumulation_steps as before, and without "
                 f"ignore_data_skip"
             )
@@ -220,7 +220,7 @@ class _StepNumbers:
 
 
 class _TrainingBatches(DataLoader[Any]):
-    """The training loader in the form in which Trainer iterates and Accelerate skips: one item is a batch."""
+    """The training loader as a DataLoader in which an item is a batch, so that Accelerate can skip batches."""
 
     def __init__(self, steps: _Steps) -> None:
         self._steps = steps
@@ -235,7 +235,7 @@ class _TrainingBatches(DataLoader[Any]):
 class _EvaluationBatches(DataLoaderStateMixin):
     """The batches of a loader for evaluation, with what Accelerate must know to gather them without the padding.
 
-    It cuts what it gathers of the last batch off after `remainder` samples: padding is at the end of the global batch.
+    Accelerate cuts the gathered last batch after `remainder` samples, because padding is at its end.
     """
 
     def __init__(self, loader: GPULoader[Any], label_names: Sequence[str]) -> None:
@@ -262,7 +262,7 @@ class _EvaluationBatches(DataLoaderStateMixin):
             self.end()
 
     def _last(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Returns the last batch of this rank; its padding has labels that no loss counts."""
+        """Returns the last batch of this rank; its padding has the label that losses ignore."""
         if self._skips:  # there is no padding
             self.remainder = find_batch_size(batch)
             return batch
@@ -276,6 +276,6 @@ class _EvaluationBatches(DataLoaderStateMixin):
 
 
 def _delivered(loader: GPULoader[Any]) -> int:
-    """Counts an epoch's samples over all ranks, without padding and without those that the last batch leaves out."""
+    """Returns the number of samples in an epoch over all ranks, without padding and dropped samples."""
     plan = run_of(loader).plan
     return min(plan.length, plan.steps * plan.global_batch)

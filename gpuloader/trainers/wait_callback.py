@@ -1,4 +1,4 @@
-"""The work of `GPULoaderWaitMonitor`, for both of Lightning's packages: `lightning` and `pytorch_lightning`."""
+"""The code of `GPULoaderWaitMonitor` for both of Lightning's packages: `lightning` and `pytorch_lightning`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gpuloader.loading.monitor import WaitMonitor
 
 
 class WaitLogging:
-    """The hooks of a Lightning callback: logs how long training waits for data, to each logger of the Trainer.
+    """The hooks of a Lightning callback that logs how long training waits for data, to each logger of the Trainer.
 
     It logs the share of the time, `waiting_for_data`, in [0, 1], and the numbers of `Stats.scalars`, such as
     `gpuloader/samples`. It warns once with the likely cause; see `WaitMonitor`.
     Training must read from a `GPULoader`, through the data module or as the Trainer's `train_dataloaders`.
 
     Args:
-        every_steps: how many batches are measured together. At least 1.
+        every_steps: how many batches are measured together; at least 1.
         warn_above: the share above which a warning is logged.
 
     Raises:
-        ConfigError: at the start of training: it reads from something else, or `every_steps` is below 1.
+        ConfigError: at the start of training, if training reads from something else, or if `every_steps` is below 1.
     """
 
     def __init__(self, every_steps: int = 50, warn_above: float = 0.1) -> None:
@@ -32,7 +32,7 @@ class WaitLogging:
         self._monitor: WaitMonitor | None = None
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ANN401
-        """Finds the epoch's loader, which the Trainer may have made again."""
+        """Finds the loader of the epoch, because the Trainer may have made a new one."""
         batches = trainer.train_dataloader
         loader = getattr(batches, "loader", batches)
         if not isinstance(loader, GPULoader):

@@ -31,7 +31,7 @@ def compute_digest() -> str:
 
 
 def is_current(library: Path = LIBRARY) -> bool:
-    """Says whether the library exists and was built from the current C files."""
+    """Returns whether the library exists and was built from the current C files."""
     return library.exists() and compute_digest().encode() in library.read_bytes()
 
 

@@ -18,10 +18,10 @@ from gpuloader.recipe import AugmentParams
 def cut_to_region(
     files: Sequence[NDArray[np.uint8]], drawn: AugmentParams
 ) -> tuple[list[NDArray[np.uint8]], AugmentParams]:
-    """Cuts JPEGs in place to the region that is drawn for them; see `cut_jpegs`.
+    """Cuts JPEGs in place to the regions in their random parameters; see `cut_jpegs`.
 
     Returns:
-        What is left of the files; and what is drawn, for these.
+        The cut files, and the random parameters for these.
     """
     left = cut_jpegs(files, drawn.region)
     return [file[:size] for file, size in zip(files, left[:, 0].tolist())], replace(drawn, origin=left[:, 1:])
@@ -30,9 +30,9 @@ def cut_to_region(
 def cut_jpegs(files: Sequence[NDArray[np.uint8]], windows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Cuts JPEGs in place to the restart intervals that their windows touch.
 
-    A decoder makes the same pixels of the window from what is left: see `cutting.h`. A file stays as it is if it is no
-    JPEG with restart intervals that divide its rows of MCUs (blocks of 8 or 16 pixels), if its whole image is needed,
-    or if anything in it is irregular.
+    A decoder makes the same pixels of the window from the cut file: see `cutting.h`. A file stays unchanged if it is
+    not a JPEG with restart intervals that divide its rows of MCUs (blocks of 8 or 16 pixels), if its whole image is
+    needed, or if anything in it is irregular.
 
     Args:
         files: (bytes,) each; the first bytes of those that are cut are overwritten.

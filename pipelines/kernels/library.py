@@ -38,7 +38,7 @@ def load() -> ctypes.CDLL:
     """Loads the library, once in a process.
 
     Raises:
-        InstallationError: It is missing, cannot be loaded, or was built from sources other than those beside it.
+        InstallationError: it is missing, cannot be loaded, or was not built from the sources beside it.
     """
     build_it = "In a source checkout, build it: pip install -e ."
     try:

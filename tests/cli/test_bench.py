@@ -33,7 +33,7 @@ def test_it_says_what_smaller_copies_would_save(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": image, "cls": b"0"}])
     options = ("bench", shard, "--preset", "imagenet_eval", "--cpu", "--seconds", "0.1")
     needs = "`gpuloader pack --mipmaps 1024,512` and `mipmaps: 1.5` in the recipe"
-    line = f"copies   with {needs}, 100% of the draws take a smaller copy: 84% fewer pixels to decode"
+    line = f"copies   with {needs}, 100% of the crops use a smaller copy: 84% fewer pixels to decode"
     assert line in run(*options).stdout.splitlines()
     copies = json.loads(run(*options, "--json").stdout)["copies"]
     assert (copies["needs"], copies["draws"], round(copies["pixels"], 2)) == (needs, 1, 0.16)

@@ -42,4 +42,4 @@ def test_without_shards_it_draws_pictures_and_takes_the_gpu(monkeypatch: pytest.
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["rows"]
     assert rows[0]["found"] == "10 images are equal"
-    assert "let go under a busy stream" in [row["name"] for row in rows]
+    assert "freed while the stream is busy" in [row["name"] for row in rows]

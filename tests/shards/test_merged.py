@@ -212,7 +212,7 @@ def test_the_command_merges_a_folder_and_merges_it_again(tmp_path: Path) -> None
     result = run("index", "--merge", tmp_path / "s[1]")
     assert result.stdout.endswith(f"4 samples in 1 shard, merged into {tmp_path}/s[1]/all.gpuset\n"), result.stderr
     assert len(resolve_shards(tmp_path / "s[1]")) == 1
-    with pytest.raises(ConfigError, match=r"of anything but one folder, name the file: --output FOLDER/NAME\.gpuset"):
+    with pytest.raises(ConfigError, match=r"not one folder; name the file: --output FOLDER/NAME\.gpuset"):
         index([str(tmp_path / "s[1]" / ".hidden.tar")], merge=True)
     index([str(tmp_path / "s[1]" / ".hidden.tar")], output=str(tmp_path / "s[1]" / "x.gpuset"))
     assert len(resolve_shards(tmp_path / "s[1]" / "x.gpuset")) == 1

@@ -60,7 +60,7 @@ def test_all_is_well(shards: list[Path], device_id: int | None, check: str, name
     rows = rows_of(shards, check, device_id)
     assert [row for row in rows.values() if not row.ok] == []
     assert names <= rows.keys()
-    on_streams = {"on a stream of its own", "let go under a busy stream"}
+    on_streams = {"on a stream of its own", "freed while the stream is busy"}
     assert check != "repeats" or (on_streams <= rows.keys()) == (device_id == GPU)
 
 

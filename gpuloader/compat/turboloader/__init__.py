@@ -1,7 +1,7 @@
-"""turboloader's interface: write `import gpuloader.compat.turboloader as turboloader`; the rest of a script stays.
+"""turboloader's interface: write `import gpuloader.compat.turboloader as turboloader`, and keep the rest of a script.
 
-Use it to move to this library, not permanently: as in turboloader, samples are single arrays in main memory. The
-`preset` of a `Compose` does the same in a `GPULoader`, for batches and on a GPU if there is one.
+Use it only to move to this library: as in turboloader, samples are single arrays in main memory. The `preset` of a
+`Compose` does the same in a `GPULoader`, for batches and on a GPU.
 """
 
 from gpuloader.compat.turboloader.data_loader import DataLoader, Sample

@@ -55,7 +55,7 @@ def samples_of(batch: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 def check_count(name: str, value: object) -> None:
-    """Checks that it is an integer of at least 1."""
+    """Checks that an argument is an integer of at least 1."""
     if not is_integer(value, 1):
         raise ConfigError(f"{name}={value!r}: allowed is an integer of at least 1")
 
@@ -73,7 +73,7 @@ class DataLoader:
         shuffle: whether an epoch's order is drawn over all of the data.
         enable_distributed: whether ranks share the data; otherwise each has all of it. It needs torch.distributed to be
             initialised before, or torchrun.
-        drop_last: whether a short last batch is left out. Otherwise several ranks split it evenly.
+        drop_last: whether a short last batch is dropped; otherwise several ranks split it evenly.
 
     Raises:
         GPULoaderError: one of `gpuloader.errors`; its message says what to do. Also raised in the loop.
@@ -108,7 +108,7 @@ class DataLoader:
             )
 
     def __len__(self) -> int:
-        """Counts the batches of an epoch, the same on every rank."""
+        """Returns the number of batches in an epoch, the same on every rank."""
         return len(self._loader)
 
     def __iter__(self) -> Iterator[list[Sample]]:

@@ -27,7 +27,7 @@ class ResizeMethod(Enum):
 
 @dataclass(slots=True)
 class TransformConfig:
-    """What a `Pipeline` does to each image; `compose` has the same as transforms.
+    """The configuration of the transforms that a `Pipeline` applies to each image.
 
     Attributes:
         enable_resize: if False, images keep their sizes.
@@ -46,7 +46,7 @@ class TransformConfig:
 
     @property
     def compose(self) -> Compose:
-        """The same as transforms; with `enable_resize` its `preset` is for a `GPULoader`."""
+        """The configuration as transforms; with `enable_resize`, its `preset` works in a `GPULoader`."""
         transforms: list[Transform] = []
         if self.enable_resize:
             method = getattr(self.resize_method, "value", self.resize_method)
@@ -70,7 +70,7 @@ class Pipeline:
         queue_size: images that are decoded ahead, in batches of up to 64.
         shuffle: whether an epoch's order is drawn over all of the data.
         decode_jpeg: must be True: samples are images.
-        enable_simd_transforms: has no effect: the processor's instructions are always used.
+        enable_simd_transforms: no effect: SIMD instructions are always used.
         transform_config: what is done to each image; None leaves them unchanged.
 
     Raises:

@@ -29,12 +29,12 @@ class TensorFormat(Enum):
 class Transform:
     """A transform that can be applied to an image.
 
-    Its random numbers are those that a `GPULoader` with the seed `torch.initial_seed()` and this `preset` draws in
-    epoch 0: the k-th image that this transform is applied to gets those of sample k.
+    The k-th image gets the random parameters of sample k in epoch 0 of a `GPULoader` with this `preset` and the seed
+    `torch.initial_seed()`.
 
     Attributes:
         steps: the transforms of `gpuloader.transforms` that it applies.
-        format: of the result.
+        format: the order of dimensions of the result.
     """
 
     def __init__(self, *steps: Any, format: TensorFormat = TensorFormat.NONE) -> None:  # noqa: A002, ANN401 - theirs
@@ -45,7 +45,7 @@ class Transform:
 
     @cached_property
     def preset(self) -> Recipe:
-        """The same as a recipe, for `GPULoader(..., preset=)`.
+        """The transform as a recipe, for `GPULoader(..., preset=)`.
 
         Raises:
             PresetError: it leaves images of different sizes, or its steps are in an invalid order.
@@ -86,7 +86,7 @@ class Transform:
 
     @property
     def sized(self) -> bool:
-        """Whether it makes images of one size."""
+        """Whether all its results have one size."""
         return any(isinstance(step, _SIZED) for step in self.steps)
 
     @property
@@ -110,7 +110,7 @@ class Compose(Transform):
         if wrong := [each for each in transforms if not isinstance(each, Transform)]:
             raise PresetError(
                 f"Compose: {wrong[0]!r} is not a transform of this module: use these, or `gpuloader.Compose`, which "
-                f"takes those of gpuloader.transforms, and those of torchvision with `from_torchvision`"
+                f"takes transforms of gpuloader.transforms, and of torchvision with `from_torchvision`"
             )
         formats = [each.format for each in transforms if each.format is not TensorFormat.NONE]
         steps = [step for each in transforms for step in each.steps]

@@ -1,4 +1,4 @@
-"""`verify`: whether a GPU decodes and delivers what it should."""
+"""`verify`: compares what a GPU decodes and delivers with the CPU's results."""
 
 from gpuloader.tools.verify.checks import CHECKS
 from gpuloader.tools.verify.verification import Row, Verification, verify

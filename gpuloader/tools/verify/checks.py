@@ -1,4 +1,4 @@
-"""The checks: functions of the subject that give rows. That of `operations` is in its own module."""
+"""The checks of `verify`: functions of the subject that yield rows. `operations` has its own module."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _recipe(subject: Subject, name: str) -> Outcome:
 
 
 def forms(subject: Subject) -> Comparisons:
-    """Compares pictures that EXIF turns in each way; their targets and copies; and what a Stage makes of the files."""
+    """Compares pictures of each EXIF orientation, their targets and copies, and the output of a Stage."""
     files, copies = (
         [jpeg(number, size, exif=turned(1 + number % 8)) for number in range(BATCH_SIZE)] for size in (SMALL, COPY)
     )
@@ -95,7 +95,7 @@ def forms(subject: Subject) -> Comparisons:
 
 
 def _targets(subject: Subject, tar: Path) -> Outcome:
-    """Compares targets. They move on the CPU, so they must be equal."""
+    """Compares targets. They are transformed on the CPU, so they must be equal."""
     ours, theirs = (_load_targets(tar, device_id) for device_id in (subject.device_id, None))
     off = [
         name
@@ -106,7 +106,7 @@ def _targets(subject: Subject, tar: Path) -> Outcome:
 
 
 def _load_targets(tar: Path, device_id: int | None) -> dict[str, list[torch.Tensor]]:
-    """Returns the targets of a batch, on the CPU; none if they come on another device than the loader's."""
+    """Returns the targets of a batch, on the CPU; none if they are not on the loader's device."""
     options: dict[str, Any] = {"preset": _CROP, "output": "dict", "label_from": None, "world": ALONE}
     with GPULoader(tar, BATCH_SIZE, device_id, fields=_TARGETS, shuffle="none", **options) as loader:
         batch = next(iter(loader))
@@ -121,7 +121,7 @@ def _stage(subject: Subject, tar: Path, files: list[bytes]) -> Outcome:
 
 
 def repeats(subject: Subject) -> Comparisons:
-    """Compares the same samples in other batches, after a resume, and whatever else the GPU does."""
+    """Compares the same samples in other batches, after resuming, and beside other work of the GPU."""
     options: dict[str, Any] = {"preset": PLAIN, "sampling": few_samples(subject)}
     run = partial(load, subject.tar, subject.device_id, **options)
     expected, _ = run()
@@ -134,7 +134,7 @@ def repeats(subject: Subject) -> Comparisons:
     }
     if subject.device_id is not None:
         ways["on a stream of its own"] = partial(run, stream=True)
-        ways["let go under a busy stream"] = partial(run, busy=True)
+        ways["freed while the stream is busy"] = partial(run, busy=True)
     for name, way in ways.items():
         yield name, partial(_repeat, expected, way)
 
@@ -151,7 +151,7 @@ def _repeat(expected: Images, way: Callable[[], tuple[Images, Bad]]) -> Outcome:
 
 
 def formats(subject: Subject) -> Comparisons:
-    """Compares an image of each kind, decoded; or refused, as on the CPU."""
+    """Compares an image of each format: it must be decoded or refused as on the CPU."""
     images = {
         "JPEG 4:2:0": jpeg(0),
         "JPEG 4:2:2": jpeg(1, subsampling="4:2:2"),
@@ -210,7 +210,7 @@ def _engines(device_id: int, plain: bytes, intervals: bytes) -> Outcome:
 
 
 def bad_images(subject: Subject) -> Comparisons:
-    """Checks that damaged images are named, and cost no other image."""
+    """Checks that damaged images are named, and that all other images are delivered."""
     bad = {2: jpeg(2)[:-30], 5: _with_broken_table(jpeg(5)), 11: b"no image"}
     with tar_of([bad.get(number) or jpeg(number) for number in range(BATCH_SIZE)]) as tar:
         (ours, our_bad), (theirs, _) = load_both(tar, subject.device_id, preset="raw_uint8")
@@ -230,7 +230,7 @@ def _raised(subject: Subject, tar: Path) -> Outcome:
 
 
 def _with_broken_table(jpeg: bytes) -> bytes:
-    """Returns a JPEG with an impossible table of Huffman codes, which no header tells of."""
+    """Returns a JPEG with an impossible table of Huffman codes, which its header does not show."""
     data, table = bytearray(jpeg), jpeg.index(b"\xff\xc4")
     data[table + 5 : table + 21] = bytes([255] * 16)
     return bytes(data)
@@ -245,4 +245,4 @@ CHECKS: Mapping[str, Callable[[Subject], Comparisons]] = {
     "cuts": cuts,
     "bad-images": bad_images,
 }
-"""By name, in the order in which they run."""
+"""The checks by name, in the order in which they run."""

@@ -1,7 +1,7 @@
-"""What is verified and what is expected, loaded and compared.
+"""Loads the images to verify and the expected images, and compares them.
 
-What is expected of a GPU is what one thread of the CPU makes of the same samples, from whole images; of the CPU, the
-same bit for bit.
+Expected are the images that one thread of the CPU makes of the same samples, from whole images. The CPU must deliver
+them bit for bit.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ ALONE = World(0, 1)  # whatever a launcher says of ranks
 _REFERENCE = Decoder(num_threads=1, region=False)
 PLAIN: Mapping[str, Any] = {"imagenet_train": {"Normalize": None}}
 
-# On a GPU, of the mean difference in levels. Decoders differ by 1 or 2, and what is done to the pixels can widen that;
-# an image that was not decoded, or that is another one, is off by 60.
+# The mean difference in levels that is allowed on a GPU. Decoders differ by 1 or 2, and operations can widen that; an
+# image that was not decoded, or that is another one, differs by 60.
 _MOST_LEVELS = 1.5
 _MOST_LEVELS_OF_AN_IMAGE = 10.0
 WIDER = 3.0
 NARROWER = 0.4  # of one operation on images that are decoded equally
 
 Images: TypeAlias = dict[str, list[torch.Tensor]]
-"""The views of each sample by its key, on the CPU; of samples that were replaced none."""
+"""The views of each sample by its key, on the CPU, without replaced samples."""
 
 Bad: TypeAlias = dict[int, str]
-"""The samples that were replaced, and why."""
+"""The causes for replaced samples."""
 
 Outcome: TypeAlias = tuple[str, str, bool]
-"""What was found, what is allowed ("" if anything is), and whether that holds."""
+"""What was found, what is allowed ("" for no limit), and whether what was found is allowed."""
 
 Comparisons: TypeAlias = Iterator[tuple[str, Callable[[], Outcome]]]
-"""The name of each row, and what finds it out."""
+"""The name of each row, and the function that computes the row."""
 
 
 class Subject(NamedTuple):
@@ -55,18 +55,18 @@ class Subject(NamedTuple):
 
 
 def few_samples(subject: Subject) -> dict[str, Any]:
-    """Returns the `sampling` of the samples that are compared."""
+    """Returns the `sampling` that selects the samples to compare."""
     return {"subset": range(min(IMAGES, subject.samples))}
 
 
 def compare_loads(subject: Subject, tar: Sources, factor: float, **options: Any) -> Outcome:  # noqa: ANN401
-    """Loads what is verified, and what is expected, and says how far they are apart, as `compare` does."""
+    """Loads the images to verify and the expected images, and compares them as `compare` does."""
     (ours, _), (theirs, _) = load_both(tar, subject.device_id, **options)
     return compare(subject, ours, theirs, factor)
 
 
 def load_both(tar: Sources, device_id: int | None, **options: Any) -> list[tuple[Images, Bad]]:  # noqa: ANN401
-    """Loads what is verified, and what is expected."""
+    """Loads the images to verify, and the expected images."""
     return [load(tar, device_id, **options), load(tar, None, decoder=_REFERENCE, **options)]
 
 
@@ -80,7 +80,7 @@ def load(
     busy: bool = False,
     **options: Any,  # noqa: ANN401
 ) -> tuple[Images, Bad]:
-    """Loads the images of an epoch; returns them, and the bad ones."""
+    """Returns the images of an epoch, and the causes for bad ones."""
     common = {"shuffle": "none", "last_batch": "partial", "label_from": None, "on_error": _REPLACE, "world": ALONE}
     parts: list[tuple[list[str], torch.Tensor, list[list[torch.Tensor]]]] = []
     with GPULoader(tar, batch_size, device_id, output="dict", **{**common, **options}) as loader:
@@ -110,7 +110,7 @@ def load(
 
 
 def compare(subject: Subject, ours: Images, theirs: Images, factor: float) -> Outcome:
-    """Says how far the images of the same samples are apart; the factor is of what is allowed on a GPU."""
+    """Returns how far the images of the same samples differ; `factor` scales what is allowed on a GPU."""
     if ours.keys() != theirs.keys() or not ours:
         missing = ", ".join(sorted(ours.keys() ^ theirs.keys())[:5]) or "all"
         return f"other samples: {missing}", "the CPU's samples", False

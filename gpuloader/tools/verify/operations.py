@@ -1,4 +1,4 @@
-"""The check of each operation alone."""
+"""Checks each operation alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures to verify with, encoded, and tars of them."""
+"""Makes encoded pictures to verify with, and tars of them."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def jpeg(seed: int, size: tuple[int, int] = SMALL, **options: Any) -> bytes:  # 
 
 
 def encoded(picture: Image.Image, image_format: str, **options: Any) -> bytes:  # noqa: ANN401
-    """Returns a picture's file; the options are Pillow's."""
+    """Returns the picture as an encoded file; the options are Pillow's."""
     file = io.BytesIO()
     picture.save(file, image_format, **options)
     return file.getvalue()
 
 
 def turned(orientation: int) -> bytes:
-    """Returns the EXIF data of a picture that is to be turned so; a recipe does it if its `orientation` is "apply"."""
+    """Returns EXIF data with this orientation; a recipe applies it if its `orientation` is "apply"."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     return exif.tobytes()

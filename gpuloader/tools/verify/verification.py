@@ -1,4 +1,4 @@
-"""`verify`: whether a GPU decodes and delivers what it should, in one table; without a GPU, whether the CPU does."""
+"""`verify`: compares what a GPU decodes and delivers with the CPU's results; without a GPU, it verifies the CPU."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gpuloader.tools.verify.comparison import ALONE, Subject
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that was looked at.
+    """The result of one comparison.
 
     Attributes:
         check: the name of its check.
-        name: what was looked at.
+        name: what was compared.
         found: what was found.
         allowed: the allowed values; empty if there is no limit.
         ok: whether `found` is allowed.
@@ -42,15 +42,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found.
+    """The result of `verify`.
 
     Attributes:
-        date: of the start, in UTC.
+        date: the start, in UTC.
         device: what was verified, "cuda:N" or "cpu".
-        machine: where that was.
+        machine: the machine on which it ran.
         versions: of the driver, DALI, nvImageCodec, nvJPEG and nvTIFF.
-        elapsed_seconds: what all of it took.
-        rows: all that was looked at, in order.
+        elapsed_seconds: the time of all checks.
+        rows: all comparisons, in order.
     """
 
     date: str
@@ -62,6 +62,7 @@ class Verification:
 
     @property
     def all_well(self) -> bool:
+        """Whether every row is ok."""
         return all(row.ok for row in self.rows)
 
 
@@ -72,7 +73,7 @@ def verify(
     checks: Sequence[str] = (),
     progress: bool = False,
 ) -> Verification:
-    """Runs the checks, one after the other. An error becomes a row, and the next one is looked at.
+    """Runs the checks, one after the other. An error becomes a row, and the remaining checks still run.
 
     Args:
         tar: shards, as `GPULoader` takes them; 32 of their samples are compared.
@@ -109,7 +110,7 @@ def verify(
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Silences warnings of bad images, which are there on purpose."""
+    """Silences warnings about bad images, which some checks make on purpose."""
     logger = logging.getLogger("gpuloader")
     level = logger.level
     logger.setLevel(logging.ERROR)
