@@ -35,7 +35,7 @@ ELSEWHERE = {
     "docs/gpus-and-nodes.md-4": "tests/scripts/test_train_imagenet.py",
     "docs/gpus-and-nodes.md-6": "tests/scripts/test_elastic_train.py",
     "docs/lightning.md-1": "tests/integrations/test_lightning.py",
-    "docs/speed.md-6": "tests/bench/test_bench.py",
+    "docs/speed.md-5": "tests/bench/test_bench.py",
 }
 
 

@@ -290,7 +290,7 @@ def test_devices_of_one_data_rank_train_on_the_same_batches(tar: list[str], tmp_
         assert [ids for _, _, ids in first["train"]] == [batch["index"].tolist() for batch in loader]
 
 
-@pytest.mark.slow(kept=1)
+@pytest.mark.slow(kept=0)
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
 def test_two_devices_share_the_batches_of_one_and_one_takes_over(tar: list[str], tmp_path: Path, strategy: str) -> None:
     whole = fit(tar, tmp_path, max_epochs=1).steps

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from making import jpeg, tar_by_command, write_shard
 
-from gpuloader import GPULoader
-from gpuloader.collators import as_json
+from gpuloader import Boxes, GPULoader
 from gpuloader.errors import ConfigError, DataError, LabelError
 from gpuloader.shards import ShardSet, has_labels, make_labels, resolve_place
 from gpuloader.tools.info import describe_shards
@@ -378,8 +377,8 @@ def test_classes_that_are_no_names_are_refused(
     ("key", "components", "labelled"),
     [
         ("0", {"cls": b"1"}, True),
-        ("0", {"json": b"{}"}, False),
-        ("train/0", {"json": b"{}"}, False),  # a COCO file that names its pictures' folder
+        ("0", {"json": b'{"annotations": []}'}, False),
+        ("train/0", {"json": b'{"annotations": []}'}, False),  # a COCO file that names its pictures' folder
         ("dog/0", {"cls": b"1"}, True),
     ],
 )
@@ -388,5 +387,5 @@ def test_shards_have_labels_where_they_have_cls(
 ) -> None:
     tar = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(8, 8), **components}])
     assert has_labels(ShardSet.open([tar])) is labelled
-    with GPULoader(tar, 1, None, fields={"json": as_json} if "json" in components else ["cls"]) as loader:
+    with GPULoader(tar, 1, None, fields={"boxes": Boxes("json:annotations", required=False)}) as loader:
         assert (next(iter(loader))["label"] is not None) is labelled

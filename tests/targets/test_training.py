@@ -115,6 +115,7 @@ def test_faster_rcnn_learns_from_the_batches(shard: Path, preset: object) -> Non
     assert np.mean(losses[-4:]) < 0.85 * np.mean(losses[:4])
 
 
+@pytest.mark.slow(kept=0)
 @pytest.mark.usefixtures("_operators")
 def test_the_detector_of_the_tutorial_finds_the_boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All blocks of the page run here, those that need torchvision's compiled operators too."""
