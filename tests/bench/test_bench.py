@@ -331,6 +331,7 @@ def test_a_step_that_crashes_on_a_gpu_loses_no_other(tmp_path: Path) -> None:
     assert (results / "test_loader_gpu.txt").read_text() == "-m pytest -q tests/gpu/test_loader_gpu.py\n"
 
 
+@pytest.mark.slow(kept=0)
 def test_what_no_time_is_left_for_is_not_run(tmp_path: Path) -> None:
     status, steps = run_on_gpu(tmp_path, "--minutes", "0")
     assert (status, set(steps.values())) == (1, {"not run: no time is left"})

@@ -145,7 +145,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-@pytest.mark.slow(kept=1)
+@pytest.mark.slow(kept=0)
 def test_other_start_methods_take_what_a_module_has_at_its_top(tmp_path: Path, shards: list[Path], method: str) -> None:
     body = f"""
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def outputs(notebook: NotebookNode) -> list[list[str]]:
     ]
 
 
-@pytest.mark.slow(kept=1)
+@pytest.mark.slow(kept=0)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_gives_what_is_written_in_it(path: Path) -> None:
     written = nbformat.read(path, as_version=4)

@@ -202,7 +202,7 @@ def test_a_killed_run_goes_on_with_other_ranks_from_its_last_whole_checkpoint(
     assert_same_training(run_through(config, tmp_path, ranks_then), undisturbed)
 
 
-@pytest.mark.slow(kept=1)
+@pytest.mark.slow(kept=0)
 @pytest.mark.parametrize(
     ("ranks", "strike", "ranks_then"),
     [

@@ -41,7 +41,7 @@ def killing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
-@pytest.mark.slow(kept=1)
+@pytest.mark.slow(kept=0)
 @pytest.mark.usefixtures("killing")
 @pytest.mark.parametrize("killers", [[0], [7], [19], [3, 4]])
 def test_an_image_that_ends_the_process_is_named_and_no_other(killers: list[int]) -> None:

@@ -185,6 +185,7 @@ def test_nothing_mutated_breaks_anything(run: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow(kept=0)
 def test_every_mutant_is_accounted_for_and_some_reach_the_end(run: dict[str, Any], kind: str) -> None:
     counts = run["outcomes"][kind]
     assert counts["mutants"] == 128 == counts["refused"] + counts["replaced"] + counts["accepted"]
@@ -197,6 +198,7 @@ def test_whole_annotations_are_taken() -> None:
 
 
 @pytest.mark.usefixtures("server")
+@pytest.mark.slow(kept=0)
 def test_a_process_without_memory_to_spare_is_a_finding_that_is_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,7 +78,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, np.ndarray 
     return results
 
 
-@pytest.mark.slow(kept=1)
+@pytest.mark.slow(kept=0)
 def test_an_image_comes_the_same_or_is_bad_whatever_was_decoded_before(
     runs: list[dict[str, np.ndarray | None]],
 ) -> None:
