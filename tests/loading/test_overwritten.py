@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,15 @@ def overwrite(shard: Path, new: list[bytes]) -> None:
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+def let_it_read_ahead(loader: GPULoader) -> None:
+    """Waits until the reader rests: otherwise it may see a shard that is overwritten before its old times are back."""
+    for _ in range(10_000):
+        if loader._batches.ready > run_of(loader).decoder.prefetch:
+            return
+        time.sleep(0.001)
+    raise TimeoutError("the reader still reads after ten seconds")
+
+
 def pixels(loader: GPULoader) -> torch.Tensor:
     return torch.cat([images for images, _ in loader])
 
@@ -61,6 +71,7 @@ def test_other_images_are_decoded_by_their_own_sizes(tmp_path: Path, shard: Path
     with evaluation(shard, 4) as loader:
         first = pixels(loader)
         assert torch.equal(pixels(loader), first)
+        let_it_read_ahead(loader)
         overwrite(shard, new)
         pass_what_was_read(loader)
         assert torch.equal(pixels(loader), expected)
@@ -72,12 +83,14 @@ def test_an_image_that_the_gate_refuses_gets_nowhere(shard: Path) -> None:
     with evaluation(shard, 4) as loader:
         for _ in range(2):
             list(loader)
+        let_it_read_ahead(loader)
         overwrite(shard, hostile)
         with pytest.raises(BadImageError, match="key    07") as caught:
             pass_what_was_read(loader)
         assert "a JPEG that is cut" in caught.value.cause
     with evaluation(written(shard.with_name("b.tar"), images(0)), 4, on_error="replace", output="dict") as loader:
         list(loader)
+        let_it_read_ahead(loader)
         overwrite(shard.with_name("b.tar"), hostile)
         pass_what_was_read(loader)
         valid = torch.cat([batch["valid"] for batch in loader])
