@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuloader.helpers.text import counted
 from gpuloader.images.mipmaps import are_made, extension_of
@@ -40,14 +41,23 @@ def draw_by_index(
     """
     sizes = sizes_of(shards, ids, upright=False)
     sizes[sizes.prod(1) > recipe.max_pixels] = 0  # the sample is bad, with or without copies
+    return draw_pictures(recipe.at(draws.epoch, shape).before_own_code, shards, ids, draws, sizes), sizes
+
+
+def draw_pictures(
+    recipe: Recipe, shards: ShardSet, ids: Ints, draws: Draws, sizes: Ints, boxes: Sequence[NDArray[np.float64]] = ()
+) -> AugmentParams:
+    """Draws the random parameters of an epoch's recipe for pictures of these sizes, (n, 2); 0 counts as 1."""
     turned = shards.index.at("orientation", ids) if recipe.orientation == "apply" else None
-    return recipe.at(draws.epoch, shape).before_own_code.draw(draws, np.maximum(sizes, 1), turned), sizes
+    return recipe.draw(draws, np.maximum(sizes, 1), turned, boxes)
 
 
 def choose_copies(recipe: Recipe, shards: ShardSet, ids: Ints, drawn: AugmentParams, sizes: Ints) -> Ints:
-    """Returns the shorter sides of the copies to decode, (n,), 0 for the picture itself; see `draw_by_index`."""
-    if recipe.mipmap_scale is None or not shards.mipmap_sides:
-        return np.zeros(len(ids), np.int64)
+    """Returns the shorter sides of the copies to decode, (n,), 0 for the picture itself; see `draw_by_index`.
+
+    The recipe takes copies: see `takes_copies`.
+    """
+    assert recipe.mipmap_scale is not None
     return choose_mipmaps(drawn, sizes, shards.mipmap_sides, shards.mipmaps_of(ids), recipe.mipmap_scale)
 
 

@@ -32,7 +32,7 @@ from gpuloader.images.mipmaps import mipmap_sizes, of_copy
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
-from gpuloader.loading.copies import choose_copies, draw_by_index
+from gpuloader.loading.copies import choose_copies, draw_by_index, draw_pictures
 from gpuloader.loading.decoding_loop import find_bad_rows
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, Ragged, cause_of, check_keys, parse_fields
 from gpuloader.loading.own_code_loop import OwnCodeContext
@@ -472,13 +472,9 @@ class Reader:
         if by_index and by_index[0] is planned and _are_same(planned.ids, samples) and _are_same(by_index[1], sizes):
             drawn = by_index[2]
         else:
-            recipe, turned = self._run.recipe, None
-            if recipe.orientation == "apply":
-                turned = self._run.shards.index.at("orientation", samples)
-            recipe = recipe.at(planned.cursor.epoch, planned.shape)
-            drawn = (recipe if whole else recipe.before_own_code).draw(
-                planned.draws, np.maximum(sizes, 1), turned, boxes
-            )
+            recipe = self._run.recipe.at(planned.cursor.epoch, planned.shape)
+            recipe = recipe if whole else recipe.before_own_code
+            drawn = draw_pictures(recipe, self._run.shards, samples, planned.draws, sizes, boxes)
         sides = np.array([row.side for row in rows], np.int64) * sizes.any(1)
         if not sides.any():
             return drawn

@@ -41,7 +41,7 @@ from gpuloader.pipelines import check_for_gpu, read_cached
 from gpuloader.plan import BucketSampler, LastBatch, Mix, Plan, Sampler
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.recipe.part import as_value
-from gpuloader.shards import Labels, ShardSet, has_labels, make_labels, read_quarantine, resolve_place
+from gpuloader.shards import Labels, ShardSet, make_labels, needs_labels, read_quarantine
 
 
 def resolve(arguments: LoaderArguments) -> Run:
@@ -145,19 +145,14 @@ def _resolve_values(given: LoaderArguments) -> _Values:
     return values
 
 
-def _needs_no_labels(fields: Mapping[str, Component], shards: ShardSet) -> bool:
-    """Whether a loader has no labels by default: a tar of annotations may name folders that are no classes."""
-    has_targets = any(field.is_target for field in fields.values())
-    return resolve_place(shards, "auto") is None or (has_targets and not has_labels(shards))
-
-
 def _open_data(given: LoaderArguments, values: _Values) -> _Data:
     paths, sources = resolve_sources(given.tar)
     warns, fields, label_from = values.world.local_rank == 0, values.fields, values.label_from
     cache = values.cache
     shards = ShardSet.open(paths, warns, cache=cache.path, cache_bytes=cache.max_bytes, read_cached=read_cached)
     _ = shards.decoded  # raises now, not at the first batch, if only some shards contain arrays
-    if label_from == LabelFrom() and fields and _needs_no_labels(fields, shards):
+    has_targets = any(field.is_target for field in fields.values())
+    if label_from == LabelFrom() and fields and not needs_labels(shards, has_targets):
         label_from = LabelFrom(None)
     known = values.bad_images.known
     known_bad = {} if known is None else read_quarantine(Path(known), shards)

@@ -4,7 +4,15 @@ from gpuloader.shards.class_names import read_class_names
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import Index
 from gpuloader.shards.index_files import LocalShard, index_file, keep_beside, open_index, open_indexes, open_set
-from gpuloader.shards.labels import ClassOrder, Labels, every, has_labels, make_labels, read_names, resolve_place
+from gpuloader.shards.labels import (
+    ClassOrder,
+    Labels,
+    every,
+    make_labels,
+    needs_labels,
+    read_names,
+    resolve_place,
+)
 from gpuloader.shards.merged import MERGED_FILE, has_merged, merge_indexes, merge_stored
 from gpuloader.shards.paths import Shard, Tar, resolve_local, resolve_shards, tars_in, user_path
 from gpuloader.shards.quarantine import read_quarantine, write_quarantine
@@ -30,13 +38,13 @@ __all__ = [
     "Tar",
     "WantedCallback",
     "every",
-    "has_labels",
     "has_merged",
     "index_file",
     "keep_beside",
     "make_labels",
     "merge_indexes",
     "merge_stored",
+    "needs_labels",
     "open_index",
     "open_indexes",
     "open_set",

@@ -107,10 +107,14 @@ def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
     return "folder" if any(map(_folder, shards.index.folders())) else None
 
 
-def has_labels(shards: ShardSet) -> bool:
-    """Says whether any sample has a label by default: folders in a tar are names of files, not of classes."""
-    place = resolve_place(shards, "default")
-    return place is not None and (place != "cls" or shards.index.counts["unlabelled"] < len(shards))
+def needs_labels(shards: ShardSet, has_targets: bool) -> bool:
+    """Returns whether samples with fields need labels by default, or with targets: boxes, masks or key points.
+
+    Data with neither `.cls` nor folders need none. Nor do tars of targets without `.cls`, whose folders are no classes.
+    """
+    if has_targets and resolve_place(shards, "default") == "cls":
+        return shards.index.counts["unlabelled"] < len(shards)
+    return resolve_place(shards, "auto") is not None
 
 
 def make_labels(

@@ -290,8 +290,7 @@ def find_copies(run: Run) -> CopyFacts | None:
     for _ in range(min(run.plan.steps_left(cursor), -(-_DRAWN // run.plan.batch_size))):
         planned = run.plan.batch(cursor)
         drawn, sizes = draw_by_index(recipe, run.shards, planned.ids, planned.draws, planned.shape)
-        made = np.stack([are_made(sizes, sides)] * len(sides), 1)
-        there = run.shards.mipmaps_of(planned.ids) if stored else made
+        there = run.shards.mipmaps_of(planned.ids) if stored else np.stack([are_made(sizes, sides)] * len(sides), 1)
         pictures, taken = np.maximum(sizes, 1), choose_mipmaps(drawn, sizes, sides, there, scale)
         regions = [each.region for each in (drawn, drawn.in_files(pictures, mipmap_sizes(pictures, taken)))]
         pixels += [(region[:, 2:] - region[:, :2]).prod(1).sum() for region in regions]

@@ -46,7 +46,7 @@ from gpuloader.recipe import ExplainedView, Recipe, explain
 from gpuloader.recipe.explain import Step
 from gpuloader.recipe.placement import MAX_SIDE
 from gpuloader.recipe.recipe import Orientation
-from gpuloader.shards import Arena, ShardSet, make_labels, read_names, resolve_place
+from gpuloader.shards import Arena, ShardSet, make_labels, needs_labels, read_names
 from gpuloader.targets.masks import Mask
 from gpuloader.targets.target import check_recipe_moves
 from gpuloader.tools.outputs import PICTURES, check_output
@@ -143,10 +143,9 @@ class Gallery:
         self._shards = ShardSet.open(resolve_sources(tar)[0], progress=True)
         self._targets = None if named is None else {name: each for name, each in named.items() if each.is_target}
         self.has_targets = bool(self._targets_of(0))
-        place = resolve_place(self._shards, labelling.place)
-        if labelling == LabelFrom() and place == "cls" and "cls" not in self._shards.extensions:
-            place = None if self.has_targets or resolve_place(self._shards, "auto") is None else place
-        self._labels = make_labels(self._shards, place, labelling.classes, order=labelling.order)
+        if labelling == LabelFrom() and not needs_labels(self._shards, self.has_targets):
+            labelling = LabelFrom(None)
+        self._labels = make_labels(self._shards, labelling.place, labelling.classes, order=labelling.order)
         self.class_names: Mapping[int, str] = (
             read_names(self._shards.shards) if self._labels is None else self._labels.names
         )

@@ -36,17 +36,21 @@ _HEADINGS = {
 """The results that are published, and the sections of docs/benchmark.md."""
 _PLOTTED = ("photographs", "large")
 _SHORT = (
-    *("gpuloader", "gpuloader-seekable", "stock-dali", "turboloader"),
-    *("torchvision-pil", "torchvision-simplejpeg"),
+    "gpuloader",
+    "gpuloader-seekable",
+    "stock-dali",
+    "turboloader",
+    "torchvision-pil",
+    "torchvision-simplejpeg",
 )
 """The systems of the README's table."""
 _LEFT_OUT = (
-    *(
-        "stock-dali-seekable",
-        "turboloader-seekable",
-        "floors-decode-seekable",
-    ),  # of which seekable shards change little
-    *("floors-read", "floors-decode-resize", "floors-resident"),
+    "stock-dali-seekable",
+    "turboloader-seekable",
+    "floors-decode-seekable",
+    "floors-read",
+    "floors-decode-resize",
+    "floors-resident",
 )
 """The systems that docs/benchmark.md leaves to the results."""
 _NOT_MEASURED = ("torchvision-decode_jpeg", "torchvision-torchcodec")

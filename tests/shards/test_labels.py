@@ -16,7 +16,7 @@ from making import jpeg, tar_by_command, write_shard
 
 from gpuloader import Boxes, GPULoader
 from gpuloader.errors import ConfigError, DataError, LabelError
-from gpuloader.shards import ShardSet, has_labels, make_labels, resolve_place
+from gpuloader.shards import ShardSet, make_labels, needs_labels, resolve_place
 from gpuloader.tools.info import describe_shards
 
 
@@ -386,6 +386,6 @@ def test_shards_have_labels_where_they_have_cls(
     tmp_path: Path, key: str, components: dict[str, bytes], labelled: bool
 ) -> None:
     tar = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(8, 8), **components}])
-    assert has_labels(ShardSet.open([tar])) is labelled
+    assert needs_labels(ShardSet.open([tar]), has_targets=True) is labelled
     with GPULoader(tar, 1, None, fields={"boxes": Boxes("json:annotations", required=False)}) as loader:
         assert (next(iter(loader))["label"] is not None) is labelled
