@@ -103,7 +103,6 @@ def main(command_line: Sequence[str] | None = None) -> None:
 def table(result: dict[str, Any]) -> str:
     """Two tables of medians; then what turboloader took, and how far crops from copies are off."""
     ways = [way for way in result["bytes"] if way not in NOT_SHOWN]
-    memory_gb = [max(each["rss_mb"] for each in result["rounds"][way]["imagenet_train"]) / 1000 for way in ways]
     share = {way: f"{result['bytes'][way] / result['bytes'][PLAIN]:.2f}" for way in ways}
     packing = {way: f"{result['packing_ms'][way]:.0f}" for way in ways}
     lines = []
@@ -115,8 +114,10 @@ def table(result: dict[str, Any]) -> str:
             lines.append(f"| {' | '.join([way, *times, cells[way]])} |")
         lines.append("")
     peer = " and ".join(f"{_median(result, PEER, recipe)} ({recipe})" for recipe in result["rounds"][PEER])
-    lines.append(f"turboloader took {peer} for the pictures as they are. ")
-    lines[-1] += f"Batches of 64 took {min(memory_gb):.1f} to {max(memory_gb):.1f} GB of memory."
+    lines += [f"turboloader took {peer} for the pictures as they are.", "", "The most memory, by recipe:", ""]
+    for recipe in result["rounds"][PLAIN]:
+        used = [max(each["rss_mb"] for each in result["rounds"][way][recipe]) / 1000 for way in ways]
+        lines.append(f"- {recipe}, batches of {RECIPES[recipe][0]}: {min(used):.1f} to {max(used):.1f} GB")
     lines += ["", "The peak signal-to-noise ratio of crops from copies, against crops of the pictures:", ""]
     for name, found in result["decibels"].items():
         lines.append(f"- {name}: {found['pooled']:.1f} dB, the worst crop {found['worst']:.1f} dB")
