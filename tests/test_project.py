@@ -48,7 +48,7 @@ def test_the_page_of_versions_says_what_the_package_allows_and_is_tested_with() 
     pins = "".join((ROOT / name).read_text() for name in ("constraints.txt", "constraints-integrations.txt"))
     for name, package in {
         "torch": "torch",
-        "DALI": "nvidia-dali-cuda120",
+        "DALI": "nvidia-dali-cuda130",
         "NumPy": "numpy",
         "Lightning": "lightning",
     }.items():
