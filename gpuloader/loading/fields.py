@@ -19,7 +19,7 @@ from typing_extensions import Self
 from gpuloader.collators import REFUSALS, Parsing, collator_of, in_parts
 from gpuloader.errors import BESIDE, ConfigError, describe
 from gpuloader.helpers.text import counted, did_you_mean
-from gpuloader.helpers.values import innermost
+from gpuloader.helpers.values import innermost, parse_json
 from gpuloader.images.limits import RefusalError
 from gpuloader.recipe import AugmentParams, Recipe, Shape
 from gpuloader.recipe.part import argument
@@ -276,7 +276,7 @@ def parse_fields(
         try:
             if component is not None and field.is_target and field.path:  # other fields may change the parsed JSON
                 if which not in documents:
-                    documents[which] = json.loads(component)
+                    documents[which] = parse_json(component)
                 component = documents[which]
             values[name] = field.value(component, size, drawn)
         except (RefusalError, *_FAILURES) as error:

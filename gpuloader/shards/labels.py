@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError, DataError, LabelError, describe
 from gpuloader.helpers.text import natural_key, similar
-from gpuloader.helpers.values import innermost, is_integer
+from gpuloader.helpers.values import innermost, is_integer, parse_json
 from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL, row_blocks
@@ -214,7 +213,7 @@ def _in_cls(content: bytes) -> str:
 
 def _in_json(name: str, named: bool, content: bytes) -> int | str:
     try:
-        parsed = json.loads(content)
+        parsed = parse_json(content)
     except (ValueError, RecursionError) as error:
         raise LabelError(f"is not JSON: {error}") from None
     searched, last = innermost(parsed, name)
