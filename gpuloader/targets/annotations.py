@@ -93,7 +93,7 @@ def parse_points(annotations: object, count: int | None = None) -> tuple[NDArray
         count: k. None takes k from the first annotation with points; without points k is 0.
     """
     values, name = values_of(annotations, "keypoints", otherwise=[])
-    first = next((number for number, value in enumerate(values) if value != []), None)
+    first = next((number for number, value in enumerate(values) if not isinstance(value, list) or value), None)
     points = [] if first is None else _points_of(values[first], name(first))
     k, width = count or len(points), len(points[0]) if points else 3
     if len(values) * k > MOST_POINTS:
