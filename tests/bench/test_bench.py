@@ -3,6 +3,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -292,46 +293,38 @@ def test_the_pages_say_what_the_committed_results_say(page: str) -> None:
     assert publishing.replaced(text, "") != text
 
 
-def run_on_gpu(folder: Path, *options: str) -> tuple[int, dict[str, str]]:
-    """The status of a run, and of each step, where a Python in name alone says what it was asked for, or crashes."""
-    python = folder / "bin/python3"
-    python.parent.mkdir()
-    crashes = "*formats*) kill -SEGV $$;; *test_bench_gpu*) exit 4"
-    python.write_text(f"""#!/bin/sh
-        case "$*" in *CHECKS*) exec {sys.executable} "$@";; {crashes};; esac
-        echo "$@"
-    """)
-    python.chmod(0o755)
-    run = subprocess.run(
-        [BENCH / "on_gpu", *options, folder / "results", folder / "a.tar"],
-        env={**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = (folder / "results/steps.txt").read_text().splitlines()
-    assert run.stdout.splitlines() == lines
-    return run.returncode, dict(line.split(": ", 1) for line in lines)
-
-
 def test_a_step_that_crashes_on_a_gpu_loses_no_other(tmp_path: Path) -> None:
-    status, steps = run_on_gpu(tmp_path)
-    tests = [file.stem for file in sorted((BENCH.parents[1] / "tests/gpu").glob("test_*.py"))]
-    assert status == 1
-    assert list(steps) == [*(f"verify-{check}" for check in CHECKS), *tests, "benchmark", "training"]
-    assert {name: said for name, said in steps.items() if said != "0"} == {
-        "verify-formats": "139",
-        "test_bench_gpu": "4",
-    }
+    """The script in a folder where its programs only say what they were asked for, crash, or fail."""
+    scripts, programs, tests = (tmp_path / name for name in ("scripts", "programs", "tests/gpu"))
+    for folder in (scripts / "bench", programs, tests):
+        folder.mkdir(parents=True)
+    shutil.copy(BENCH.parent / "test_gpu", scripts)
+    (scripts / "environment").write_text(f"set -euo pipefail; cd {tmp_path}; PATH={programs}:$PATH")
+    for name in ("test_bench_gpu.py", "test_loader_gpu.py"):
+        (tests / name).touch()
+    crashes = "*formats*) kill -SEGV $$;; *test_bench_gpu*) exit 4"
+    for program in (programs / "python", programs / "gpuloader", scripts / "bench/run"):
+        program.write_text(f"""#!/bin/sh
+            case "$*" in *CHECKS*) exec {sys.executable} "$@";; {crashes};; esac
+            echo "$@"
+        """)
+        program.chmod(0o755)
+    command = [scripts / "test_gpu", tmp_path / "results", tmp_path / "a.tar"]
+    run = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(BENCH.parents[1])}
+    )
+    assert run.returncode == 1
     results = tmp_path / "results"
-    for check in CHECKS:
-        if check != "formats":
-            asked = f" verify {tmp_path}/a.tar --check {check} --json\n"
-            assert asked in (results / f"verify-{check}.txt").read_text()
+    steps = json.loads((results / "steps.json").read_text())
+    assert list(steps) == [
+        *(f"verify-{check}" for check in CHECKS),
+        "test_bench_gpu",
+        "test_loader_gpu",
+        "benchmark",
+        "training",
+    ]
+    assert {name: status for name, status in steps.items() if status} == {"verify-formats": 139, "test_bench_gpu": 4}
+    for check in set(CHECKS) - {"formats"}:
+        asked = f"verify {tmp_path}/a.tar --check {check} --json\n"
+        assert (results / f"verify-{check}.json").read_text() == asked
     assert (results / "test_loader_gpu.txt").read_text() == "-m pytest -q tests/gpu/test_loader_gpu.py\n"
-
-
-@pytest.mark.slow(kept=0)
-def test_what_no_time_is_left_for_is_not_run(tmp_path: Path) -> None:
-    status, steps = run_on_gpu(tmp_path, "--minutes", "0")
-    assert (status, set(steps.values())) == (1, {"not run: no time is left"})

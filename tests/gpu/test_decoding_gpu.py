@@ -66,7 +66,8 @@ def test_each_image_is_the_cpus_with_and_without_engines(shard: Path, gpu: int, 
 def test_regions_have_the_pixels_of_whole_images(shard: Path, gpu: int, hw_load: float, tmp_path: Path) -> None:
     """In a process of its own, which nvImageCodec 0.9 ends on some GPUs."""
     command = f"save({str(shard)!r}, {gpu}, {hw_load}, {str(tmp_path / 'levels.pt')!r})"
-    program = f"import sys; sys.path[:] = {sys.path}; from test_decoding_gpu import save; {command}"
+    path = [str(Path(__file__).parent), *sys.path]  # pytest adds no folder of tests
+    program = f"import sys; sys.path[:] = {path}; from test_decoding_gpu import save; {command}"
     run = subprocess.run(
         [sys.executable, "-c", program],
         check=False,
