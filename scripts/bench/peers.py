@@ -107,6 +107,7 @@ _SYSTEMS = (
     System("gpuloader", "gpuloader_", recipes=(*PLAIN, *AUGMENTED, *DECODED, *TARGETS)),
     System("gpuloader, folder", "gpuloader_", folder=True),
     System("stock DALI", "stock_dali"),
+    System("stock DALI, regions", "stock_dali", "regions", note="some GPUs' decoders end the process"),
     System("turboloader", "turboloader_", environment=_turboloader, note="eval: squashes instead of cropping"),
     System("turboloader, TBL", "turboloader_", "tbl", _turboloader, recipes=DECODED),
     _pillow,

@@ -22,7 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PLOTS = ROOT / "scripts/bench/results", ROOT / "docs/benchmark"
 VERIFIED = ROOT / "docs/verified"
 BEGIN, END = "<!-- measured: written by scripts/bench/publish -->\n", "<!-- end -->\n"
-_VERSIONS = {"nvidia-dali-cuda120": "DALI", "nvidia-dali-cuda130": "DALI", "torch": "torch", "turboloader": "turboloader"}
+_VERSIONS = {
+    "nvidia-dali-cuda120": "DALI",
+    "nvidia-dali-cuda130": "DALI",
+    "torch": "torch",
+    "turboloader": "turboloader",
+}
 
 _HEADINGS = {
     "photographs": "Photographs",

@@ -68,6 +68,11 @@ class Task:
         return self.recipe not in ("eval", "decoded-serve")
 
     @property
+    def decodes_regions(self) -> bool:
+        """Whether only the regions that a recipe needs are decoded: on a GPU that ends some processes."""
+        return self.device == "cpu" or self.variant == "regions"
+
+    @property
     def decoded_size(self) -> int | None:
         """The pixels of the shorter side that images are stored with, decoded; None where they are JPEGs."""
         return {"decoded-train": RESIZE, "decoded-serve": SIZE}.get(self.recipe)

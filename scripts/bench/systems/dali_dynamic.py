@@ -28,15 +28,19 @@ def make(task: Task) -> Loader:
     common: dict[str, Any] = {"device": device, "output_type": types.RGB, "adjust_orientation": False}
     resizing: dict[str, Any] = {"interp_type": types.INTERP_LINEAR, "antialias": task.antialias}
 
+    cropping: dict[str, Any] = {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3], "num_attempts": 10}
+
     def epoch(number: int) -> Iterator[Images]:
         left = count
         for (encoded,) in reader.next_epoch(batch_size=task.batch):
             mirror: Any = 0
             if task.train:
-                images = ndd.decoders.image_random_crop(
-                    encoded, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3], num_attempts=10, **common
-                )
-                images = ndd.resize(images, size=[SIZE, SIZE], **resizing)
+                if task.decodes_regions:
+                    images = ndd.decoders.image_random_crop(encoded, **cropping, **common)
+                    images = ndd.resize(images, size=[SIZE, SIZE], **resizing)
+                else:
+                    images = ndd.decoders.image(encoded, **common)
+                    images = ndd.random_resized_crop(images, size=[SIZE, SIZE], **cropping, **resizing)
                 mirror = ndd.random.coin_flip(batch_size=encoded.batch_size)
             else:
                 images = ndd.decoders.image(encoded, **common)

@@ -34,7 +34,9 @@ def make(task: Task) -> Loader:
     making: dict[str, Callable[[], Callable[[int], Iterator[Images]]]] = {
         "read": lambda: _read(shards, plan),
         # Of seekable images the reader leaves the region; to decode that whole costs less than to slice it again.
-        "decode": lambda: decode(task, shards, plan, preset, resize=False, whole=shards.seekable),
+        "decode": lambda: decode(
+            task, shards, plan, preset, resize=False, whole=shards.seekable or not task.decodes_regions
+        ),
         "decode-resize": lambda: decode(task, shards, plan, preset, resize=True),
         "resident": lambda: _resident(task, plan),
     }
@@ -82,7 +84,7 @@ def decode(
 
     Args:
         task: its threads, batch and device.
-        whole: decode whole files, not only the regions that the recipe needs.
+        whole: whole files, not only the regions that the recipe needs.
     """
     reader = Reader(Run(plan, shards, preset))
     batches = ReadAhead(reader.calls(Cursor()), _PREFETCH + 1, "gpuloader-reader")
@@ -107,8 +109,12 @@ def decode(
             source=source, num_outputs=len(dtypes), dtype=dtypes, ndim=[1] * len(dtypes), no_copy=True
         )
         options = {"device": "cpu" if task.device == "cpu" else "mixed", "adjust_orientation": False}
-        if whole:
+        if whole or not task.decodes_regions:
             image = fn.decoders.image(encoded, **options)
+            if not whole:
+                image = fn.slice(
+                    image, window[0], window[1], axes=(0, 1), normalized_anchor=False, normalized_shape=False
+                )
         else:
             image = fn.decoders.image_slice(encoded, start=window[0], shape=window[1], axes=(0, 1), **options)
         if resize:

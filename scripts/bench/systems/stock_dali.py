@@ -56,11 +56,14 @@ def _graph(task: Task, indexes: Sequence[Path]) -> Any:  # noqa: ANN401
     common: dict[str, Any] = {"device": decoder, "output_type": types.RGB, "adjust_orientation": False}
     resizing: dict[str, Any] = {"interp_type": types.INTERP_LINEAR, "antialias": task.antialias}
     mirror: Any = 0
+    cropping: dict[str, Any] = {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3], "num_attempts": 10}
     if task.train:
-        images = fn.decoders.image_random_crop(
-            encoded, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3], num_attempts=10, **common
-        )
-        images = fn.resize(images, size=[SIZE, SIZE], **resizing)
+        if task.decodes_regions:
+            images = fn.decoders.image_random_crop(encoded, **cropping, **common)
+            images = fn.resize(images, size=[SIZE, SIZE], **resizing)
+        else:
+            images = fn.decoders.image(encoded, **common)
+            images = fn.random_resized_crop(images, size=[SIZE, SIZE], **cropping, **resizing)
         mirror = fn.random.coin_flip()
     else:
         images = fn.decoders.image(encoded, **common)
@@ -95,4 +98,4 @@ def _index_file(shard: Path, index: Path) -> Path:
 
 
 if __name__ == "__main__":
-    main(make)
+    main(make, ("", "regions"))
