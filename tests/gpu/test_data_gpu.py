@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
 from making import encoded, picture, write_shard
+from PIL import Image
 
 from gpuloader import GPULoader, Mask
 from gpuloader.compat import CellMapDataLoader
@@ -22,13 +22,12 @@ def test_cellmaps_loader_pins_and_delivers_on_the_gpu(gpu: int) -> None:
 
 
 def test_large_targets_are_read_into_pinned_memory(gpu: int, tmp_path: Path) -> None:
-    outline = {"segmentation": {"size": [8, 8], "counts": [0, 64]}}
-    document = json.dumps({"annotations": [outline] * 2}).encode()
-    tar = write_shard(tmp_path / "a.tar", [{"__key__": "0", "png": encoded(picture(8, 8), "PNG"), "json": document}])
+    parts = {"png": encoded(picture(8, 8), "PNG"), "mask.png": encoded(Image.new("L", (8, 8), 1), "PNG")}
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": "0", **parts}])
     options = {"preset": {"transforms": [{"Resize": {"size": [200, 300]}}]}, "label_from": None, "output": "dict"}
-    with GPULoader(tar, 1, gpu, **options, fields={"outlines": Mask("json:annotations")}) as loader:
-        [read] = Reader(run_of(loader)).open(Cursor()).batch.fields["outlines"][""]
+    with GPULoader(tar, 1, gpu, **options, fields={"objects": Mask("mask.png", instances=True)}) as loader:
+        [read] = Reader(run_of(loader)).open(Cursor()).batch.fields["objects"][""]
         assert read.values.is_pinned()
-        [outlines] = next(iter(loader))["outlines"]
-        assert outlines.device == torch.device("cuda", gpu)
-        assert outlines.tolist() == [[[1] * 300] * 200] * 2
+        [objects] = next(iter(loader))["objects"]
+        assert objects.device == torch.device("cuda", gpu)
+        assert objects.tolist() == [[[1] * 300] * 200]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,13 @@ pytestmark = pytest.mark.slow(kept=9, of="verify")
 def _few_presets(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them are compared in tests/loading/test_gpu_forms.py."""
     monkeypatch.setattr(checks, "preset_names", lambda: ["cifar10", "raw_uint8", "resnet50_v1", "ssd"])
+
+
+@pytest.fixture(autouse=True)
+def _as_the_readme_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the packages of extras that a check might import."""
+    for name in ("pycocotools", "pycocotools.mask"):
+        monkeypatch.setitem(sys.modules, name, None)
 
 
 def rows_of(shards: list[Path], check: str, device_id: int | None = None) -> dict[str, Row]:

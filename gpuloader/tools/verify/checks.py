@@ -55,7 +55,7 @@ _RECIPES: Mapping[str, Recipe] = {
 _TARGETS = {
     "boxes": Boxes("json:annotations", format="xywh"),
     "points": Keypoints("json:annotations"),
-    "masks": Mask("json:annotations"),
+    "masks": Mask("mask.png"),
 }
 
 

@@ -22,14 +22,8 @@ LARGE = (1500, 2000)
 """(height, width) of a JPEG that another of nvJPEG's backends decodes, as of any above 1,000,000 pixels."""
 COPY = (96, 128)
 """(height, width) of a smaller copy of a `SMALL` picture."""
-_ANNOTATIONS = [
-    {
-        "bbox": [left, top, right - left, bottom - top],
-        "keypoints": [left, top, 2, right, bottom, 1],
-        "segmentation": [[left, top, right, top, right, bottom]],
-    }
-    for left, top, right, bottom in ([20, 10, 120, 90], [90, 50, 150, 110])
-]
+_OBJECTS = ((20, 10, 120, 90), (90, 50, 150, 110))
+"""left, top, right, bottom in a `SMALL` picture."""
 
 
 def picture(seed: int, size: tuple[int, int] = SMALL) -> Image.Image:
@@ -62,12 +56,18 @@ def tar_of(images: Iterable[bytes], copies: Sequence[bytes] = ()) -> Iterator[Pa
 
     Their content says their format.
     """
-    targets = json.dumps({"annotations": _ANNOTATIONS}).encode()
+    boxes = [[left, top, right - left, bottom - top] for left, top, right, bottom in _OBJECTS]
+    points = [[left, top, 2, right, bottom, 1] for left, top, right, bottom in _OBJECTS]
+    objects = [{"bbox": box, "keypoints": its_points} for box, its_points in zip(boxes, points)]
+    classes = Image.new("L", SMALL[::-1])
+    for number, corners in enumerate(_OBJECTS, start=1):
+        classes.paste(number, corners)
+    targets = {"json": json.dumps({"annotations": objects}).encode(), "mask.png": encoded(classes, "PNG")}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "images.tar"
         with tarfile.open(path, "w") as tar:
             for number, image in enumerate(images):
-                beside = {"cls": b"%d" % (number % 10), "json": targets}
+                beside = {"cls": b"%d" % (number % 10), **targets}
                 beside |= {extension_of(COPY[0]): copies[number]} if copies else {}
                 write_sample(tar, f"{number:02d}", {"jpg": image, **beside})
         yield path
