@@ -242,6 +242,25 @@ def test_every_image_is_in_an_epoch_once(
         assert [count for count, _ in batches] == [8, 8, 4]
 
 
+@pytest.mark.parametrize(("system", "variant"), [("stock_dali", ""), ("floors", "decode"), ("floors", "decode-resize")])
+def test_whole_pictures_are_decoded_where_regions_are_not(
+    system: str, variant: str, few_shards: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU."""
+    common = module("systems.common")
+    monkeypatch.setattr(common.Task, "decodes_regions", False)
+    task = common.Task(few_shards, batch=BATCH, threads=2, variant=variant, work=tmp_path)
+    batches = list(module(f"systems.{system}").make(task).epoch(0))
+    assert [len(batch) for batch in batches] == [8, 8, 4]
+    assert all(np.isfinite(common.consume(batch)) for batch in batches)
+
+
+def test_an_image_of_several_views_counts_once(few_shards: list[Path], tmp_path: Path) -> None:
+    common = module("systems.common")
+    task = common.Task(few_shards, batch=BATCH, threads=2, variant="simclr", work=tmp_path)
+    assert common._measure(module("systems.presets").make(task), 0)["images"] == IMAGES // BATCH * BATCH
+
+
 def test_the_batches_of_stock_dali_are_the_recipe(few_shards: list[Path], tmp_path: Path) -> None:
     common = module("systems.common")
     task = common.Task(few_shards, recipe="eval", antialias=True, batch=BATCH, threads=2, work=tmp_path)

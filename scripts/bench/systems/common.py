@@ -129,7 +129,7 @@ def _measure(loader: Loader, number: int) -> dict[str, float]:
     images, checksum = 0, 0.0
     cpu, started = tree_cpu_seconds(), time.monotonic()
     for batch in loader.epoch(number):
-        images += len(batch)
+        images += len(batch[0]) if _has_views(batch) else len(batch)
         checksum += consume(batch)
     ended = time.monotonic()
     return {
@@ -145,10 +145,15 @@ def _measure(loader: Loader, number: int) -> dict[str, float]:
 
 def consume(batch: Images) -> float:
     """The sum of 16 pixels of each image: little work, but it waits for every image to be there."""
-    if isinstance(batch, list):
-        return float(sum(int(image[::256].sum(dtype=np.int64)) for image in batch))
-    values = batch[:, :, ::56, ::56]
+    if isinstance(batch, list):  # of views, of images of several sizes, or of encoded images
+        return sum(consume(each) if each.ndim > 1 else float(each[::256].sum(dtype=np.int64)) for each in batch)
+    values = batch[..., ::56, ::56]
     return float(values.sum() if getattr(values, "is_cuda", False) else np.asarray(values).sum())
+
+
+def _has_views(batch: Images) -> bool:
+    """Whether it is a list with a batch for each view, and not a list of images."""
+    return isinstance(batch, list) and batch[0].ndim == 4
 
 
 def normalise(images: Any, device: str) -> Images:  # noqa: ANN401 - torch's tensor; not every environment has torch
