@@ -238,6 +238,10 @@ class Compose(Recipe):
         moved = [move_targets(*pair, views[0][0].device) for pair in pairs]
         return made, by_view([view[0] for view in moved] if one else moved)
 
+    def close(self) -> None:
+        """Frees the memory of the last call's device. A later call takes it again; closing twice is fine."""
+        self._graph.close()
+
     def __str__(self) -> str:
         return recipe_yaml(self)
 
@@ -284,6 +288,7 @@ class _Graph:
         """Returns the images of each view; raises DataError if one cannot be decoded."""
         with self._lock:
             if device_id not in self._decoding:
+                self._close()
                 decoder = Decoder(prefetch=1).on(device_id, World.of_process().decoding_threads(device_id))
                 self._decoding = {device_id: decoding_of(self._recipe, decoder, device_id, between_calls=False)}
             batches = iter([batch])
@@ -291,6 +296,15 @@ class _Graph:
             decoded = self._decoding[device_id].next()
         assert decoded is not None
         return decoded[1]
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        for decoding in self._decoding.values():
+            decoding.close()
+        self._decoding.clear()
 
     def _renew_lock(self) -> None:
         self._lock = Lock()  # another thread may have held it in the parent

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gpu_graph import GPU, gpu_graph
 from lifecycles import left_behind, threads_and_files
 from making import SIZES, damaged_jpeg, encoded, jpeg, picture
 from oracle import transforms
@@ -318,6 +319,13 @@ def test_the_last_graph_alone_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (len(built), sum(each() is not None for each in built)) == (graphs, 1)
     compose(FILES)
     assert (len(built), sum(each() is not None for each in built)) == (4, 1)
+    with gpu_graph():
+        torch.testing.assert_close(compose(ARRAYS, device_id=GPU), torch.stack(expected), rtol=0, atol=0.02)
+        assert (len(built), sum(each() is not None for each in built)) == (5, 1)
+        compose.close()
+        compose.close()
+        assert [each() for each in built] == [None] * 5
+    assert torch.equal(compose(ARRAYS[0]), expected[0])
 
 
 def test_a_forked_child_makes_its_own_pipeline_and_can_exit() -> None:
