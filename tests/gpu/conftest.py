@@ -1,6 +1,7 @@
 """Tests here need a GPU. They skip without one, and fail instead where GPULOADER_REQUIRE_GPU=1."""
 
 import os
+import subprocess
 
 import pytest
 import torch
@@ -14,6 +15,15 @@ def gpu() -> int:
     if os.environ.get("GPULOADER_REQUIRE_GPU") == "1":
         pytest.fail("GPULOADER_REQUIRE_GPU=1, and torch sees no CUDA device")
     pytest.skip("no CUDA device")
+
+
+@pytest.fixture
+def alone(gpu: int) -> None:
+    """Skips beside other processes, whose memory `torch.cuda.mem_get_info` counts, too."""
+    query = ["nvidia-smi", f"--id={gpu}", "--query-compute-apps=pid", "--format=csv,noheader"]
+    processes = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
+    if len(processes) > 1:
+        pytest.skip(f"{len(processes)} processes use the GPU")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -136,6 +136,7 @@ def test_a_short_first_batch_does_not_decide_for_the_epochs_behind_it(shard: Pat
         assert torch.equal(torch.cat([images.cpu() for images, _ in loader]), whole)
 
 
+@pytest.mark.usefixtures("alone")
 def test_closing_gives_memory_back(shard: Path, gpu: int) -> None:
     free = []
     for _ in range(3):
