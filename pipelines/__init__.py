@@ -1,6 +1,6 @@
 """Builds DALI graphs and runs them, without files, YAML, ranks or epochs."""
 
-from gpuloader.pipelines.blame import GOOD_SIZE, good_jpeg
+from gpuloader.pipelines.blame import GOOD_SIZE, batch_error, good_jpeg
 from gpuloader.pipelines.drawn_source import drawn_source
 from gpuloader.pipelines.feed import Feed, FeedBatch
 from gpuloader.pipelines.graph import Source, recipe_pipeline
@@ -22,6 +22,7 @@ __all__ = [
     "Source",
     "UndecodableError",
     "WholeDecoder",
+    "batch_error",
     "check_for_gpu",
     "cut_to_region",
     "decoder_buffers",

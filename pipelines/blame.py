@@ -46,3 +46,12 @@ def machine_error(message: str) -> DeviceError:
         f"{cause or 'it gives no reason'} ({describe_decoder_versions()}). See `gpuloader doctor`; on a machine with a "
         f"GPU, device_id=None decodes on the CPU"
     )
+
+
+def batch_error(message: str) -> DeviceError:
+    """Makes the error for a decoder that fails on a batch, but decodes each of its images alone."""
+    return DeviceError(
+        f"the decoder fails on a batch, but decodes each of its images alone, so the decoder or the machine is the "
+        f"cause, not an image: {decoder_cause(message) or message} ({describe_decoder_versions()}). On a GPU, "
+        f"Decoder(hw_load=0) decodes without its JPEG engines, and device_id=None on the CPU"
+    )

@@ -27,6 +27,7 @@ from gpuloader.pipelines import (
     LastStep,
     PipelineRunner,
     UndecodableError,
+    batch_error,
     find_undecodable,
     recipe_pipeline,
     release_unused_memory,
@@ -135,7 +136,7 @@ class DecodingLoop(Generic[BatchT]):
 
         Raises:
             BaseException: the error that `take` returned, after all batches before it.
-            DeviceError: the machine is the reason that images cannot be decoded.
+            DeviceError: the decoder or the machine is the reason that images cannot be decoded.
         """
         try:
             while self._running.begun or self._feed.begin():
@@ -190,8 +191,8 @@ class DecodingLoop(Generic[BatchT]):
         assert self._without is not None
         batch = self._feed.in_flight[0]
         causes = self._find_undecodable(batch.images, batch.drawn, message)
-        if not causes:  # the images are not the cause
-            raise RuntimeError(message)
+        if not causes:
+            raise batch_error(message)
         self._feed.put_back(self._without(batch, causes))
 
 

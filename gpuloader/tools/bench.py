@@ -30,7 +30,7 @@ from gpuloader.loading.reader import EncodedPart, Reader
 from gpuloader.loading.run import Run
 from gpuloader.loading.run_batches import largest_decoded
 from gpuloader.loading.selection import Sources
-from gpuloader.pipelines import Feed, LastStep, PipelineRunner, UndecodableError
+from gpuloader.pipelines import Feed, LastStep, PipelineRunner, UndecodableError, batch_error
 from gpuloader.plan import Cursor
 from gpuloader.recipe import choose_mipmaps, load_preset
 from gpuloader.shards import Arena
@@ -258,7 +258,7 @@ def _bad_image(run: Run, part: EncodedPart, message: str) -> Exception:
     recipe, device_id = run.recipe.before_own_code, run.decoding_device_id
     for row, cause in find_bad_rows(recipe, run.decoder, device_id, part.images, part.drawn, message).items():
         return BadImageError(*run.shards.locate(int(part.batch.ids[part.rows][row])), cause)
-    return RuntimeError(message)
+    return batch_error(message)
 
 
 def _data(run: Run, machine: Machine) -> DataFacts:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 from gpu_graph import GPU, gpu_graph, load_on
-from making import jpeg, write_shard
+from making import damaged_jpeg, jpeg, write_shard
 from nvidia.dali import fn
 
-from gpuloader import Compose, Decoder, GPULoader
+from gpuloader import BadImages, Compose, Decoder, GPULoader
+from gpuloader.errors import DeviceError
+from gpuloader.loading import decoding_loop
 from gpuloader.pipelines import Source, decoder_buffers, recipe_pipeline
 from gpuloader.recipe import AugmentParams
 from gpuloader.shards import EncodedImage
@@ -113,3 +115,17 @@ def test_a_gpu_decodes_whole_images_with_its_engines(shards: list[Path], monkeyp
     with load_on(GPU, shards, preset="cifar10_eval") as loader:
         next(iter(loader))
     assert [options["hw_decoder_load"] for options in asked] == [1.0]
+
+
+def test_a_batch_that_fails_while_each_of_its_images_decodes_is_the_decoders_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a GPU's engines may fail. Here an image that fails passes when it is tried alone."""
+    monkeypatch.setattr(decoding_loop, "find_undecodable", lambda *_, **__: {})
+    files = [jpeg(48, 64), damaged_jpeg(), jpeg(48, 64)]
+    shard = write_shard(tmp_path / "a.tar", [{"__key__": str(n), "jpg": file} for n, file in enumerate(files)])
+    bad_images = BadImages(replace=True)
+    with GPULoader(shard, 3, None, preset="cifar10", label_from=None, on_error=bad_images) as loader:
+        with pytest.raises(DeviceError, match=r"(?s)not an image: .*fn\.decoders"):
+            next(iter(loader))
+        assert loader.stats().bad == {}
