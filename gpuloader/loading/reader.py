@@ -639,7 +639,8 @@ class Reader:
         if (
             field.is_target and self._run.device.type == "cuda"
         ):  # here, because the training loop does not wait for this
-            return {part: list(map(_pin, of_views)) for part, of_views in collated.items()}
+            with torch.cuda.device(self._run.device):  # else the first pinning takes memory of GPU 0
+                return {part: list(map(_pin, of_views)) for part, of_views in collated.items()}
         return collated
 
     def _read_component(self, sample: int, wanted: WantedCallback, extension: str, required: bool) -> bytes | None:
