@@ -289,7 +289,7 @@ class _Graph:
         with self._lock:
             if device_id not in self._decoding:
                 self._close()
-                decoder = Decoder(prefetch=1).on(device_id, World.of_process().decoding_threads(device_id))
+                decoder = Decoder(prefetch=1).on(device_id, World.of_process().cores)
                 self._decoding = {device_id: decoding_of(self._recipe, decoder, device_id, between_calls=False)}
             batches = iter([batch])
             self._decoding[device_id].start(lambda: next(batches, EndOfItems()), lambda _, causes: _refuse(causes))

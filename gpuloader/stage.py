@@ -94,7 +94,7 @@ class Stage(CloseableMixin):
         self._skip = on_error == "skip"
         self._device_id = device = resolve_own_device(device_id)
         decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
-        self._decoder = decoding.on(device, World.of_process().decoding_threads(device))
+        self._decoder = decoding.on(device, World.of_process().cores)
         self._decoding: DecodingLoop[_Batch] | OwnCodeLoop[_Batch] = decoding_of(recipe, self._decoder, device)
         self._reading: ReadAhead[_Batch] | None = None
 

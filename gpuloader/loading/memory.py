@@ -13,7 +13,7 @@ from gpuloader.helpers.text import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.parts import Parts
 from gpuloader.loading.run import Run
-from gpuloader.loading.world import GPU_THREADS
+from gpuloader.loading.options import ENGINES_THREADS
 from gpuloader.pipelines import decoder_buffers
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe, ViewParams
@@ -84,7 +84,7 @@ def estimate_memory(
         worst_part_bytes=sum(_largest_images_bytes(recipe, batch_size, parts)),
         machine_bytes=available_memory_bytes(),
         output_bytes=int((2 * batch_size + ahead * rows) * sum(map(_delivered_pixels, drawn.views)) * pixel_bytes),
-        decoder_bytes=(GPU_THREADS + 1) * decoder_buffers(*largest)["device_memory_padding"],
+        decoder_bytes=(ENGINES_THREADS + 1) * decoder_buffers(*largest)["device_memory_padding"],
     )
 
 

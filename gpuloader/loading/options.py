@@ -30,6 +30,9 @@ def _check_path(given: object) -> object:
     return given
 
 
+ENGINES_THREADS = 8
+"""The most threads beside a GPU's JPEG engines, which leave them little to decode."""
+
 _AnyPath: TypeAlias = Annotated[str | Path, PlainValidator(_check_path)]
 _AnyBuckets: TypeAlias = Buckets | Mapping[str, Any] | Sequence[tuple[int, int]] | None
 _Extension: TypeAlias = Annotated[str, AfterValidator(lambda name: name.lower().removeprefix("."))]
@@ -141,7 +144,8 @@ class Decoder:
     """The settings of decoding. They do not change the order of the samples.
 
     Attributes:
-        num_threads: the number of decoding threads. None uses this process's share of the cores, at most 8 with a GPU.
+        num_threads: the number of decoding threads. None uses this process's share of the cores; at most 8 of them on a
+            GPU whose engines decode all JPEGs.
         prefetch: the number of batches that are decoded ahead, 1 to 64; `prefetch` + 1 further batches are read ahead.
             Batches of large pictures are decoded in parts: at most 2 * `prefetch` parts are decoded ahead, and
             `prefetch` + 1 further parts are read.
@@ -170,21 +174,22 @@ class Decoder:
     region: Flag | None = None
     processes: Annotated[Integer, Field(ge=0, le=1024)] | None = None
 
-    def on(self, device_id: int | None, num_threads: int, seekable: bool = False) -> Decoder:
+    def on(self, device_id: int | None, cores: int, seekable: bool = False) -> Decoder:
         """Returns the settings for a device, with a value in place of each None.
 
         Args:
             device_id: a GPU's number, or None for the CPU.
-            num_threads: replaces a `num_threads` of None.
+            cores: this process's share of the cores, at least 1.
             seekable: whether images are cut to their regions before they are decoded.
         """
         on_cpu = device_id is None
-        num_threads = self.num_threads or num_threads
+        hw_load = 1.0 if self.hw_load is None and not on_cpu else self.hw_load
+        num_threads = self.num_threads or (min(cores, ENGINES_THREADS) if not on_cpu and hw_load == 1 else cores)
         return replace(
             self,
             num_threads=num_threads,
             processes=num_threads if self.processes is None else self.processes,
-            hw_load=1.0 if self.hw_load is None and not on_cpu else self.hw_load,
+            hw_load=hw_load,
             region=on_cpu and not seekable if self.region is None else self.region,
         )
 

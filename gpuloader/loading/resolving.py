@@ -212,8 +212,7 @@ def _meet(run: Run, decoder: Decoder) -> Run:
     if world.world_size > 1 or world.members:
         world = agree(world, {**run.identity, **run.plan.facts})
     device_id = run.decoding_device_id
-    threads = world.decoding_threads(device_id)
-    return replace(run, world=world, decoder=decoder.on(device_id, threads, run.shards.seekable))
+    return replace(run, world=world, decoder=decoder.on(device_id, world.cores, run.shards.seekable))
 
 
 def _name_recipe(preset: AnyPreset) -> str:

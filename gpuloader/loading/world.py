@@ -17,8 +17,6 @@ if TYPE_CHECKING:  # some builds of torch have no torch.distributed
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-GPU_THREADS = 8
-
 
 @dataclass(frozen=True, init=False)
 class World:
@@ -96,10 +94,10 @@ class World:
         """Returns the world for code that does not share data, such as a `Stage`; its local rank chooses the GPU."""
         return cls(*(detection.distributed_rank() or (0, 1)))
 
-    def decoding_threads(self, device_id: int | None) -> int:
-        """Returns this process's share of the machine's cores; with a GPU, at most 8."""
-        cores = max(1, available_cores() // self.local_world_size)
-        return cores if device_id is None else min(cores, GPU_THREADS)
+    @property
+    def cores(self) -> int:
+        """This process's share of the machine's cores, at least 1."""
+        return max(1, available_cores() // self.local_world_size)
 
     @classmethod
     def from_mesh(cls, mesh: DeviceMesh, names: str | Sequence[str] | None = None) -> World:

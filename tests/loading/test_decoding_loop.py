@@ -109,6 +109,15 @@ def test_a_device_decides_what_none_means(
     assert decoder.on(0, 3, seekable) == replace(decoder, processes=processes, **on_gpu)
 
 
+@pytest.mark.parametrize(
+    ("hw_load", "device_id", "threads"),
+    [(None, 0, 8), (1, 0, 8), (0.5, 0, 12), (0, 0, 12), (None, None, 12), (1, None, 12)],
+)
+def test_engines_leave_few_threads_work(hw_load: float | None, device_id: int | None, threads: int) -> None:
+    assert Decoder(hw_load=hw_load).on(device_id, 12).num_threads == threads
+    assert Decoder(10, hw_load=hw_load).on(device_id, 12).num_threads == 10
+
+
 def test_a_gpu_decodes_whole_images_with_its_engines(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     asked, image = [], fn.decoders.image
     monkeypatch.setattr(fn.decoders, "image", lambda *args, **options: asked.append(options) or image(*args, **options))

@@ -69,7 +69,7 @@ def test_all_is_well(shards: list[Path], device_id: int | None, check: str, name
     assert [row for row in rows.values() if not row.ok] == []
     assert names <= rows.keys()
     on_streams = {"on a stream of its own", "freed while the stream is busy"}
-    assert check != "repeats" or (on_streams <= rows.keys()) == (device_id == GPU)
+    assert check != "repeats" or (on_streams | {"in batches of 5, hw_load=0"} <= rows.keys()) == (device_id == GPU)
 
 
 def test_cuts_have_the_pixels_of_what_is_not_cut(shards: list[Path]) -> None:

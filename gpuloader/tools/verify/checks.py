@@ -122,7 +122,14 @@ def _stage(subject: Subject, tar: Path, files: list[bytes]) -> Outcome:
 
 def repeats(subject: Subject) -> Comparisons:
     """Compares the same samples in other batches, after resuming, and beside other work of the GPU."""
-    options: dict[str, Any] = {"preset": PLAIN, "sampling": few_samples(subject)}
+    yield from _repeats(subject)
+    if subject.device_id is not None:  # tells whether engines are the cause
+        for name, outcome in _repeats(subject, decoder=Decoder(hw_load=0)):
+            yield f"{name}, hw_load=0", outcome
+
+
+def _repeats(subject: Subject, **decoder: Decoder) -> Comparisons:
+    options: dict[str, Any] = {"preset": PLAIN, "sampling": few_samples(subject), **decoder}
     run = partial(load, subject.tar, subject.device_id, **options)
     expected, _ = run()
     ways = {
