@@ -11,9 +11,9 @@ import torch
 from gpuloader.helpers.cores import available_memory_bytes
 from gpuloader.helpers.text import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
+from gpuloader.loading.options import ENGINES_THREADS
 from gpuloader.loading.parts import Parts
 from gpuloader.loading.run import Run
-from gpuloader.loading.options import ENGINES_THREADS
 from gpuloader.pipelines import decoder_buffers
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe, ViewParams
