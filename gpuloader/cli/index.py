@@ -73,6 +73,7 @@ def index(
     else:
         merged = merge_stored(resolve_shards(listed), place)
         shard_set, place = ShardSet.open(merged), place or merged.path
+    shard_set.warn_of_hidden()
     for shard in shard_set.shards:
         if isinstance(shard, Folder):
             keep_beside(shard)

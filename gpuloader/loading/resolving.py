@@ -150,6 +150,8 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
     warns, fields, label_from = values.world.local_rank == 0, values.fields, values.label_from
     cache = values.cache
     shards = ShardSet.open(paths, warns, cache=cache.path, cache_bytes=cache.max_bytes, read_cached=read_cached)
+    if warns:
+        shards.warn_of_hidden()
     _ = shards.decoded  # raises now, not at the first batch, if only some shards contain arrays
     has_targets = any(field.is_target for field in fields.values())
     if label_from == LabelFrom() and fields and not needs_labels(shards, has_targets):

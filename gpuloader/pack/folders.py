@@ -1,4 +1,4 @@
-"""Class folders, read as torchvision's ImageFolder reads them."""
+"""Class folders, read as torchvision's ImageFolder reads them, except hidden folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuloader.errors import ConfigError, DataError, NoSamplesError, PackError
 from gpuloader.pack.records import OpenedSource, labelled_files
 from gpuloader.shards.folder import list_files
 from gpuloader.shards.paths import SPLITS
-from gpuloader.shards.pictures import PICTURE_ENDINGS, is_picture
+from gpuloader.shards.pictures import PICTURE_ENDINGS, is_picture, warn_of_hidden
 
 
 def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
@@ -19,8 +19,12 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
 
     Files whose names do not end in a picture's extension are skipped.
     """
-    entries = (entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
-    names = sorted(entries, key=os.fsencode)
+    try:
+        listing = list_files(folder)
+    except DataError as error:
+        raise PackError(str(error)) from None
+    names = listing.top_folders
+    warn_of_hidden(folder, *listing.hidden)
     if not names:
         raise NoSamplesError(
             f"{folder} has neither class folders (CLASS/PICTURE.jpg) nor *.tar; for a table of pictures give FILE.csv "
@@ -31,21 +35,17 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
         raise ConfigError(
             f"{folder} has the splits {', '.join(names)} instead of classes: pack one at a time, {folder / names[0]}"
         )
-    root = str(folder.absolute())
-    try:
-        listing = list_files(Path(root), names)
-    except DataError as error:
-        raise PackError(str(error)) from None
-    found = [*map(listing.name, listing.pictures.tolist()), *(name for name, _ in listing.others if is_picture(name))]
-    found.sort(key=lambda path: os.fsencode(path).split(b"/"))  # as in a tar
+    files = [*map(listing.name, range(len(listing))), *(name for name, _ in listing.others)]
+    below = [name for name in files if "/" in name]
+    found = sorted(filter(is_picture, below), key=lambda path: os.fsencode(path).split(b"/"))  # as in a tar
     labels = [path.partition("/")[0] for path in found]
     if empty := sorted(set(names).difference(labels), key=os.fsencode):
         raise NoSamplesError(
             f"the class folder {folder / empty[0]} has no pictures, but would still count as a class: remove it, or "
             f"check its files' names (pictures end in {', '.join(PICTURE_ENDINGS)})"
         )
+    root = str(folder.absolute())
     paths = [f"{root}/{path}" for path in found]
-    left_out_count = len(listing) + len(listing.others) - len(paths)
     # If no names are given, folders called by numbers count as names, as in ImageFolder.
     opened = labelled_files(root, paths, labels, classes, lambda i: paths[i])
-    return replace(opened, left_out_count=left_out_count)
+    return replace(opened, left_out_count=len(below) - len(found))

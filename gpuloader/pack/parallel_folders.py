@@ -10,7 +10,8 @@ from typing import Any
 from gpuloader.errors import PackError, describe
 from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations
 from gpuloader.pack.records import OpenedSource
-from gpuloader.shards.pictures import IMAGE_EXTENSIONS
+from gpuloader.shards.folder import list_files
+from gpuloader.shards.pictures import IMAGE_EXTENSIONS, in_hidden_folder, warn_of_hidden
 
 MOST_BYTES = 16 << 20  # of a text file
 MOST_YAML_BYTES = 1 << 18
@@ -30,12 +31,13 @@ def with_targets_beside(folder: Path, classes: Sequence[str] | None) -> OpenedSo
     folder = folder.absolute()
     images = next((each for each in (folder, *folder.parents) if each.name == _IMAGES), None)
     with os.scandir(folder) as entries:
-        if images is None or any(entry.is_dir() and entry.name[0] != "." for entry in entries):
+        if images is None or any(entry.is_dir() and not in_hidden_folder(f"{entry.name}/") for entry in entries):
             return None
     root, below = images.parent, folder.relative_to(images)
     labels, masks = _files_in(root / _LABELS / below, "txt"), _masks(root, below)
     if not labels and not masks:
         return None
+    warn_of_hidden(folder, *list_files(folder).hidden)
     pictures = by_stem(folder, IMAGE_EXTENSIONS)
     paths, stems = list(pictures.values()), list(pictures)
     if masks and (missing := [path for stem, path in pictures.items() if stem not in masks]):

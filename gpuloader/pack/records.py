@@ -20,6 +20,7 @@ from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.png import check_data, decoder_png
+from gpuloader.shards.pictures import in_hidden_folder
 
 MASK = "mask.png"
 """The extension of a mask: not "png", which could be the picture's."""
@@ -243,5 +244,7 @@ def _key_below(path: str, folder: str) -> str:
     """Returns the path below the folder, without extension or dots in the file's name: a key ends at the first dot."""
     below = path[len(folder) :] if path.startswith(folder.rstrip("/") + "/") else path
     parents, _, file_name = below.lstrip("/").rpartition("/")
+    # Loaders leave out what is in a tar's hidden folders.
+    parents = "/".join(f"_{name}" if in_hidden_folder(f"{name}/") else name for name in parents.split("/"))
     stem = (file_name.rpartition(".")[0] or file_name).replace(".", "_")
     return f"{parents}/{stem}" if parents else stem

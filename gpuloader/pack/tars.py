@@ -19,6 +19,7 @@ def tars(shards: Sequence[Path], progress: bool) -> OpenedSource:
     """Opens the samples of shards, in their order; `progress` shows a bar on stderr while they are scanned."""
     paths = [shard.absolute() for shard in shards]
     shard_set = ShardSet.open(paths, progress)
+    shard_set.warn_of_hidden()
     index = shard_set.index
     records = [
         _record(str(path), sample, index)

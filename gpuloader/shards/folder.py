@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gpuloader.errors import DataError, ShardChangedError
 from gpuloader.helpers.progress import ProgressLog
-from gpuloader.shards.pictures import is_picture
+from gpuloader.shards.pictures import in_hidden_folder, is_picture
 
 _COLUMNS = ("name_end", "size", "inode", "mtime_ns", "ctime_ns")
 _HEADER_BYTES = 512
@@ -32,7 +32,7 @@ _MOST_AGAIN, _MOST_AGAIN_FOR_EACH = 100_000, 10
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """The regular files of a folder, in the order of the tar.
+    """The regular files of a folder that are not in hidden folders, in the order of the tar.
 
     Attributes:
         names: (bytes,) uint8, the concatenated paths below the folder.
@@ -43,6 +43,7 @@ class Listing:
         pictures: (m,) int64, the numbers of the files for which `is_picture` is true.
         top_folders: the names of the folders at the top, except hidden ones.
         others: (path, reason) of entries that are not regular files or cannot be accessed.
+        hidden: how many pictures are in hidden folders, and the path of the first, or "".
         unread: the numbers of files that could not be read when the folder was indexed.
     """
 
@@ -56,6 +57,7 @@ class Listing:
     pictures: NDArray[np.int64]
     top_folders: Sequence[str]
     others: Sequence[tuple[str, str]]
+    hidden: tuple[int, str]
     unread: list[int]
 
     def __len__(self) -> int:
@@ -69,13 +71,13 @@ class Listing:
     def identity(self) -> tuple[int, int]:
         """Returns the identity of the files, in place of a tar's size and time.
 
-        It is the end offset, and a digest of the names, sizes, times and inodes of files and the names of other
-        entries.
+        It is the end offset, and a digest of the names, sizes, times and inodes of files, of the names of other
+        entries, and of the hidden pictures.
         """
         digest = hashlib.blake2b(digest_size=8)
         for column in (self.names, self.name_end, self.size, self.mtime_ns, self.inode):
             digest.update(np.ascontiguousarray(column))
-        digest.update(os.fsencode("\0".join(name for name, _ in self.others)))
+        digest.update(os.fsencode("\0".join([*(name for name, _ in self.others), ascii(self.hidden)])))
         end = int(self.start[-1] + self.size[-1]) if len(self) else 0
         return end, int.from_bytes(digest.digest(), "big") >> 1
 
@@ -161,11 +163,8 @@ class Folder:
         return data
 
 
-def list_files(folder: Path, names: Sequence[str] | None = None) -> Listing:
+def list_files(folder: Path) -> Listing:
     """Lists the files of a folder in the order of GNU tar's `--sort=name`, and follows links.
-
-    Args:
-        names: the files and folders in it to list, sorted as bytes; None lists all.
 
     Raises:
         DataError: the folder or a subfolder cannot be read, or contains itself by a link; or links to folders reach too
@@ -175,13 +174,18 @@ def list_files(folder: Path, names: Sequence[str] | None = None) -> Listing:
     paths, numbers, pictures = bytearray(), array("q"), array("q")
     top_folders: list[str] = []
     others: list[tuple[str, str]] = []
+    hidden = 0, ""
     try:
-        for path, found in _walk(os.fspath(folder), names):
+        for path, found in _walk(os.fspath(folder)):
             work.reached(folder, len(numbers) // len(_COLUMNS))
             if isinstance(found, str):
                 others.append((path, found))
+            elif stat.S_ISDIR(found.st_mode) and in_hidden_folder(f"{path}/"):
+                walked = os.walk(folder / path)  # what cannot be read there does not matter
+                below = [f"{top}/{name}" for top, _, names in walked for name in names if is_picture(name)]
+                hidden = hidden[0] + len(below), hidden[1] or min(below, default="").removeprefix(f"{folder}/")
             elif stat.S_ISDIR(found.st_mode):
-                top_folders += [path] if not path.startswith(".") and "/" not in path else []
+                top_folders += [path] if "/" not in path else []
             elif not stat.S_ISREG(found.st_mode):
                 others.append((path, f"a {_KINDS.get(stat.S_IFMT(found.st_mode), 'device')}, not a file"))
             else:
@@ -202,17 +206,18 @@ def list_files(folder: Path, names: Sequence[str] | None = None) -> Listing:
         pictures=np.array(pictures, np.int64),
         top_folders=top_folders,
         others=others,
+        hidden=hidden,
         unread=[],
         **columns,
     )
 
 
-def _walk(root: str, names: Sequence[str] | None) -> Iterator[tuple[str, os.stat_result | str]]:
-    """Yields (path below the folder, stat or error) of all entries, or of the entries with these names."""
+def _walk(root: str) -> Iterator[tuple[str, os.stat_result | str]]:
+    """Yields (path below the folder, stat or error) of all entries that are in no hidden folder."""
     begun = Path(root).stat()
     above = [(begun.st_dev, begun.st_ino)]
     listed = set(above)
-    names = _sorted_names(root) if names is None else names
+    names = _sorted_names(root)
     there, again = len(names), 0
     waiting = [("", iter(names))]
     while waiting:
@@ -228,7 +233,7 @@ def _walk(root: str, names: Sequence[str] | None) -> Iterator[tuple[str, os.stat
             yield below, error.strerror or "it cannot be looked at"
             continue
         yield below, found
-        if not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISDIR(found.st_mode) or in_hidden_folder(f"{below}/"):
             continue
         identity = found.st_dev, found.st_ino
         if identity in above:

@@ -5,6 +5,7 @@ with the samples of all shards in order. Its facts are:
 
     extensions  the components' extensions, without the dot, in lower case
     left_out    the first members that are in no sample: [name, offset, why, number of the shard]
+    hidden      [how many pictures are in hidden folders, the name of the first, number of its shard], or [] if none is
     names       the shards' names, or [] if the file does not name them
     tags        the tags of the shards' versions on a store, as in `gpuloader.shards.remote.store`, or []
     having      how many samples have a component of each extension
@@ -23,7 +24,7 @@ columns with as many rows, are:
     folders     the folders of the samples
     shards      shard_bytes i8, shard_mtime_ns i8: size and time of the indexed tar, from stat
                 sample_end i8: the samples of the shards up to and with this one
-                left_out_count i8: all members that are in no sample
+                left_out_count i8: all members that are in no sample, except those in hidden folders
                 data_digest V16: `DataDigest` of its samples
     samples     image_offset i8, image_size i8: in the tar, in bytes
                 height i4, width i4: in pixels as stored; 0 if the header did not say
@@ -200,12 +201,14 @@ class Index(Table):
         extensions: Sequence[str],
         left_out: Sequence[SkippedMember] = (),
         left_out_count: int = 0,
+        hidden: tuple[int, str] = (0, ""),
     ) -> Self:
         """Makes the index of one shard.
 
         Args:
             keys: the keys of the samples.
             columns: the columns of samples and components that do not follow from the keys.
+            hidden: as in a `Listing`.
         """
         folders: dict[bytes, int] = {}
         numbers = [folders.setdefault(key.rpartition(b"/")[0], len(folders)) for key in keys]
@@ -225,6 +228,7 @@ class Index(Table):
         }
         counts = {rows: len(part[name]) for name, (_, rows) in _COLUMNS.items()}
         listed = {"extensions": list(extensions), "left_out": [list(astuple(item)) for item in left_out]}
+        listed["hidden"] = [*hidden, 0] if hidden[0] else []
         file = io.BytesIO()
         _write(file, head, {**listed, "names": [], "tags": []}, counts, [(part, list(folders))])
         return cls.parse(file.getvalue(), "the index of a shard")
@@ -447,7 +451,9 @@ class Index(Table):
             raise ValueError("its header has wrong counts of samples")
         self.extensions, self.names, self.tags = tuple(extensions), names, tags
         self.left_out = tuple(SkippedMember(*item) for item in left_out)
-        having, largest, labels = (_list(facts.get(name)) for name in ("having", "largest", "labels"))
+        having, largest, labels, hidden = (_list(facts.get(name)) for name in ("having", "largest", "labels", "hidden"))
+        if hidden and not (is_integer(hidden[0], 1) and _is_left_out([*hidden[1:2], 0, "", *hidden[2:]], sizes)):
+            raise ValueError("its header has wrong hidden pictures")
         if len(having) != len(extensions) or len(labels) not in (0, 2):
             raise ValueError("its header has wrong numbers of components or labels")
         if not all(is_integer(label, BAD_LABEL + 1, 2**63) for label in labels):
@@ -534,6 +540,7 @@ def write_index(
     counts = {rows: sum(each.counts[rows] for each in heads) for _, rows in _COLUMNS.values()}
     head["sample_end"] = np.cumsum([len(each) for each in heads], dtype=np.int64)
     left_out = (replace(item, shard=shard) for shard, each in enumerate(heads) for item in each.left_out)
+    hidden = [(*each.facts["hidden"][:2], shard) for shard, each in enumerate(heads) if each.facts["hidden"]]
 
     def parts() -> Iterator[tuple[Arrays, Sequence[bytes]]]:
         for index in indexes:
@@ -546,6 +553,7 @@ def write_index(
     facts = {
         "extensions": extensions,
         "left_out": [list(astuple(item)) for item in islice(left_out, LEFT_OUT_KEPT)],
+        "hidden": [sum(count for count, *_ in hidden), *hidden[0][1:]] if hidden else [],
         "names": list(names),
         "tags": list(tags),
     }

@@ -18,7 +18,7 @@ from gpuloader.shards.braces import expand_braces
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index_files import INDEX_SUFFIX, LocalShard
 from gpuloader.shards.merged import MERGED_FILE, MERGED_SUFFIX, MergedShards, has_merged, open_merged
-from gpuloader.shards.pictures import is_picture
+from gpuloader.shards.pictures import in_hidden_folder, is_picture
 from gpuloader.shards.remote.store import RemoteShard, list_shards
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
 
@@ -148,7 +148,8 @@ def _expand_folder(path: Path) -> Sequence[Shard]:
     if has_merged(path):
         return open_merged(path / MERGED_FILE)
     if found := tars_in(path):
-        beside = (file for file in path.glob("[!.]*/*") if is_picture(file.name) and file.is_file())
+        beside = (file for file in path.glob("*/*") if is_picture(file.name) and file.is_file())
+        beside = (file for file in beside if not in_hidden_folder(f"{file.parent.name}/"))
         if picture := next((file for file in beside if file.suffix.lower() != ".npy"), None):
             raise ConfigError(
                 f"{path} has tars, such as {found[0].name}, and folders of pictures, such as {picture.parent.name}: "
@@ -158,7 +159,8 @@ def _expand_folder(path: Path) -> Sequence[Shard]:
     folder = Folder(path)
     listing, folders = folder.listing, folder.listing.top_folders
     if not len(listing.pictures):
-        return _check_any([], f"neither *.tar nor pictures in the folder {path}{_folders_with_tars(path)}")
+        hidden = "; hidden folders are left out" if listing.hidden[0] else ""
+        return _check_any([], f"neither *.tar nor pictures in the folder {path}{_folders_with_tars(path)}{hidden}")
     if folders and set(folders) <= SPLITS and all("/" in listing.name(each) for each in listing.pictures.tolist()):
         raise ConfigError(
             f"{path} has the splits {', '.join(folders)} instead of classes: give one of them, such as "
@@ -220,7 +222,8 @@ def _advice_on_dataset(source: object) -> str:
 
 
 def _folders_with_tars(folder: Path) -> str:
-    found = sorted({file.parent.name for file in folder.glob("*/*.tar")})
+    names = {file.parent.name for file in folder.glob("*/*.tar")}
+    found = sorted(name for name in names if not in_hidden_folder(f"{name}/"))
     return f", but in its folders {', '.join(found[:3])}" if found else ""
 
 

@@ -1,6 +1,12 @@
-"""Recognises pictures by their names."""
+"""Recognises pictures and hidden folders by their names."""
 
 from __future__ import annotations
+
+import logging
+import re
+
+from gpuloader.errors import describe
+from gpuloader.helpers.text import counted
 
 ARRAY_EXTENSION = "npy"
 """The extension of decoded images, see `gpuloader.images.arrays`, and of other arrays."""
@@ -11,7 +17,25 @@ IMAGE_EXTENSIONS = (*JPEG_EXTENSIONS, "png", "webp", "bmp", "tif", "tiff", "jp2"
 
 PICTURE_ENDINGS = tuple(f".{extension}" for extension in IMAGE_EXTENSIONS)
 
+_HIDDEN = re.compile(r"(?:^|/)(?:\.(?!\.?/)[^/]*|__MACOSX|@eaDir)/")  # "./" and "../" are not hidden
+_log = logging.getLogger("gpuloader")
+
 
 def is_picture(path: str) -> bool:
     """Returns whether a file is a picture, or a decoded one, by its name; False for hidden files."""
     return path.lower().endswith(PICTURE_ENDINGS) and not path.rpartition("/")[2].startswith(".")
+
+
+def in_hidden_folder(path: str) -> bool:
+    """Returns whether a path in a folder or a tar leads through a hidden folder, so that it is left out.
+
+    Hidden are folders whose names begin with a dot, `__MACOSX` and `@eaDir`. The path of a folder ends in a slash.
+    """
+    return "/" in path and _HIDDEN.search(path) is not None
+
+
+def warn_of_hidden(shard: object, count: int, first: str) -> None:
+    """Logs how many pictures are in hidden folders, and the first of them with its shard, if there are any."""
+    if count:
+        text = "left out, in hidden folders: %s, the first being %s in %s"
+        _log.warning(text, counted(count, "picture"), describe(first, 500), shard)

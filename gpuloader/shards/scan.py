@@ -25,7 +25,7 @@ from gpuloader.images.orientation import image_orientation
 from gpuloader.shards.class_names import CLASSES_FILE
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import BAD_LABEL, LEFT_OUT_KEPT, NO_LABEL, Index, SkippedMember
-from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
+from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS, in_hidden_folder, is_picture
 from gpuloader.shards.tar import HEAD_BYTES, MISSING_END, Member, members
 
 _LEFT_OUT_CHARACTERS = 500  # of a name or a reason; one global PAX record gives all members a long name
@@ -83,6 +83,7 @@ def scan_folder(folder: Folder, progress: bool = False) -> Index:
     listing, gathered = folder.listing, _SampleCollector(folder.read)
     for name, why in listing.others:
         gathered.leave_out(f"./{name}", 0, why)
+    gathered.hidden = listing.hidden[0], f"./{listing.hidden[1]}"
 
     def look_at(number: int) -> Member | str:
         name, offset, size = f"./{listing.name(number)}", int(listing.start[number]), int(listing.size[number])
@@ -155,6 +156,7 @@ class _SampleCollector:
         self._as_written: dict[int, str] = {}  # by offset, the names whose extensions have upper-case letters
         self._left_out: list[SkippedMember] = []
         self._left_out_count = 0
+        self.hidden = 0, ""  # as in a `Listing`
 
     def leave_out(self, name: str, offset: int, why: str) -> None:
         """Records a member that belongs to no sample."""
@@ -166,7 +168,10 @@ class _SampleCollector:
     def add(self, member: Member) -> None:
         if member.kind == "directory":
             return
-        if member.kind == MISSING_END:
+        if in_hidden_folder(member.name):
+            if is_picture(member.name):
+                self.hidden = self.hidden[0] + 1, self.hidden[1] or shorten(member.name, _LEFT_OUT_CHARACTERS)
+        elif member.kind == MISSING_END:
             self.leave_out(member.name, member.offset, "the archive has no end marker: it may have been cut")
         elif member.kind != "file":
             self.leave_out(member.name, member.offset, f"a {member.kind}, not a file")
@@ -247,8 +252,8 @@ class _SampleCollector:
             "component_offset": components[:, 2],
             "component_size": components[:, 3],
         }
-        used_extensions = [extensions[number] for number in used]
-        return Index.made(encoded, columns, size_bytes, mtime_ns, used_extensions, self._left_out, self._left_out_count)
+        names, left_out = [extensions[number] for number in used], (self._left_out, self._left_out_count)
+        return Index.made(encoded, columns, size_bytes, mtime_ns, names, *left_out, self.hidden)
 
 
 @lru_cache(maxsize=1)  # a global PAX record gives the same name, of up to 1 MiB, to all later members

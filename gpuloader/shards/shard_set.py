@@ -25,7 +25,7 @@ from gpuloader.shards.index import Index
 from gpuloader.shards.index_files import open_indexes, open_set
 from gpuloader.shards.merged import MergedShards
 from gpuloader.shards.paths import Shard
-from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
+from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS, warn_of_hidden
 from gpuloader.shards.readers import EncodedImage, ReadCached, TarReader, ask_for, read_folder
 from gpuloader.shards.remote import (
     CacheStats,
@@ -113,9 +113,11 @@ class ShardSet:
         self._tars = TarReader(self.shards, index, changed, read_cached, self.accepted.forget, self._entries, cache)
         if len(self) == 0:
             self.check_pictures(())
+            hidden = "; members in hidden folders are left out" if index.facts["hidden"] else ""
             raise NoSamplesError(
                 f"no images in {', '.join(map(str, self.shards[:3]))}{' ...' if len(self.shards) > 3 else ''}: "
-                f"a sample needs a member named KEY.EXT with one of the extensions {', '.join(IMAGE_EXTENSIONS)}"
+                f"a sample needs a member named KEY.EXT with one of the extensions "
+                f"{', '.join(IMAGE_EXTENSIONS)}{hidden}"
             )
 
     @classmethod
@@ -264,6 +266,11 @@ class ShardSet:
             path = shard.path_of(int(shard.files_at(offset)[0]))
             return Location(str(path), self.index.key(sample), 0)
         return Location(str(shard), self.index.key(sample), int(offset[0]))
+
+    def warn_of_hidden(self) -> None:
+        """Logs how many pictures are in hidden folders, and the first of them, if there are any."""
+        count, first, shard = self.index.facts["hidden"] or (0, "", 0)
+        warn_of_hidden(self.shards[shard], count, first)
 
     def check_pictures(self, extensions: Collection[str]) -> None:
         """Checks that each picture in a folder is the image of a sample, or a component with one of the extensions.

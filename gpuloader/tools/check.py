@@ -160,6 +160,7 @@ def check_shards(
     others: list[Fault] = []
     if len(index) or not damages:
         with closing(ShardSet(paths, index, entries, shard_cache)) as shards:
+            shards.warn_of_hidden()
             targets = TargetCheck(shards, parsed, recipe, read_names(paths)) if parsed else None
             found, wrong, bad_copies = _find(shards, targets, device, progress)
             causes = dict(sorted((_cut(shards, indexes, damages) | found).items()))

@@ -179,6 +179,7 @@ def describe_shards(
     assert buckets is None or isinstance(buckets, Buckets)  # what the Sampling makes of it
     listed = resolve_bad_images(on_error).known
     shards = ShardSet.open(resolve_sources(tar)[0], progress)
+    shards.warn_of_hidden()
     bad = {} if listed is None else read_quarantine(Path(listed), shards)
     index = shards.index
     of_copies = copy_bytes(index)

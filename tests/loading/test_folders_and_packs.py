@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from loaders import loader
 from making import SIZES, encoded, jpeg, picture, tar_of, write_tree
 
 from gpuloader import GPULoader
+from gpuloader.cli.index import index
 from gpuloader.errors import DataError, GPULoaderError, LabelError, NoSamplesError, ShardNotFoundError
 from gpuloader.loading.loader import run_of
 from gpuloader.pack import pack
+from gpuloader.tools.check import CheckResult, check_shards
+from gpuloader.tools.info import describe_shards
 
 CONTENTS = [*(jpeg(6 + side, 9, seed=side) for side in range(5)), encoded(picture(5, 7), "PNG")]
 ENDS = {"jpg", "jpeg", "png"}
@@ -29,7 +33,7 @@ STEMS = st.sampled_from(["a", "a-b", "A", RAW, "\U0001f431", "1", "10"])
 IMAGES = st.sampled_from([".jpg", ".JPG", ".jpeg"])
 OTHERS = st.sampled_from([".cls", ".json", ".txt", ".CLS", ".mask.png", ".1.jpg", ".png", "", "."])
 FILES = st.tuples(
-    st.lists(st.one_of(FOLDERS, FOLDERS, st.just(".hidden")), max_size=3),
+    st.lists(st.one_of(FOLDERS, FOLDERS, st.sampled_from([".hidden", "__MACOSX", "@eaDir"])), max_size=3),
     st.one_of(STEMS, STEMS, st.just(".a")),
     st.one_of(IMAGES, IMAGES, IMAGES, OTHERS),
 )
@@ -84,10 +88,12 @@ def assert_equal_batches(ours: list[dict[str, Any]], theirs: list[dict[str, Any]
 
 def shown_by_stems(root: Path) -> tuple[set[str], int]:
     """The keys that have an image, and how many pictures there are, of the files that `find` finds."""
-    found = subprocess.run(["find", "-L", root, "-type", "f", "-printf", "%P\\0"], stdout=subprocess.PIPE, check=True)
+    hidden = ["-type", "d", "(", "-name", ".*", "-o", "-name", "__MACOSX", "-o", "-name", "@eaDir", ")", "-prune"]
+    files = ["-o", "-type", "f", "-printf", "%P\\0"]
+    found = subprocess.run(["find", "-L", root, *hidden, *files], stdout=subprocess.PIPE, check=True)
     names = [os.path.split(name) for name in os.fsdecode(found.stdout).split("\0")[:-1]]
-    files = [(os.path.join(folder, name.partition(".")[0]), name.partition(".")[2].lower()) for folder, name in names]  # noqa: PTH118
-    visible = [(key, end) for key, end in files if Path(key).name and not key.endswith("/")]
+    parts = [(os.path.join(folder, name.partition(".")[0]), name.partition(".")[2].lower()) for folder, name in names]  # noqa: PTH118
+    visible = [(key, end) for key, end in parts if Path(key).name and not key.endswith("/")]
     keys = {key for key, end in visible if end in ENDS}
     return keys, sum(end.rpartition(".")[2] in ENDS for _, end in visible)
 
@@ -119,6 +125,31 @@ def test_any_tree_is_the_data_set_of_its_tar(
     except LabelError:  # of folders below class folders, or class folders without pictures
         ours, expected = described(opened(root, None)), described(opened(tar, None))
     assert ours == expected
+
+
+@pytest.mark.parametrize("form", ["folder", "tar"])
+def test_all_tools_leave_out_hidden_folders_with_one_line(
+    tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown, hidden = ("a/1.jpg", "a/2.jpg", "b/1.jpg"), (".x/1.jpg", "@eaDir/1.jpg", "a/.y/2.jpg", "__MACOSX/b/1.jpg")
+    source = write_tree(tmp_path / "photos", dict.fromkeys([*shown, *hidden], CONTENTS[0]))
+    source = source if form == "folder" else tar_of(source, tmp_path / "photos.tar")
+    packed = tmp_path / "packed"
+    tools: dict[str, Callable[[], object]] = {
+        "loader": lambda: described(opened(source, "folder"))["labels"] == [0, 0, 1],
+        "info": lambda: [each.samples for each in describe_shards(source, label_from="folder").classes] == [2, 1],
+        "check": lambda: check_shards(source) == CheckResult(1, 3, (), 0),
+        "index": lambda: index([str(source)]),
+        "pack": lambda: pack(source, packed, workers=1, shuffle=False).samples == 3,
+    }
+    for name, tool in tools.items():
+        caplog.clear()
+        assert tool() in (True, None), name
+        [line] = caplog.messages
+        assert "4 pictures" in line, name
+        assert ".x/1.jpg" in line, name
+    assert "3 samples in 1 shard" in capsys.readouterr().out
+    assert opened(packed, "folder").classes == ("a", "b")
 
 
 def test_pictures_of_which_none_is_a_sample_are_named(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from annotating import (
     write_voc,
     write_yolo,
 )
-from making import encoded, jpeg, picture
+from making import encoded, jpeg, picture, write_tree
 from oracle import torchvision
 from packing import samples_of, write_class_folders
 from PIL import Image, ImageOps
@@ -413,6 +413,14 @@ def test_masks_stand_beside_their_pictures(tmp_path: Path, beside: str, ending: 
     options: Any = {"preset": "imagenet_eval", "label_from": None, "output": "dict", "fields": fields}
     batch = next(iter(GPULoader(tmp_path / "packed", 3, "cpu", **options)))
     assert [each.shape for each in batch["mask"]] == list(SIZES.values())
+
+
+def test_hidden_folders_beside_pictures_are_no_classes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    images = write_pictures(tmp_path / "images")
+    write_masks(tmp_path / "masks")
+    write_tree(images, {"@eaDir/a.jpg/1.jpg": b"", ".x/a.jpg": b"", "__MACOSX/._a.jpg": b""})
+    assert packed(images, tmp_path)[0].samples == 3
+    assert [message for message in caplog.messages if "2 pictures" in message and ".x/a.jpg" in message]
 
 
 def test_a_mask_that_is_no_png_leaves_its_picture_out(tmp_path: Path) -> None:

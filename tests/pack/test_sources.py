@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from making import encoded, jpeg, picture, tar_by_command, write_samples, write_shard
+from making import encoded, jpeg, picture, tar_by_command, write_samples, write_shard, write_tree
 from oracle import torchvision
 from packing import CLASSES, samples_of, write_class_folders
 from PIL import Image
@@ -21,6 +21,7 @@ from PIL import Image
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.pack import PackResult, pack
 from gpuloader.pack.records import Record, SourceSample, unique_keys
+from gpuloader.shards import ShardSet
 
 
 def packed(source: object, tmp_path: Path, **options: object) -> tuple[PackResult, list[dict[str, bytes]]]:
@@ -187,6 +188,16 @@ def test_pictures_outside_the_tables_folder_have_their_whole_path_as_key(tmp_pat
     (tmp_path / "tables").mkdir()
     _, samples = packed(source.rename(tmp_path / "tables" / "photos.csv"), tmp_path)
     assert [sample["__key__"] for sample in samples] == [f"{tmp_path}/in/0".lstrip("/")]
+
+
+def test_hidden_folders_that_a_table_names_are_packed_and_can_be_loaded(tmp_path: Path) -> None:
+    names = [".x/0.jpg", "a/@eaDir/1.jpg", str(write_tree(tmp_path / ".cache", {"2.jpg": jpeg(8, 8)}) / "2.jpg")]
+    folder = write_tree(tmp_path / "in", dict.fromkeys(names[:2], jpeg(8, 8)))
+    (folder / "a.csv").write_text("path,label\n" + "".join(f"{name},5\n" for name in names))
+    result, samples = packed(folder / "a.csv", tmp_path)
+    outside = f"{tmp_path}/_.cache/2".lstrip("/")
+    assert [sample["__key__"] for sample in samples] == ["_.x/0", "a/_@eaDir/1", outside]
+    assert len(ShardSet.open([result.destination / name for name in result.shards])) == 3
 
 
 def test_repeated_keys_get_the_next_free_number() -> None:

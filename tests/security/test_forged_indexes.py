@@ -71,6 +71,7 @@ def refused(files: Iterator[Parts]) -> tuple[int, int]:
 def test_headers_with_hostile_values(parts: Parts) -> None:
     header = json.loads(parts.header)
     header["left_out"] = [["a.txt", 512, "its key has no image", 0]]
+    header["hidden"] = [3, ".x/a.jpg", 0]
     table = np.frombuffer(parts.table, "<i8").copy()
     table[3] = 1  # left_out_count
     listing = parts._replace(table=table.tobytes())

@@ -59,7 +59,7 @@ def in_tar(tar: Path) -> list[tuple[str, int]]:
         ["a/x.jpg", "a-b/x.jpg", "a.jpg"],  # folder by folder: a/x, a-b/x, a.jpg
         ["a/b/c/d.jpg", "a/b.jpg", "a/b/c.jpg", "a/b/c-.jpg", "a.b/c.jpg"],
         ["A.jpg", "a.JPG", "b.JpEg", "B.jpg"],
-        [".hidden.jpg", ".hidden/x.jpg", "..more.jpg"],
+        [".hidden.jpg", "..more.jpg", "__MACOSX", "@eaDir"],
         ["with space.jpg", " .jpg", "line\nend.jpg", "tab\t.jpg", "\x1b[31m.jpg", "back\\slash.jpg", '"quoted".jpg'],
         ["é.jpg", "e\u0301.jpg", "z.jpg", "日本.jpg", "\U0001f431.jpg"],
         [os.fsdecode(b"latin-\xe9.jpg"), os.fsdecode(b"\xff/\xfe.jpg"), "utf-8-é.jpg"],  # by bytes, not by letters
@@ -122,6 +122,20 @@ def test_links_that_double_the_folders_at_each_step_come_to_an_end(root: Path) -
     write_tree(root, {"40/1.jpg": JPEG})
     with pytest.raises(DataError, match="allowed are 100,000, and 10 for each of the 122 that are there"):
         list_files(root)
+
+
+@pytest.mark.parametrize("place", ["photos", ".cache/photos", "@eaDir", "a/__MACOSX/.photos"])
+def test_hidden_folders_are_left_out_below_the_folder_that_is_given(tmp_path: Path, place: str) -> None:
+    shown = ["a/1.jpg", "a.b/1.jpg", "eaDir/1.jpg", "x__MACOSX/1.jpg", "x@eaDir/.1.jpg", "~/1.jpg"]
+    hidden = [".x/1.jpg", "..y/1.jpg", "a/.../1.jpg", "__MACOSX/a/1.jpg", "a/b/@eaDir/1.jpg/2.jpg", "a/.x/1.cls"]
+    root = write_tree(tmp_path / place, dict.fromkeys([*shown, *hidden], JPEG))
+    (root / ".links").mkdir()
+    (root / ".links" / "again").symlink_to("..")
+    (root / ".links" / "nowhere.jpg").symlink_to("nowhere")
+    listing = list_files(root)
+    assert sorted(map(listing.name, range(len(listing)))) == sorted(shown)
+    assert (listing.others, listing.hidden) == ([], (6, "..y/1.jpg"))
+    assert sorted(listing.top_folders) == ["a", "a.b", "eaDir", "x@eaDir", "x__MACOSX", "~"]
 
 
 def test_what_is_no_file_is_named_with_the_cause(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +255,7 @@ SAMPLES = {
     "wrong": {"a.jpg": b"", "b.jpg": b"no image", "c.jpg": JPEG[:40], "d.jpg": JPEG, "d.cls": b"x", "e.cls": b"1" * 99},
     "one key": {"a.1.jpg": JPEG, "a.2.jpg": JPEG, "b.jpg": JPEG, "b.png": encoded(picture(5, 6), "PNG")},
     "no samples": {"a": JPEG, ".b.jpg": JPEG, "c.txt": b"", "d.cls": b"1"},
+    "hidden": {"a/1.jpg": JPEG, ".x/1.jpg": JPEG, "a/@eaDir/1.jpg": JPEG, "__MACOSX/._1.jpg": b"", ".x/1.cls": b""},
     "names": {os.fsdecode(b"\xff/\xe9.jpg"): JPEG, "x" * 200 + ".jpg": JPEG, "line\nend.jpg": JPEG},
 }
 
@@ -253,7 +268,9 @@ def test_the_index_of_a_folder_is_that_of_its_tar(root: Path, files: dict[str, b
     for name in ("image_size", "height", "width", "orientation", "seekable", "label"):
         assert index.column(name).tolist() == expected.column(name).tolist(), name
     assert [index.key(row) for row in range(len(index))] == [expected.key(row) for row in range(len(expected))]
-    assert index.facts["data_digest"] == expected.facts["data_digest"]
+    assert [index.facts[name] for name in ("data_digest", "hidden")] == [
+        expected.facts[name] for name in ("data_digest", "hidden")
+    ]
     assert index.extensions == expected.extensions
     assert [(item.name, item.why) for item in index.left_out] == [(item.name, item.why) for item in expected.left_out]
     assert index.left_out_count == expected.left_out_count
@@ -303,15 +320,17 @@ def replace_by_another(file: Path) -> None:
         lambda root: os.utime(root / "b" / "4.jpg", ns=(1, 1)),
         lambda root: replace_by_another(root / "a" / "1.jpg"),
         lambda root: (root / "notes").write_bytes(b""),
+        lambda root: write_tree(root, {".x/1.jpg": JPEG}),
     ],
-    ids=["added", "removed", "resized", "renamed", "made older", "replaced", "no image"],
+    ids=["added", "removed", "resized", "renamed", "made older", "replaced", "no image", "hidden"],
 )
 def test_the_index_of_a_folder_that_changed_is_made_again(
     photos: Path, caplog: pytest.LogCaptureFixture, change: Callable[[Path], object]
 ) -> None:
     open_index(Folder(photos))
     change(photos)
-    assert open_index(Folder(photos)).digest() == scan_folder(Folder(photos)).digest()
+    again, expected = open_index(Folder(photos)), scan_folder(Folder(photos))
+    assert (again.digest(), again.facts) == (expected.digest(), expected.facts)
     said = f"{photos} changed since it was indexed: it is indexed again"
     assert [record.getMessage() for record in caplog.records if "indexed" in record.getMessage()] == [said]
     caplog.clear()

@@ -231,7 +231,9 @@ def test_a_shard_that_is_written_to_meanwhile_is_an_error(tmp_path: Path) -> Non
 @pytest.fixture
 def saved(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     """(index file, shard), the index having all that one can have."""
-    shard = shard_of(tmp_path / "a.tar", ["ü.jpg", "ü.cls", ".hidden", "b.png", "c.jpg", "c.json", "c.jpg", "d.cls"])
+    shard = shard_of(
+        tmp_path / "a.tar", ["ü.jpg", "ü.cls", ".hidden", "b.png", "c.jpg", "c.json", "c.jpg", "d.cls", ".x/e.jpg"]
+    )
     path = tmp_path / "a.index"
     scan(shard).save(path)
     return path, shard
@@ -318,6 +320,7 @@ def test_the_format_is_the_one_described(saved: tuple[Path, Path]) -> None:
     assert columns == {**table, **{name: index.column(name).tolist() for name in columns if name not in table}}
     assert bytes(columns["key_bytes"]) == "übc".encode()
     assert [(name, shard) for name, _, _, shard in header["left_out"]] == [(".hidden", 0), ("c.jpg", 0), ("d.cls", 0)]
+    assert header["hidden"] == [1, ".x/e.jpg", 0]
     assert header["names"] == []
 
 

@@ -27,7 +27,8 @@ PICTURES = (
     *("nested/a/b/c/d/e/1.webp", "nested/README.md", "shards/x.tar", "shards/preview.jpg", "shards/logs/1.txt"),
     *("shards/.thumbnails/1.jpg", "shards/means/1.npy", "hidden/.1.jpg", "both/x.tar", "both/cat/1.jpg"),
     *("top and splits/train/1.jpg", "top and splits/0.jpg", "splits and classes/train/1.jpg"),
-    *("splits and classes/cat/1.jpg", "by name/a.tar/1.jpg", "arrays/1.npy"),
+    *("splits and classes/cat/1.jpg", "by name/a.tar/1.jpg", "arrays/1.npy", "shards/__MACOSX/1.jpg"),
+    *("two splits/__MACOSX/1.jpg", "dotted/.a/1.jpg", "dotted/@eaDir/1.tar", "dotted/__MACOSX/1.jpg"),
 )
 
 
@@ -130,6 +131,8 @@ def test_an_absolute_path_and_a_file_url_are_the_same(folder: Path) -> None:
         (["val-a.tar", "val-c.tar"], ["no such file: val-c.tar", "val-a.tar"]),
         ([], ["tar=[] names no shard"]),
         ("pics/hidden", ["neither *.tar nor pictures in the folder pics/hidden: check the path"]),
+        ("pics/dotted/*", ["no file matches pics/dotted/*"]),  # it matches hidden folders
+        ("pics/dotted", ["nor pictures in the folder pics/dotted; hidden folders are left out: check the path"]),
     ],
     ids=named,
 )
@@ -180,6 +183,7 @@ def test_what_cannot_be_meant_is_said_with_what_to_do(tar: Tar, says: list[str])
         "pics/top and splits",  # pictures outside of the splits
         "pics/splits and classes",  # "train" is a class, too
         "pics/by name",  # a folder that is called like a tar
+        "pics/dotted/.a",  # the hidden folder itself
     ],
 )
 def test_a_folder_of_pictures_is_a_shard(tar: str) -> None:

@@ -70,6 +70,19 @@ def test_it_has_the_samples_of_the_shards_in_order(mixed: list[Path]) -> None:
     assert merged.rows_without("txt").tolist() == [0, 1, 2, 3]
 
 
+def test_hidden_pictures_are_counted_over_all_shards_and_the_first_is_named(tmp_path: Path) -> None:
+    members = [["a"], ["./.x/1", "./.x/2", "b"], ["__MACOSX/1", "../c"]]
+    shards = [
+        write_shard(tmp_path / f"{number}.tar", [{"__key__": key, "jpg": jpeg(8, 9)} for key in keys])
+        for number, keys in enumerate(members)
+    ]
+    merged = Index.joined([open_index(shard) for shard in shards])
+    assert [merged.key(row) for row in range(len(merged))] == ["a", "b", "../c"]
+    assert merged.facts["hidden"] == [3, "./.x/1.jpg", 1]
+    assert merged.left_out_count.tolist() == [0, 0, 0]
+    assert open_index(shards[0]).facts["hidden"] == []
+
+
 def test_a_merged_index_names_its_shards_and_comes_back(mixed: list[Path], tmp_path: Path) -> None:
     opened = open_indexes(mixed)
     with (tmp_path / "all.gpuidx").open("w+b") as file:
