@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpuloader.errors import ConfigError, DataError, NoSamplesError, PackError
+from gpuloader.errors import ConfigError, DataError, NoSamplesError, PackError, describe
 from gpuloader.pack.records import OpenedSource, labelled_files
+from gpuloader.shards.class_names import check_filled
 from gpuloader.shards.folder import list_files
 from gpuloader.shards.paths import SPLITS
-from gpuloader.shards.pictures import PICTURE_ENDINGS, is_picture, warn_of_hidden
+from gpuloader.shards.pictures import is_picture, warn_of_hidden
 
 
 def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
@@ -39,11 +40,8 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
     below = [name for name in files if "/" in name]
     found = sorted(filter(is_picture, below), key=lambda path: os.fsencode(path).split(b"/"))  # as in a tar
     labels = [path.partition("/")[0] for path in found]
-    if empty := sorted(set(names).difference(labels), key=os.fsencode):
-        raise NoSamplesError(
-            f"the class folder {folder / empty[0]} has no pictures, but would still count as a class: remove it, or "
-            f"check its files' names (pictures end in {', '.join(PICTURE_ENDINGS)})"
-        )
+    empty = sorted(set(names).difference(labels))
+    check_filled(folder, empty, classes, f"classes={describe(sorted(names), 500)}, or the list in --classes FILE")
     root = str(folder.absolute())
     paths = [f"{root}/{path}" for path in found]
     # If no names are given, folders called by numbers count as names, as in ImageFolder.

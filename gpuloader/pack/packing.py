@@ -129,7 +129,7 @@ def pack(
     Raises:
         ConfigError: invalid arguments.
         PackError: the source is missing or cannot be read, or a worker died.
-        LabelError: a sample has no label, or an unknown class.
+        LabelError: a sample has no label, or an unknown class; or a class has no pictures, without `classes`.
         NoSamplesError: there is no picture, or no good one.
         StateError: the destination has shards of another pack with the same prefix, shards that no pack wrote, or other
             classes.

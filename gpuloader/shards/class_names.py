@@ -6,16 +6,19 @@ It can also be {"names": list, "ids": list}, with the class ids of a COCO file.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpuloader.errors import DataError
+from gpuloader.errors import DataError, LabelError, describe
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.values import is_integer
+from gpuloader.shards.pictures import PICTURE_ENDINGS
 
 CLASSES_FILE = "classes.json"
 MOST_CLASSES_BYTES = 64 << 20  # the names of 21,841 classes take some 0.6 MB
+_log = logging.getLogger("gpuloader")
 
 
 def read_class_names(folder: Path) -> dict[int, str]:
@@ -52,3 +55,14 @@ def as_list(names: Mapping[int, str]) -> tuple[str, ...] | None:
     """Returns the names, entry i for label i; None if there are none, or the labels are not 0, 1, ... n - 1."""
     listed = tuple(names[label] for label in range(len(names)) if label in names)
     return listed if listed and len(listed) == len(names) else None
+
+
+def check_filled(folder: Path, empty: Sequence[str], classes: Collection[str] | None, advice: str) -> None:
+    """Logs which class folders without pictures `classes` does not name; raises LabelError if there are no classes."""
+    if empty and classes is None:
+        raise LabelError(
+            f"the class folder {folder / empty[0]} has no pictures, but would still count as a class: name all "
+            f"classes, {advice}; or check its files' names (pictures end in {', '.join(PICTURE_ENDINGS)}); or remove it"
+        )
+    if unnamed := [name for name in empty if name not in (classes or ())]:
+        _log.warning("%s: left out, without pictures and not in classes: %s", folder, describe(unnamed, 500))

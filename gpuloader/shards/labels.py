@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError, DataError, LabelError, describe
 from gpuloader.helpers.text import natural_key, similar
 from gpuloader.helpers.values import innermost, is_integer, parse_json
-from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
+from gpuloader.shards.class_names import CLASSES_FILE, as_list, check_filled, read_class_names
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL, row_blocks
 from gpuloader.shards.merged import MergedShards
@@ -257,7 +257,7 @@ def _from_folders(shards: ShardSet, place: str, names: tuple[str, ...] | None, u
     index = shards.index
     class_of = list(map(_folder if place == "folder" else _top_folder, index.folders()))  # for each folder
     occurring = sorted(set(class_of) - {""})
-    _check_class_folders(shards, place, occurring)
+    _check_class_folders(shards, place, occurring, names, order)
     classes = tuple(sorted(occurring, key=natural_key) if order == "natural" else occurring) if names is None else names
     numbers = {name: number for number, name in enumerate(classes)}
     label_of = np.array([numbers.get(name, -1) for name in class_of], np.int64)
@@ -274,7 +274,9 @@ def _from_folders(shards: ShardSet, place: str, names: tuple[str, ...] | None, u
     return Labels(shards, place, names_of, lambda ids, _: label_of[index.at("folder", ids)], used)
 
 
-def _check_class_folders(shards: ShardSet, place: str, occurring: Sequence[str]) -> None:
+def _check_class_folders(
+    shards: ShardSet, place: str, occurring: Sequence[str], classes: Sequence[str] | None, order: ClassOrder
+) -> None:
     """Raises LabelError if the subfolders of a folder of pictures are not its classes, or have no pictures."""
     for number, folder in shards.folders.items():
         if place == "folder" and (deep := _first_deep(shards, number)):
@@ -282,11 +284,9 @@ def _check_class_folders(shards: ShardSet, place: str, occurring: Sequence[str])
                 f"{folder} has pictures that lie deeper than CLASS/PICTURE, such as {describe(deep, _KEY_SHOWN)}: "
                 f'LabelFrom("folder:top") takes the folder below {folder} as the class'
             )
-        if empty := sorted(set(folder.listing.top_folders) - set(occurring)):
-            raise LabelError(
-                f"the class folder {folder.path / empty[0]} has no pictures, but would still count as a class: remove "
-                f"it, or check its files' names"
-            )
+        empty = sorted(set(folder.listing.top_folders) - set(occurring))
+        names = sorted([*occurring, *empty], key=natural_key if order == "natural" else None)
+        check_filled(folder.path, empty, classes, f"LabelFrom({place!r}, classes={describe(names, 500)})")
 
 
 def _first_deep(shards: ShardSet, number: int) -> str | None:

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from loaders import loader
 from making import SIZES, encoded, jpeg, picture, tar_of, write_tree
 
-from gpuloader import GPULoader
+from gpuloader import GPULoader, LabelFrom
 from gpuloader.cli.index import index
 from gpuloader.errors import DataError, GPULoaderError, LabelError, NoSamplesError, ShardNotFoundError
 from gpuloader.loading.loader import run_of
 from gpuloader.pack import pack
+from gpuloader.shards import ClassOrder
 from gpuloader.tools.check import CheckResult, check_shards
 from gpuloader.tools.info import describe_shards
 
@@ -55,7 +56,7 @@ def write_files(root: Path, files: list[tuple[list[str], str, str]]) -> Path:
     return root
 
 
-def opened(source: Any, label_from: str | None = "auto", **kwargs: Any) -> GPULoader:  # noqa: ANN401
+def opened(source: Any, label_from: LabelFrom | str | None = "auto", **kwargs: Any) -> GPULoader:  # noqa: ANN401
     return loader(source, 3, output="dict", last_batch="pad", label_from=label_from, **kwargs)
 
 
@@ -159,6 +160,69 @@ def test_pictures_of_which_none_is_a_sample_are_named(tmp_path: Path) -> None:
 
 
 # --- packed shards
+
+
+def write_classes(root: Path, filled: list[str], empty: list[str]) -> Path:
+    """Class folders with one picture each, and folders that have none."""
+    write_tree(root, {**{f"{name}/1.jpg": CONTENTS[0] for name in filled}, **{f"{name}/1.gif": b"" for name in empty}})
+    return root
+
+
+@pytest.mark.parametrize("label_from", ["folder", "folder:top"])
+@pytest.mark.parametrize(
+    ("empty", "classes", "labels", "left_out"),
+    [
+        (["b"], ["a", "b", "c"], [0, 2], []),
+        ([], ["a", "b", "c"], [0, 2], []),  # a missing folder
+        (["b"], ["c", "x", "b", "a"], [3, 0], []),
+        (["b", "d", "e"], ["a", "b", "c"], [0, 2], ["d", "e"]),
+    ],
+)
+def test_classes_that_are_given_keep_the_numbers_of_empty_folders(
+    tmp_path: Path,
+    label_from: str,
+    empty: list[str],
+    classes: list[str],
+    labels: list[int],
+    left_out: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    root = write_classes(tmp_path / "val", ["a", "c"], empty)
+    ours = opened(root, LabelFrom(label_from, classes=classes))
+    packed = pack(root, tmp_path / "packed", classes=classes, shuffle=False, workers=1)
+    for each in (ours, opened(tmp_path / "packed")):
+        assert each.classes == packed.classes == tuple(classes)
+        assert described(each)["labels"] == labels
+    said = [message for message in caplog.messages if "not in classes" in message]
+    assert [str(left_out) in message for message in said] == [True] * 2 * bool(left_out)  # the loader and `pack`
+
+
+def test_an_empty_class_folder_is_numbered_as_in_the_shards_that_are_there(tmp_path: Path) -> None:
+    pack(write_classes(tmp_path / "train", ["a", "b", "c"], []), tmp_path / "packed", workers=1)
+    pack(
+        write_classes(tmp_path / "val", ["a", "c"], ["b"]), tmp_path / "packed", prefix="val", shuffle=False, workers=1
+    )
+    assert described(opened(tmp_path / "packed" / "val-000000.tar"))["labels"] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("order", "names"), [("name", ["class1", "class10", "class2"]), ("natural", ["class1", "class2", "class10"])]
+)
+def test_without_classes_an_empty_class_folder_is_an_error_that_lists_them_first(
+    tmp_path: Path,
+    order: ClassOrder,
+    names: list[str],
+) -> None:
+    root = write_classes(tmp_path / "val", ["class1", "class2"], ["class10"])
+    with pytest.raises(LabelError) as caught:
+        opened(root, LabelFrom("folder", order=order))
+    said = [(str(caught.value), names)]
+    with pytest.raises(LabelError) as caught:
+        pack(root, tmp_path / "packed", workers=1)
+    for text, listed in (*said, (str(caught.value), sorted(names))):
+        assert f"{root}/class10 has no pictures" in text
+        assert 0 < text.index(f"classes={listed}") < text.index("remove it")
+    assert "--classes" in text
 
 
 @settings(max_examples=12, deadline=None)
