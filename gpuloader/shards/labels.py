@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -95,7 +96,7 @@ def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
     """Resolves "default" and "auto" by the index; another `label_from` does not change.
 
     "auto" is "cls" if any sample has a `.cls`, "folder" if any image is in a folder, otherwise None. `make_labels`
-    raises an error for samples without a label.
+    raises an error for samples without a label. For several folders of one parent, no label at all is a LabelError.
     """
     if label_from == "default":
         label_from = "auto" if len(shards.folders) == len(shards.shards) else "cls"
@@ -103,7 +104,15 @@ def resolve_place(shards: ShardSet, label_from: str | None) -> str | None:
         return label_from
     if shards.index.counts["unlabelled"] < len(shards):
         return "cls"
-    return "folder" if any(map(_folder, shards.index.folders())) else None
+    if any(map(_folder, shards.index.folders())):
+        return "folder"
+    parents = Counter(Path(os.path.abspath(folder.path)).parent for folder in shards.folders.values())  # noqa: PTH100
+    if several := [parent for parent, count in parents.items() if count > 1]:
+        raise LabelError(
+            f"the pictures at the top of several folders in {several[0]} have no class: give {several[0]}, whose "
+            f"folders are then the classes, and choose with Sampling(subset=...); or label_from=None for no labels"
+        )
+    return None
 
 
 def needs_labels(shards: ShardSet, has_targets: bool) -> bool:

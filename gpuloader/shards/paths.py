@@ -6,11 +6,11 @@ import glob
 import os
 import shlex
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError, describe
 from gpuloader.helpers.text import similar
@@ -58,6 +58,8 @@ def resolve_shards(tar: Tar) -> Sequence[Shard]:
     shards = list(chain(*found))
     if not shards:
         raise ShardNotFoundError(f"tar={tar!r} names no shard")
+    if pictures := [shard for shard in shards if isinstance(shard, Path) and is_picture(shard.name)]:
+        _refuse_pictures(f"{pictures[0]} is a picture, not a tar", {picture.parent for picture in pictures})
     seen: set[object] = set()
     real = cache(os.path.realpath)
     for shard in shards:
@@ -137,6 +139,9 @@ def _expand(source: str, braces: bool = True) -> Sequence[Shard]:
     if glob.has_magic(source):
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
         shards = [shard for shard in found if not shard.is_dir() and not _is_index(shard.name)]
+        has_tars = any(shard.suffix == ".tar" for shard in shards)
+        if folders := set() if has_tars else {*filter(None, map(_first_with_pictures, found))}:
+            _refuse_pictures(f"{source} matches folders of pictures", folders)
         return _check_any(shards, f"no file matches {source}")
     if isinstance(unseen, OSError) and not isinstance(unseen, (FileNotFoundError, NotADirectoryError)):
         raise unseen
@@ -167,6 +172,22 @@ def _expand_folder(path: Path) -> Sequence[Shard]:
             f"{path / folders[0]}"
         )
     return [folder]
+
+
+def _refuse_pictures(found: str, folders: Collection[Path]) -> NoReturn:
+    """Raises ConfigError for pictures in these folders, and advises the folder above."""
+    above = Path(os.path.commonpath([folder.absolute() for folder in folders]))
+    flat = f", or {above} for pictures without classes" if len(folders) == 1 else ""
+    raise ConfigError(
+        f"{found}: give the folder above the class folders, {above.parent if flat else above}{flat}; "
+        f"Sampling(subset=...) chooses some of its pictures"
+    )
+
+
+def _first_with_pictures(path: Path) -> Path | None:
+    """Returns the first folder with pictures, from a folder down; None if there is none."""
+    below = (Path(top) for top, _, names in os.walk(path) if any(map(is_picture, names)))
+    return next((each for each in below if not in_hidden_folder(f"{each.relative_to(path.parent)}/")), None)
 
 
 def tars_in(folder: Path) -> list[Path]:

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from making import jpeg, tar_by_command, write_shard
+from making import jpeg, tar_by_command, write_shard, write_tree
 
 from gpuloader import Boxes, GPULoader
 from gpuloader.errors import ConfigError, DataError, LabelError
-from gpuloader.shards import ShardSet, make_labels, needs_labels, resolve_place
+from gpuloader.shards import ShardSet, make_labels, needs_labels, resolve_place, resolve_shards
 from gpuloader.tools.info import describe_shards
 
 
@@ -79,6 +79,37 @@ def test_auto_takes_what_the_data_has(
     assert (found and found.place, found and found.of(np.arange(2)).tolist()) == (place, labels)
     info = describe_shards(list(shards.shards), label_from="auto")
     assert (info.label_from, info.without_label) == (place, 0 if labels else 2)
+
+
+def flat(root: Path, *names: str) -> ShardSet:
+    """Folders with a picture at their top, and with a label beside it in folders that are called so."""
+    for name in names:
+        write_tree(root / name, {"1.jpg": b"", **({"1.cls": b"1"} if "label" in name else {})})
+    return ShardSet.open(resolve_shards([root / name for name in names]))
+
+
+@pytest.mark.parametrize("label_from", ["auto", "default"])
+@pytest.mark.parametrize(
+    ("names", "place"), [(["p/a"], None), (["p/a", "q/b"], None), (["p/label a", "p/label b"], "cls")]
+)
+def test_folders_of_pictures_have_labels_if_they_have_cls(
+    tmp_path: Path, names: list[str], place: str | None, label_from: str
+) -> None:
+    labels = make_labels(flat(tmp_path, *names), label_from)
+    assert (labels and labels.place) == place
+
+
+@pytest.mark.parametrize("label_from", ["auto", "default"])
+@pytest.mark.parametrize("names", [["p/a", "p/b"], ["q/c", "p/a", "p/b"]])
+def test_a_list_of_class_folders_is_an_error_that_names_the_folder_above(
+    tmp_path: Path, names: list[str], label_from: str
+) -> None:
+    shards = flat(tmp_path, *names)
+    with pytest.raises(LabelError) as caught:
+        make_labels(shards, label_from)
+    assert f"give {tmp_path}/p, " in str(caught.value)
+    assert "label_from=None" in str(caught.value)
+    assert make_labels(shards, None) is None
 
 
 # cls.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def train(*numbers: int) -> list[str]:
         ("deep/**", ["deep/er/x.tar", "deep/y.tar"]),  # files alone
         ("~/val-a.tar", ["~/val-a.tar"]),
         ("pics/shards", ["pics/shards/x.tar"]),  # a preview beside tars, hidden pictures and other folders are ignored
-        ("pics/flat/1.png", ["pics/flat/1.png"]),  # a file is taken for a shard
+        ("pics/both/*", ["pics/both/x.tar"]),  # but not the folders beside tars
         (("val-b.tar", Path("deep"), "train-{0001..0002}.tar"), ["val-b.tar", "deep/y.tar", *train(1, 2)]),
         ((name for name in ["val-b.tar", "val-a.tar"]), ["val-b.tar", "val-a.tar"]),
     ],
@@ -172,6 +173,35 @@ def test_what_cannot_be_meant_is_said_with_what_to_do(tar: Tar, says: list[str])
     with pytest.raises(ConfigError) as caught:
         resolve_shards(tar)
     assert all(part in str(caught.value) for part in says)
+
+
+@pytest.mark.parametrize(
+    ("tar", "above"),
+    [
+        ("pics/classes/*", "pics/classes"),
+        ("pics/cl*", "pics/classes"),
+        ("pics/classes/**", "pics/classes"),
+        ("pics/{classes,nested}/*", "pics/classes"),
+        ("pics/classes/*/*.jpg", "pics/classes"),
+        ("pics/classes/*/*", "pics/classes"),
+        ("pics/classes/cat/1.jpg", "pics/classes"),
+        (["pics/classes/cat/1.jpg", "pics/classes/dog/1.JPG"], "pics/classes"),
+        (["val-a.tar", "pics/classes/dog/1.JPG"], "pics/classes"),
+        (["pics/two splits/train/cat/1.JPEG", "pics/classes/cat/1.jpg"], "pics"),
+        ("pics/flat/*.png", "pics/flat for pictures without classes"),
+    ],
+    ids=named,
+)
+def test_pictures_and_class_folders_in_place_of_the_folder_above_point_to_it(
+    tar: Tar, above: str, folder: Path
+) -> None:
+    (folder / "pics/classes/dog").mkdir()
+    (folder / "pics/classes/dog/1.JPG").touch()
+    with pytest.raises(ConfigError) as caught:
+        resolve_shards(tar)
+    assert re.search(rf" {re.escape(str(folder / above))}[;,]", str(caught.value))
+    assert "Sampling(subset=...)" in str(caught.value)
+    assert "pack" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
