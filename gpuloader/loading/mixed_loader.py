@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuloader.errors import ConfigError, LoaderError, StateError, describe
 from gpuloader.loading.agreement import agree
+from gpuloader.loading.class_lists import check_same_classes
 from gpuloader.loading.delivery import B_co
 from gpuloader.loading.iteration import CloseableMixin, Epochs, Iteration, Progress, Resumption
 from gpuloader.loading.loader import GPULoader
@@ -46,9 +47,11 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
             each loader has finished at least once; until then, finished loaders start again. A loader runs the epoch of
             the mixed loader; with "cycle", it runs epoch 1,000 * epoch + the number of its restarts.
         seed: for "weighted", an integer in [0, 2**64).
+        same_classes: False allows `GPULoader`s with different classes, for a model with one head for each loader.
 
     Raises:
         ConfigError: an argument is invalid, or arguments differ between ranks.
+        DataError: the classes of two loaders differ.
 
     Example:
         >>> from gpuloader import GPULoader, MixedLoader
@@ -67,6 +70,7 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
         weights: Mapping[str, float] | None = None,
         stop: Stop = "first",
         seed: int = 0,
+        same_classes: bool = True,
     ) -> None:
         if not isinstance(loaders, Mapping) or not loaders or not all(isinstance(name, str) for name in loaders):
             raise ConfigError(f"loaders={loaders!r}: allowed are loaders by name, such as {{'photos': GPULoader(...)}}")
@@ -76,7 +80,8 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
                 raise ConfigError(
                     f"loaders: {name!r} is a {kind}: allowed are a GPULoader, and a torch loader that has a length"
                 )
-        for name, value, allowed in (("strategy", strategy, get_args(Strategy)), ("stop", stop, get_args(Stop))):
+        given = {"strategy": strategy, "stop": stop, "same_classes": same_classes}
+        for (name, value), allowed in zip(given.items(), (get_args(Strategy), get_args(Stop), (True, False))):
             if value not in allowed:
                 raise ConfigError(f"{name}={value!r}: allowed are {', '.join(map(repr, allowed))}")
         if stop != "first" and strategy in ("sequential", "alternate"):
@@ -90,8 +95,11 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
             name: loader if isinstance(loader, GPULoader) else TorchEpochs(loader) for name, loader in loaders.items()
         }
         self._progress = Progress()  # its cursors count batches
-        worlds = [loader.world for loader in self._epochs.values() if isinstance(loader, GPULoader)]
+        ours = {name: loader for name, loader in self._epochs.items() if isinstance(loader, GPULoader)}
+        worlds = [loader.world for loader in ours.values()]
         agree(worlds[0] if worlds else World.detect(), self._identity(self._lengths))
+        if same_classes:
+            check_same_classes(ours, further="; for a model with one head for each loader, use same_classes=False")
 
     def __len__(self) -> int:
         """Returns the number of steps in the next epoch, or in all of a resumed one; with "weighted", epochs differ."""

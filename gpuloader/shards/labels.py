@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -328,7 +328,19 @@ def _check_classes(classes: Sequence[str]) -> tuple[str, ...]:
 
 def _names(shards: ShardSet, classes: tuple[str, ...] | None) -> Mapping[int, str]:
     """Returns the names in `classes`, otherwise the names beside the shards, label -> name."""
-    return read_names(shards.shards) if classes is None else dict(enumerate(classes))
+    if classes is None:
+        return read_names(shards.shards)
+    numbers = {name: number for number, name in enumerate(classes)}
+    for folder, names in _named_folders(shards.shards):
+        for label, name in names.items():
+            if names.get(number := numbers.get(name, label)) != name:
+                raise ConfigError(
+                    f"classes: {describe(name)} is {number} in the list, but {label} in {folder}/{CLASSES_FILE}, and "
+                    f"integers in the shards keep their numbers: leave classes out, or if the file is wrong, correct "
+                    f'it. If the keys have the class folder, LabelFrom("folder", classes=[...]) renumbers; '
+                    f"otherwise, pack again with `gpuloader pack --classes`"
+                )
+    return dict(enumerate(classes))
 
 
 def _numbers(names: Mapping[int, str]) -> Mapping[str, int]:
@@ -346,15 +358,9 @@ def read_names(shards: Iterable[Shard]) -> dict[int, str]:
     Raises:
         DataError: two files name a label differently.
     """
-    parents = shards.folders if isinstance(shards, MergedShards) else map(_folder_of_classes, shards)
     names: dict[int, str] = {}
     named_in: dict[int, Path] = {}
-    for folder in dict.fromkeys(parents):
-        try:
-            names_here = {} if folder is None else read_class_names(folder)
-        except DataError as error:
-            _log.warning("the names of the classes are not known: %s", error)
-            names_here = {}
+    for folder, names_here in _named_folders(shards):
         if folder is None or not names_here:
             return {}
         for label, name in names_here.items():
@@ -364,10 +370,21 @@ def read_names(shards: Iterable[Shard]) -> dict[int, str]:
                     f"{describe(name)} in "
                     f"{folder / CLASSES_FILE}: make a loader for each folder, or number both the same way with "
                     f"`gpuloader pack --classes`; if labels do not matter, use label_from=None; if a file is wrong, "
-                    f"use classes=[...]"
+                    f"correct it"
                 )
             named_in.setdefault(label, folder)
     return names
+
+
+def _named_folders(shards: Iterable[Shard]) -> Iterator[tuple[Path | None, dict[int, str]]]:
+    """Yields each folder of the shards, None for a store, with the names in its `classes.json`, label -> name."""
+    parents = shards.folders if isinstance(shards, MergedShards) else map(_folder_of_classes, shards)
+    for folder in dict.fromkeys(parents):
+        try:
+            yield folder, {} if folder is None else read_class_names(folder)
+        except DataError as error:
+            _log.warning("the names of the classes are not known: %s", error)
+            yield folder, {}
 
 
 def _folder_of_classes(shard: Shard) -> Path | None:

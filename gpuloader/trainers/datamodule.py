@@ -13,6 +13,7 @@ import gpuloader.targets  # noqa: F401 - it registers the fields that YAML names
 from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.loading.argument_types import NAMES, AnyDevice, AnyFields, AnyOutput, AnyPreset, LoaderOptions
 from gpuloader.loading.arguments import resolve_bad_images
+from gpuloader.loading.class_lists import check_same_classes
 from gpuloader.loading.loader import GPULoader, fresh_run_of, run_of
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
@@ -41,7 +42,8 @@ class TrainerLoaders:
     """The hooks of a LightningDataModule: a `GPULoader` for each stage.
 
     A loader is made when the Trainer asks for it, on the Trainer's device, for this process's share of the data, and is
-    closed with the stage. Its epochs are the Trainer's, and training resumes at the Trainer's batch.
+    closed with the stage. Its epochs are the Trainer's, and training resumes at the Trainer's batch. `train`, `val` and
+    `test` each open `train` and `val` before the first step, because all of them must have the same classes.
 
     Without a Trainer the loaders are on the local rank's GPU if there is one, otherwise on the CPU, and find their rank
     themselves. Each stage then has one, and each loop over it is the next epoch.
@@ -82,13 +84,15 @@ class TrainerLoaders:
         self._loader = loader
         self._eval_loader = _evaluation_options(loader, eval_preset, eval_loader)
         self._open: dict[str, GPULoader] = {}
+        self._ahead: dict[tuple[str, AnyDevice, World | None], GPULoader] = {}  # compared, and not yet asked for
         self._state: dict[str, Any] = {}  # the training loader's, from a checkpoint or from when it was closed
 
     def train_dataloader(self) -> TrainerEpochs | GPULoader:
         """Returns the training batches in the order that the Trainer needs, or without a Trainer the loader itself.
 
         Raises:
-            ConfigError: this stage has no shards; also what `GPULoader` raises.
+            ConfigError: this stage has no shards.
+            DataError: the classes of two stages differ; also what `GPULoader` raises.
         """
         return self._stage("train")
 
@@ -129,8 +133,8 @@ class TrainerLoaders:
 
     def _close(self) -> None:
         self._state = self.state_dict()
-        while self._open:
-            self._open.popitem()[1].close()
+        while opened := self._open or self._ahead:
+            opened.popitem()[1].close()
 
     def _stage(self, stage: str) -> TrainerEpochs | GPULoader:
         opened = self._open.get(stage)
@@ -150,6 +154,19 @@ class TrainerLoaders:
         return loader
 
     def _loader_of(self, stage: str, device_id: AnyDevice = "auto", world: World | None = None) -> GPULoader:
+        """Returns the loader of a stage, and makes those of training and validation to compare the classes."""
+        place = device_id, world
+        loader = self._ahead.pop((stage, *place), None) or self._make(stage, *place)
+        if stage != "predict":
+            known = {**{name: each for (name, *_), each in self._ahead.items()}, **self._open, stage: loader}
+            lacking = [name for name in ("train", "val") if name not in known and self._shards[name] is not None]
+            ahead = {name: self._make(name, *place) for name in lacking}
+            known.pop("predict", None)
+            check_same_classes({**known, **ahead}, "train")
+            self._ahead |= {(name, *place): each for name, each in ahead.items()}
+        return loader
+
+    def _make(self, stage: str, device_id: AnyDevice, world: World | None) -> GPULoader:
         tar = self._shards[stage]
         if tar is None:
             raise ConfigError(

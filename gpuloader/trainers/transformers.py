@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from gpuloader.errors import ConfigError, InstallationError, StateError
 from gpuloader.loading.arguments import as_tuple
+from gpuloader.loading.class_lists import check_same_classes
 from gpuloader.loading.loader import GPULoader, run_of
 
 try:
@@ -52,6 +53,7 @@ class GPULoaderTrainer(Trainer):
 
     Raises:
         ConfigError: when a loader is used that does not fit the arguments.
+        DataError: when a loader for evaluation has other classes than the loader for training.
         StateError: when training resumes with another recipe, data, seed or place than in the checkpoint.
     """
 
@@ -66,12 +68,14 @@ class GPULoaderTrainer(Trainer):
         if self.args.auto_find_batch_size:
             raise ConfigError("auto_find_batch_size: a GPULoader's batch size is fixed")
         self._check("train", self.train_dataset, self._train_batch_size)
+        self._check_classes()
         return _TrainingBatches(_Steps(self.train_dataset))
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:  # noqa: ANN401
         """Returns the batches of an evaluation loader: `eval_dataset`, one by its name, or None for the only one."""
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         data = self.eval_dataset[data] if isinstance(data, str) else data
+        self._check_classes(data)
         return self._evaluation(data) if isinstance(data, GPULoader) else super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:  # noqa: ANN401
@@ -106,6 +110,12 @@ class GPULoaderTrainer(Trainer):
                 "another on_error"
             )
         return _EvaluationBatches(loader, self.label_names)
+
+    def _check_classes(self, evaluated: Any = None) -> None:  # noqa: ANN401
+        """Compares the classes of the loaders for training and evaluation, and of one more to evaluate."""
+        several = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"eval_dataset": self.eval_dataset}
+        data = {**several, "train_dataset": self.train_dataset, "the data to evaluate": evaluated}
+        check_same_classes({name: each for name, each in data.items() if isinstance(each, GPULoader)}, "train_dataset")
 
     def _check(self, stage: str, loader: GPULoader[Any], batch_size: int) -> None:
         if loader.batch_size != batch_size:

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 from loaders import CUT, SMALL, evaluation, loader, spoilt
+from making import jpeg, write_shard
 from torch.nn import functional
 
 from gpuloader import BadImages, GPULoader, World
-from gpuloader.errors import ConfigError, StateError
+from gpuloader.errors import ConfigError, DataError, StateError
 
 pytest.importorskip("transformers")
 
@@ -260,6 +261,27 @@ def test_evaluation_in_training_changes_nothing_and_may_have_several_loaders(
     assert [log["step"] for log in evaluated] == [2, 4, 6, 8, 10]
     assert not any("gpuloader/samples" in log for log in evaluated)
     assert len([log for log in run.state.log_history if "eval_other_loss" in log]) == 5
+
+
+def test_other_classes_are_an_error_before_the_first_step(shards: list[Path], tmp_path: Path) -> None:
+    """The loader for training has the labels 0 to 9 without names."""
+    other = write_shard(tmp_path / "a.tar", [{"__key__": "0", "jpg": jpeg(40, 40), "cls": b"10"}])
+    with (
+        loader(shards, **TRAIN) as train,
+        evaluation(shards, output=BATCH) as like,
+        evaluation(other, output=BATCH) as further,
+    ):
+        for wrong in (further, {"like": like, "further": further}):
+            run = trainer(tmp_path / "run", train, eval_dataset=wrong, save_strategy="no")
+            for step in (run.train, run.evaluate):
+                with pytest.raises(DataError, match="must have the same classes"):
+                    step()
+            assert run.model.seen == []
+        run = trainer(tmp_path / "run", train, eval_dataset=like, save_strategy="no")
+        with pytest.raises(DataError, match="must have the same classes"):
+            run.evaluate(further)
+        assert run.evaluate()["eval_loss"] > 0
+        assert len(run.get_test_dataloader(further)) == 1  # data to predict
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,11 @@ import torch
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: the extra `lightning` has it")
 
 from demo_shards import write_demo_shards  # noqa: E402
+from making import jpeg, write_tree  # noqa: E402
 from trainers import SMALL, Step, model, trainer  # noqa: E402
 
 from gpuloader import GPULoader, Sampling, Stats, World  # noqa: E402
-from gpuloader.errors import LoaderError, StateError  # noqa: E402
+from gpuloader.errors import DataError, LoaderError, StateError  # noqa: E402
 from gpuloader.targets import to_detr  # noqa: E402
 from gpuloader.trainers.lightning import GPULoaderDataModule  # noqa: E402
 
@@ -118,6 +119,21 @@ def test_every_stage_has_its_own_data_and_arguments(tar: list[str], tmp_path: Pa
     assert [len(step.ids) for step in tested.steps["train"]] == [8, 8, 8, 8]
     assert [step.ids for step in tested.steps["test"]] == [list(range(16)), list(range(16, 20))]
     assert torch.cat(predicted).tolist() == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("run", "kwargs"),
+    [("fit", {}), ("fit", {"num_sanity_val_steps": 0, "check_val_every_n_epoch": 2}), ("validate", {}), ("test", {})],
+)
+def test_other_classes_are_an_error_before_the_first_step(tmp_path: Path, run: str, kwargs: dict[str, Any]) -> None:
+    train, other = (
+        str(write_tree(tmp_path / names, {f"{name}/{i}.jpg": jpeg(24, 32) for name in names for i in range(8)}))
+        for names in ("abc", "ac")
+    )
+    module, unused = GPULoaderDataModule(train, other, other, batch_size=8, **SMALL), model(lightning)
+    with pytest.raises(DataError, match="must have the same classes"):
+        getattr(trainer(lightning, tmp_path, **kwargs), run)(unused, datamodule=module)
+    assert not any(unused.steps.values())
 
 
 def test_a_trainer_takes_loaders_and_leaves_their_samplers_alone(

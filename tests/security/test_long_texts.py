@@ -104,7 +104,7 @@ SOURCES: dict[str, tuple[Callable[[str, Path], object], str]] = {  # one of each
         "is not an entry of a quarantine: Expecting value",
     ),
     "a recipe": (partial(of_a_file, "a.yaml", preset=str), ""),
-    "classes.json": (of_a_list_of_classes, "if a file is wrong, use classes=[...]"),
+    "classes.json": (of_a_list_of_classes, "if a file is wrong, correct it"),
     "a state": (partial(of_a_state, "recipe"), ""),
     "a table's label": (partial(of_a_table, ".jsonl", '{"path": "a.jpg", "label": ["TEXT"]}'), "or all must be names"),
     "several tars": (lambda text, folder: load([text[:100]] * 100_000), ""),

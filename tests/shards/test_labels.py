@@ -262,6 +262,7 @@ def test_folders_that_call_a_label_differently_are_an_error_unless_the_names_are
     assert f"the label 1 is 'dog' in {tmp_path}/one/classes.json, but 'emu' in {tmp_path}/other/classes.json" in str(
         caught.value
     )
+    assert "classes=" not in str(caught.value)  # it would give one of the two files' names to the other's numbers
     assert make_labels(shards, None) is None
     labels = make_labels(shards, "cls", ["cat", "dog"])
     assert labels is not None
@@ -277,6 +278,42 @@ def test_another_file_of_that_name_does_not_keep_labels_from_being_read(
     assert labels.classes is None
     assert "the names of the classes are not known" in caplog.text
     assert f"{tmp_path}/classes.json" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["cls", "json:label"])
+@pytest.mark.parametrize(
+    ("beside", "classes", "fits"),
+    [
+        (["a", "c"], ["a", "b", "c"], False),  # the file of a split without b: its 1 is c
+        (["a", "c"], ["c", "a"], False),
+        ({"a": 0, "c": 5}, ["a", "c"], False),
+        (["a", "c"], ["a", "c"], True),
+        (["a", "c"], ["a", "c", "d"], True),
+        (["a", "c"], ["Ahorn", "Birke"], True),  # other names for the same numbers
+        (["a", "c"], ["a", "b"], True),
+        (["crane", "crane"], ["bird", "crane"], True),  # two of ImageNet's
+    ],
+)
+def test_names_that_are_given_keep_the_numbers_beside_the_shards(
+    tmp_path: Path, place: str, beside: object, classes: list[str], fits: bool
+) -> None:
+    """`classes` does not change the integers in shards; it numbers folders."""
+    samples = [{"__key__": f"{folder}/0", "cls": b"1", "json": b'{"label": 1}'} for folder in classes]
+    shards = shard_set(named(tmp_path, beside), *samples)
+    if fits:
+        assert labels_of(shards, place, classes=classes) == [1] * len(classes)
+    else:
+        with pytest.raises(ConfigError, match=re.escape(f"{tmp_path}/classes.json")):
+            make_labels(shards, place, classes)
+    assert labels_of(shards, "folder", classes=classes) == list(range(len(classes)))
+
+
+def test_names_that_are_given_are_compared_with_each_file(tmp_path: Path) -> None:
+    sample: dict[str, bytes | str] = {"__key__": "0", "jpg": b"image", "cls": b"1"}
+    folders = [named(tmp_path / str(number), names) for number, names in enumerate((["a", "b"], ["b", "a"]))]
+    shards = ShardSet.open([write_shard(folder / "a.tar", [sample]) for folder in folders])
+    with pytest.raises(ConfigError, match=re.escape(f"{tmp_path}/1/classes.json")):
+        make_labels(shards, "cls", ["a", "b"])
 
 
 NAMES = ("cat", "dog", "emü", "10")

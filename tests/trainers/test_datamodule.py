@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 from loaders import indices
+from making import jpeg, write_tree
 from ranks import outputs_of_ranks
 from trainers import SMALL
 
-from gpuloader import BadImages, GPULoader
-from gpuloader.errors import ConfigError, LoaderError, StateError
+from gpuloader import BadImages, GPULoader, LabelFrom
+from gpuloader.errors import ConfigError, DataError, LoaderError, StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.trainers.datamodule import TrainerLoaders
 from gpuloader.trainers.wait_callback import WaitLogging
@@ -107,6 +108,77 @@ def test_evaluation_shares_the_values_and_leaves_out_what_training_replaces(shar
     assert (train.bad_images, train.num_threads, train.plan.steps) == (BadImages(replace=True, known=known), 2, 2)
     assert (val.bad_images, val.num_threads, val.plan.steps) == (BadImages(skip=True), 2, 5)
     data.teardown("fit")
+
+
+@pytest.fixture(scope="module")
+def splits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of pictures: train and its like have a, b and c, other lacks b."""
+    root, picture = tmp_path_factory.mktemp("splits"), jpeg(24, 32)
+    names = {"train": "abc", "like": "abc", "other": "ac"}
+    return {
+        split: write_tree(root / split, {f"{name}/{number}.jpg": picture for name in classes for number in range(4)})
+        for split, classes in names.items()
+    }
+
+
+@pytest.mark.parametrize("with_a_trainer", [True, False])
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ({"train": "train", "val": "other"}, ["train"]),  # before the first step, whatever is asked for first
+        ({"train": "train", "val": "other"}, ["val"]),
+        ({"train": "train", "test": "other"}, ["test"]),
+        ({"train": "train", "val": "like", "test": "other"}, ["train", "val", "test"]),
+        ({"val": "train", "test": "other"}, ["test"]),
+    ],
+)
+def test_stages_with_other_classes_are_an_error(
+    splits: dict[str, Path], given: dict[str, str], asked: list[str], with_a_trainer: bool
+) -> None:
+    data = TrainerLoaders(**{stage: splits[name] for stage, name in given.items()}, batch_size=4, **SMALL)
+    data.trainer = OnOneDevice() if with_a_trainer else None
+    for stage in asked[:-1]:
+        getattr(data, f"{stage}_dataloader")()
+    with pytest.raises(DataError, match=r"'b' and 'c'.*\n.*\['a', 'b', 'c'\]\n.*\['a', 'c'\]\n"):
+        getattr(data, f"{asked[-1]}_dataloader")()
+    data.teardown("fit")
+
+
+def test_data_to_predict_and_one_list_for_all_are_no_error(splits: dict[str, Path]) -> None:
+    other = splits["other"]
+    data = TrainerLoaders(splits["train"], splits["like"], predict=other, batch_size=4, **SMALL)
+    assert [len(getattr(data, f"{stage}_dataloader")()) for stage in ("predict", "val", "train")] == [2, 3, 3]
+    data.teardown("fit")
+    numbered = LabelFrom("folder", classes=["a", "b", "c"])
+    data = TrainerLoaders(splits["train"], other, other, batch_size=8, label_from=numbered, **SMALL)
+    [batch] = data.val_dataloader()
+    assert batch["label"].tolist() == [0] * 4 + [2] * 4
+    assert data.test_dataloader().classes == data.train_dataloader().classes == ("a", "b", "c")
+    data.teardown("fit")
+
+
+def test_a_split_that_was_repaired_can_be_used_at_once(splits: dict[str, Path], tmp_path: Path) -> None:
+    val = write_tree(tmp_path / "val", {f"{name}/0.jpg": jpeg(24, 32) for name in "ac"})
+    data = TrainerLoaders(splits["train"], val, batch_size=4, **SMALL)
+    with pytest.raises(DataError):
+        data.val_dataloader()
+    write_tree(val, {"b/0.jpg": jpeg(24, 32)})
+    assert data.val_dataloader().classes == ("a", "b", "c")
+    data.teardown("fit")
+
+
+def test_a_loader_that_was_made_to_compare_has_the_trainers_place(splits: dict[str, Path]) -> None:
+    data = TrainerLoaders(splits["train"], splits["like"], batch_size=4, **SMALL)
+    data.val_dataloader()
+    data.trainer = SimpleNamespace(
+        strategy=OnOneDevice.strategy, distributed_sampler_kwargs={"rank": 1, "num_replicas": 2}
+    )
+    loaders = [data.val_dataloader().loader, data.train_dataloader().loader]
+    assert [(each.device.type, each.world.rank, each.world.world_size) for each in loaders] == [("cpu", 1, 2)] * 2
+    data.teardown("fit")
+    for each in loaders:
+        with pytest.raises(LoaderError, match="is closed"):
+            iter(each)
 
 
 MESH = """
