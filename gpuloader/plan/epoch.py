@@ -380,8 +380,8 @@ class Plan:
         if self.grouped is not None:
             place["groups"] = self.grouped.groups
         if isinstance(self._row, Mix):
-            now = (place["begin"] + cursor.delivered) / self.repeats
-            begun = [[int(start), list(parts)] for start, parts in self._row.ratios if start < now]
+            now = place["begin"] + cursor.delivered
+            begun = [[int(start), list(parts)] for start, parts in self._row.ratios if start * self.repeats < now]
             return {**place, "ratios": begun}
         return place if self.bucketed is None else {**place, "quantum": self.bucketed.quantum}
 
@@ -393,8 +393,9 @@ class Plan:
                 weights of sources differ before the state.
         """
         cursor = Cursor(_integer(state, "epoch", EPOCHS), _integer(state, "delivered"))
-        start = Start(cursor.epoch, _integer(state, "begin"), cursor.delivered, self._ratios_in(state, cursor))
+        start = Start(cursor.epoch, _integer(state, "begin"), cursor.delivered)
         plan = replace(self.keep(state), start=start)
+        plan = replace(plan, start=replace(start, ratios=plan.ratios_in(state)))
         plan.check_place(cursor)
         return plan, cursor
 
@@ -434,8 +435,14 @@ class Plan:
                 f"beyond it: allowed {self._allowed_sizes(gcd(done, quantum))}"
             )
 
-    def _ratios_in(self, state: Mapping[str, Any], cursor: Cursor) -> tuple[Ratio, ...]:
-        """Returns the ratios that a mix had before a state; the schedule must begin with them."""
+    def ratios_in(self, state: Mapping[str, Any]) -> tuple[Ratio, ...]:
+        """Returns the ratios of a mix that began before a state, where this plan starts; later ones may change.
+
+        If the state's epoch had another length, a ratio of this epoch may have begun at another place than here.
+
+        Raises:
+            ConfigError: they are invalid, or the schedule begins otherwise.
+        """
         if not isinstance(self.source, Mix):
             return ()
         listed, schedule = state.get("ratios"), self.source.schedule
@@ -443,14 +450,19 @@ class Plan:
             raise ConfigError(f"ratios={describe(listed)}: allowed are [place, parts] with a part for each source")
         ratios = tuple(Ratio(start, tuple(parts)) for start, parts in listed)
         starts = [ratio.start for ratio in ratios]
-        if starts != sorted(starts) or starts[:1] not in ([], [0]):
-            raise ConfigError(f"the ratios begin at {describe(starts)}: allowed are 0 and then larger places")
-        had, has = ([each.parts for each in some] for some in (ratios, schedule[: len(ratios)]))
-        passed = Ratio(cursor.epoch + (cursor.delivered > 0), ())
-        if had != has or any(ratio < passed for ratio in schedule[len(ratios) :]):
+        now = self.start.place + self.start.delivered
+        late = any(each * self.repeats >= now for each in starts)
+        if late or starts != sorted(starts) or starts[:1] not in ([], [0]):
+            raise ConfigError(
+                f"the ratios begin at {describe(starts)}: allowed are 0 and then larger places before the state's"
+            )
+        begun = sum(self._row_place(each.start) * self.repeats < now for each in schedule)
+        possible = sum(each.start < self.start.epoch + (self.start.delivered > 0) for each in schedule)
+        has = schedule[: max(begun, min(len(ratios), possible))]
+        if [each.parts for each in ratios] != [each.parts for each in has]:
             raise ConfigError(
                 f"up to there the weights of the sources were {_in_words(ratios)}, and this loader's are "
-                f"{_in_words([each for each in schedule if each < passed])}: weights may change from a later epoch on"
+                f"{_in_words(has)}: weights may change from a later place on"
             )
         return ratios
 
@@ -463,16 +475,18 @@ class Plan:
         """The ratios of a mix by place of the row: ratios that have begun, then ratios of later epochs."""
         if not isinstance(self.source, Mix):
             return []
-        begun, now = self.start.ratios, self.start.place + self.start.delivered
-        later = [
-            Ratio(-(-max(now, self._place_in(ratio.start)) // self.repeats), ratio.parts)
-            for ratio in self.source.schedule[len(begun) :]
-        ]
-        return [*begun, *later]
+        begun, schedule = self.start.ratios, self.source.schedule
+        return [*begun, *(Ratio(self._row_place(each.start), each.parts) for each in schedule[len(begun) :])]
 
-    def _place_in(self, epoch: float) -> int:
-        """Converts a place in the run in epochs, such as 2.5, to a place of the row."""
-        return self.first(int(epoch)) + round(epoch % 1 * self.length)
+    def _row_place(self, start: float) -> int:
+        """Converts the start of a ratio in epochs, such as 2.5, to the place of its first sample, without copies.
+
+        It lies in its epoch, or at its end. Epochs before the plan's start are counted back from there.
+        """
+        epoch = int(start)
+        back = max(0, self.start.epoch - epoch)
+        first = self.first(epoch + back) - back * self.length
+        return -(-(first + min(round(start % 1 * self.length), self.length_of(epoch))) // self.repeats)
 
     def _split(self, epoch: int, places: Ints) -> tuple[tuple[int, Ints], Ints]:
         """Converts places of an epoch to places of the row, as `take` needs them, and the numbers of copies."""

@@ -92,6 +92,16 @@ def test_weights_that_begin_at_the_same_sample_are_the_last_of_them(three: list[
         assert order(batches, 2) == order(constant, 2)
 
 
+def test_a_loader_takes_each_of_its_states_while_weights_change(three: list[Path]) -> None:
+    with mixed(three, 1, {0: 0, 1: 1}, {0: 0, 1.5: 1}, batch_size=2, sampling={"repeats": 2}) as batches:
+        plan, state = run_of(batches).plan, saved(batches)
+        found = []
+        for cursor in (plan.at(epoch, step) for epoch in range(3) for step in range(plan.steps)):
+            batches.load_state_dict({**state, **plan.state(cursor)})
+            found.append(len(saved(batches)["ratios"]))
+    assert found == [0, *[1] * 8, *[2] * 4, *[3] * 11]  # from the second copy of places 15 and 23 on
+
+
 def test_with_steps_per_epoch_a_fraction_counts_its_steps_and_no_sample_is_lost(three: list[Path]) -> None:
     schedules: list[dict[float, float]] = [{0: 1, 1.5: 0}, {0: 1}, {0: 0, 2: 1}]
     with mixed(three, *schedules, shuffle="none", batch_size=2, sampling={"steps_per_epoch": 4}) as batches:

@@ -6,6 +6,7 @@ The model counts in plain Python: place after place, and where each epoch begins
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from gpuloader.plan import (
     Ratio,
     Sampler,
     SampleSubset,
+    Shuffle,
     ShuffledSampler,
     WeightedSampler,
     all_samples,
@@ -223,6 +225,45 @@ def test_a_mix_goes_on_through_its_sources_also_where_later_weights_change_at_a_
     assert shuffle == "full" or rows == expected
 
 
+@pytest.mark.parametrize("shuffle", ["full", "shards"])
+@pytest.mark.parametrize("repeats", [1, 2, 3])
+@pytest.mark.parametrize("start", [0.25, 0.5, 1, 2.5])
+def test_a_state_has_the_ratios_that_began_before_its_place_and_later_ones_may_change(
+    start: float, repeats: int, shuffle: Shuffle
+) -> None:
+    def plan_of(*later: tuple[float, tuple[int, int]]) -> Plan:
+        ratios = tuple(Ratio(*each) for each in [(0, (1, 0)), *later])
+        mix = Mix(SampleSubset(10), (6, 4), ratios, shuffle)
+        if shuffle == "shards":
+            mix = replace(mix, shard_sizes=(np.array([3, 3]), np.array([4])), groups=2)
+        return Plan(mix, 2, seed=SEED, repeats=repeats)
+
+    run = plan_of((start, (1, 1)))
+    cursors = [run.at(epoch, step) for epoch in range(4) for step in range(run.steps)]
+    ids = [run.batch(cursor).ids.tolist() for cursor in cursors]
+    first = -(-round(start * 10) // repeats) * repeats  # place of both sources: all copies of a sample are of one ratio
+    for number, cursor in enumerate(cursors):
+        state, has_begun = json.loads(json.dumps(run.state(cursor))), first < 2 * number
+        resumed, place = plan_of((start, (1, 1))).resume(state)
+        assert place == cursor
+        assert [resumed.batch(each).ids.tolist() for each in cursors[number:]] == ids[number:]
+        for other in ([], [(start, (0, 1))], [(start + 4, (1, 1))]):
+            with pytest.raises(ConfigError, match="weights may change") if has_begun else nullcontext():
+                plan_of(*other).resume(state)
+        with pytest.raises(ConfigError, match="weights may change") if 2 * number > repeats else nullcontext():
+            plan_of((0.1, (2, 1)), (start, (1, 1))).resume(state)  # from the second sample on
+
+
+def test_a_ratio_near_the_end_of_an_epoch_begins_with_the_next_if_a_resume_shortens_the_epoch() -> None:
+    source = Mix(SampleSubset(80), (40, 40), (Ratio(0, (1, 0)), Ratio(0.95, (1, 1)), Ratio(1, (0, 1))), "none")
+    before = Plan(source, 8, steps_per_epoch=5)
+    plan, cursor = Plan(source, 5, steps_per_epoch=5).resume(before.state(before.at(0, 1)))
+    rows, _, cursor = take(plan, cursor, 5)  # after 8 samples three steps of 5, less than 25
+    assert valid_of(rows) == [*range(8, 23), *range(40, 50)]
+    resumed, place = Plan(source, 5, steps_per_epoch=5).resume(plan.state(cursor))
+    assert take(resumed, place, 1) == take(plan, cursor, 1)
+
+
 bucket_parts = st.tuples(
     st.sampled_from([1, 2, 4]), st.sampled_from([1, 3]), st.none() | st.integers(1, 5), st.integers(0, 9)
 )
@@ -281,7 +322,9 @@ def test_epochs_before_a_states_are_those_of_the_runs_beginning() -> None:
         ({"ratios": [[0, [1, 1]], [9, [0, 0]]]}, "up to there the weights of the sources were 1:1, then 0:0"),
         ({"ratios": [[1, [1, 1]]]}, "the ratios begin at"),
         ({"ratios": [[0, [1, 1]], [9, [1, 2]], [5, [1, 1]]]}, "the ratios begin at"),
-        ({"ratios": [[0, [2, 1]]]}, "were 2:1, and this loader's are 1:1: weights may change from a later epoch on"),
+        ({"ratios": [[0, [1, 1]], [14, [1, 2]]]}, "the ratios begin at"),  # the state's own place
+        ({"ratios": [[0, [1, 1]], [13, [1, 2]]]}, "were 1:1, then 1:2, and this loader's are 1:1: weights may change"),
+        ({"ratios": [[0, [2, 1]]]}, "were 2:1, and this loader's are 1:1: weights may change from a later place on"),
         ({"epoch": 4, "ratios": [[0, [1, 1]]]}, "were 1:1, and this loader's are 1:1, then 1:2: weights may"),
     ],
     ids=str,
