@@ -169,7 +169,7 @@ class Reader:
 
     Args:
         suspects: samples that are tried one by one, because they failed to decode. Suspects do not change any batch, so
-            they may be added at any time.
+            they may be added at any time; a step tries the suspects of the moment when it is opened.
         ahead: downloads shards from stores before they are needed.
 
     Attributes:
@@ -248,25 +248,26 @@ class Reader:
         started = time.perf_counter()
         run = self._run
         planned = run.plan.batch(cursor)
+        suspects = frozenset(self._suspects)  # another thread adds to them
         if self._ahead is not None and len(planned.ids):  # another thread reads the steps without samples
             self._ahead.reach(cursor)
         sides = self.choose_copies(planned)
         parts = run.parts.of_step(planned.ids, sides)
         if len(parts) > 1:
-            rows, reading_seconds = self._look_at_parts(planned, sides, parts, wanted)
+            rows, reading_seconds = self._look_at_parts(planned, sides, parts, suspects, wanted)
         else:
             reading = time.perf_counter()
             images = self._read_images(planned.ids, sides, arena, wanted)
             reading_seconds = time.perf_counter() - reading
-            rows = self._look_at(planned, sides, self._known_sizes(planned, sides), images, wanted)
-        rows, drawn, delivered = self._judge(planned, rows)
+            rows = self._look_at(planned, sides, self._known_sizes(planned, sides, suspects), images, wanted)
+        rows, drawn, delivered = self._judge(planned, rows, suspects)
         if self._unseen:
             documents = (partial(run.shards.read_component, row.sample, "json", wanted) for row in rows)
             self._unseen = check_keys(self._unseen, documents)
         bad = {row.sample: row.cause for row in rows if row.cause is not None}
         if bad:  # after the others: this reads shards, which may have changed by now
             each = (planned.take(slice(number, number + 1)) for number in range(len(rows)))
-            rows = [self._replace(this, row, wanted) for this, row in zip(each, rows)]
+            rows = [self._replace(this, row, suspects, wanted) for this, row in zip(each, rows)]
             drawn = self._draw(planned, rows)
             delivered = self._delivered(planned, rows, drawn)
         mixing = self._draw_mixing(planned)
@@ -333,22 +334,27 @@ class Reader:
     def _read_images(self, ids: Ints, sides: Ints, arena: Arena, wanted: WantedCallback) -> list[EncodedImage]:
         return list(map(trimmed, self._run.shards.read_images(ids, arena, wanted, sides if sides.any() else None)))
 
-    def _known_sizes(self, planned: PlannedBatch, sides: Ints) -> Ints:
+    def _known_sizes(self, planned: PlannedBatch, sides: Ints, suspects: Collection[int]) -> Ints:
         """Returns (b, 2) the sizes of pictures whose images passed validation before, and 0 for the others."""
         sizes = self._run.shards.accepted.of(planned.ids, sides)
-        if self._suspects:
-            sizes[np.isin(planned.ids, list(self._suspects))] = _UNKNOWN
+        if suspects:
+            sizes[np.isin(planned.ids, list(suspects))] = _UNKNOWN
         return sizes
 
     def _look_at_parts(
-        self, planned: PlannedBatch, sides: Ints, parts: Sequence[slice], wanted: WantedCallback
+        self,
+        planned: PlannedBatch,
+        sides: Ints,
+        parts: Sequence[slice],
+        suspects: Collection[int],
+        wanted: WantedCallback,
     ) -> tuple[list[Row], float]:
         """Calls `_look_at` part by part, so that few images are in memory; unchanged images are read again later."""
         rows: list[Row] = []
         reading_seconds = 0.0
         for its in parts:
             part, of_part = planned.take(its), sides[its]
-            sizes = self._known_sizes(part, of_part)
+            sizes = self._known_sizes(part, of_part, suspects)
             unknown = np.flatnonzero(~sizes.any(1))
             started = time.perf_counter()
             images: list[EncodedImage | None] = [None] * len(sizes)
@@ -357,21 +363,19 @@ class Reader:
                 images[row] = image
             reading_seconds += time.perf_counter() - started
             looked_at = self._look_at(part, of_part, sizes, images, wanted)
-            rows += [self._without_image(row, image) for row, image in zip(looked_at, images)]
+            rows += [_without_image(row, image, suspects) for row, image in zip(looked_at, images)]
         return rows, reading_seconds
 
-    def _without_image(self, row: Row, stored: EncodedImage | None) -> Row:
-        """Returns a row that needs no arena: without its image, or with a copy of an image that was changed."""
-        is_kept = row.image is not None and (row.image is not stored or row.sample in self._suspects)
-        return row._replace(image=np.array(row.image) if is_kept else None)
-
-    def _admit(self, planned: PlannedBatch, wanted: WantedCallback) -> list[Row]:
+    def _admit(self, planned: PlannedBatch, suspects: Collection[int], wanted: WantedCallback) -> list[Row]:
         """Reads the planned samples into separate memory; returns their rows, bad ones with the cause."""
         sides = self.choose_copies(planned)
         images = self._read_images(planned.ids, sides, Arena(), wanted)
-        return self._judge(planned, self._look_at(planned, sides, self._known_sizes(planned, sides), images, wanted))[0]
+        sizes = self._known_sizes(planned, sides, suspects)
+        return self._judge(planned, self._look_at(planned, sides, sizes, images, wanted), suspects)[0]
 
-    def _judge(self, planned: PlannedBatch, rows: Sequence[Row]) -> tuple[list[Row], AugmentParams, AugmentParams]:
+    def _judge(
+        self, planned: PlannedBatch, rows: Sequence[Row], suspects: Collection[int]
+    ) -> tuple[list[Row], AugmentParams, AugmentParams]:
         """Returns rows, bad ones with the cause of the recipe or decoder, and their random parameters.
 
         The last result is the random parameters of the delivered images.
@@ -380,8 +384,8 @@ class Reader:
         drawn = self._draw(planned, rows)
         delivered = self._delivered(planned, rows, drawn)
         causes = self._find_refused(rows, delivered)
-        for number, row in enumerate(rows if self._suspects else ()):
-            is_tried = row.sample in self._suspects and row.cause is None and number not in causes
+        for number, row in enumerate(rows if suspects else ()):
+            is_tried = row.sample in suspects and row.cause is None and number not in causes
             if is_tried and (cause := self._try(row, drawn.take([number]))):
                 causes[number] = of_copy(row.side, cause)
         for number, cause in causes.items():
@@ -517,7 +521,7 @@ class Reader:
             self._undecodable[row.sample, row.side] = decoded, causes[0]
         return causes.get(0)
 
-    def _replace(self, planned: PlannedBatch, row: Row, wanted: WantedCallback) -> Row:
+    def _replace(self, planned: PlannedBatch, row: Row, suspects: Collection[int], wanted: WantedCallback) -> Row:
         """Returns a good row unchanged; for a bad row, returns the first good one of the plan's replacements.
 
         A sample to be dropped keeps its id, with an image that can be decoded.
@@ -533,7 +537,7 @@ class Reader:
         uniform = planned.draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
         for candidate in run.plan.replacements(planned.cursor, row.sample, uniform).tolist():
             instead = replace(planned, ids=np.array([candidate]), valid=np.array([False]))
-            [found] = self._admit(instead, wanted)
+            [found] = self._admit(instead, suspects, wanted)
             if found.cause is None:
                 return found
         key = run.shards.locate(row.sample).key
@@ -652,6 +656,12 @@ class Reader:
     def _component_name(self, sample: int, extension: str) -> str:
         where = self._run.shards.locate(sample)
         return f"the .{extension} component of {where.key!r} in {where.shard}"
+
+
+def _without_image(row: Row, stored: EncodedImage | None, suspects: Collection[int]) -> Row:
+    """Returns a row that needs no arena: without its image, or with a copy of an image that was changed or is tried."""
+    is_kept = row.image is not None and (row.image is not stored or row.sample in suspects)
+    return row._replace(image=np.array(row.image) if is_kept else None)
 
 
 def _are_same(one: Ints, other: Ints) -> bool:

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from gpuloader import BadImages, Boxes, Decoder, GPULoader
 from gpuloader.errors import BadImageError
 from gpuloader.loading.parts import Parts, cut
+from gpuloader.loading.reader import Reader
+from gpuloader.loading.run import Run
+from gpuloader.plan import Cursor, Plan, all_samples
 from gpuloader.recipe import Recipe
 from gpuloader.shards import ShardSet
 from gpuloader.transforms import Apply, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, View
@@ -154,6 +157,30 @@ def test_images_that_cannot_be_decoded_are_replaced_or_left_out_in_any_part(
     assert set(found[0][1]) == bad
     assert len(found[0][0][0]["index"]) == (BATCH - len(bad) if skip else BATCH)
     assert not bad & set(found[0][0][0]["index"])
+
+
+@pytest.mark.parametrize("rows", [BATCH, 3, 1])
+def test_a_step_tries_the_images_that_were_suspects_when_it_was_opened(
+    tmp_path: Path, rows: int, cut_by: CutBy
+) -> None:
+    shards = ShardSet.open([with_bad(tmp_path, {1, 5})])
+    plan = Plan(all_samples(SAMPLES, "none"), BATCH)
+    run = Run(plan, shards, Recipe([Resize([64, 64])]), bad_images=BadImages(replace=True, max_share=1))
+    suspects: set[int] = set()
+    cut_by(rows)
+    reader, reads = Reader(run, suspects), 0
+
+    def while_reading() -> bool:
+        """Is called while images are read; the loop adds suspects at any time, here when the last part is read."""
+        nonlocal reads
+        reads += 1
+        if reads >= len(range(0, BATCH, rows)):
+            suspects.update({1, 5})
+        return True
+
+    assert not reader.open(Cursor(0, 0), while_reading).batch.bad
+    assert suspects
+    assert set(reader.open(Cursor(0, 0)).batch.bad) == {1, 5}
 
 
 def test_an_error_names_the_image_of_a_later_part(tmp_path: Path, cut_by: CutBy) -> None:
