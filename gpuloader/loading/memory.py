@@ -12,11 +12,11 @@ from gpuloader.helpers.cores import available_memory_bytes
 from gpuloader.helpers.text import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.options import ENGINES_THREADS
-from gpuloader.loading.parts import Parts
+from gpuloader.loading.parts import Parts, bytes_of_pixel, mean_pixels
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import decoder_buffers
 from gpuloader.plan import Draws
-from gpuloader.recipe import Recipe, ViewParams
+from gpuloader.recipe import Recipe
 from gpuloader.shards import ShardSet
 
 _SAMPLED = 10_000
@@ -72,7 +72,6 @@ def estimate_memory(
         drawn = recipe.draw(Draws(0, 0, some), np.stack([heights[some], widths[some]], 1).astype(np.int64))
         region_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
         decoded = int(2 * rows * 3 * region_pixels.mean())
-    pixel_bytes = 3 * np.dtype(recipe.graph_dtype).itemsize + isinstance(recipe.batch, dict)  # with `pixel_mask`
     largest = shards.index.largest_image(recipe.max_pixels)
     return MemoryEstimate(
         preset=preset,
@@ -83,15 +82,9 @@ def estimate_memory(
         decoded_bytes=decoded,
         worst_part_bytes=sum(_largest_images_bytes(recipe, batch_size, parts)),
         machine_bytes=available_memory_bytes(),
-        output_bytes=int((2 * batch_size + ahead * rows) * sum(map(_delivered_pixels, drawn.views)) * pixel_bytes),
+        output_bytes=int((2 * batch_size + ahead * rows) * mean_pixels(drawn) * bytes_of_pixel(recipe)),
         decoder_bytes=(ENGINES_THREADS + 1) * decoder_buffers(*largest)["device_memory_padding"],
     )
-
-
-def _delivered_pixels(drawn: ViewParams) -> float:
-    """Returns the pixels of a delivered image; the mean for images of different sizes."""
-    sizes = drawn.placement.shape if drawn.shape is None else np.array([drawn.shape])
-    return sizes.prod(1).sum() / max(1, len(sizes))
 
 
 def excess_of_a_part(recipe: Recipe, batch_size: int, parts: Parts, memory_bytes: int) -> str | None:

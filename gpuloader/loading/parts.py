@@ -1,7 +1,8 @@
 """`Parts`: divides a step into parts that are decoded at once, so that large pictures need little memory.
 
-A step of ordinary photographs is one part: assembling its tensor from several parts costs a third more CPU time. The
-parts affect neither the samples of a rank nor their pixels.
+A step of ordinary photographs is one part: assembling its tensor from several parts costs up to two thirds more CPU
+time. DALI has the decoded pictures of two parts in memory at a time. The parts affect neither the samples of a rank nor
+their pixels.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from gpuloader.images.mipmaps import mipmap_sizes
+from gpuloader.loading.copies import draw_pictures
+from gpuloader.loading.selection import sizes_of
+from gpuloader.plan import Draws
+from gpuloader.recipe import AugmentParams, Recipe
 from gpuloader.recipe.model import Ints
 from gpuloader.shards import ShardSet
 
 _SAMPLED = 10_000
+_DRAWN = 256
 _COMPRESSION = 10  # for a picture whose size is not in the index
 
 
@@ -28,30 +34,36 @@ class Parts:
     Attributes:
         shards: the data, whose index has the sizes of the pictures.
         max_pixels: the maximum pixels of a picture; larger ones are bad, and take no memory.
-        most_bytes: the maximum bytes of a part's decoded pictures. It does not limit a part of `least_rows`, or a whole
-            step of at most `WHOLE_BYTES`.
-        least_rows: the minimum rows of a part for any size of pictures: two for each thread, so that no core waits long
-            for the last picture. The last part of a step may have fewer.
+        delivered_pixels, pixel_bytes: the mean pixels of a delivered sample, in all views; the bytes of a pixel.
+        most_bytes: the maximum bytes of a part: its decoded pictures, and what is delivered of them. It does not limit
+            a part of `least_rows`, or a whole step that decodes at most `WHOLE_BYTES`, and at most `WHOLE_PIXELS` for
+            each delivered pixel: its tensor is a large share of its work.
+        least_rows: the minimum rows of a part for any size of pictures: one for each thread. A part that is not the
+            last of its step has a multiple of it, so that no core waits.
         most_rows: the maximum rows of a part. On a GPU it is the number of mean pictures, because the JPEG engines'
             share of a part depends on the longest part.
     """
 
     WHOLE_BYTES: ClassVar = 1 << 30
-    MOST_BYTES: ClassVar = {"cpu": 256 << 20, "cuda": 1 << 30}
-    ROWS_OF_A_THREAD: ClassVar = 2
+    WHOLE_PIXELS: ClassVar = 16
+    MOST_BYTES: ClassVar = {"cpu": 192 << 20, "cuda": 1 << 30}
     MOST_AHEAD: ClassVar = 2
 
     shards: ShardSet
     max_pixels: int
+    delivered_pixels: float
+    pixel_bytes: int
     most_bytes: int
     least_rows: int
     most_rows: int
 
     @classmethod
-    def on(cls, device_type: str, shards: ShardSet, max_pixels: int, batch_size: int, num_threads: int) -> Self:
-        """Returns the parts for a loader on a device, "cpu" or "cuda"."""
-        least_rows = cls.ROWS_OF_A_THREAD * num_threads
-        parts = cls(shards, max_pixels, cls.MOST_BYTES[device_type], least_rows, batch_size)
+    def on(cls, device_type: str, shards: ShardSet, recipe: Recipe, batch_size: int, num_threads: int) -> Self:
+        """Returns the parts for a loader on a device, "cpu" or "cuda"; the recipe is at its largest output."""
+        some = np.linspace(0, len(shards) - 1, min(batch_size, _DRAWN, len(shards))).astype(np.int64)
+        drawn = draw_pictures(recipe, shards, some, Draws(0, 0, some), sizes_of(shards, some, upright=False))
+        delivered = mean_pixels(drawn), bytes_of_pixel(recipe)
+        parts = cls(shards, recipe.max_pixels, *delivered, cls.MOST_BYTES[device_type], num_threads, batch_size)
         if device_type == "cpu":
             return parts
         return replace(parts, most_rows=max(part.stop - part.start for part in parts.typical(batch_size)))
@@ -67,9 +79,12 @@ class Parts:
 
     def of_rows(self, decoded_bytes: NDArray[np.number]) -> list[slice]:
         """Returns the parts of a step by the decoded bytes of each picture."""
-        if 0 < len(decoded_bytes) <= self.most_rows and decoded_bytes.sum() <= self.WHOLE_BYTES:
-            return [slice(0, len(decoded_bytes))]
-        return cut(decoded_bytes, self.most_bytes, self.least_rows, self.most_rows)
+        rows = len(decoded_bytes)
+        most_whole = min(self.WHOLE_BYTES, 3 * self.WHOLE_PIXELS * self.delivered_pixels * rows)
+        if 0 < rows <= self.most_rows and decoded_bytes.sum() <= most_whole:
+            return [slice(0, rows)]
+        row_bytes = decoded_bytes + self.delivered_pixels * self.pixel_bytes
+        return cut(row_bytes, self.most_bytes, self.least_rows, self.most_rows)
 
     def typical(self, batch_size: int) -> list[slice]:
         """Returns the parts of a batch of mean-sized pictures."""
@@ -91,19 +106,34 @@ class Parts:
         return np.where(height > 0, known, _COMPRESSION * size_bytes)
 
 
-def cut(decoded_bytes: NDArray[np.number], most_bytes: int, least_rows: int, most_rows: int) -> list[slice]:
-    """Divides rows into parts of at most `most_bytes`, but with `least_rows` to `most_rows` rows.
+def mean_pixels(drawn: AugmentParams) -> float:
+    """Computes the mean pixels of a delivered sample, in all views, with padding."""
+    sizes = (view.placement.shape if view.shape is None else np.array([view.shape]) for view in drawn.views)
+    return sum(of_view.prod(1).sum().item() / max(1, len(of_view)) for of_view in sizes)
+
+
+def bytes_of_pixel(recipe: Recipe) -> int:
+    """Computes the bytes of a delivered pixel, with its `pixel_mask` if images are padded."""
+    return 3 * np.dtype(recipe.graph_dtype).itemsize + isinstance(recipe.batch, dict)
+
+
+def cut(row_bytes: NDArray[np.number], most_bytes: int, least_rows: int, most_rows: int) -> list[slice]:
+    """Divides rows into parts of at most `most_bytes`, but with `least_rows`, or a multiple, to `most_rows` rows.
+
+    The last part takes all rows that are left and fit.
 
     Example:
         >>> cut(np.array([6, 6, 6, 1, 1]), most_bytes=13, least_rows=1, most_rows=9)
         [slice(0, 2, None), slice(2, 5, None)]
     """
-    ends = np.cumsum(decoded_bytes)
+    ends = np.cumsum(row_bytes)
     parts: list[slice] = []
     first = 0
     while first < len(ends):
         before = ends[first - 1] if first else 0
         fitting = int(np.searchsorted(ends, before + most_bytes, "right"))
+        if fitting < len(ends):
+            fitting -= (fitting - first) % least_rows
         end = min(max(fitting, first + least_rows), first + most_rows, len(ends))
         parts.append(slice(first, end))
         first = end

@@ -102,7 +102,7 @@ class Run:
     @cached_property
     def parts(self) -> Parts:
         """The division of steps into parts."""
-        return Parts.on(self.device.type, self.shards, self.recipe.max_pixels, self.plan.batch_size, self.num_threads)
+        return Parts.on(self.device.type, self.shards, self.largest, self.plan.batch_size, self.num_threads)
 
     @cached_property
     def box_field(self) -> str | None:

@@ -190,7 +190,7 @@ def describe_shards(
     classes = _classes(shards, replace(labelling, place=source))
     name = preset if isinstance(preset, str) else "a recipe"
     decoding = as_value(Decoder, "decoder", decoder or {}).on(None, World.of_process().cores)
-    parts = Parts.on("cpu", shards, recipe.max_pixels, batch_size, decoding.num_threads or 1)
+    parts = Parts.on("cpu", shards, recipe.at(recipe.largest_epoch), batch_size, decoding.num_threads or 1)
     memory = estimate_memory(shards, recipe, name, batch_size, decoding.prefetch, parts)
     return Info(
         shards=len(shards.shards),

@@ -18,7 +18,7 @@ from gpuloader.loading.parts import Parts, cut
 from gpuloader.loading.reader import Reader
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Plan, all_samples
-from gpuloader.recipe import Recipe
+from gpuloader.recipe import Recipe, load_preset
 from gpuloader.shards import ShardSet
 from gpuloader.transforms import Apply, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, View
 
@@ -92,41 +92,48 @@ def test_samples_pixels_targets_and_states_are_those_of_one_part(shard: Path, na
 
 
 @pytest.mark.parametrize(
-    ("decoded_bytes", "most_bytes", "least_rows", "most_rows", "expected"),
+    ("row_bytes", "most_bytes", "least_rows", "most_rows", "expected"),
     [
         ([], 10, 1, 9, []),
         ([4, 4, 4], 12, 1, 9, [3]),
         ([4, 4, 4], 11, 1, 9, [2, 1]),
         ([40, 4, 4], 11, 1, 9, [1, 2]),  # one that is too large alone
         ([40, 40, 40], 11, 2, 9, [2, 1]),  # no thread waits, though there are too many bytes
+        ([4, 4, 4, 4, 4], 12, 2, 9, [2, 3]),  # a multiple of the least rows, but the last part takes what fits
         ([1, 1, 1, 1], 11, 1, 2, [2, 2]),
         ([0, 0, 0], 11, 1, 9, [3]),
     ],
 )
 def test_a_part_has_as_many_rows_as_fit(
-    decoded_bytes: list[int], most_bytes: int, least_rows: int, most_rows: int, expected: list[int]
+    row_bytes: list[int], most_bytes: int, least_rows: int, most_rows: int, expected: list[int]
 ) -> None:
-    parts = cut(np.array(decoded_bytes, np.int64), most_bytes, least_rows, most_rows)
+    parts = cut(np.array(row_bytes, np.int64), most_bytes, least_rows, most_rows)
     assert [part.stop - part.start for part in parts] == expected
-    assert [row for part in parts for row in range(part.start, part.stop)] == list(range(len(decoded_bytes)))
+    assert [row for part in parts for row in range(part.start, part.stop)] == list(range(len(row_bytes)))
 
 
 @pytest.mark.parametrize(
-    ("device", "pixels", "threads", "expected"),
+    ("device", "preset", "pixels", "threads", "expected"),
     [
-        ("cpu", (375, 500), 2, [256]),  # ordinary photographs: no copy of the tensor
-        ("cpu", (1180, 1180), 2, [256]),
-        ("cpu", (1190, 1190), 2, [63] * 4 + [4]),
-        ("cpu", (2736, 3648), 2, [8] * 32),
-        ("cpu", (2736, 3648), 8, [16] * 16),
-        ("cuda", (2736, 3648), 8, [35] * 7 + [11]),
+        ("cpu", "imagenet_train", (375, 500), 2, [256]),  # ordinary photographs: no copy of the tensor
+        ("cpu", "raw_uint8", (375, 500), 2, [256]),  # of any dtype
+        ("cpu", "imagenet_train", (890, 890), 2, [256]),
+        ("cpu", "imagenet_train", (900, 900), 2, [66] * 3 + [58]),  # 16 pixels and more for each that is delivered
+        ("cpu", "imagenet_train", (2736, 3648), 2, [6] * 42 + [4]),
+        ("cpu", "dino", (2736, 3648), 2, [6] * 42 + [4]),
+        ("cpu", "yolo", (2736, 3648), 2, [4] * 64),  # its tensors count, and are larger
+        ("cpu", "yolo", (1368, 1824), 2, [16] * 16),
+        ("cpu", "yolo", (900, 900), 2, [256]),
+        ("cpu", "imagenet_train", (2736, 3648), 4, [4] * 64),  # no thread waits for the others
+        ("cpu", "imagenet_train", (2736, 3648), 8, [8] * 32),
+        ("cuda", "imagenet_train", (2736, 3648), 8, [32] * 8),
     ],
 )
 def test_the_parts_of_a_batch_of_256(
-    tmp_path: Path, device: str, pixels: tuple[int, int], threads: int, expected: list[int]
+    tmp_path: Path, device: str, preset: str, pixels: tuple[int, int], threads: int, expected: list[int]
 ) -> None:
     shards = ShardSet.open(write_samples(tmp_path, 1, shards=1, sizes=[pixels]))
-    parts = Parts.on(device, shards, 100_000_000, 256, threads)
+    parts = Parts.on(device, shards, load_preset(preset), 256, threads)
     of_step = parts.of_step(np.zeros(256, np.int64), np.zeros(256, np.int64))
     assert [part.stop - part.start for part in of_step] == expected
     assert parts.typical(256) == of_step

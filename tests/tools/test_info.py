@@ -200,7 +200,7 @@ def test_what_a_batch_can_take_is_bounded(
 ) -> None:
     recipe = load_preset("imagenet_train", {"max_pixels": max_pixels})
     shards = ShardSet.open(write_samples(tmp_path, 40, sizes=[(60, 80), (120, 160)]))
-    parts = Parts.on("cpu", shards, max_pixels, batch_size, num_threads=1)
+    parts = Parts.on("cpu", shards, recipe, batch_size, num_threads=1)
     excess = excess_of_a_part(recipe, batch_size, parts, memory_bytes)
     taken = estimate_memory(shards, recipe, "", batch_size, 2, parts).worst_part_bytes
     assert taken == 3 * batch_size * (4_800 if max_pixels < 19_200 else 19_200)
