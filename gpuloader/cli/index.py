@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +34,8 @@ def index(
     A "left out" line names a member that belongs to no sample, up to 1,000 in each shard.
 
     The index of SHARD.tar is SHARD.tar.gpuidx; the index of a folder of pictures is FOLDER.gpuidx.
+
+    A shard whose index cannot be saved, as on a full disk, is named; the exit status is then 1.
 
     Example: gpuloader index shards/train/
     """
@@ -74,11 +77,23 @@ def index(
         merged = merge_stored(resolve_shards(listed), place)
         shard_set, place = ShardSet.open(merged), place or merged.path
     shard_set.warn_of_hidden()
-    for shard in shard_set.shards:
+    unsaved, causes = set[int](), list[str]()
+    for number, shard in enumerate(shard_set.shards):
         if isinstance(shard, Folder):
-            keep_beside(shard)
+            try:
+                keep_beside(shard)
+            except ConfigError as error:
+                unsaved.add(number)
+                causes.append(str(error))
+    unsaved.update(shard_set.unsaved())
     found: list[dict[str, Any]] = [
-        {"shard": str(shard), "samples": len(shard_set.samples_of(number)), "left_out": [], "left_out_count": count}
+        {
+            "shard": str(shard),
+            "samples": len(shard_set.samples_of(number)),
+            "saved": number not in unsaved,
+            "left_out": [],
+            "left_out_count": count,
+        }
         for number, (shard, count) in enumerate(zip(shard_set.shards, shard_set.index.left_out_count.tolist()))
     ]
     for member in shard_set.index.left_out:
@@ -86,12 +101,24 @@ def index(
         found[member.shard]["left_out"].append({"name": member.name, "offset": offset, "why": member.why})
     if as_json:
         print_json({"samples": len(shard_set), "shards": found})
-        return
+    else:
+        _print_text(found, len(shard_set), place)
+    if unsaved:
+        shard_count = counted(len(found), "shard")
+        raise ConfigError(
+            *causes,
+            f"{counted(len(unsaved), 'index', 'indexes')} of {shard_count} could not be saved: make room there, or let "
+            f"XDG_CACHE_HOME name a folder with room; then run the command again",
+        )
+
+
+def _print_text(found: Sequence[Mapping[str, Any]], samples: int, place: object) -> None:
     for each in found:
-        say(f"{each['shard']}: {counted(each['samples'], 'sample')}")
+        unsaved = "" if each["saved"] else ", its index is not saved"
+        say(f"{each['shard']}: {counted(each['samples'], 'sample')}{unsaved}")
         for item in each["left_out"]:
             say(f"  left out: {item['name']!r}{at_byte(item['offset'])}: {item['why']}")
         if more := each["left_out_count"] - len(each["left_out"]):
             say(f"  left out: {more:,} more")
     where = "" if place is None else f", merged into {place}"
-    say(f"{counted(len(shard_set), 'sample')} in {counted(len(found), 'shard')}{where}")
+    say(f"{counted(samples, 'sample')} in {counted(len(found), 'shard')}{where}")

@@ -34,6 +34,9 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """Opens a file for writing. Its name is hidden until it is complete and on the disk; then it replaces the old one.
 
     If several write the same file, the last one wins.
+
+    Raises:
+        OSError: the file cannot be written. It names `path`, also for a full disk.
     """
     with _hidden(path) as file:
         yield file
@@ -71,13 +74,25 @@ def write_sample(tar: tarfile.TarFile, key: str, components: Mapping[str, bytes]
         tar.addfile(member, BytesIO(data))
 
 
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Names the file in an error of the operating system; Python does not, for example for a full disk."""
+    try:
+        yield
+    except OSError as error:
+        is_named = error.filename is not None and not _HIDDEN.fullmatch(Path(os.fsdecode(error.filename)).name)
+        if error.errno is None or is_named:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 _look_once = cache(remove_leftovers)
 
 
 @contextmanager
 def _hidden(path: Path) -> Iterator[IO[bytes]]:
     _look_once(path.parent.absolute())
-    with _locked(path) as file:
+    with naming(path), _locked(path) as file:
         try:
             yield file
         except BaseException:

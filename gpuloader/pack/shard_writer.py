@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from gpuloader.errors import PackError, StateError
-from gpuloader.helpers.atomic_files import atomic_file, write_sample
+from gpuloader.helpers.atomic_files import atomic_file, naming, write_sample
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.mipmaps import side_of
 from gpuloader.pack.annotated import in_pixels
@@ -71,11 +70,11 @@ def write_shard(task: ShardTask) -> ShardCounts:
     """
     left_out: list[LeftOutPicture] = []
     with_copies = 0
-    with _naming(task.path), atomic_file(task.path) as file:
+    with atomic_file(task.path) as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for key, record in zip(task.keys, task.records, strict=True):
                 try:
-                    with _naming(record.name):
+                    with naming(record.name):
                         members = _members(record.reader(record), task.rendering, record.name)
                 except RefusalError as refused:
                     left_out.append(LeftOutPicture(record.name, key, refused.cause))
@@ -84,17 +83,6 @@ def write_shard(task: ShardTask) -> ShardCounts:
                     with_copies += any(map(side_of, members))
         _write_left_out(_left_out_file(task.path), left_out)
     return ShardCounts(len(task.records), len(task.records) - len(left_out), with_copies)
-
-
-@contextmanager
-def _naming(path: Path | str) -> Iterator[None]:
-    """Names the file in an error of the operating system; Python does not, for example for a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _members(sample: SourceSample, rendering: RenderOptions, name: str) -> dict[str, bytes]:

@@ -17,6 +17,7 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -56,18 +57,30 @@ def _beside_if_writable(shard: LocalShard) -> Path:
 def keep_beside(folder: Folder) -> None:
     """Writes the index of a folder beside it, as FOLDER.gpuidx; if the place is not writable, into the cache folder.
 
+    An index that is there and valid stays.
+
     Raises:
         DataError: the folder cannot be listed.
         ConfigError: the index cannot be written there.
     """
-    path, index = _beside_if_writable(folder), open_index(folder)
+    path = _beside_if_writable(folder)
+    with suppress(IndexFileError, OSError):
+        _open_file(path, folder)
+        return
+    index = open_index(folder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         index.save(path)
     except OSError as error:
         raise ConfigError(
-            f"{path}: the index of {folder} cannot be written there ({error.strerror}): remove what is at this path"
+            f"{path}: the index of {folder} cannot be written there ({error.strerror}): remove what is at this path, "
+            f"or make room"
         ) from None
+
+
+def has_index(shard: LocalShard) -> bool:
+    """Returns whether the index of a shard is in a valid file, beside it or in the cache folder."""
+    return _find(shard) is not None
 
 
 def _beside(shard: LocalShard) -> Path:

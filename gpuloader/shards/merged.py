@@ -250,8 +250,8 @@ def _download_index(place: RemoteShard) -> Index:
         raise
     except OSError as error:
         raise ConfigError(
-            f"{place} cannot be kept in {cache_folder()} ({error.strerror}): make room there, or name the folder above "
-            f"it by XDG_CACHE_HOME"
+            f"{place} cannot be kept as {error.filename or cache_folder()} ({error.strerror}): make room there, or "
+            f"name the folder above it by XDG_CACHE_HOME"
         ) from None
 
 

@@ -22,7 +22,7 @@ from gpuloader.shards.accepted_sizes import AcceptedSizes
 from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import Index
-from gpuloader.shards.index_files import open_indexes, open_set
+from gpuloader.shards.index_files import has_index, open_indexes, open_set
 from gpuloader.shards.merged import MergedShards
 from gpuloader.shards.paths import Shard
 from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS, warn_of_hidden
@@ -161,6 +161,16 @@ class ShardSet:
     def samples_of(self, shard: int) -> range:
         """Returns the sample ids of a shard, by its number."""
         return self.index.samples_of(shard)
+
+    def unsaved(self) -> list[int]:
+        """Returns the numbers of the shards whose index is in no file, for example because the disk is full."""
+
+        def is_saved(number: int, shard: Shard) -> bool:
+            if isinstance(shard, RemoteShard):
+                return self._cache is not None and self._cache.has_index(self._entries[number])
+            return has_index(shard)
+
+        return [number for number, shard in enumerate(self.shards) if not is_saved(number, shard)]
 
     @property
     def local(self) -> bool:

@@ -1,6 +1,8 @@
 """The command line, run as a user runs it."""
 
+import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from importlib.metadata import version
@@ -9,7 +11,10 @@ from pathlib import Path
 
 import pytest
 from command_line import run
+from full import FULL
 from making import jpeg, unpack, write_samples, write_shard
+from serving import Server
+from warm import CLI, warm
 
 from gpuloader.cli.app import COMMANDS
 from gpuloader.recipe import load_preset, preset_names
@@ -39,6 +44,32 @@ def test_index_puts_that_of_a_folder_beside_it(tmp_path: Path) -> None:
         "4 samples in 1 shard",
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["photos", "photos.gpuidx", "shards"]
+
+
+@pytest.mark.parametrize("kind", ["tars", "tars of a store", "folders"])
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "JSON"])
+def test_index_names_each_index_that_it_cannot_save_and_exits_with_1(tmp_path: Path, kind: str, as_json: bool) -> None:
+    given = write_samples(tmp_path, 6, shards=3)
+    if kind == "folders":
+        given = [unpack([tar], tmp_path / tar.stem) for tar in given]
+    if kind == "tars of a store":  # their indexes are on the store, and are kept in the cache
+        run("index", *given)
+    with Server(tmp_path) as server:
+        shards = [f"{server.url}/{tar.name}" for tar in given] if kind == "tars of a store" else list(map(str, given))
+        assert run("index", shards[0]).returncode == 0
+        result = warm().run(FULL + CLI, "index", *shards, *(["--json"] if as_json else []))
+    assert result.returncode == 1
+    assert re.search(r"^error: ", result.stderr, re.M)
+    assert "2 indexes of 3 shards could not be saved" in result.stderr
+    if as_json:
+        assert [(each["shard"], each["saved"]) for each in json.loads(result.stdout)["shards"]] == list(
+            zip(shards, [True, False, False])
+        )
+    else:
+        assert result.stdout.splitlines()[:3] == [
+            f"{shards[0]}: 2 samples",
+            *(f"{shard}: 2 samples, its index is not saved" for shard in shards[1:]),
+        ]
 
 
 def test_presets_lists_them_and_prints_one_that_can_be_read_back(tmp_path: Path) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 import pytest
+from full import full_disk
 
 from gpuloader.helpers import atomic_files
 from gpuloader.helpers.atomic_files import atomic_file, remove_leftovers, write_once
@@ -45,6 +48,41 @@ def test_one_that_was_not_written_to_the_end_leaves_what_was_there(tmp_path: Pat
     (tmp_path / "a").write_bytes(b"old")
     with pytest.raises(error):
         write_half(tmp_path / "a", error)
+    assert contents(tmp_path) == {"a": b"old"}
+
+
+def fill(path: Path) -> None:
+    with full_disk(), atomic_file(path) as file:
+        file.write(bytes(100_000))
+
+
+def fill_once(path: Path) -> None:
+    with full_disk():
+        write_once(path, bytes(100))
+
+
+def read_another(path: Path) -> None:
+    with atomic_file(path) as file:
+        file.write((path.parent / "other").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "error", "named"),
+    [
+        (fill, "a", errno.EFBIG, "a"),
+        (fill, "new", errno.EFBIG, "new"),
+        (fill_once, "new", errno.EFBIG, "new"),
+        (fill, "folder/a", errno.ENOENT, "folder/a"),  # not the hidden name
+        (read_another, "a", errno.ENOENT, "other"),  # it is another file that fails
+    ],
+)
+def test_an_error_names_the_file_and_leaves_what_was_there(
+    tmp_path: Path, write: Callable[[Path], None], name: str, error: int, named: str
+) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    with pytest.raises(OSError, match=re.escape(f"'{tmp_path / named}'")) as raised:
+        write(tmp_path / name)
+    assert (raised.value.errno, raised.value.filename) == (error, str(tmp_path / named))
     assert contents(tmp_path) == {"a": b"old"}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from forging import parts_of, sealed
+from full import full_disk
 from making import unpack, write_samples, write_shard
 from synthetic import saved_index, with_columns
 from warm import Program, warm
@@ -72,6 +73,14 @@ def test_an_index_file_that_is_right_is_used_and_left_as_it_is(shard: Path) -> N
     assert open_index(shard).column("label").tolist() == [100, 101, 102, 103, 104]
     assert open_set(open_indexes([shard])).column("label").tolist() == [100, 101, 102, 103, 104]
     assert index_file(shard).stat() == before
+
+
+def test_an_index_that_cannot_be_saved_is_named_with_its_file(shard: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with full_disk():
+        assert len(open_index(shard)) == 5
+    [message] = caplog.messages
+    assert str(shard) in message
+    assert f"'{index_file(shard)}'" in message
 
 
 def damage(path: Path) -> None:

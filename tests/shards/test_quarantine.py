@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
+from full import full_disk
 from making import write_samples
 
 from gpuloader.errors import ConfigError, DataError
@@ -51,6 +53,14 @@ def test_what_is_no_file_is_not_replaced(shards: ShardSet, tmp_path: Path) -> No
         with pytest.raises(ConfigError, match="is a folder or device"):
             write_quarantine(path, shards, BAD)
     assert pipe.is_fifo()
+
+
+def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_the_old_one(shards: ShardSet, tmp_path: Path) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text("old")
+    with full_disk(), pytest.raises(OSError, match=re.escape(f"'{file}'")):
+        write_quarantine(file, shards, BAD)
+    assert file.read_text() == "old"
 
 
 def test_an_empty_file_names_nothing(shards: ShardSet, tmp_path: Path) -> None:

@@ -117,6 +117,10 @@ class ShardCache:
         """Returns the path of the index that was beside the shard on the store."""
         return self.folder / f"{entry.key}.given.gpuidx"
 
+    def has_index(self, entry: Entry) -> bool:
+        """Returns whether the cache has an index of the shard."""
+        return self.index_file(entry).exists() or self.given_index_file(entry).exists()
+
     def held_bytes(self) -> int:
         """Returns the size of all shards in the folder, including partial ones."""
         return sum(held.size_bytes for held in self._list_held())
@@ -275,9 +279,7 @@ class ShardCache:
                 part.unlink()
             raise
         except OSError as error:
-            raise ConfigError(
-                f"Cache(folder={str(self.folder)!r}): a shard cannot be written there: {error.strerror}"
-            ) from error
+            raise _unwritable(part, error) from error
         with self._locked(wanted):
             part.rename(self._path(entry))
 
@@ -327,8 +329,11 @@ class ShardCache:
                 for held in self._list_held():
                     if held.path.suffix == ".part":
                         _remove(held.path)
-                os.ftruncate(lock, 0)
-                os.pwrite(lock, start, 0)
+                try:
+                    os.ftruncate(lock, 0)
+                    os.pwrite(lock, start, 0)
+                except OSError as error:
+                    raise _unwritable(self.folder / "lock", error) from error
 
     def _count_downloaded(self, count: int) -> None:
         self._downloaded_bytes += count
@@ -416,6 +421,12 @@ def _open_file(path: Path, flags: int) -> int:
     except OSError as error:
         problem = "it is a link" if error.errno == errno.ELOOP else str(error.strerror)
     raise ConfigError(f"{path}: a file of the cache cannot be opened: {problem}. Remove it, or name another folder")
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{path} cannot be written: {error.strerror}: make room there, or name another folder by Cache(folder=...)"
+    )
 
 
 def _size(path: Path) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from full import full_disk
 from making import write_samples
 from serving import Server, wait_for
 from warm import Program, warm
@@ -222,9 +223,14 @@ def test_a_folder_that_is_full_is_an_error_and_leaves_what_can_go_on(
     server.ranges = ranges
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"  # writing more fails
     result = warm().run(full + WORK, entries[0].shard.url, folder, ROOM)
-    assert "ConfigError: Cache(folder=" in result.stderr
-    assert "a shard cannot be written there: File too large" in result.stderr
-    assert (folder / f"{entries[0].key}.{size}.part").stat().st_size == 10_000
+    part = folder / f"{entries[0].key}.{size}.part"
+    assert f"ConfigError: {part} cannot be written: File too large" in result.stderr
+    assert part.stat().st_size == 10_000
+
+
+def test_a_folder_without_room_for_its_lock_is_an_error(folder: Path) -> None:
+    with full_disk(0), pytest.raises(ConfigError, match=rf"{folder}/lock cannot be written: .*: make room"):
+        ShardCache(folder, ROOM)
 
 
 # --- what others put there
