@@ -12,6 +12,7 @@ from gpuloader.cli.options import AsJson, Cpu, ShardsOrLoader, chosen_device, lo
 from gpuloader.cli.printing import at_byte, finish, say
 from gpuloader.cli.signatures import from_tool
 from gpuloader.helpers.text import counted
+from gpuloader.images.traits import describe_reduced
 
 if TYPE_CHECKING:
     from gpuloader.tools.check import CheckResult
@@ -51,5 +52,7 @@ def _print(result: CheckResult) -> None:
         say(f"{fault.shard}: {fault.kind}: {where}{fault.cause}")
     if result.left_out_count:
         counts["left out"] = result.left_out_count  # also those that are not listed
+    if reduced := describe_reduced(result.reduced):
+        say(f"delivered as RGB of 8 bits: {reduced}")
     wrong = ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
     say(f"{counted(result.samples, 'sample')} in {counted(result.shards, 'shard')}: {wrong or 'all is well'}")

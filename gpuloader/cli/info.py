@@ -11,6 +11,7 @@ from gpuloader.cli.options import AsJson, LabelFrom, Preset, ShardsOrLoader, loa
 from gpuloader.cli.printing import finish, say
 from gpuloader.cli.signatures import from_tool
 from gpuloader.helpers.text import counted, format_bytes
+from gpuloader.images.traits import describe_reduced
 
 if TYPE_CHECKING:
     from gpuloader.tools.info import Distribution, Info
@@ -56,6 +57,8 @@ def _print(info: Info) -> None:
         say(f"seekable    {info.seekable:,} of {counted(info.jpegs, 'JPEG')}")
     if info.turned:
         say(f"turned      {info.turned:,} by their EXIF orientation: upright with `orientation: apply` in a recipe")
+    if reduced := describe_reduced(info.reduced):
+        say(f"reduced     to RGB of 8 bits: {reduced}")
     if info.with_copies:
         have = "picture has" if info.with_copies == 1 else "pictures have"
         say(f"copies      {info.with_copies:,} {have} smaller copies, {format_bytes(info.copy_bytes)}")

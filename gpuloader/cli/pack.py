@@ -11,6 +11,7 @@ from gpuloader.cli.options import AsJson
 from gpuloader.cli.printing import finish, say
 from gpuloader.cli.signatures import from_tool
 from gpuloader.helpers.text import counted
+from gpuloader.images.traits import describe_reduced
 
 if TYPE_CHECKING:
     from gpuloader.pack import PackResult
@@ -56,5 +57,7 @@ def _print(result: PackResult) -> None:
         say(f"of what this call wrote, {counted(result.with_copies, 'picture')} with smaller copies{small}")
     if result.with_copies:
         say("to load the copies, add this line to the recipe: `mipmaps: 1.5`")
+    if reduced := describe_reduced(result.reduced):
+        say(f"of what this call wrote, loaders deliver RGB of 8 bits: {reduced}")
     if result.missing:
         say(f"still missing: {', '.join(result.missing[:5])}{' ...' if len(result.missing) > 5 else ''}")

@@ -1,4 +1,4 @@
-"""Reads an image's size from its first bytes, for the index."""
+"""Reads an image's size and traits from its first bytes, for the index."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from gpuloader.helpers.regular_file import Read
+from gpuloader.images import png
+from gpuloader.images.traits import ALPHA, ANIMATED, DEEP, PROFILE, SEEKABLE
 
 MAX_SEGMENTS = 4096  # a photograph has about twenty; a file full of segments must not stop a scan
 SCAN, FILL = 0xDA, 0xFF
@@ -22,31 +24,35 @@ _END_OF_HEADER = frozenset((0xD9, SCAN))
 _WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD8), FILL))
 _FILL_BYTES = re.compile(rb"\xff{2,}")
 _READ_BYTES = 1024
+_APP2, _ICC = 0xE2, b"ICC_PROFILE\0"
+_PNG_ALPHA, _PNG_TRAITS = 4, {b"tRNS": ALPHA, b"iCCP": PROFILE, b"acTL": ANIMATED}
+_VP8L_ALPHA, _WEBP_TRAITS = 1 << 28, {0x02: ANIMATED, 0x10: ALPHA, 0x20: PROFILE}
 
 
-def image_header(read: Read) -> tuple[int, int, bool]:
+def image_header(read: Read) -> tuple[int, int, int]:
     """Reads the header of a JPEG, PNG or WebP.
 
     Returns:
-        Height and width in pixels as stored, without EXIF rotation; (0, 0) if unknown. And whether `cutting.h` (in
-        pipelines/kernels) can cut parts of it: a JPEG of a single, sequential, interleaved scan of 8 bits, with restart
-        intervals that divide the rows of MCUs. The coded bytes are not read.
+        Height and width in pixels as stored, without EXIF rotation; (0, 0) if unknown. And the bits of
+        `gpuloader.images.traits`; SEEKABLE if `cutting.h` (in pipelines/kernels) can cut parts of it: a JPEG of a
+        single, sequential, interleaved scan of 8 bits, with restart intervals that divide the rows of MCUs. The coded
+        bytes are not read. No JPEG is ANIMATED: the further images of an MPO are other views.
     """
     found = height, width, _ = _stored(read)
-    return found if 0 < height < 2**31 and 0 < width < 2**31 else (0, 0, False)
+    return found if 0 < height < 2**31 and 0 < width < 2**31 else (0, 0, 0)
 
 
-def _stored(read: Read) -> tuple[int, int, bool]:
+def _stored(read: Read) -> tuple[int, int, int]:
     head = read(32, 0)
     if len(head) < 32:
-        return 0, 0, False
+        return 0, 0, 0
     if head.startswith(b"\xff\xd8"):
         return _jpeg(read)
     if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
-        return _big(head[20:24]), _big(head[16:20]), False
+        return _big(head[20:24]), _big(head[16:20]), _traits_of_png(read, *head[24:26])
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return *_webp(head), False
-    return 0, 0, False
+        return _webp(head)
+    return 0, 0, 0
 
 
 def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
@@ -74,7 +80,7 @@ def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
         yield marker, start, position
 
 
-def _jpeg(read: Read) -> tuple[int, int, bool]:
+def _jpeg(read: Read) -> tuple[int, int, int]:
     """Reads the frame header, if it follows few segments, and continues to the scan if the frame is sequential."""
     left = MAX_SEGMENTS
     walk = segments(read)
@@ -85,14 +91,16 @@ def _jpeg(read: Read) -> tuple[int, int, bool]:
             frame = read(_MOST_FRAME_BYTES, start)
             if len(frame) < 5:
                 break
+            profile = PROFILE * any(each == _APP2 and read(len(_ICC), at) == _ICC for each, at, _ in others)
             if marker in _SEQUENTIAL:
                 others += islice(walk, MAX_SEGMENTS)
-            return _big(frame[1:3]), _big(frame[3:5]), _is_seekable(read, frame[: max(0, end - start)], others)
+            seekable = SEEKABLE * _is_seekable(read, frame[: max(0, end - start)], others)
+            return _big(frame[1:3]), _big(frame[3:5]), DEEP * (frame[0] > _SAMPLE_BITS) | profile | seekable
         others.append(segment)
         left -= end - start if marker == FILL else 1
         if marker in _END_OF_HEADER or left <= 0:
             break
-    return 0, 0, False
+    return 0, 0, 0
 
 
 def _is_seekable(read: Read, frame: bytes, others: Sequence[tuple[int, int, int]]) -> bool:
@@ -121,16 +129,24 @@ def _is_seekable(read: Read, frame: bytes, others: Sequence[tuple[int, int, int]
     )
 
 
-def _webp(head: bytes) -> tuple[int, int]:
-    """Reads the size in a WebP header: RFC 9649, sections 2.5 to 2.7."""
+def _traits_of_png(read: Read, bits: int, colours: int) -> int:
+    traits = DEEP * (bits > _SAMPLE_BITS) | ALPHA * (colours & _PNG_ALPHA > 0)
+    for name, _, _ in png.chunks_before_pixels(read):
+        traits |= _PNG_TRAITS.get(name, 0)
+    return traits
+
+
+def _webp(head: bytes) -> tuple[int, int, int]:
+    """Reads the size and the traits in a WebP header: RFC 9649, sections 2.5 to 2.7."""
     if head[12:16] == b"VP8X":
-        return _little(head[27:30]) + 1, _little(head[24:27]) + 1
+        traits = sum(trait for flag, trait in _WEBP_TRAITS.items() if head[20] & flag)
+        return _little(head[27:30]) + 1, _little(head[24:27]) + 1, traits
     if head[12:16] == b"VP8L":
         bits = _little(head[21:25])
-        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
+        return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1, ALPHA * (bits & _VP8L_ALPHA > 0)
     if head[23:26] == b"\x9d\x01\x2a":
-        return _little(head[28:30]) & 0x3FFF, _little(head[26:28]) & 0x3FFF
-    return 0, 0
+        return _little(head[28:30]) & 0x3FFF, _little(head[26:28]) & 0x3FFF, 0
+    return 0, 0, 0
 
 
 def _big(data: bytes) -> int:

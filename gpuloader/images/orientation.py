@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.helpers.regular_file import Read
-from gpuloader.images import webp
+from gpuloader.images import png, webp
 from gpuloader.images.header import FILL, FRAMES, MAX_SEGMENTS, segments
 
-MAX_CHUNKS = 1000  # of a WebP, or of a PNG before its pixels; a picture has about ten
+MAX_CHUNKS = 1000  # of a WebP
 MAX_ENTRIES = 1000  # of a directory; a camera writes about fifteen
 
 FIRST_TRANSPOSED = 5
@@ -42,9 +42,9 @@ def image_orientation(read: Read) -> int:
     if head.startswith(b"\xff\xd8"):
         return _of_exif(read, *_exif_of_jpeg(read))
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _of_exif(read, *_find_chunk(_chunks_of_png(read), b"eXIf", b"IDAT"))
+        return _of_exif(read, *_find_chunk(png.chunks_before_pixels(read), b"eXIf"))
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return _of_exif(read, *_find_chunk(webp.chunks(read), webp.EXIF, b""))
+        return _of_exif(read, *_find_chunk(webp.chunks(read), webp.EXIF))
     return 0
 
 
@@ -69,21 +69,10 @@ def _exif_of_jpeg(read: Read) -> tuple[int, int]:
     return 0, 0
 
 
-def _chunks_of_png(read: Read) -> Iterator[tuple[bytes, int, int]]:
-    """Yields the chunks of a PNG: the name, and the start and end of the content (ISO/IEC 15948, section 5)."""
-    position = 8
-    while len(header := read(8, position)) == 8:
-        end = position + 8 + int.from_bytes(header[:4], "big")
-        yield header[4:], position + 8, end
-        position = end + 4
-
-
-def _find_chunk(chunks: Iterator[tuple[bytes, int, int]], wanted: bytes, last: bytes) -> tuple[int, int]:
+def _find_chunk(chunks: Iterator[tuple[bytes, int, int]], wanted: bytes) -> tuple[int, int]:
     for _, (name, start, end) in zip(range(MAX_CHUNKS), chunks):
         if name == wanted:
             return start, end
-        if name == last:
-            break
     return 0, 0
 
 

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.helpers.regular_file import Read
 from gpuloader.images.limits import RefusalError
 
 MAX_CHUNKS = 100_000
+MAX_CHUNKS_READ = 1000  # for an index; a picture has about ten before its pixels
 MOST_EXCESS_BYTES = 1_000_000_000  # that data may unpack to beyond the rows; a decoder takes seconds for them
 
 _BEGINNING = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"
@@ -84,6 +86,18 @@ def decoder_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if len(parts) > 1:
         return np.concatenate(parts)
     return encoded if len(parts[0]) == len(encoded) else parts[0]
+
+
+def chunks_before_pixels(read: Read) -> Iterator[tuple[bytes, int, int]]:
+    """Yields the first chunks of a PNG: the name, and the start and end of the content (ISO/IEC 15948, section 5)."""
+    position = _SIGNATURE_BYTES
+    for _ in range(MAX_CHUNKS_READ):
+        header = read(8, position)
+        if len(header) < 8 or header[4:] == b"IDAT":
+            return
+        end = position + 8 + int.from_bytes(header[:4], "big")
+        yield header[4:], position + 8, end
+        position = end + 4
 
 
 def check_data(file: NDArray[np.uint8]) -> None:

@@ -19,6 +19,7 @@ from gpuloader.collators import Collator, collator_of, in_parts
 from gpuloader.errors import ConfigError, DeviceError, describe
 from gpuloader.helpers.text import counted, did_you_mean, either, similar
 from gpuloader.helpers.values import as_python_integer, is_integer
+from gpuloader.images.traits import describe_reduced
 from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.fields import FIELDS, Component, Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
@@ -281,6 +282,13 @@ def warn_of_turned(recipe: Recipe, turned: int) -> None:
             "for upright pictures, as in YOLO, set `orientation: apply` in the recipe",
             f"{counted(turned, 'picture')} {'is' if turned == 1 else 'are'}",
         )
+
+
+def warn_of_reduced(counts: Mapping[str, int]) -> None:
+    """Logs what RGB of 8 bits does not keep; at INFO if it is only profiles, which are mostly sRGB's."""
+    if text := describe_reduced(counts):
+        level = logging.WARNING if sum(counts.values()) > counts["profile"] else logging.INFO
+        _log.log(level, "images are delivered as RGB of 8 bits: %s", text)
 
 
 def warn_of_classes(recipe: Recipe, labels: Labels | None) -> None:

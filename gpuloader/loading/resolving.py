@@ -27,6 +27,7 @@ from gpuloader.loading.arguments import (
     warn_of_empty_shares,
     warn_of_groups,
     warn_of_places,
+    warn_of_reduced,
     warn_of_small_buckets,
     warn_of_turned,
 )
@@ -180,6 +181,7 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
         if warns:
             warn_of_small_buckets(source)
     if warns:
+        warn_of_reduced(shards.index.reduced)
         warn_of_mipmaps(values.recipe, shards)
     if values.has_targets and warns:
         warn_of_turned(values.recipe, shards.index.counts["turned"])

@@ -14,6 +14,7 @@ from gpuloader.helpers.atomic_files import remove_leftovers, write_once
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
+from gpuloader.images.traits import IN_PIXELS
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.executors import run
 from gpuloader.pack.pictures import RenderOptions, parse_mipmaps
@@ -47,6 +48,9 @@ class PackResult:
         left_out: the bad pictures, which are in no finished shard.
         with_copies: how many pictures have smaller copies, in the shards that this call wrote.
         too_small: how many pictures in these shards are too small for the copies that `mipmaps` asks for.
+        reduced: how many pictures in these shards have more than 8 bits (`above_8_bits`), a pixel with alpha below 255
+            (`alpha_below_255`), an ICC profile whose description does not name sRGB (`profile_not_srgb`), or several
+            `frames`: loaders deliver RGB of 8 bits.
         passed_over: how many files or members of the source belong to no sample, such as a README.
         classes: the classes' names, as in classes.json; None if labels are bare numbers.
     """
@@ -60,6 +64,7 @@ class PackResult:
     left_out: tuple[LeftOutPicture, ...]
     with_copies: int
     too_small: int
+    reduced: Mapping[str, int]
     passed_over: int
     classes: tuple[str, ...] | None
 
@@ -177,9 +182,7 @@ def pack(
     finally:
         for each in (folder, folder / LEFT_OUT):
             remove_leftovers(each)  # of workers that were killed
-    with_copies = sum(written.with_copies for written in done)
-    too_small = 0 if sides is None else sum(written.pictures for written in done) - with_copies
-    return _result(folder, opened, shards, len(tasks), with_copies, too_small)
+    return _result(folder, opened, shards, done, sides is not None)
 
 
 def _local(destination: str | os.PathLike[str]) -> Path:
@@ -192,8 +195,9 @@ def _local(destination: str | os.PathLike[str]) -> Path:
 
 
 def _result(
-    folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], written: int, with_copies: int, too_small: int
+    folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], written: Sequence[ShardCounts], copies: bool
 ) -> PackResult:
+    traits, with_copies = b"".join(each.traits for each in written), sum(each.with_copies for each in written)
     finished = _finished(folder)
     done = [shard for shard in shards if shard.name in finished]
     left_out = [picture for shard in done for picture in read_left_out(folder / shard.name)]
@@ -206,12 +210,13 @@ def _result(
         destination=folder,
         shards=tuple(shard.name for shard in done),
         missing=tuple(shard.name for shard in shards if shard.name not in finished),
-        written=written,
+        written=len(written),
         samples=samples,
         bytes=sum(finished[shard.name] for shard in done),
         left_out=tuple(left_out),
         with_copies=with_copies,
-        too_small=too_small,
+        too_small=len(traits) - with_copies if copies else 0,
+        reduced={name: sum(each & bit > 0 for each in traits) for name, bit in IN_PIXELS.items()},
         passed_over=source.left_out_count,
         classes=source.classes,
     )

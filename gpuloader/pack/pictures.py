@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -16,12 +17,14 @@ from gpuloader.errors import ConfigError
 from gpuloader.helpers.values import is_integer
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.formats import RARE_FORMATS, image_format
+from gpuloader.images.header import image_header
 from gpuloader.images.jpeg import check_jpeg
 from gpuloader.images.limits import RefusalError, check_size
 from gpuloader.images.mipmaps import LARGEST_SIDE, are_made, extension_of, size_of
 from gpuloader.images.png import check_data, decoder_png
+from gpuloader.images.traits import PROFILE
 from gpuloader.images.webp import check_webp
-from gpuloader.pack.rare_formats import ORIENTATION, TURNED_BACK, as_8_bits, decode
+from gpuloader.pack.rare_formats import ORIENTATION, TURNED_BACK, as_8_bits, decode, traits_of
 from gpuloader.pack.seekable import make_seekable, restart_option
 from gpuloader.shards.pictures import ARRAY_EXTENSION
 
@@ -86,11 +89,13 @@ class EncodedPicture(NamedTuple):
         extension, image: the member of the picture.
         copies: its smaller copies, by extension; None if no copies are asked for, and the copies in the source still
             fit.
+        traits: of the source's picture, as `traits_of` returns them.
     """
 
     extension: str
     image: bytes
     copies: Mapping[str, bytes] | None
+    traits: int = 0
 
 
 def parse_mipmaps(sides: str | Sequence[int]) -> tuple[int, ...]:
@@ -118,23 +123,23 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: RenderO
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's, about metadata
-        picture = _decode(image, extension) if isinstance(image, bytes) else image
+        picture, traits = _decode(image, extension) if isinstance(image, bytes) else (image, traits_of(image))
         plain = as_8_bits(picture)
         limit = rendering.decoded or rendering.max_size
         small = plain if limit is None or min(plain.size) <= limit else _downsize(plain, limit)
         if rendering.decoded is not None or extension == ARRAY_EXTENSION:
-            return EncodedPicture(ARRAY_EXTENSION, _npy(np.asarray(small.convert("RGB"))), {})
+            return EncodedPicture(ARRAY_EXTENSION, _npy(np.asarray(small.convert("RGB"))), {}, traits)
         makes_jpegs = rendering.mipmaps is not None or small is not plain
         options = _jpeg_options(image, rendering.quality) if makes_jpegs else {}
         copies = _copies(small, rendering.mipmaps or (), options) if makes_jpegs else None
         if small is not plain:
             intervals = {} if rendering.seekable is None else restart_option(small)
-            return EncodedPicture("jpg", _encode(small, "JPEG", **options, **intervals), copies)
+            return EncodedPicture("jpg", _encode(small, "JPEG", **options, **intervals), copies, traits)
         if isinstance(image, bytes) and (file_format := image_format(np.frombuffer(image, np.uint8))) in _EXTENSIONS:
             if file_format == "jpeg" and rendering.seekable is not None:
                 image = make_seekable(image, picture)
-            return EncodedPicture(extension or _EXTENSIONS[file_format], image, copies)
-        return EncodedPicture("png", _encode(plain, "PNG", **_orientation_option(image)), copies)
+            return EncodedPicture(extension or _EXTENSIONS[file_format], image, copies, traits)
+        return EncodedPicture("png", _encode(plain, "PNG", **_orientation_option(image)), copies, traits)
 
 
 def _copies(picture: Image.Image, sides: Sequence[int], options: Mapping[str, object]) -> dict[str, bytes]:
@@ -150,13 +155,13 @@ def _copies(picture: Image.Image, sides: Sequence[int], options: Mapping[str, ob
     return copies
 
 
-def _decode(data: bytes, extension: str | None) -> Image.Image:
-    """Decodes a picture as stored, without EXIF rotation."""
+def _decode(data: bytes, extension: str | None) -> tuple[Image.Image, int]:
+    """Decodes a picture as stored, without EXIF rotation; returns its traits, too."""
     if not data:
         raise RefusalError("the file is empty")
     encoded = np.frombuffer(data, np.uint8)
     if extension == ARRAY_EXTENSION:
-        return Image.fromarray(admit_array(encoded)[0])
+        return Image.fromarray(admit_array(encoded)[0]), 0
     file_format = image_format(encoded)
     if file_format is None:
         raise RefusalError(_cause_in_header(data))
@@ -174,7 +179,11 @@ def _decode(data: bytes, extension: str | None) -> Image.Image:
         raise RefusalError(_cause_in_header(data)) from None
     except Exception as error:  # noqa: BLE001 - Pillow's decoders raise errors of any type
         raise RefusalError(f"Pillow cannot decode it: {error or type(error).__name__}") from None
-    return picture
+    announced = image_header(lambda count, offset: data[offset : offset + count])[2]
+    if file_format == "png" and announced & PROFILE:
+        with suppress(Exception):  # Pillow raises errors of any type
+            picture.info["icc_profile"] = Image.open(io.BytesIO(data), formats=("PNG",)).info["icc_profile"]
+    return picture, traits_of(picture, announced)
 
 
 def _cause_in_header(data: bytes) -> str:

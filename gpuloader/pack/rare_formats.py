@@ -3,8 +3,8 @@
 The process is started at the first such picture, and kept. It writes a line of JSON when it is ready. A request is a
 line of JSON, the number of bytes, followed by the file. The answer is a line of JSON:
 
-    {"mode": "L" or "RGB", "size": [width, height]}  the pixels follow, as stored
-    {"cause": text}                                  why the picture is bad
+    {"mode": "L" or "RGB", "size": [width, height], "traits": bits}  the pixels follow, as stored
+    {"cause": text}                                                  why the picture is bad
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import resource
 import sys
 import warnings
 
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
@@ -26,6 +27,7 @@ from gpuloader.errors import PackError
 from gpuloader.helpers.child_processes import ChildProcess, write_all
 from gpuloader.helpers.forking import at_fork
 from gpuloader.images.limits import RefusalError, check_size
+from gpuloader.images.traits import ALPHA, ANIMATED, DEEP, PROFILE
 from gpuloader.pack.tiff import check_tiff
 
 ORIENTATION = 0x0112
@@ -50,11 +52,13 @@ _BYTES_PER_BYTE = 4
 _SECONDS = 10  # of CPU time, plus one for each million pixels and bytes: four times what noise takes
 
 _ERROR_CHARACTERS = 200
+_TIFF_BITS, _J2K, _J2K_BITS_AT = 258, b"\xff\x4f\xff\x51", 42  # the codestream's beginning; its first component
+_TAGS_AT, _TAG_BYTES, _TAGS_END = 132, 12, 4096  # of an ICC profile
 _FORMATS = tuple(kind.format for kind in (TiffImageFile, BmpImageFile, PpmImageFile, Jpeg2KImageFile))
 
 
-def decode(encoded: bytes) -> Image.Image:
-    """Decodes a picture to 8-bit gray or RGB as stored: without an alpha channel, and not turned.
+def decode(encoded: bytes) -> tuple[Image.Image, int]:
+    """Decodes a picture to 8-bit gray or RGB as stored, without alpha, and not turned; also returns its `traits_of`.
 
     Raises:
         RefusalError: it cannot be decoded, or it ends the process.
@@ -62,15 +66,54 @@ def decode(encoded: bytes) -> Image.Image:
     """
     with _process.lock:
         try:
-            picture = _ask(encoded) or _ask(encoded)  # the process may have ended since the last one
+            found = _ask(encoded) or _ask(encoded)  # the process may have ended since the last one
         except RefusalError:
             raise
         except BaseException:
             _process.close()  # otherwise its late answer would be taken for the next picture's
             raise
-    if picture is None:
+    if found is None:
         raise RefusalError(f"decoding it ends the process ({_process.end})")
-    return picture
+    return found
+
+
+def traits_of(picture: Image.Image, announced: int = 0) -> int:
+    """Returns the traits of a decoded picture, in Pillow's own mode, given those that its header announces.
+
+    It has ALPHA if a pixel's alpha is below 255, and PROFILE if its ICC profile has no description that names sRGB.
+    """
+    profile = picture.info.get("icc_profile", b"")
+    deep = DEEP * picture.mode.startswith("I")
+    tinted = PROFILE * bool((profile or announced & PROFILE) and not _names_srgb(profile))
+    frames = ANIMATED * (getattr(picture, "is_animated", False) and picture.format != "MPO")
+    return announced & (DEEP | ANIMATED) | deep | tinted | frames | ALPHA * _is_transparent(picture)
+
+
+def _is_transparent(picture: Image.Image) -> bool:
+    if not (picture.mode.lower().endswith("a") or "transparency" in picture.info):
+        return False
+    if picture.mode.startswith("I"):  # which Pillow converts without comparing it with the transparent level
+        return bool((np.asarray(picture) == picture.info["transparency"]).any())
+    return bool((np.asarray(picture.convert("RGBA"))[..., 3] < 255).any())
+
+
+def _names_srgb(profile: bytes) -> bool:
+    """Returns whether the tag desc of an ICC profile names sRGB (ICC.1:2022, section 7.3)."""
+    for at in range(_TAGS_AT, min(len(profile), _TAGS_END), _TAG_BYTES):
+        if profile[at : at + 4] == b"desc":
+            start, size = (int.from_bytes(profile[at + each : at + each + 4], "big") for each in (4, 8))
+            text = profile[start : start + size]
+            return b"sRGB" in text or "sRGB".encode("utf-16-be") in text
+    return False
+
+
+def _is_deep(picture: Image.Image, encoded: bytes) -> bool:
+    """Returns whether a picture that Pillow opened, and did not load yet, has more than 8 bits."""
+    if isinstance(picture, TiffImageFile):
+        return max(picture.tag_v2.get(_TIFF_BITS, (1,))) > 8
+    if isinstance(picture, PpmImageFile):  # has its largest level here
+        return any(isinstance(each, int) and each > 255 for each in picture.tile[0].args or ())
+    return isinstance(picture, Jpeg2KImageFile) and encoded[encoded.find(_J2K) + _J2K_BITS_AT] & 0x7F > 7
 
 
 def as_8_bits(picture: Image.Image) -> Image.Image:
@@ -91,8 +134,8 @@ def as_8_bits(picture: Image.Image) -> Image.Image:
         raise RefusalError(str(error)) from None
 
 
-def _ask(encoded: bytes) -> Image.Image | None:
-    """Returns the decoded picture; None if the process ended."""
+def _ask(encoded: bytes) -> tuple[Image.Image, int] | None:
+    """Returns the decoded picture and its traits; None if the process ended."""
     answer = _process.ask(len(encoded), encoded)
     if answer is None:
         return None
@@ -100,7 +143,8 @@ def _ask(encoded: bytes) -> Image.Image | None:
         raise RefusalError(answer["cause"])
     (width, height), mode = answer["size"], answer["mode"]
     pixels = bytearray(width * height * len(mode))
-    return Image.frombytes(mode, (width, height), pixels) if _process.fill(memoryview(pixels)) else None
+    filled = _process.fill(memoryview(pixels))
+    return (Image.frombytes(mode, (width, height), pixels), answer["traits"]) if filled else None
 
 
 def serve() -> None:
@@ -119,8 +163,8 @@ def serve() -> None:
 
 def _answer(encoded: bytes, used_bytes: int) -> tuple[dict[str, object], bytes]:
     try:
-        picture = _decode(encoded, used_bytes)
-        return {"mode": picture.mode, "size": picture.size}, picture.tobytes()
+        picture, traits = _decode(encoded, used_bytes)
+        return {"mode": picture.mode, "size": picture.size, "traits": traits}, picture.tobytes()
     except RefusalError as error:
         return {"cause": error.cause}, b""
     except MemoryError:
@@ -134,7 +178,7 @@ def _answer(encoded: bytes, used_bytes: int) -> tuple[dict[str, object], bytes]:
         _bound(resource.RLIMIT_AS, None)
 
 
-def _decode(encoded: bytes, used_bytes: int) -> Image.Image:
+def _decode(encoded: bytes, used_bytes: int) -> tuple[Image.Image, int]:
     _bound(resource.RLIMIT_AS, used_bytes + _SPARE_BYTES + _BYTES_PER_BYTE * len(encoded))
     picture: Image.Image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
     check_size(picture.height, picture.width)
@@ -145,8 +189,10 @@ def _decode(encoded: bytes, used_bytes: int) -> Image.Image:
     if isinstance(picture, TiffImageFile):
         check_tiff(picture, encoded)
         turned = TURNED_BACK.get(picture.getexif().get(ORIENTATION, 1))  # Pillow forgets it in `load`
+    announced = DEEP * _is_deep(picture, encoded)
     picture.load()
-    return as_8_bits(picture if turned is None else picture.transpose(turned))
+    traits = traits_of(picture, announced)
+    return as_8_bits(picture if turned is None else picture.transpose(turned)), traits
 
 
 def _bound(kind: int, bound: int | None) -> None:

@@ -53,10 +53,10 @@ class ShardTask:
 
 
 class ShardCounts(NamedTuple):
-    """The counts of a written shard: its records, its good pictures, and its pictures with smaller copies."""
+    """The counts of a written shard: its records, and the traits and smaller copies of its good pictures."""
 
     records: int
-    pictures: int
+    traits: bytes
     with_copies: int
 
 
@@ -69,32 +69,33 @@ def write_shard(task: ShardTask) -> ShardCounts:
         PackError: a sample cannot be stored.
     """
     left_out: list[LeftOutPicture] = []
-    with_copies = 0
+    with_copies, traits = 0, bytearray()
     with atomic_file(task.path) as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for key, record in zip(task.keys, task.records, strict=True):
                 try:
                     with naming(record.name):
-                        members = _members(record.reader(record), task.rendering, record.name)
+                        members, found = _members(record.reader(record), task.rendering, record.name)
                 except RefusalError as refused:
                     left_out.append(LeftOutPicture(record.name, key, refused.cause))
                 else:
                     write_sample(tar, key, members)
                     with_copies += any(map(side_of, members))
+                    traits.append(found)
         _write_left_out(_left_out_file(task.path), left_out)
-    return ShardCounts(len(task.records), len(task.records) - len(left_out), with_copies)
+    return ShardCounts(len(task.records), bytes(traits), with_copies)
 
 
-def _members(sample: SourceSample, rendering: RenderOptions, name: str) -> dict[str, bytes]:
+def _members(sample: SourceSample, rendering: RenderOptions, name: str) -> tuple[dict[str, bytes], int]:
     if sample.extension == ARRAY_EXTENSION and rendering.mipmaps:
         raise PackError(f"{name} is decoded, as .{ARRAY_EXTENSION}, and can have no mipmaps: leave mipmaps out")
-    extension, image, copies = render(sample.image, sample.extension, rendering)
+    extension, image, copies, traits = render(sample.image, sample.extension, rendering)
     if extension == ARRAY_EXTENSION and (others := sorted(set(IMAGE_EXTENSIONS) & set(sample.fields))):
         raise PackError(f"{name} has .{others[0]} beside its image; a decoded sample must not have that")
     fields = {**sample.fields, "json": in_pixels(sample.fields["json"], image)} if sample.relative else sample.fields
     if copies is not None:
         fields = {**{name: data for name, data in fields.items() if side_of(name) is None}, **copies}
-    return {**fields, extension: image}
+    return {**fields, extension: image}, traits
 
 
 def _write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:

@@ -20,6 +20,8 @@ columns with as many rows, are:
 
     turned, seekable, jpegs, decoded, too_large  the images that EXIF turns, that are seekable, that are JPEGs by their
                 extensions or headers, that are arrays, that exceed the allowed number of bytes
+    above_8_bits, alpha, profile, frames  the images whose headers announce more than 8 bits, an alpha channel, an ICC
+                profile, several frames
     unlabelled, misfits  the samples with NO_LABEL, with BAD_LABEL
     folders     the folders of the samples
     shards      shard_bytes i8, shard_mtime_ns i8: size and time of the indexed tar, from stat
@@ -29,7 +31,8 @@ columns with as many rows, are:
     samples     image_offset i8, image_size i8: in the tar, in bytes
                 height i4, width i4: in pixels as stored; 0 if the header did not say
                 orientation u1: EXIF's, 1 to 8; 0 if it is not known
-                seekable u1: 1 if parts of the image can be cut, by its header (`gpuloader.images.header`); 0 if not
+                traits u1: bits, by its header (`gpuloader.images.traits`): 1 if parts of the image can be cut, 2 for
+                  more than 8 bits, 4 for alpha, 8 for an ICC profile, 16 for several frames
                 label i8: from `.cls`, or NO_LABEL, or BAD_LABEL
                 key_end i8, component_end i8: where the sample's key and components end in the columns below
                 folder i4: the number of its folder, which is the key up to the last slash
@@ -67,6 +70,7 @@ from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.values import is_integer
 from gpuloader.images.limits import MAX_ENCODED_BYTES
+from gpuloader.images.traits import IN_HEADERS, SEEKABLE
 from gpuloader.shards.data_digest import DataDigest
 from gpuloader.shards.pictures import ARRAY_EXTENSION, JPEG_EXTENSIONS
 from gpuloader.shards.table import COLUMNS_AT, Arrays, Kinds, Table, write_columns, write_head
@@ -86,7 +90,7 @@ _COLUMNS = {
     "height": ("<i4", "samples"),
     "width": ("<i4", "samples"),
     "orientation": ("|u1", "samples"),
-    "seekable": ("|u1", "samples"),
+    "traits": ("|u1", "samples"),
     "label": ("<i8", "samples"),
     "key_end": ("<i8", "samples"),
     "component_end": ("<i8", "samples"),
@@ -102,7 +106,7 @@ _NO_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that surrog
 _MOST_BYTES_PER_SHARD_BYTE = 8  # one byte of a name takes up to six in JSON; each member takes 512 bytes of the tar
 _MOST_BYTES_BESIDE = 1 << 20
 _BLOCK_ROWS = 1 << 14
-_COUNTED = ("turned", "seekable", "jpegs", "decoded", "too_large", "unlabelled", "misfits")
+_COUNTED = ("turned", "seekable", "jpegs", "decoded", "too_large", *IN_HEADERS, "unlabelled", "misfits")
 _OF_IMAGES = ("component_offset", "component_extension")
 _DIGEST = re.compile("[0-9a-f]{32}")
 
@@ -132,8 +136,9 @@ class _Findings:
         labels, images = part["label"], _extensions_of_images(np.append(0, part["component_end"]), part)
         for name, are_such in {
             "turned": part["orientation"] > 1,
-            "seekable": part["seekable"] == 1,
-            "jpegs": (part["seekable"] == 1) | self._are(images, JPEG_EXTENSIONS),
+            "seekable": part["traits"] & SEEKABLE > 0,
+            "jpegs": (part["traits"] & SEEKABLE > 0) | self._are(images, JPEG_EXTENSIONS),
+            **{name: part["traits"] & bit > 0 for name, bit in IN_HEADERS.items()},
             "decoded": self._are(images, (ARRAY_EXTENSION,)),
             "too_large": part["image_size"] > MAX_ENCODED_BYTES,
             "unlabelled": labels == NO_LABEL,
@@ -286,6 +291,11 @@ class Index(Table):
         """Writes the index to a file, which appears at `path` in one step."""
         with atomic_file(path) as file:
             file.write(self.to_bytes())
+
+    @property
+    def reduced(self) -> dict[str, int]:
+        """How many images RGB of 8 bits reduces, by the names in `IN_HEADERS`."""
+        return {name: self.counts[name] for name in IN_HEADERS}
 
     def samples_of(self, shard: int) -> range:
         """Returns the sample numbers of a shard, by its number."""
@@ -493,7 +503,7 @@ class Index(Table):
     def _numbers_in(self, name: str) -> int | None:
         """Returns the exclusive upper limit of a column's numbers; None if it has none."""
         folders, extensions = self.counts["folders"], len(self.extensions)
-        limits = {"orientation": 9, "seekable": 2, "folder": folders, "component_extension": extensions}
+        limits = {"orientation": 9, "traits": 32, "folder": folders, "component_extension": extensions}
         return limits.get(name)
 
     def _has_labels(self, labels: NDArray[np.int64]) -> bool:

@@ -151,7 +151,7 @@ class _SampleCollector:
         self._read = read
         self._keys: dict[str, int] = {}
         self._extensions: dict[str, int] = {}
-        # For each: key, extension, offset, size, and height, width, orientation, seekable (or a label).
+        # For each: key, extension, offset, size, and height, width, orientation, traits (or a label).
         self._components = array("q")
         self._as_written: dict[int, str] = {}  # by offset, the names whose extensions have upper-case letters
         self._left_out: list[SkippedMember] = []
@@ -195,7 +195,7 @@ class _SampleCollector:
         self._components.extend((sample, number, member.offset, member.size, *facts))
 
     def _look_at(self, image: Member) -> tuple[int, int, int, int]:
-        """Returns (height, width, orientation, seekable) from an image's header."""
+        """Returns (height, width, orientation, traits) from an image's header."""
 
         def read(count: int, offset: int) -> bytes:
             count = max(0, min(count, image.size - offset))  # a broken header may point beyond the image
@@ -203,8 +203,8 @@ class _SampleCollector:
                 return image.head[offset : offset + count]
             return self._read(count, image.offset + offset)
 
-        height, width, seekable = image_header(read)
-        return height, width, image_orientation(read), seekable
+        height, width, traits = image_header(read)
+        return height, width, image_orientation(read), traits
 
     def _leave_out_components(self, rows: NDArray[np.int64], keys: Sequence[str], why: str) -> None:
         extensions = list(self._extensions)
@@ -245,7 +245,7 @@ class _SampleCollector:
             "height": images[:, 4],
             "width": images[:, 5],
             "orientation": images[:, 6],
-            "seekable": images[:, 7],
+            "traits": images[:, 7],
             "label": labels[has_image],
             "component_end": np.searchsorted(components[:, 0], images[:, 0], side="right"),
             "component_extension": renumbered[components[:, 1]],

@@ -98,12 +98,14 @@ class CheckResult:
         faults: by kind and by sample. It has at most 1,000 members left out for each shard, and at most 20 components
             that samples lack: those that the fewest lack.
         left_out_count: the number of members that are in no sample.
+        reduced: as in `Info`. These are no faults.
     """
 
     shards: int
     samples: int
     faults: tuple[Fault, ...]
     left_out_count: int
+    reduced: dict[str, int]
 
     @property
     def all_well(self) -> bool:
@@ -179,6 +181,7 @@ def check_shards(
         samples=len(index),
         faults=(*bad, *_broken(paths, indexes, damages), *_left_out(paths, indexes), *others),
         left_out_count=int(index.left_out_count.sum()),
+        reduced=index.reduced,
     )
 
 

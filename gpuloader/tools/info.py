@@ -102,6 +102,8 @@ class Info:
         formats: samples by their image's extension, the most frequent first.
         jpegs, seekable: how many images are JPEGs, and how many of these are seekable, by their headers.
         turned: how many images are not stored upright, by their EXIF orientation.
+        reduced: how many images' headers announce more than 8 bits (`above_8_bits`), an `alpha` channel, an ICC
+            `profile`, or several `frames`.
         with_copies, copy_bytes: how many pictures have smaller copies, and the bytes of all copies.
         components: how many samples have each component, including the image, the most frequent first.
         height, width: pixels; None if no image's size is known.
@@ -126,6 +128,7 @@ class Info:
     jpegs: int
     seekable: int
     turned: int
+    reduced: dict[str, int]
     with_copies: int
     copy_bytes: int
     components: dict[str, int]
@@ -205,6 +208,7 @@ def describe_shards(
         jpegs=index.counts["jpegs"],
         seekable=index.counts["seekable"],
         turned=shards.index.counts["turned"],
+        reduced=shards.index.reduced,
         with_copies=int((of_copies > 0).sum()),
         copy_bytes=int(of_copies.sum()),
         components=_by_name(index.column("component_extension"), index.extensions),

@@ -75,9 +75,9 @@ def read_of(data: bytes) -> Callable[[int, int], bytes]:
 def check_answers(data: bytes) -> None:
     """Calls all readers in `images`."""
     array, read = np.frombuffer(data, np.uint8), read_of(data)
-    height, width, seekable = image_header(read)
+    height, width, traits = image_header(read)
     assert (height > 0) == (width > 0)
-    assert height or not seekable
+    assert height or not traits
     assert 0 <= image_orientation(read) <= 8
     assert image_orientations([data]).tolist() == [image_orientation(read)]
     image_format(array)

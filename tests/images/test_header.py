@@ -1,16 +1,18 @@
-"""Sizes from image headers, against Pillow. tests/pipelines/kernels/test_cutting.py compares which are seekable."""
+"""Sizes and traits from image headers, against Pillow. tests/pipelines/kernels/test_cutting.py has what is seekable."""
 
 from __future__ import annotations
 
 import io
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
 from making import encoded, jpeg, picture
-from PIL import Image
+from PIL import Image, ImageCms
 
 from gpuloader.images.header import image_header
+from gpuloader.images.traits import ALPHA, ANIMATED, DEEP, PROFILE, SEEKABLE
 
 EXIF = Image.Exif()
 EXIF[0x010E] = "x" * 60_000  # one APP1 segment, nearly as long as one can be
@@ -102,7 +104,7 @@ def test_what_is_no_image_has_no_size_and_little_of_it_is_read(data: bytes) -> N
         read.append(count)
         return data[offset : offset + count]
 
-    assert image_header(reading) == (0, 0, False)
+    assert image_header(reading) == (0, 0, 0)
     assert sum(read) < 1_000_000
 
 
@@ -125,5 +127,61 @@ def test_little_is_read_of_a_large_image(data: bytes) -> None:
         read.append(count)
         return data[offset : offset + count]
 
-    assert image_header(reading) == (41, 67, False)
+    assert image_header(reading) == (41, 67, 0)
     assert sum(read) < 20_000
+
+
+def with_alpha(alpha: int) -> Image.Image:
+    return Image.merge("RGBA", (*PICTURE.split(), Image.new("L", PICTURE.size, alpha)))
+
+
+ICC = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+ICC_SEGMENT = b"\xff\xe2" + struct.pack(">H", len(ICC) + 16) + b"ICC_PROFILE\0\1\1" + ICC
+TWO: dict[str, Any] = {"save_all": True, "append_images": [picture(41, 67, seed=1)]}
+SIXTEEN = Image.fromarray(np.zeros((41, 67), np.uint16))
+TRAITS = [
+    ("JPEG", IMAGES["JPEG"], 0),
+    ("JPEG, CMYK", IMAGES["JPEG, CMYK"], 0),
+    ("JPEG, seekable", encoded(PICTURE, "JPEG", restart_marker_blocks=1), SEEKABLE),
+    ("JPEG, seekable, profile", encoded(PICTURE, "JPEG", restart_marker_blocks=1, icc_profile=ICC), SEEKABLE | PROFILE),
+    ("JPEG, profile in several segments", IMAGES["JPEG with a profile in several segments"], PROFILE),
+    ("JPEG, profile behind EXIF", encoded(PICTURE, "JPEG", exif=EXIF, icc_profile=ICC), PROFILE),
+    ("JPEG, profile behind the frame", jpeg(41, 67)[:FRAME_ENDS] + ICC_SEGMENT + jpeg(41, 67)[FRAME_ENDS:], 0),
+    ("JPEG, progressive, profile", encoded(PICTURE, "JPEG", progressive=True, icc_profile=ICC), PROFILE),
+    ("JPEG, another APP2", with_segments(jpeg(41, 67), (0xE2, 99)), 0),
+    ("JPEG, a second view behind it", encoded(PICTURE, "MPO", **TWO), 0),
+    ("JPEG, 12 bits", jpeg(41, 67).replace(b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c"), DEEP),
+    *((f"PNG, {mode}", encoded(PICTURE.convert(mode), "PNG"), 0) for mode in ("RGB", "L", "P", "1")),
+    ("PNG, 16 bits", encoded(SIXTEEN, "PNG"), DEEP),
+    ("PNG, RGBA", encoded(with_alpha(255), "PNG"), ALPHA),
+    ("PNG, LA", encoded(PICTURE.convert("LA"), "PNG"), ALPHA),
+    ("PNG, transparent colour", encoded(PICTURE, "PNG", transparency=(1, 2, 3)), ALPHA),
+    ("PNG, transparent entry", encoded(PICTURE.convert("P"), "PNG", transparency=3), ALPHA),
+    ("PNG, profile", encoded(PICTURE, "PNG", icc_profile=ICC), PROFILE),
+    ("PNG, animated", encoded(PICTURE, "PNG", **TWO), ANIMATED),
+    ("PNG, all", encoded(with_alpha(9), "PNG", icc_profile=NOISE, **TWO), ALPHA | PROFILE | ANIMATED),
+    ("WebP, lossy", IMAGES["WebP, lossy"], 0),
+    ("WebP, lossless", IMAGES["WebP, lossless"], 0),
+    ("WebP, EXIF", IMAGES["WebP, EXIF"], 0),
+    ("WebP, lossy, alpha", encoded(with_alpha(9), "WEBP"), ALPHA),
+    ("WebP, lossless, alpha", encoded(with_alpha(9), "WEBP", lossless=True), ALPHA),
+    ("WebP, profile", encoded(PICTURE, "WEBP", icc_profile=ICC), PROFILE),
+    ("WebP, animated", IMAGES["WebP, animated"], ANIMATED),
+    ("WebP, all", encoded(with_alpha(9), "WEBP", icc_profile=ICC, **TWO), ALPHA | PROFILE | ANIMATED),
+    ("none", b"no image" * 9, 0),
+]
+
+
+@pytest.mark.parametrize(("data", "traits"), [pytest.param(*row, id=name) for name, *row in TRAITS])
+def test_traits_are_what_the_header_announces(data: bytes, traits: int) -> None:
+    assert image_header(lambda count, offset: data[offset : offset + count])[2] == traits
+
+
+@pytest.mark.parametrize(
+    ("data", "traits"), [pytest.param(*row, id=name) for name, *row in TRAITS if name not in ("none", "JPEG, 12 bits")]
+)
+def test_alpha_profiles_and_frames_are_those_that_pillow_finds(data: bytes, traits: int) -> None:
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.has_transparency_data == bool(traits & ALPHA)
+        assert bool(image.info.get("icc_profile")) == bool(traits & PROFILE)
+        assert (image.format != "MPO" and getattr(image, "is_animated", False)) == bool(traits & ANIMATED)

@@ -58,7 +58,7 @@ def test_copies_are_pillows(mode: str, quality: int | None) -> None:
     image = picture(HEIGHT, WIDTH).convert(mode)
     data = encoded(image, "PNG")
     rendered = render(data, None, RenderOptions(mipmaps=SIDES, quality=quality))
-    assert rendered == ("png", data, by_pillow(image, quality=quality or 90))
+    assert rendered[:3] == ("png", data, by_pillow(image, quality=quality or 90))
 
 
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF", "BMP"])
@@ -97,7 +97,7 @@ def test_copies_have_all_of_the_colour_and_can_be_cut() -> None:
     ],
 )
 def test_small_pictures_have_no_copies(height: int, width: int, sides: list[str]) -> None:
-    extension, data, copies = render(jpeg(height, width), None, MIPMAPS)
+    extension, data, copies, _ = render(jpeg(height, width), None, MIPMAPS)
     assert (extension, data) == ("jpg", jpeg(height, width))
     assert list(copies or {}) == sides
 
@@ -111,7 +111,7 @@ def test_small_pictures_have_no_copies(height: int, width: int, sides: list[str]
     ],
 )
 def test_copies_are_of_the_downsized_picture(max_size: int, sides: list[str]) -> None:
-    _, data, copies = render(encoded(picture(HEIGHT, WIDTH), "PNG"), None, RenderOptions(max_size, mipmaps=SIDES))
+    _, data, copies, _ = render(encoded(picture(HEIGHT, WIDTH), "PNG"), None, RenderOptions(max_size, mipmaps=SIDES))
     assert copies is not None
     assert list(copies) == sides
     width, height = opened(data).size

@@ -28,7 +28,8 @@ STREAM = encoded(PICTURE, "JPEG2000", no_jp2=True)
 
 
 def decoded(data: bytes) -> Image.Image | str:
-    return verdict(rare_formats.decode, data)
+    found = verdict(rare_formats.decode, data)
+    return found if isinstance(found, str) else found[0]
 
 
 def is_good(found: Image.Image | str) -> bool:
@@ -130,7 +131,7 @@ def test_an_answer_that_an_interrupt_left_is_not_taken_for_the_next(monkeypatch:
 def test_threads_take_turns() -> None:
     images = [encoded(picture(20, 30 + number), "JPEG2000") for number in range(12)]
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(rare_formats.decode, images))
+        found = list(threads.map(decoded, images))
     assert [image.size for image in found] == [(30 + number, 20) for number in range(12)]
 
 

@@ -142,7 +142,7 @@ def test_bytes_changed_at_random(shard: Path, parts: Parts) -> None:
         ({"height": lambda heights: -heights}, "an image has no possible height and width"),
         ({"width": lambda widths: widths * 0}, "an image has no possible height and width"),
         ({"orientation": lambda orientations: orientations + 9}, "its column orientation has an impossible number"),
-        ({"seekable": lambda seekable: seekable + 2}, "its column seekable has an impossible number"),
+        ({"traits": lambda traits: traits + 32}, "its column traits has an impossible number"),
         ({"label": lambda labels: labels + 1}, "a label is not one of those that its header says"),
     ],
 )
@@ -162,7 +162,7 @@ def use_of_many(index: Index) -> None:
     places = [place for row in range(len(index)) for place in index.components(row)]
     assert all(0 <= offset <= offset + size <= largest for _, offset, size in places)
     rows = np.arange(len(index))
-    for name in ("image_offset", "image_size", "height", "width", "orientation", "seekable", "label"):
+    for name in ("image_offset", "image_size", "height", "width", "orientation", "traits", "label"):
         assert index.at(name, rows).tolist() == index.column(name).tolist()
     assert index.image_extensions().shape == (len(keys),)
     assert all(len(index.rows_without(extension)) <= len(keys) for extension in ("jpg", "npy", *index.extensions))

@@ -265,7 +265,7 @@ def test_the_index_of_a_folder_is_that_of_its_tar(root: Path, files: dict[str, b
     write_tree(root, files)
     folder, tar = Folder(root), tar_of(root, root.with_suffix(".tar"))
     index, expected = scan_folder(folder), scan(tar)
-    for name in ("image_size", "height", "width", "orientation", "seekable", "label"):
+    for name in ("image_size", "height", "width", "orientation", "traits", "label"):
         assert index.column(name).tolist() == expected.column(name).tolist(), name
     assert [index.key(row) for row in range(len(index))] == [expected.key(row) for row in range(len(expected))]
     assert [index.facts[name] for name in ("data_digest", "hidden")] == [

@@ -277,11 +277,11 @@ def test_any_cut_or_addition_is_an_error(saved: tuple[Path, Path]) -> None:
             load(path, shard)
 
 
-@pytest.mark.parametrize("version", [0, 3, 255])
+@pytest.mark.parametrize("version", [0, 4, 255])
 def test_another_version_is_an_error(saved: tuple[Path, Path], version: int) -> None:
     path, shard = saved
     path.write_bytes(sealed(parts_of(path.read_bytes()), version))
-    with pytest.raises(IndexFileError, match=f"format version {version}, this gpuloader reads version 4"):
+    with pytest.raises(IndexFileError, match=f"format version {version}, this gpuloader reads version 5"):
         load(path, shard)
 
 
@@ -289,7 +289,7 @@ def test_the_format_is_the_one_described(saved: tuple[Path, Path]) -> None:
     """Reads the file by the modules' texts alone."""
     path, shard = saved
     data = path.read_bytes()
-    assert data[:8] == b"GPULIDX\x04"
+    assert data[:8] == b"GPULIDX\x05"
     head_at, json_bytes = (int.from_bytes(data[at : at + 8], "little") for at in (8, 16))
     blocks, head = data[56:head_at], data[head_at:]
     assert data[24:56] == digest(data[:24] + head)
@@ -298,12 +298,13 @@ def test_the_format_is_the_one_described(saved: tuple[Path, Path]) -> None:
     assert header["counts"] == {
         **{"shards": 1, "samples": 3, "components": 5, "key_bytes": 4, "folder_names": 0, "folders": 1},
         **{"turned": 0, "seekable": 0, "jpegs": 2, "decoded": 0, "too_large": 0, "unlabelled": 2, "misfits": 1},
+        **{"above_8_bits": 0, "alpha": 0, "profile": 0, "frames": 0},
     }
     columns = {}
     at_table = head[-(-json_bytes // 8) * 8 : -32]
     for area, listed in (
         (at_table, "shard_bytes:<i8:1 shard_mtime_ns:<i8:1 sample_end:<i8:1 left_out_count:<i8:1 data_digest:|V16:1"),
-        (blocks, "image_offset:<i8:3 image_size:<i8:3 height:<i4:3 width:<i4:3 orientation:|u1:3 seekable:|u1:3 "
+        (blocks, "image_offset:<i8:3 image_size:<i8:3 height:<i4:3 width:<i4:3 orientation:|u1:3 traits:|u1:3 "
             "label:<i8:3 key_end:<i8:3 component_end:<i8:3 folder:<i4:3 component_extension:<i4:5 "
             "component_offset:<i8:5 component_size:<i8:5 key_bytes:|u1:4"),
     ):  # fmt: skip

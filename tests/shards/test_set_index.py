@@ -64,7 +64,7 @@ def test_it_has_the_samples_of_the_shards_in_order(mixed: list[Path]) -> None:
     for sample, (index, row) in enumerate(rows):
         assert merged.key(sample) == index.key(row)
         assert merged.components(sample) == index.components(row)
-        for name in ("image_offset", "image_size", "height", "width", "orientation", "seekable", "label"):
+        for name in ("image_offset", "image_size", "height", "width", "orientation", "traits", "label"):
             assert merged.column(name)[sample] == merged.at(name, np.array([sample]))[0] == index.column(name)[row]
     assert merged.rows_without("cls").tolist() == [4]
     assert merged.rows_without("txt").tolist() == [0, 1, 2, 3]

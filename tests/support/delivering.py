@@ -28,7 +28,7 @@ class Delivered:
         images: (key, image) of each valid one, as (3, 32, 32) uint8.
         invalid: how many replacements there were.
         bad: the keys in `stats().bad`.
-        log: the messages.
+        log: the messages about bad images.
         error: shard, key, offset and cause of the BadImageError that ended it.
     """
 
@@ -87,4 +87,5 @@ class _Messages(logging.Handler):
         self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
+        if (message := record.getMessage()).startswith("bad image"):
+            self.messages.append(message)

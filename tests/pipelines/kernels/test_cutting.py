@@ -15,6 +15,7 @@ from making import encoded, picture
 from PIL import Image
 
 from gpuloader.images.header import image_header
+from gpuloader.images.traits import SEEKABLE
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
 
 SAMPLINGS = {"4:4:4": 0x11, "4:2:2": 0x21, "4:2:0": 0x22, "4:4:0": 0x12, "4:1:1": 0x41}
@@ -48,7 +49,7 @@ def cut(data: bytes, window: tuple[int, int, int, int]) -> tuple[bytes, int, int
 
 def is_seekable(data: bytes) -> bool:
     """What the index says."""
-    return image_header(lambda count, offset: data[offset : offset + count])[2]
+    return bool(image_header(lambda count, offset: data[offset : offset + count])[2] & SEEKABLE)
 
 
 def pixels(data: bytes) -> np.ndarray[Any, Any]:
