@@ -19,13 +19,23 @@ os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # otherwise it prints a me
 from nvidia.nvimgcodec import CodeStream
 
 from gpuloader.images.formats import RARE_FORMATS, image_format
-from gpuloader.images.jpeg import check_jpeg
+from gpuloader.images.jpeg import check_jpeg, decoder_jpeg
 from gpuloader.images.limits import MAX_PIXELS, AdmittedImage, RefusalError, cause_in_bytes, check_size
 from gpuloader.images.png import check_data, decoder_png
 from gpuloader.images.webp import check_webp
 
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.uint16))
+_FILES = {"jpeg": decoder_jpeg, "png": decoder_png}
 _CHECKS = {"jpeg": check_jpeg, "png": check_data}
+
+
+def decoder_file(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Returns the file that DALI gets for an image, (bytes,); the image itself if it is bad, or another format."""
+    file_format = image_format(encoded)
+    try:
+        return _FILES[file_format](encoded) if file_format in _FILES else encoded
+    except RefusalError:
+        return encoded
 
 
 def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> AdmittedImage:
@@ -36,7 +46,7 @@ def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> AdmittedI
         max_pixels: of the recipe.
 
     Returns:
-        `encoded` itself, or a copy of a PNG without text and other chunks that pixels do not need.
+        `encoded` itself, or what `decoder_jpeg` or `decoder_png` makes of it.
 
     Raises:
         RefusalError: DALI must not get the image.
@@ -50,7 +60,7 @@ def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> AdmittedI
         raise RefusalError(f"a {name} image: recipes decode JPEG, PNG and WebP; `gpuloader pack` converts it to PNG")
     if cause := cause_in_bytes(len(encoded)):
         raise RefusalError(cause)
-    file = decoder_png(encoded) if file_format == "png" else encoded
+    file = _FILES[file_format](encoded) if file_format in _FILES else encoded
     if file_format == "webp":
         check_webp(file)
     try:

@@ -1,14 +1,16 @@
-"""Validates a JPEG before it is decoded or packed (ITU-T T.81)."""
+"""Validates a JPEG before it is decoded or packed, and makes the file for decoders (ITU-T T.81)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.images.header import FRAMES, MAX_SEGMENTS, SCAN, segments
+from gpuloader.helpers.regular_file import Read
+from gpuloader.images.header import FILL, FRAMES, MAX_SEGMENTS, SCAN, segments
 from gpuloader.images.limits import RefusalError
 
 MAX_SCANS = 100
@@ -22,7 +24,28 @@ _HUFFMAN_TABLES, _QUANTISATION_TABLES = 0xC4, 0xDB
 _IMAGE_BEGINS, _IMAGE_ENDS = 0xD8, 0xD9
 _END_OF_IMAGE = b"\xff\xd9"
 _MARKER_BEHIND_SCAN = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # the other markers belong to the scan
+_METADATA = frozenset((FILL, 0xFE, *range(0xE0, 0xF0)))  # what may be before the tables and the frame
+_APP14, _ADOBE, _ADOBE_BYTES = 0xEE, b"Adobe", 12  # libjpeg ignores a shorter one
+_ADOBE_CMYK = np.frombuffer(b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\0", np.uint8)
 _AC, _QUANTISATION = 0x10, 0x20  # the first numbers of these tables; DC Huffman tables begin at 0
+
+
+def decoder_jpeg(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Returns the file that a decoder gets for a JPEG, from the (bytes,) of the whole file.
+
+    It is `encoded` itself, except if it has four components and no marker of Adobe. Programs store CMYK inverted, and
+    Pillow takes it so, but DALI only with this marker: so a copy with the marker is made.
+    """
+    place, is_cmyk = 0, False
+    for marker, start, end in islice(segments(_read(memoryview(encoded))), MAX_SEGMENTS):
+        content = encoded[start : min(end, start + _ADOBE_BYTES)].tobytes()
+        if marker == _APP14 and content.startswith(_ADOBE) and len(content) == _ADOBE_BYTES:
+            return encoded
+        if marker in FRAMES:
+            is_cmyk = content[5:6] == b"\4"
+        if marker not in _METADATA and not place:
+            place = start - 4
+    return np.concatenate((encoded[:place], _ADOBE_CMYK, encoded[place:])) if is_cmyk else encoded
 
 
 def check_jpeg(encoded: NDArray[np.uint8]) -> None:
@@ -86,11 +109,7 @@ def ends_with_its_image(jpeg: bytes) -> bool:
 
 def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
     """Yields all segments of a JPEG; a scan has all bytes between its header and the next marker."""
-
-    def read(count: int, offset: int) -> bytes:
-        return data[offset : offset + count].tobytes()
-
-    marker, position = 0, 2
+    marker, position, read = 0, 2, _read(data)
     for marker, start, position in segments(read):
         yield marker, start, position
     if marker != SCAN:
@@ -99,6 +118,10 @@ def _all_segments(data: memoryview) -> Iterator[tuple[int, int, int]]:
         position = match.end()
         for marker, start, position in segments(read, match.start()):
             yield marker, start, position
+
+
+def _read(data: memoryview) -> Read:
+    return lambda count, offset: data[offset : offset + count].tobytes()
 
 
 def _check_frame(marker: int, content: bytes) -> None:

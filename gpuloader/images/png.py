@@ -33,16 +33,6 @@ _MOST_RATIO = 1032  # of deflate
 _STEP_BYTES = 1 << 16
 
 
-def trimmed(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Returns `decoder_png` of an image, (bytes,), or the image itself if it is another format or a bad PNG."""
-    if encoded[:1].tobytes() != _BEGINNING[:1]:
-        return encoded
-    try:
-        return decoder_png(encoded)
-    except RefusalError:
-        return encoded
-
-
 def decoder_png(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Returns the file that a decoder gets for a PNG, from the (bytes,) of the whole file.
 

@@ -26,11 +26,10 @@ from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadIma
 from gpuloader.helpers.read_ahead import Call, EndOfItems
 from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
-from gpuloader.images.gate import admit
+from gpuloader.images.gate import admit, decoder_file
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.mipmaps import mipmap_sizes, of_copy
 from gpuloader.images.orientation import FIRST_TRANSPOSED
-from gpuloader.images.png import trimmed
 from gpuloader.loading.blending import paste_neighbours
 from gpuloader.loading.copies import choose_copies, draw_by_index, draw_pictures
 from gpuloader.loading.decoding_loop import find_bad_rows
@@ -332,7 +331,8 @@ class Reader:
         return choose_copies(run.recipe, run.shards, ids, drawn, sizes)
 
     def _read_images(self, ids: Ints, sides: Ints, arena: Arena, wanted: WantedCallback) -> list[EncodedImage]:
-        return list(map(trimmed, self._run.shards.read_images(ids, arena, wanted, sides if sides.any() else None)))
+        images = self._run.shards.read_images(ids, arena, wanted, sides if sides.any() else None)
+        return list(map(decoder_file, images))
 
     def _known_sizes(self, planned: PlannedBatch, sides: Ints, suspects: Collection[int]) -> Ints:
         """Returns (b, 2) the sizes of pictures whose images passed validation before, and 0 for the others."""

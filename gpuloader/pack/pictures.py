@@ -18,7 +18,7 @@ from gpuloader.helpers.values import is_integer
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.formats import RARE_FORMATS, image_format
 from gpuloader.images.header import image_header
-from gpuloader.images.jpeg import check_jpeg
+from gpuloader.images.jpeg import check_jpeg, decoder_jpeg
 from gpuloader.images.limits import RefusalError, check_size
 from gpuloader.images.mipmaps import LARGEST_SIDE, are_made, extension_of, size_of
 from gpuloader.images.png import check_data, decoder_png
@@ -32,6 +32,7 @@ DEFAULT_QUALITY = 90
 
 _SUBSAMPLING = "4:4:4"  # 4:2:0 costs 5 to 9 dB, because crops are about as small as what is made here
 _EXTENSIONS = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # of files that are copied
+_FILES = {"jpeg": decoder_jpeg, "png": decoder_png}
 _CHECKS = {"jpeg": check_jpeg, "png": check_data, "webp": check_webp}
 
 
@@ -167,7 +168,7 @@ def _decode(data: bytes, extension: str | None) -> tuple[Image.Image, int]:
         raise RefusalError(_cause_in_header(data))
     if file_format in RARE_FORMATS:
         return decode(data)
-    file = decoder_png(encoded) if file_format == "png" else encoded
+    file = _FILES[file_format](encoded) if file_format in _FILES else encoded
     try:
         picture = Image.open(io.BytesIO(file), formats=("JPEG", "PNG", "WEBP"))
         check_size(picture.height, picture.width)

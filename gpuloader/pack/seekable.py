@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from gpuloader.errors import ConfigError
-from gpuloader.images.jpeg import ends_with_its_image
+from gpuloader.images.jpeg import decoder_jpeg, ends_with_its_image
 
 _PROGRAM = "jpegtran"
 _HOW_TO_INSTALL = "apt install libjpeg-turbo-progs, or conda install libjpeg-turbo"
@@ -41,12 +41,12 @@ def make_seekable(jpeg: bytes, picture: Image.Image) -> bytes:
     """Returns the JPEG with restart intervals and optimal Huffman tables, or unchanged if it could lose data.
 
     It stays unchanged if `jpegtran` refuses it or warns about it, if it has bytes behind its end (a motion photo's film
-    or another image), or if the result does not decode to the same pixels. Progressive and arithmetic JPEGs become
-    baseline JPEGs.
+    or another image), or if a loader would not decode the same pixels from the result. Progressive and arithmetic JPEGs
+    become baseline JPEGs.
 
     Args:
         jpeg: the file.
-        picture: the same, decoded by Pillow.
+        picture: its `decoder_jpeg`, decoded by Pillow.
     """
     if not ends_with_its_image(jpeg):
         return jpeg
@@ -55,7 +55,8 @@ def make_seekable(jpeg: bytes, picture: Image.Image) -> bytes:
     done = subprocess.run(command, check=False, input=jpeg, capture_output=True)
     if done.returncode or done.stderr:
         return jpeg
-    with Image.open(io.BytesIO(done.stdout), formats=("JPEG",)) as other:
+    file = decoder_jpeg(np.frombuffer(done.stdout, np.uint8))
+    with Image.open(io.BytesIO(file), formats=("JPEG",)) as other:
         same = picture.mode == other.mode and np.array_equal(np.asarray(picture), np.asarray(other))
     return done.stdout if same else jpeg
 

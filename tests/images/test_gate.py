@@ -87,6 +87,14 @@ def test_images_pass_with_their_size(data: bytes) -> None:
     assert check(data) == (60, 80)
 
 
+def test_a_jpeg_is_copied_only_if_it_is_cmyk_without_the_marker_of_adobe() -> None:
+    cmyk = encoded(picture(60, 80).convert("CMYK"), "JPEG")
+    for data in (GOOD, PROGRESSIVE, with_thumbnail(GOOD), encoded(picture(60, 80).convert("L"), "JPEG"), cmyk):
+        file = np.frombuffer(data, np.uint8)
+        assert admit(file)[0] is file
+    assert admit(np.frombuffer(without(cmyk, 0xEE), np.uint8))[0].tobytes() == cmyk
+
+
 @pytest.mark.parametrize(
     ("data", "cause"),
     [

@@ -17,7 +17,8 @@ from verdicts import verdict
 
 from gpuloader import Compose
 from gpuloader.images import png
-from gpuloader.images.png import check_data, decoder_png, trimmed
+from gpuloader.images.gate import decoder_file
+from gpuloader.images.png import check_data, decoder_png
 from gpuloader.transforms import CenterCrop
 
 SIGNATURE, END = PNG[:8], PNG[-12:]
@@ -82,13 +83,13 @@ def pillows(data: bytes) -> np.ndarray:
 def test_one_without_ancillary_chunks_is_not_copied(data: bytes) -> None:
     file = as_array(data)
     assert decoder_png(file) is file
-    assert trimmed(file) is file
+    assert decoder_file(file) is file
 
 
 @pytest.mark.parametrize("data", [jpeg(8, 8), b"", b"\x89", b"\x89PNG", PNG[:40], encoded(PICTURE, "WEBP")])
-def test_only_whole_pngs_are_trimmed(data: bytes) -> None:
+def test_only_whole_pngs_are_decoder_file(data: bytes) -> None:
     file = as_array(data)
-    assert trimmed(file) is file
+    assert decoder_file(file) is file
 
 
 @pytest.mark.parametrize("name", ANCILLARY)
@@ -99,7 +100,7 @@ def test_ancillary_chunks_are_dropped_wherever_they_stand(data: bytes, name: byt
     for place in range(1, len(parts)):
         file = made_of(*parts[:place], extra, extra, *parts[place:])
         assert decoder_png(as_array(file)).tobytes() == data
-    assert trimmed(as_array(made_of(parts[0], *[extra] * 3, *parts[1:]))).tobytes() == data
+    assert decoder_file(as_array(made_of(parts[0], *[extra] * 3, *parts[1:]))).tobytes() == data
 
 
 @pytest.mark.parametrize(

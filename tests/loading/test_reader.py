@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from making import encoded, jpeg, picture, write_shard
 
-from gpuloader.images.gate import admit
+from gpuloader.images.gate import admit, decoder_file
 from gpuloader.images.limits import AdmittedImage
-from gpuloader.images.png import trimmed
 from gpuloader.loading.options import BadImages
 from gpuloader.loading.reader import Reader
 from gpuloader.loading.run import Run
@@ -56,8 +55,10 @@ def test_an_image_that_the_gate_accepted_from_a_disk_does_not_go_through_it_agai
         asked.clear()
         step = reader.open(Cursor(0, 0))
         batches.append((step.batch, reader.read(step, 0)))
-        # A replacement is read, and trimmed by the gate.
-        files = {name: {image, trimmed(np.frombuffer(image, np.uint8)).tobytes()} for name, image in IMAGES.items()}
+        # A replacement is read, and reduced by the gate.
+        files = {
+            name: {image, decoder_file(np.frombuffer(image, np.uint8)).tobytes()} for name, image in IMAGES.items()
+        }
         seen.append({name for name, either in files.items() if not either.isdisjoint(asked)})
     (first, first_part), (second, second_part), _ = batches
     assert first.bad.keys() == second.bad.keys() == {1, 2}
