@@ -15,6 +15,7 @@ from typing_extensions import Self
 from gpuloader.errors import ConfigError, DataError
 from gpuloader.helpers.forking import at_fork
 from gpuloader.helpers.read_ahead import EndOfItems
+from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.images.gate import admit_each
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.orientation import image_orientations
@@ -215,7 +216,7 @@ class Compose(Recipe):
         given: Sequence[Any] = images if isinstance(images, list) else [images]
         _check_images(given)
         for name, value, bits in (("seed", seed, 64), ("epoch", epoch, 32), ("sample", sample, 63)):
-            if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**bits:
+            if not is_integer(as_python_integer(value), 0, 2**bits):
                 raise ConfigError(f"{name}={value!r}: allowed is an integer in [0, 2**{bits})")
         listed = None if targets is None else check_targets(self, [targets] if one else targets, len(given))
         if self.by_boxes and not all("boxes" in each for each in listed or ({},)):

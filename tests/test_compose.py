@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from gpu_graph import GPU, gpu_graph
+from false_values import taken
 from lifecycles import left_behind, threads_and_files
 from making import SIZES, damaged_jpeg, encoded, jpeg, picture
 from oracle import transforms
@@ -269,6 +270,15 @@ def test_what_is_no_image_is_named(evaluation: Compose, images: Any, error: type
 def test_numbers_out_of_range_are_refused(evaluation: Compose, numbers: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         evaluation(ARRAYS[0], **numbers)
+
+
+@pytest.mark.parametrize("name", ["seed", "epoch", "sample"])
+def test_false_is_no_number(evaluation: Compose, name: str) -> None:
+    assert taken(lambda value: evaluation(ARRAYS[0], **{name: value})) == "0"  # type: ignore[call-overload]
+
+
+def test_values_that_count_as_false_are_no_list_of_functions() -> None:
+    assert taken(lambda value: Compose.load("cifar10_eval", functions=value)) == "() [] {}"  # type: ignore[arg-type]
 
 
 # --- threads and processes

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from false_values import taken
 from making import damaged_jpeg, encoded, jpeg, picture
 from PIL import Image
 from running import built_pipelines
@@ -379,6 +380,11 @@ def test_a_recipe_and_a_decoder_may_be_dictionaries(preset: dict[str, Any]) -> N
 def test_an_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Stage(**{"preset": TRAIN, **arguments})
+
+
+@pytest.mark.parametrize(("name", "allowed"), [("preset", ""), ("on_error", ""), ("seed", "0"), ("decoder", "{}")])
+def test_values_that_count_as_false_are_no_defaults(name: str, allowed: str) -> None:
+    assert taken(lambda value: Stage(**{"preset": "cifar10_eval", "device_id": None, name: value})) == allowed
 
 
 @pytest.mark.parametrize("source", [None, 3])

@@ -365,7 +365,7 @@ def resolve_fields(
     output: object,
 ) -> dict[str, Component]:
     """Returns the resolved fields by name; a collator becomes a field with the name of its extension."""
-    if isinstance(listed, str) or not isinstance(listed, Iterable):
+    if isinstance(listed, (str, bytes)) or not isinstance(listed, Iterable):
         raise ConfigError(f"fields={listed!r}: give a list of extensions, such as ['json'], or {{extension: collator}}")
     if listed and output == "tuple":
         raise ConfigError(

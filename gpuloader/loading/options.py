@@ -25,7 +25,7 @@ Weights: TypeAlias = Literal["balanced"] | Mapping[int, float] | Mapping[str, fl
 
 
 def _check_path(given: object) -> object:
-    if not isinstance(given, (str, os.PathLike)):
+    if not isinstance(given, (str, os.PathLike)) or given == "":
         raise ValueError(f"found {describe(given)}: allowed is a path")
     return given
 

@@ -115,6 +115,7 @@ def _resolve_values(given: LoaderArguments) -> _Values:
     fields = resolve_fields(given.fields, given.output)
     sized = bool(getattr(sampling.buckets, "shapes", ()))
     names, make = resolve_output(given.output, fields, recipe, sized)
+    usual_last_batch: LastBatch = "pad" if sampling.buckets is not None else recipe.default_last_batch
     values = _Values(
         recipe=recipe,
         world=world,
@@ -128,7 +129,7 @@ def _resolve_values(given: LoaderArguments) -> _Values:
         names=names,
         make=make,
         shuffle=recipe.default_shuffle if given.shuffle is None else resolve_shuffle(given.shuffle),
-        last_batch=given.last_batch or ("pad" if sampling.buckets is not None else recipe.default_last_batch),
+        last_batch=usual_last_batch if given.last_batch is None else given.last_batch,
     )
     check_counting(recipe, values.bad_images, values.names)
     for each in fields.values():

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.errors import ConfigError
+from gpuloader.helpers.values import is_integer
 from gpuloader.plan import check_seed, make_order
 
 DEFAULT_SAMPLES_PER_SHARD = 1000
@@ -58,12 +59,12 @@ class Layout:
     def __post_init__(self) -> None:
         check_seed(self.seed)
         for name, value in (("samples_per_shard", self.samples_per_shard), ("shard_bytes", self.shard_bytes)):
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}={value}: allowed is an integer from 1 on")
+            if value is not None and not is_integer(value, 1):
+                raise ConfigError(f"{name}={value!r}: allowed is an integer from 1 on")
         if self.samples_per_shard is not None and self.shard_bytes is not None:
             raise ConfigError("samples_per_shard and shard_bytes were both given: give one of them")
-        if not 0 <= self.val_share < 1:
-            raise ConfigError(f"val_share={self.val_share}: allowed is a share from 0 up to, but not including, 1")
+        if not (isinstance(self.val_share, float) or is_integer(self.val_share)) or not 0 <= self.val_share < 1:
+            raise ConfigError(f"val_share={self.val_share!r}: allowed is a share from 0 up to, but not including, 1")
         if not self.prefix or set(self.prefix) & set("/\0.{}*?[]") or (self.val_share and self.prefix == VALIDATION):
             raise ConfigError(
                 f"prefix={self.prefix!r}: allowed is the beginning of a file name without . / * ? or brackets, "

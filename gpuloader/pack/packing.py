@@ -15,6 +15,7 @@ from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
 from gpuloader.images.traits import IN_PIXELS
+from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.executors import run
 from gpuloader.pack.pictures import RenderOptions, parse_mipmaps
@@ -143,13 +144,16 @@ def pack(
     """
     size_bytes = None if shard_bytes is None else parse_bytes(shard_bytes)
     sides = None if mipmaps is None else parse_mipmaps(mipmaps)
-    layout = Layout(samples_per_shard, size_bytes, seed, shuffle, val_share, prefix)
+    for name, flag in (("shuffle", shuffle), ("seekable", seekable)):
+        if not isinstance(flag, bool):
+            raise ConfigError(f"{name}={flag!r}: allowed are True and False")
+    layout = Layout(samples_per_shard, size_bytes, as_python_integer(seed), shuffle, val_share, prefix)
     rendering = RenderOptions(max_size, quality, decoded, find_version() if seekable else None, sides)
-    index, parts = part
-    if not 0 <= index < parts:
+    index, parts = part if isinstance(part, (tuple, list)) and len(part) == 2 else (part, None)
+    if not (is_integer(parts) and is_integer(index, 0, parts)):
         raise ConfigError(f"part={index}/{parts}: allowed is i/n with i from 0 to n - 1")
-    if workers is not None and (workers < 1 or ray is not None):
-        raise ConfigError(f"workers={workers}: allowed is an integer from 1 on; leave it out with ray")
+    if workers is not None and (not is_integer(workers, 1) or ray is not None):
+        raise ConfigError(f"workers={workers!r}: allowed is an integer from 1 on; leave it out with ray")
     names, pictures = _class_names(classes), None if images is None else user_path(images)
     folder = _local(destination)
     _check_apart(source, folder)

@@ -60,8 +60,8 @@ class RenderOptions:
             ("decoded", self.decoded, LARGEST_SIDE),
             ("quality", self.quality, 100),
         ):
-            if value is not None and not 1 <= value <= most:
-                raise ConfigError(f"{name}={value}: allowed is an integer from 1 to {most}")
+            if value is not None and not is_integer(value, 1, most + 1):
+                raise ConfigError(f"{name}={value!r}: allowed is an integer from 1 to {most}")
         if self.max_size is not None and self.decoded is not None:
             raise ConfigError("max_size and decoded were both given: decoded downsizes, too; leave max_size out")
         if self.seekable is not None and self.decoded is not None:
@@ -101,7 +101,7 @@ class EncodedPicture(NamedTuple):
 
 def parse_mipmaps(sides: str | Sequence[int]) -> tuple[int, ...]:
     """Returns the sides in `mipmaps`, a sequence or text such as "1024,512", the largest first."""
-    given: Sequence[Any] = sides.split(",") if isinstance(sides, str) else sides
+    given: Sequence[Any] = sides.split(",") if isinstance(sides, str) else sides if isinstance(sides, Sequence) else ()
     numbers = [int(side) if isinstance(side, str) and side.strip().isdecimal() else side for side in given]
     if not numbers or not all(is_integer(side, 1, LARGEST_SIDE + 1) for side in numbers):
         raise ConfigError(f"mipmaps={sides!r}: allowed are integers from 1 to {LARGEST_SIDE}, such as 1024,512")

@@ -130,7 +130,7 @@ class Plan:
                 raise ConfigError(f"{name}={value!r}: allowed is an integer of at least 1")
         if self.last_batch not in get_args(LastBatch):
             allowed = ", ".join(map(repr, get_args(LastBatch)))
-            raise ConfigError(f"last_batch={self.last_batch!r}: allowed are {allowed}")
+            raise ConfigError(f"last_batch={self.last_batch!r}: allowed are {allowed}; drop_last=False is 'partial'")
         if self.bucketed is not None:
             self._check_quantum(self.bucketed)
         if self.steps == 0:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from gpuloader.errors import describe
 from gpuloader.plan import Stream
@@ -56,7 +56,7 @@ class Apply(Transform):
     stream: ClassVar[Stream] = Stream.OWN
 
     function: Annotated[Callable[..., Any] | None, UNCHECKED] = None
-    name: str | None = None
+    name: Annotated[str, Field(min_length=1)] | None = None
     targets: Flag = False
     same_size: Flag = True
 

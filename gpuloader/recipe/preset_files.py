@@ -85,6 +85,8 @@ def load_preset(
     """
     if not isinstance({} if overrides is None else overrides, Mapping):
         raise PresetError(f"overrides={describe(overrides)}: allowed is a mapping of the values to replace")
+    if isinstance(functions, (str, bytes)) or not isinstance(functions, Iterable):
+        raise PresetError(f"functions={describe(functions)}: allowed is a list of functions")
     if is_recipe_mapping(source):
         where, recipe = "preset", _recipe(source, "preset")
     elif isinstance(source, Mapping) and len(source) == 1:

@@ -270,6 +270,8 @@ def _evaluation_options(
     training: Mapping[str, Any], eval_preset: AnyPreset, eval_loader: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Returns the arguments of a loader for evaluation; raises ConfigError for an argument that it does not take."""
+    if not isinstance({} if eval_loader is None else eval_loader, Mapping):
+        raise ConfigError(f"eval_loader={describe(eval_loader)}: allowed is a mapping of GPULoader's arguments")
     shared = {name: value for name, value in training.items() if name in _IN_EVERY_STAGE}
     if "on_error" in shared:
         on_error = resolve_bad_images(shared["on_error"])

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from false_values import taken
 from loaders import evaluation, loader, spoilt
 from making import jpeg, write_shard
 
-from gpuloader import GPULoader, World
+from gpuloader import BadImages, Cache, GPULoader, World
 from gpuloader.errors import (
     ConfigError,
     LabelError,
@@ -45,6 +46,31 @@ def test_an_argument_that_cannot_be_meant_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         next(iter(GPULoader(**{"tar": shards, "batch_size": 8, "device_id": None, **kwargs})))
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        *((name, "") for name in ("tar", "batch_size", "preset", "last_batch", "output", "world")),
+        ("shuffle", "False"),
+        ("seed", "0"),
+        ("fields", "() [] {}"),
+        *((name, "{}") for name in ("label_from", "sampling", "on_error", "decoder", "cache")),
+    ],
+)
+def test_values_that_count_as_false_are_no_defaults(shards: list[Path], name: str, allowed: str) -> None:
+    arguments: dict[str, Any] = {"tar": shards, "batch_size": 8, "device_id": None, "preset": "cifar10_eval"}
+    assert taken(lambda value: GPULoader(**{**arguments, name: value}).close()) == allowed
+
+
+def test_an_empty_path_is_not_the_current_folder() -> None:
+    assert taken(Cache) == taken(lambda value: BadImages(known=value)) == ""  # type: ignore[arg-type]
+
+
+def test_last_batch_of_torchs_drop_last_names_the_counterparts(shards: list[Path]) -> None:
+    for drop_last in (False, True):
+        with pytest.raises(ConfigError, match="drop_last=False is 'partial'"):
+            loader(shards, 8, last_batch=drop_last)
 
 
 def test_numpys_integers_are_integers(shards: list[Path]) -> None:

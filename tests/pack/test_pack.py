@@ -9,10 +9,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from false_values import taken
 from making import jpeg
 from packing import content, samples_of, write_class_folders
 from PIL import Image
@@ -429,6 +433,22 @@ def test_arguments_that_cannot_be_meant(photos: Path, tmp_path: Path, arguments:
     with pytest.raises(ConfigError, match=told):
         pack(photos, tmp_path / "packed", **arguments)
     assert not (tmp_path / "packed").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        *((name, "False") for name in ("shuffle", "seekable")),
+        ("seed", "0"),
+        ("val_share", "0 0.0"),
+        *((name, "") for name in ("samples_per_shard", "shard_bytes", "prefix", "classes", "workers", "part")),
+        *((name, "") for name in ("max_size", "quality", "decoded", "mipmaps")),
+    ],
+)
+def test_values_that_count_as_false_are_no_defaults(tmp_path: Path, name: str, allowed: str) -> None:
+    destinations = (tmp_path / str(number) for number in count())
+    call: Any = partial(pack, [(Image.new("RGB", (8, 8)), 0)])
+    assert taken(lambda value: call(next(destinations), **{"workers": 1, name: value})) == allowed
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def as_yaml(transforms: Sequence[Transform]) -> str:
         (lambda: Apply(partial(film, rng=None)), "has no name of its own"),
         (lambda: Apply(Grain()), "has no name of its own"),
         (Apply, "has no name of its own"),
+        (lambda: Apply(film, name=""), "`Apply.name`: found ''"),
         (lambda: Apply("film"), "function='film': allowed is a function that takes an image"),  # type: ignore[arg-type]
         (lambda: Apply(v2.RandomPosterize(3), targets=True), "targets=True: RandomPosterize gets the image alone"),
         (lambda: Recipe([CROP, Apply(film), Apply(film)]), "Apply is in the wrong place"),

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 import torch
+from false_values import taken
 from loaders import indices
 from making import jpeg, write_tree
 from ranks import outputs_of_ranks
@@ -84,6 +85,11 @@ def test_without_a_trainer_the_state_is_that_of_a_checkpoint() -> None:
     data.load_state_dict({"epoch": 3})
     data.teardown("fit")
     assert data.state_dict() == {"epoch": 3}
+
+
+def test_values_that_count_as_false_are_no_defaults(shards: list[Path]) -> None:
+    assert taken(lambda value: TrainerLoaders(shards, batch_size=8, eval_loader=value)) == "{}"  # type: ignore[arg-type]
+    assert taken(lambda value: alone(shards, last_batch=value).train_dataloader()) == ""
 
 
 def test_a_checkpoint_of_something_else_is_refused() -> None:
