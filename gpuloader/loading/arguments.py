@@ -83,7 +83,7 @@ _OF_OTHERS = {
 
 _SIZE = (
     'preset={"imagenet_train": {"RandomResizedCrop": {"size": 128}}}, or for evaluation '
-    'preset={"imagenet_eval": {"CenterCrop": {"size": 128}}}'
+    'preset={"imagenet_eval": {"Resize": {"size": 146}, "CenterCrop": {"size": 128}}}'
 )
 _AUGMENT = (
     'preset="imagenet_randaugment", or another that `gpuloader presets` lists; preset="imagenet_eval" does not augment'

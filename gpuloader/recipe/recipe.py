@@ -142,6 +142,8 @@ class Recipe:
             raise ValueError('`mix` needs images of one size: leave `mix` out, or `batch` at "dense"')
         if self.mipmap_scale is not None and (reason := self.refuses_mipmaps):
             raise ValueError(f"`mipmaps` {self.mipmaps:g} is not for this recipe: {reason}, or leave `mipmaps` out")
+        for view in views:
+            view.warn_of_padding()
         return self
 
     def _check_count(self) -> None:

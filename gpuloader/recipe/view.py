@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Sequence
 from copy import copy
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from gpuloader.plan import Draw, Draws
 from gpuloader.plan.draws import OCCURRENCES
 from gpuloader.recipe.apply import Apply
 from gpuloader.recipe.augment_params import Batching, ViewParams
-from gpuloader.recipe.crops import RandomHorizontalFlip, Resize
+from gpuloader.recipe.crops import CenterCrop, Pad, RandomHorizontalFlip, Resize
 from gpuloader.recipe.model import Ints, PixelTransform, Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.placement import MAX_SIDE, GeometricTransform, Placement, Shape
+from gpuloader.recipe.placement import MAX_SIDE, GeometricTransform, Placement, Shape, sides
 from gpuloader.recipe.program import Op, chain
 from gpuloader.recipe.target_transforms import BoxTransform, Floats, boxes_after
+
+_log = logging.getLogger("gpuloader")
 
 
 class ViewPlan:
@@ -99,6 +102,20 @@ class ViewPlan:
         if self.shape is not None and max(self.shape) > MAX_SIDE:
             height, width = self.shape
             raise ValueError(f"makes images of {height} x {width} pixels: allowed are sides of up to {MAX_SIDE}")
+
+    def warn_of_padding(self) -> None:
+        """Logs a warning if a `CenterCrop` is larger than what is left before it; not behind a `Pad` or a letterbox."""
+        left, known = self._given, True
+        for number, each in enumerate(self.placing):
+            if isinstance(each, Pad) or (isinstance(each, Resize) and each.pad is not None):
+                return
+            if number == self._placing_before and self._resizes:
+                left = None
+            if isinstance(each, CenterCrop) and left is not None:
+                _warn_of_padding(left, known, sides(each.size))
+            size = each.size if isinstance(each, Resize) else None
+            left = sides(size) if isinstance(size, (int, dict)) else each.output_shape(left)
+            known = not isinstance(size, (int, dict)) and (known or each.output_shape(None) is not None)
 
     @cached_property
     def steps(self) -> int:
@@ -220,6 +237,22 @@ def placed_by(views: Sequence[ViewPlan]) -> list[int]:
     """Returns for each view the index of the first view with the same placed pixels."""
     each = list(enumerate(views))
     return [next((at for at, other in each if view.shares_place_with(other)), own) for own, view in each]
+
+
+@cache
+def _warn_of_padding(left: Shape, known: bool, crop: Shape) -> None:
+    """Logs a warning, once in a process, if a crop has padding; `left` is twice the shorter side unless `known`."""
+    of_square = 1 - min(left[0], crop[0]) * min(left[1], crop[1]) / (crop[0] * crop[1])
+    least = of_square if known else 1 - left[0] / min(crop)
+    if least > 0:
+        _log.warning(
+            "the recipe's CenterCrop of %d x %d pixels is larger than the %s left before it: at least %.1f%% of each "
+            "image is padding%s. Crop less, or resize to more",
+            *crop,
+            f"{left[0]} x {left[1]} pixels" if known else f"shorter side of {left[0]} pixels",
+            100 * least,
+            "" if known else f", {of_square:.1%} of a square picture",
+        )
 
 
 _NO_DRAWS = Draws(0, 0, np.zeros(0, np.int64))

@@ -16,7 +16,7 @@ from making import encoded, jpeg, write_shard
 from PIL import Image
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from gpuloader import GPULoader, Sampling
+from gpuloader import Compose, GPULoader, Sampling
 from gpuloader.errors import ConfigError, DeviceError, LoaderError
 from gpuloader.loading.arguments import resolve_own_device, warn_of_places
 
@@ -77,6 +77,18 @@ def test_what_a_recipe_decides_is_asked_for_as_the_error_says(
         with loader(shards, preset=preset, shuffle=False) as batches:
             images, _ = next(iter(batches))
         assert (images.shape[2:], images.dtype, images.stride(1) == 1) == (shape, dtype, strides_of_channels)
+
+
+@pytest.mark.parametrize("argument", ["crop_size", "image_size", "img_size", "input_size", "size"])
+def test_the_advice_on_sizes_keeps_the_presets_ratio(shards: list[Path], argument: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loader(shards, **{argument: 128})
+    [_, advised] = [ast.literal_eval(text) for text in re.findall(r"preset=(\{.*?\}\}\})", str(caught.value))]
+    (resized, crop), (usual, usual_crop) = (
+        [each.size for each in Compose.load(preset).transforms[:2]]  # type: ignore[attr-defined]
+        for preset in (advised, "imagenet_eval")
+    )
+    assert (crop, resized) == (128, round(128 * usual / usual_crop))
 
 
 def test_every_argument_of_torchs_dataloader_is_known(shards: list[Path]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,11 @@ from oracle import transforms
 from PIL import Image, ImageOps
 from scipy import stats
 
+from gpuloader import Compose
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draw, Draws, Stream
 from gpuloader.recipe import Recipe
+from gpuloader.recipe.apply import Apply
 from gpuloader.recipe.crops import (
     CenterCrop,
     CornerCrop,
@@ -31,6 +33,8 @@ from gpuloader.recipe.crops import (
     random_windows,
     resized_shorter,
 )
+from gpuloader.recipe.detection import PadIfSmaller
+from gpuloader.recipe.model import Transform
 from gpuloader.recipe.placement import GeometricTransform, Placement, Size
 from gpuloader.recipe.view import ViewPlan
 
@@ -277,3 +281,55 @@ def test_the_bounds_themselves_are_allowed(make: Callable[[], object]) -> None:
 def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(PresetError, match=message):
         make()
+
+
+# A centre crop that is larger than what is left before it.
+
+
+def least_padding(transforms_: Sequence[Transform], sides: Sequence[int]) -> float:
+    """The least share of padding over pictures of these heights and widths, measured on white ones."""
+    compose = Compose(transforms_, dtype="uint8")
+    whites = [np.full((height, width, 3), 255, np.uint8) for height in sides for width in sides]
+    return min(float((compose(white, device_id="cpu")[0] == 0).double().mean()) for white in whites)
+
+
+@pytest.mark.parametrize(
+    ("transforms_", "told"),
+    [
+        ([Resize(30), CenterCrop(40)], ("25.0%", "43.8%")),  # of any picture, of a square one
+        ([Resize({0: 40, 5: 31}), CenterCrop(40)], ("22.5%",)),  # in a later epoch
+        ([Resize(29), CenterCrop((40, 58))], ("27.5%",)),  # its shorter side decides
+        ([Resize((30, 60)), CenterCrop((41, 50))], ("26.8%",)),
+        ([Resize((60, 30)), RandomHorizontalFlip(), CenterCrop(42)], ("28.6%",)),
+        ([RandomResizedCrop(24), CenterCrop(48)], ("75.0%",)),
+        ([CenterCrop(28), CenterCrop(56)], ("75.0%",)),
+        ([Resize(40), CenterCrop(40)], None),
+        ([Resize(40), CenterCrop((40, 57))], None),  # a wide picture needs no padding
+        ([Resize((40, 57)), CenterCrop((40, 57))], None),
+        ([Resize("cover"), CenterCrop(57)], None),
+        ([CenterCrop(57)], None),  # of pictures that may be large enough
+        ([Resize(30), Pad(4), CenterCrop(57)], None),
+        ([Pad(4), Resize(30), CenterCrop(57)], None),
+        ([Resize((30, 30), pad=114), CenterCrop(57)], None),
+        ([Resize(30), PadIfSmaller(57), CenterCrop(57)], None),
+        ([Resize(30), Apply(lambda image: image, name="x", same_size=False), CenterCrop(57)], None),
+        ([Resize(30), RandomCrop(57)], None),
+    ],
+)
+def test_a_centre_crop_larger_than_what_is_left_is_told_once(
+    caplog: pytest.LogCaptureFixture, transforms_: Sequence[Transform], told: Sequence[str] | None
+) -> None:
+    compose = Compose(transforms_)
+    Compose.load(compose, dtype="float16").at(3)  # which make further recipes
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * (told is not None)
+    assert all(share in caplog.text for share in told or ())
+
+
+@pytest.mark.parametrize(
+    ("resized", "share"), [(Resize(33), 0.25), (Resize((33, 50)), 0.25), (Resize((22, 33)), 0.625)]
+)
+def test_the_share_of_padding_is_the_least_of_any_picture(
+    caplog: pytest.LogCaptureFixture, resized: Resize, share: float
+) -> None:
+    assert least_padding([resized, CenterCrop(44)], (50, 66, 200)) == pytest.approx(share)
+    assert f"at least {share:.1%}" in caplog.text
