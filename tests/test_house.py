@@ -59,7 +59,7 @@ PUBLIC = {
         Gallery show
     """,
     "gpuloader.targets": """
-        to_detection to_detr to_tv_tensors
+        to_coco to_detection to_detr to_tv_tensors
     """,
     "gpuloader.trainers.transformers": """
         GPULoaderTrainer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import torch
@@ -104,7 +105,7 @@ def to_detection(
         raise ConfigError(f'crowds=False: the batch has no {boxes}_iscrowd: allowed with Boxes(..., keys=["iscrowd"])')
     if "labels" in columns:
         columns["labels"] = _number(columns["labels"], first_label, label_ids)
-    ids = batch["index"] if image_id is None else _ids_in(batch, image_id)
+    ids = _ids_in(batch, image_id)
     ends = batch["size"].tolist() if "pixel_mask" in batch else [(None, None)] * len(batch["image"])
     targets = []
     for row, number in enumerate(batch[f"{boxes}_number"]):
@@ -121,7 +122,60 @@ def to_detection(
     return [image[:, :height, :width] for image, (height, width) in zip(batch["image"], ends)], targets
 
 
-def _number(labels: Sequence[torch.Tensor], first: int, label_ids: Sequence[int | None] | None) -> list[torch.Tensor]:
+def to_coco(
+    outputs: Sequence[Mapping[str, torch.Tensor]],
+    batch: Mapping[str, Any],
+    *,
+    image_id: str | None = "image_id",
+    first_label: int = 0,
+    label_ids: Sequence[int | None] | None = None,
+) -> list[dict[str, Any]]:
+    """Converts the outputs of torchvision's detection models to results for pycocotools' `COCO.loadRes`.
+
+    It is for recipes that only resize, such as `ssdlite_eval`. Samples that are not `valid` have no results.
+
+    Args:
+        outputs: for each sample "boxes" (n, 4) x1, y1, x2, y2 in pixels of the delivered image, "labels" (n,) int64,
+            and "scores" (n,).
+        batch: the dictionary of a loader with one view and a field of boxes.
+        image_id, label_ids: as for `to_detection`; entry i of `label_ids` is the category id of label i.
+        first_label: subtracted from the labels.
+
+    Returns:
+        A dictionary for each box: "image_id", "category_id", "bbox" [x, y, width, height] in pixels of the original
+        picture, and "score".
+
+    Raises:
+        ConfigError: the outputs do not match the batch, or an option is invalid, such as a label without an id.
+
+    Example:
+        >>> import torch
+        >>> from gpuloader.targets import to_coco
+        >>> batch = {"original_size": torch.tensor([[64, 96]]), "size": torch.tensor([[32, 32]]), "image_id": [1031]}
+        >>> output = {"boxes": torch.tensor([[4., 8., 20., 24.]]), "labels": torch.tensor([2])}
+        >>> to_coco([{**output, "scores": torch.tensor([0.5])}], batch, first_label=1, label_ids=[7, 18])
+        [{'image_id': 1031, 'category_id': 18, 'bbox': [12.0, 16.0, 48.0, 32.0], 'score': 0.5}]
+    """
+    if not {"original_size", "size"} <= batch.keys():
+        raise ConfigError("the batch has no original_size and size: make the loader with a field of boxes")
+    scales = (batch["original_size"] / batch["size"]).flip(1).repeat(1, 2).cpu()
+    if len(outputs) != len(scales) or any({"boxes", "labels", "scores"} - output.keys() for output in outputs):
+        found = describe([[*each] for each in outputs])
+        raise ConfigError(f"outputs have {found}: allowed are {len(scales)}, each with boxes, labels and scores")
+    numbers = _number([each["labels"] for each in outputs], -first_label if is_integer(first_label) else first_label)
+    rows = zip(_ids_in(batch, image_id).tolist(), scales, outputs, _number(numbers, 0, label_ids))
+    results = []
+    for picture, scale, output, categories in compress(rows, batch.get("valid", torch.ones(len(scales))).tolist()):
+        corners = output["boxes"].detach().float().cpu() * scale
+        boxes = torch.cat([corners[:, :2], corners[:, 2:] - corners[:, :2]], 1).tolist()
+        for box, category, score in zip(boxes, categories.tolist(), output["scores"].tolist()):
+            results.append({"image_id": picture, "category_id": category, "bbox": box, "score": score})
+    return results
+
+
+def _number(
+    labels: Sequence[torch.Tensor], first: int, label_ids: Sequence[int | None] | None = None
+) -> list[torch.Tensor]:
     """Returns the labels of each sample after adding `first`, or after replacing them by `label_ids`."""
     if not is_integer(first):
         raise ConfigError(f"first_label={first!r}: allowed is an integer")
@@ -139,8 +193,9 @@ def _number(labels: Sequence[torch.Tensor], first: int, label_ids: Sequence[int 
     return [table.to(of_sample.device, non_blocking=True)[of_sample] for of_sample in labels]
 
 
-def _ids_in(batch: Mapping[str, Any], name: str) -> torch.Tensor:
-    """Returns the picture ids in the entry `name` of a batch, (B,) int64."""
+def _ids_in(batch: Mapping[str, Any], name: str | None) -> torch.Tensor:
+    """Returns the picture ids in the entry `name` of a batch, or the numbers of the samples, (B,) int64."""
+    name = "index" if name is None else name
     if name not in batch:
         raise ConfigError(
             f"image_id={name!r}: the batch has {', '.join(batch)}: name the field with the pictures' ids, such as "

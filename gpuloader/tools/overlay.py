@@ -19,6 +19,7 @@ from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.masks import Mask
 
+CROWD = "iscrowd"
 _ANNOTATIONS, _MASK = "json:annotations", "mask.png"
 _IGNORED = 255  # the class of pixels without one, in Pascal VOC and ADE20K
 _LINE, _RADIUS, _TEXT = 2, 3, 11
@@ -54,7 +55,8 @@ def find_targets(extensions: Collection[str], content: bytes | None) -> dict[str
         return found
     shared = set.intersection(*map(set, annotations)) if annotations else set()
     labels = "category_id" if "category_id" in shared else None
-    found["boxes"] = Boxes(_ANNOTATIONS, format="xywh", labels=labels)
+    crowds = all(isinstance(each.get(CROWD), int) for each in annotations)
+    found["boxes"] = Boxes(_ANNOTATIONS, format="xywh", labels=labels, keys=[CROWD] if crowds else ())
     if "segmentation" in shared:
         found["outlines"] = Mask(_ANNOTATIONS)
     if any("keypoints" in each for each in annotations):
@@ -91,8 +93,10 @@ def overlays(
 def _boxes(view: Mapping[str, Any], names: Mapping[int, str]) -> Iterator[tuple[tuple[float, ...], int, str]]:
     boxes = view[""].values.tolist()
     labels = view["labels"].values.tolist() if "labels" in view else [None] * len(boxes)
-    for number, (box, label) in enumerate(zip(boxes, labels)):
-        yield tuple(box), number if label is None else label, "" if label is None else names.get(label, str(label))
+    crowds = view[CROWD].values.tolist() if CROWD in view else [0] * len(boxes)
+    for number, (box, label, crowd) in enumerate(zip(boxes, labels, crowds)):
+        name = "" if label is None else names.get(label, str(label))
+        yield tuple(box), number if label is None else label, f"{name} (crowd)".lstrip() if crowd else name
 
 
 def _points(view: Mapping[str, Any]) -> Iterator[tuple[float, float, int]]:

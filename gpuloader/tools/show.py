@@ -50,7 +50,7 @@ from gpuloader.shards import Arena, ShardSet, make_labels, needs_labels, read_na
 from gpuloader.targets.masks import Mask
 from gpuloader.targets.target import check_recipe_moves
 from gpuloader.tools.outputs import PICTURES, check_output
-from gpuloader.tools.overlay import Overlay, find_targets, overlays
+from gpuloader.tools.overlay import CROWD, Overlay, find_targets, overlays
 from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile
 from gpuloader.transforms import Resize
 
@@ -117,8 +117,8 @@ class Gallery:
             beside the shards.
         device_id: where images are decoded and transformed, as `GPULoader` takes it.
         fields: as `GPULoader` takes them; their targets are drawn. None draws what `gpuloader pack` writes: masks, and
-            annotations in COCO's form. Labels are optional if samples have targets, or if the data has neither `.cls`
-            nor folders.
+            annotations in COCO's form. It marks crowds, and drops them from what the recipe's crops depend on. Labels
+            are optional if samples have targets, or if the data has neither `.cls` nor folders.
 
     Attributes:
         device_id: a GPU's number, or None.
@@ -267,8 +267,11 @@ class Gallery:
     def _boxes(self, compose: Recipe, sample: int) -> NDArray[np.float64]:
         """Returns the boxes that the recipe's random parameters depend on, (n, 4); none if they depend on no boxes."""
         fields = {name: each for name, each in self._targets_of(sample).items() if each.has_boxes and compose.by_boxes}
-        values = self._values(compose, sample, fields).values()
-        return np.concatenate([np.zeros((0, 4)), *(each.boxes for each in values)])
+        boxes = [np.zeros((0, 4))]
+        for each in self._values(compose, sample, fields).values():
+            dropped = CROWD in each.columns and self._targets is None  # as a loader does with leave_out="iscrowd"
+            boxes.append(each.boxes[each.columns[CROWD] == 0] if dropped else each.boxes)
+        return np.concatenate(boxes)
 
     def _values(self, compose: Recipe, sample: int, fields: Mapping[str, Component]) -> dict[str, Any]:
         size = self.size(sample, compose.orientation)

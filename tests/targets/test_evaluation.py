@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 from making import jpeg
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from gpuloader import Boxes, Compose, Field, GPULoader, Mask
+from gpuloader.errors import ConfigError
 from gpuloader.pack import pack
+from gpuloader.targets import to_coco
 from gpuloader.transforms import Resize
 
 COUNT = 10
@@ -45,6 +49,23 @@ def write_coco(folder: Path) -> Path:
     return file
 
 
+def perfect_outputs(batch: Any, first_label: int = 0) -> list[dict[str, torch.Tensor]]:  # noqa: ANN401
+    """What a model would return that finds each box."""
+    return [
+        {"boxes": boxes, "labels": labels + first_label, "scores": torch.ones(len(boxes))}
+        for boxes, labels in zip(batch["boxes"], batch["boxes_labels"])
+    ]
+
+
+def average_precision(file: Path, results: list[dict[str, Any]]) -> float:
+    truth = COCO(str(file))
+    evaluation = COCOeval(truth, truth.loadRes(results), "bbox")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    evaluation.summarize()
+    return float(evaluation.stats[0])  # over overlaps of 0.5 to 0.95
+
+
 def test_ground_truth_that_went_through_the_recipe_and_back_has_ap_1(tmp_path: Path) -> None:
     file = write_coco(tmp_path / "coco")
     pack(file, tmp_path / "shards", images=tmp_path / "coco" / "val")
@@ -63,7 +84,7 @@ def test_ground_truth_that_went_through_the_recipe_and_back_has_ap_1(tmp_path: P
         output="dict",
         fields=fields,
     )
-    results = []
+    results: list[dict[str, Any]] = []
     for batch in loader:
         scales = (batch["original_size"] / batch["size"]).flip(1)
         for row, image in enumerate(batch["image_id"]):
@@ -75,10 +96,81 @@ def test_ground_truth_that_went_through_the_recipe_and_back_has_ap_1(tmp_path: P
             np.testing.assert_allclose(pixels, areas, rtol=0.15)  # whole pixels
             for box, label in zip(boxes.tolist(), batch["boxes_labels"][row].tolist()):
                 results.append({"image_id": image, "category_id": ids[label], "bbox": box, "score": 1.0})
-    truth = COCO(str(file))
-    evaluation = COCOeval(truth, truth.loadRes(results), "bbox")
-    evaluation.evaluate()
-    evaluation.accumulate()
-    evaluation.summarize()
-    assert len(results) == len(truth.anns) == 20
-    assert evaluation.stats[0] == 1.0  # over overlaps of 0.5 to 0.95
+        made = to_coco(perfect_outputs(batch, first_label=1), batch, first_label=1, label_ids=ids)
+        for ours, by_hand in zip(made, results[-len(made) :], strict=True):
+            np.testing.assert_allclose(ours.pop("bbox"), by_hand["bbox"], rtol=1e-5)
+            assert ours == {name: value for name, value in by_hand.items() if name != "bbox"}
+    assert len(results) == len(json.loads(file.read_text())["annotations"]) == 20
+    assert average_precision(file, results) == 1.0
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Compose([Resize((96, 160))]),
+        Compose([Resize(64)], batch="list"),
+        Compose([Resize(64, max_size=100)], batch={"pad": 32}),
+    ],
+    ids=["dense", "list", "pad"],
+)
+def test_pycocotools_takes_what_to_coco_makes_also_of_a_last_batch_with_padding(
+    tmp_path: Path, recipe: Compose
+) -> None:
+    """Each picture counts once, and crowds, which training drops, are no missed objects."""
+    file = write_coco(tmp_path / "coco")
+    content = json.loads(file.read_text())
+    content["annotations"][0]["iscrowd"] = 1
+    file.write_text(json.dumps(content))
+    pack(file, tmp_path / "shards", images=tmp_path / "coco" / "val")
+    ids = json.loads((tmp_path / "shards" / "classes.json").read_text())["ids"]
+    boxes = Boxes("json:annotations", "xywh", labels="category_id", leave_out="iscrowd")
+    fields = {"boxes": boxes, "image_id": Field("json:image_id")}
+    loader = GPULoader(tmp_path / "shards", 4, "cpu", preset=recipe, fields=fields, last_batch="pad")
+    results = [each for batch in loader for each in to_coco(perfect_outputs(batch), batch, label_ids=ids)]
+    assert len(results) == 19
+    assert average_precision(file, results) == 1.0
+
+
+BATCH = {"original_size": torch.tensor([[64, 96]]), "size": torch.tensor([[32, 32]]), "index": torch.tensor([5])}
+OUTPUT = {"boxes": torch.tensor([[4.0, 8.0, 20.0, 24.0]]), "labels": torch.tensor([2]), "scores": torch.tensor([0.5])}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "more", "options", "expected"),
+    [
+        ([OUTPUT], {"image_id": [31]}, {"first_label": 1, "label_ids": [7, 18]}, (31, 18)),
+        ([OUTPUT], {"image_id": [31]}, {"label_ids": [None, 7, 18]}, (31, 18)),
+        ([OUTPUT], {"image_id": [31]}, {}, (31, 2)),
+        ([OUTPUT], {"image_id": [31]}, {"first_label": 1}, (31, 1)),
+        ([OUTPUT], {}, {"image_id": None}, (5, 2)),
+        ([{**OUTPUT, "boxes": OUTPUT["boxes"].half().requires_grad_()}], {}, {"image_id": None}, (5, 2)),
+        ([OUTPUT], {"image_id": [31], "valid": torch.tensor([False])}, {}, None),
+        ([OUTPUT], {}, {}, "image_id='image_id': the batch has"),
+        ([OUTPUT], {"image_id": [31]}, {"label_ids": [7, 18]}, r"label_ids has no id for the labels \[2\]"),
+        ([OUTPUT], {"image_id": [31]}, {"first_label": 3, "label_ids": [7, 18]}, r"no id for the labels \[-1\]"),
+        ([OUTPUT], {"image_id": [31]}, {"first_label": 1.0}, "first_label=1.0: allowed is an integer"),
+        ([OUTPUT], {"image_id": [31]}, {"label_ids": 7}, "label_ids=7: allowed is a list of integers"),
+        ([OUTPUT] * 2, {"image_id": [31]}, {}, "outputs have .*: allowed are 1, each with boxes"),
+        ([{"boxes": OUTPUT["boxes"]}], {"image_id": [31]}, {}, "allowed are 1, each with boxes"),
+    ],
+)
+def test_ids_of_pictures_and_categories(
+    outputs: list[dict[str, torch.Tensor]],
+    more: dict[str, Any],
+    options: dict[str, Any],
+    expected: tuple[int, int] | str | None,
+) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(ConfigError, match=expected):
+            to_coco(outputs, {**BATCH, **more}, **options)
+        return
+    results = to_coco(outputs, {**BATCH, **more}, **options)
+    assert [(each["image_id"], each["category_id"]) for each in results] == ([] if expected is None else [expected])
+    assert all((each["bbox"], each["score"]) == ([12.0, 16.0, 48.0, 32.0], 0.5) for each in results)
+
+
+def test_a_batch_without_sizes_is_an_error() -> None:
+    with pytest.raises(
+        ConfigError, match="the batch has no original_size and size: make the loader with a field of boxes"
+    ):
+        to_coco([OUTPUT], {"size": BATCH["size"], "image_id": [31]})

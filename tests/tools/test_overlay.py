@@ -207,6 +207,45 @@ def test_what_pack_writes_is_drawn_as_the_fields_that_name_it(tar: Path) -> None
     assert found.has_targets
 
 
+def crowded(folder: Path, crowd: object) -> Path:
+    """A sample with an object at the right, and a large crowd at the left."""
+    right = {**annotation(150, 80, 40, 40, 1), "iscrowd": type(crowd)(0)}
+    left = {**annotation(0, 0, 90, 120, 0), "iscrowd": crowd}
+    (folder / "classes.json").write_text('["cat", "dog"]')
+    return write_shard(folder / "a.tar", [sample("a", [left, right])])
+
+
+@pytest.mark.parametrize("crowd", [1, True])
+def test_crowds_are_marked_and_do_not_decide_the_crops_as_in_training(tmp_path: Path, crowd: object) -> None:
+    tar = crowded(tmp_path, crowd)
+    gallery = Gallery(tar, device_id=None, label_from=None)
+    [whole] = gallery.targets(FLIP, 0, 0, 0)
+    (_, first, marked), (_, second, plain) = whole.boxes
+    assert (first, second, plain) == (0, 1, "dog")
+    assert marked.startswith("cat")
+    assert "crowd" in marked
+    fields = {"boxes": Boxes("json:annotations", "xywh", labels="category_id", leave_out="iscrowd")}
+    recipe = Compose([T.RandomIoUCrop(), T.Resize((128, 128))])
+    with GPULoader(tar, 1, None, preset=recipe, seed=2, label_from=None, fields=fields) as loader:
+        for epoch in range(8):
+            [batch] = list(loader)
+            assert torch.equal(gallery.tensors(recipe, 0, 2, epoch)[0], batch["image"][0])
+            shown = [box for box, *_, name in gallery.targets(recipe, 0, 2, epoch)[0].boxes if "crowd" not in name]
+            assert [list(box) for box in shown] == batch["boxes"][0].tolist()
+
+
+def test_named_fields_decide_the_crops_as_they_are(tmp_path: Path) -> None:
+    tar = crowded(tmp_path, 1)
+    fields = {"boxes": Boxes("json:annotations", "xywh", labels="category_id", keys=["iscrowd"])}
+    gallery = Gallery(tar, device_id=None, label_from=None, fields=fields)
+    recipe = Compose([T.RandomIoUCrop(), T.Resize((128, 128))])
+    with GPULoader(tar, 1, None, preset=recipe, seed=2, label_from=None, fields=fields) as loader:
+        for epoch in range(8):
+            [batch] = list(loader)
+            assert torch.equal(gallery.tensors(recipe, 0, 2, epoch)[0], batch["image"][0])
+    assert "crowd" in gallery.targets(FLIP, 0, 0, 0)[0].boxes[0][2]
+
+
 def test_targets_that_cannot_follow_the_recipe_are_left_out_and_named(tar: Path, tmp_path: Path) -> None:
     blended = Compose([T.Resize((64, 64)), T.AugMix()])
     shown = show(tar, tmp_path / "a.png", preset=blended, samples=[0], versions=1, device_id=None, fields=FIELDS)
