@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+from gpuloader.helpers.signals import deferred_signals
+
 
 _STDERR_SHOWN_BYTES = 1000
 _READ_BYTES = 1 << 20
@@ -75,14 +77,15 @@ class ChildProcess:
     def start(self) -> None:
         # A file, because a pipe that nobody reads fills up, and then the process hangs.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        self.process = subprocess.Popen(
-            [sys.executable, *self._arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,
-        )
+        with deferred_signals():
+            self.process = subprocess.Popen(
+                [sys.executable, *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,
+            )
         assert self.process.stdout is not None
         self._answers, self._received = self.process.stdout.fileno(), b""
 

@@ -28,6 +28,7 @@ from gpuloader.helpers.forking import at_fork
 from gpuloader.helpers.progress import ProgressLog, say_if_long
 from gpuloader.helpers.shared_memory import SharedMemory
 from gpuloader.internals.multiprocessing import forget_child
+from gpuloader.helpers.signals import deferred_signals, leave_signals_to_the_parent
 from gpuloader.loading.own_function import (
     Failure,
     Images,
@@ -180,7 +181,9 @@ class _Worker:
     """A process, its pipe, and the shared memory for each of its concurrent batches."""
 
     def __init__(self, functions: Sequence[Apply], batches: int) -> None:
-        context = multiprocessing.get_context()
+        # `get_context()` without a method would fix the method of the whole program.
+        method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+        context: Any = multiprocessing.get_context(method)
         self.pipe, theirs = context.Pipe()
         self.memories = [SharedMemory() for _ in range(batches)]
         self.process = context.Process(
@@ -234,7 +237,8 @@ class ProcessWorkers(Workers):
 
     def put(self, items: Sequence[Item]) -> None:
         while len(self._workers) < self._count:
-            self._workers.append(_Worker(self._functions, self._batches))
+            with deferred_signals():
+                self._workers.append(_Worker(self._functions, self._batches))
         slot = self._put % self._batches
         for number, worker in enumerate(self._workers):
             write(worker.memories[slot], items[number :: self._count])
@@ -338,7 +342,7 @@ def _read_rest(memory: SharedMemory) -> Any:  # noqa: ANN401
 
 def _serve(pipe: Connection, memories: Sequence[SharedMemory], functions: Sequence[Apply]) -> None:
     """Runs the worker process until the parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
+    leave_signals_to_the_parent()  # first, because a forked process still defers them
     made = [OwnFunction(each, seeds=True) for each in functions]
     parent, starter = multiprocessing.parent_process(), os.getppid()
     while True:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from gpuloader.errors import ConfigError, PackError
 from gpuloader.helpers.cores import available_cores
-from gpuloader.helpers.late_imports import hold_back_interrupts
+from gpuloader.helpers.signals import deferred_signals
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -50,7 +50,7 @@ def _in_processes(function: Callable[[Task], Result], tasks: Sequence[Task], pro
     ):
         try:
             # If it were interrupted while it starts processes, the executor would leave half-started ones.
-            with hold_back_interrupts(), _keep_interrupts_from_children():
+            with deferred_signals(), _keep_interrupts_from_children():
                 futures = [executor.submit(function, task) for task in tasks]
             for future in as_completed(futures):
                 yield future.result()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import hashlib
+import multiprocessing
 import os
 import random
 import signal
@@ -545,3 +547,66 @@ def test_a_recipe_without_it_starts_no_process(shards: list[Path], monkeypatch: 
 def test_what_a_named_function_needs_is_said_when_the_loader_is_made(shards: list[Path]) -> None:
     with pytest.raises(Exception, match="the recipe applies 'film', and a file holds no code"):
         load(shards, [CROP, Apply(name="film")])
+
+
+# The program around its processes.
+
+forking: list[int] = []
+"""The signal that arrives in the hooks of the next forks, where Python drops the error of its handler."""
+
+
+def arrive() -> None:
+    for number in forking:
+        os.kill(os.getpid(), number)
+
+
+os.register_at_fork(before=arrive, after_in_parent=arrive)
+
+
+class ArrivedError(Exception):
+    """Raised by the handler."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM, signal.SIGTERM])
+def test_an_interrupt_while_its_processes_start_reaches_the_loop(shards: list[Path], number: int) -> None:
+    def handle(*_: object) -> None:
+        forking.clear()
+        raise ArrivedError
+
+    before, handler = threads_and_files(), signal.signal(number, handle)
+    try:
+        with load(shards, [CROP, Apply(grain)], processes=2) as batches:
+            forking.append(number)
+            with pytest.raises(ArrivedError):
+                next(iter(batches))
+            assert len(list(batches)) == len(batches)
+    finally:
+        forking.clear()
+        signal.signal(number, handler)
+    assert left_behind(before) == {}
+
+
+def test_the_signals_of_its_processes_are_not_those_of_the_program(shards: list[Path]) -> None:
+    expected = {signal.SIGINT: signal.SIG_IGN, signal.SIGUSR1: signal.SIG_IGN, signal.SIGTERM: signal.SIG_DFL}
+
+    def white_if_expected(image: Levels) -> Levels:
+        return np.full_like(image, 255 * (expected == {number: signal.getsignal(number) for number in expected}))
+
+    before = {number: signal.signal(number, lambda *_: None) for number in expected}
+    try:
+        with load(shards, [CROP, Apply(white_if_expected)], processes=2, recipe={"dtype": "uint8"}) as batches:
+            assert next(iter(batches))["image"].min() == 255
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_its_processes_do_not_fix_the_start_method_of_the_program(shards: list[Path]) -> None:
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type] # as if nobody had asked for it
+    try:
+        with load(shards, [CROP, Apply(grain)], processes=2) as batches:
+            next(iter(batches))
+        assert multiprocessing.get_start_method(allow_none=True) is None
+    finally:
+        multiprocessing.set_start_method(before, force=True)  # type: ignore[arg-type]
