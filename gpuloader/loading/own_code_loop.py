@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -54,6 +54,7 @@ class OwnCodeContext:
         targets: the targets, for own code that takes them.
         finish: takes the batch, the random parameters after own code, and the targets that own code returned, for each
             view and row; returns the delivered batch.
+        dropped: the rows that will not be delivered, which own code does not see.
     """
 
     recipe: Recipe
@@ -61,6 +62,7 @@ class OwnCodeContext:
     name: Callable[[Draws, int], str]
     targets: BatchTargets | None = None
     finish: Callable[[Any, AugmentParams, Sequence[Sequence[Targets]]], Any] | None = None
+    dropped: Collection[int] = ()
 
 
 class LoopBatch(Protocol):
@@ -186,7 +188,6 @@ class _Stages(Generic[BatchT]):
         self._ahead = decoder.prefetch + 1 if between_calls else 1
         self._make = partial(_make_workers, decoder, between_calls, self._ahead)
         self._workers: Workers | None = None
-        self._checked = False
         self._under_way: deque[tuple[BatchT, list[Images]]] = deque()
         self._failure: BaseException | None = None
         self._waiting: list[deque[_OwnCodeResult[BatchT]]] = [deque() for _ in links.own]
@@ -260,8 +261,7 @@ class _Stages(Generic[BatchT]):
             for row, (image, (low, high)) in enumerate(zip(images[view], keys)):
                 takes = self._functions[function].targets and context.targets is not None
                 targets = context.targets.before(view, row) if takes and context.targets is not None else {}
-                items.append(Item(image, function, (low, high), targets, checked=row == 0 and not self._checked))
-        self._checked = True
+                items.append(Item(image, function, (low, high), targets, dropped=row in context.dropped))
         return items
 
     def _left(self, view: int, images: Images) -> Images:

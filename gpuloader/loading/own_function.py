@@ -38,14 +38,14 @@ class Item(NamedTuple):
         function: the number of the function.
         key: two 64-bit integers, the key of its random numbers.
         targets: the targets, for a function that takes them.
-        checked: whether to call the function twice, to check that it is repeatable.
+        dropped: whether the image will not be delivered; then the function does not see it.
     """
 
     image: Levels
     function: int
     key: tuple[int, int]
     targets: Targets | None = None
-    checked: bool = False
+    dropped: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class Failure:
 class OwnFunction:
     """A function, or a transform of albumentations or torchvision, that is called on images.
 
+    It is called twice on the first image, and on later ones until a check has passed, to check that it is repeatable.
+
     Args:
         seeds: whether to seed the global random generators of the process, which other libraries may use.
     """
@@ -73,6 +75,7 @@ class OwnFunction:
         self._apply = apply
         self._function: Callable[..., Any] = apply.function
         self._seeds = seeds
+        self._is_checked = False
         self._takes_rng = takes_rng(apply.function, apply.targets)
         self._call = (
             self._albumentations
@@ -84,9 +87,12 @@ class OwnFunction:
 
     def run(self, item: Item) -> OwnOutput | Failure:
         """Returns the image and its targets, or the failure."""
+        if item.dropped:
+            return item.image, {}
         try:
-            if item.checked:
+            if not self._is_checked:
                 self._check_repeats(item)
+                self._is_checked = True
             made = self._made(item)
         except CancelledError:  # as itself, as SystemExit
             raise

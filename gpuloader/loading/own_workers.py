@@ -8,9 +8,10 @@ import os
 import pickle
 import signal
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
@@ -27,8 +28,8 @@ from gpuloader.errors import ConfigError
 from gpuloader.helpers.forking import at_fork
 from gpuloader.helpers.progress import ProgressLog, say_if_long
 from gpuloader.helpers.shared_memory import SharedMemory
-from gpuloader.internals.multiprocessing import forget_child
 from gpuloader.helpers.signals import deferred_signals, leave_signals_to_the_parent
+from gpuloader.internals.multiprocessing import forget_child
 from gpuloader.loading.own_function import (
     Failure,
     Images,
@@ -206,8 +207,8 @@ class _Worker:
 
     def explain_end(self) -> str:
         self.process.join(_ENDS_SECONDS)
-        code = self.process.exitcode
-        how = f"exit status {code}" if code is None or code >= 0 else signal.Signals(-code).name
+        names: dict[int | None, str] = {-each: each.name for each in signal.Signals}  # not all signals have one
+        how = names.get(code := self.process.exitcode, f"exit status {code}")
         return f"its process ended with {how}; what it wrote to stderr may say more"
 
     def close(self) -> None:
@@ -290,8 +291,9 @@ class ProcessWorkers(Workers):
             work.reached(done, len(items))
 
     def _at(self, number: int, slot: int) -> int:
-        """Returns the number of the image that a process works on."""
-        return number + self._count * _done(self._workers[number].memories[slot])
+        """Returns the number of the image that a process works on, or worked on last; 0 if it has none."""
+        its = range(number, len(self._items[0]), self._count) or range(1)
+        return its[min(_done(self._workers[number].memories[slot]), len(its) - 1)]
 
     def _leave_to_the_parent(self) -> None:
         workers, self._workers = self._workers, []
@@ -321,12 +323,22 @@ def write(memory: SharedMemory, items: Sequence[Item]) -> None:
 
 def read(memory: SharedMemory) -> Outcomes:
     """Reads the results of a process; the images stay in shared memory."""
-    rest = _read_rest(memory)
+    rest: list[tuple[_Place, bytes | Failure]] = _read_rest(memory)
     pixels = memory.bytes(0)
+    made = [(place, sent if isinstance(sent, Failure) else _sent(pickle.loads, sent)) for place, sent in rest]
     return [
-        made if isinstance(made, Failure) else (pixels[made[0].first : made[0].end].reshape(made[0].shape), made[1])
-        for made in rest
+        targets if isinstance(targets, Failure) else (pixels[place.first : place.end].reshape(place.shape), targets)
+        for place, targets in made
     ]
+
+
+def _sent(convert: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401
+    """Pickles or unpickles the targets of a sample; returns a `Failure` after an error."""
+    try:
+        return convert(*given)
+    except Exception as error:  # noqa: BLE001 - the program's own, of any kind
+        advice = "it returned targets that its process cannot send: use arrays and numbers, or Decoder(processes=0)"
+        return Failure((advice, *"".join(traceback.format_exception_only(error)).splitlines()))
 
 
 def _write_rest(memory: SharedMemory, first: int, done: int, rest: object) -> None:
@@ -361,20 +373,17 @@ def _serve(pipe: Connection, memories: Sequence[SharedMemory], functions: Sequen
 def _work(memory: SharedMemory, functions: Sequence[OwnFunction]) -> None:
     """Processes a part of a batch; an image that became larger is written after all others."""
     rest: list[tuple[_Place, int, tuple[int, int], Any, bool]] = _read_rest(memory)
-    outcomes: list[Failure | tuple[_Place, Any]] = []
+    outcomes: list[tuple[_Place, bytes | Failure]] = []
     _, first, size = _header(memory).tolist()
     end = first + size
     for done, (given, *others) in enumerate(rest, start=1):
         image = memory.bytes(end)[given.first : given.end].reshape(given.shape)
         outcome = functions[others[0]].run(Item(image, *others))
-        if isinstance(outcome, Failure):
-            outcomes.append(Failure(outcome.lines))
-        else:
-            made, targets = outcome
-            place = _Place(given.first if made.nbytes <= image.nbytes else end, made.shape)
-            if made is not image:
-                end = max(end, place.end)
-                memory.bytes(end)[place.first : place.end] = made.reshape(-1)
-            outcomes.append((place, targets))
+        made, targets = (image, Failure(outcome.lines)) if isinstance(outcome, Failure) else outcome
+        place = _Place(given.first if made.nbytes <= image.nbytes else end, made.shape)
+        if made is not image:
+            end = max(end, place.end)
+            memory.bytes(end)[place.first : place.end] = made.reshape(-1)
+        outcomes.append((place, _sent(pickle.dumps, targets, pickle.HIGHEST_PROTOCOL)))
         _header(memory)[0] = done
     _write_rest(memory, end, len(rest), outcomes)

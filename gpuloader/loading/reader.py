@@ -571,6 +571,7 @@ class Reader:
             lambda _, row: "{0.key!r} in {0.shard}".format(self._run.shards.locate(rows[row].sample)),
             targets if self._own_targets else None,
             _with_own if self._finishes else None,
+            [number for number, row in enumerate(rows) if not row.valid] if self._run.bad_images.skip else (),
         )
 
     def _finish_own(

@@ -7,10 +7,13 @@ import hashlib
 import multiprocessing
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing import active_children
 from pathlib import Path
+from threading import get_native_id
 from typing import Any
 
 import numpy as np
@@ -425,6 +428,29 @@ def test_a_bad_image_is_replaced_before_it(tmp_path: Path) -> None:
     assert left == [number for number in range(SAMPLES) if number not in (3, 11)]
 
 
+def of_a_scene(image: Levels) -> Levels:
+    """Refuses the image that stands for a skipped one: scenes have a black edge."""
+    assert image[0].max() == 0
+    return image
+
+
+def with_targets(image: Levels, targets: dict[str, Any]) -> tuple[Levels, dict[str, Any]]:
+    return of_a_scene(image), {name: targets[name] for name in ("boxes", "points", "mask", "objects")} | targets
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("own", [Apply(of_a_scene), Apply(with_targets, targets=True)])
+def test_it_does_not_see_a_sample_that_is_skipped(tmp_path: Path, own: Apply, processes: int) -> None:
+    """The oracle is the run without it, which leaves out the same samples."""
+    tar = shard(tmp_path, {3: {"png": b"no image"}, **{number: {"png": CUT} for number in (4, 5, 6, 7)}})
+    options = {"on_error": BadImages(skip=True, max_share=0.5), "decoder": Decoder(2, processes=processes)}
+    made, expected = (scene(tar, [Resize((40, 60)), *each, JITTER, NORMAL], **options) for each in ([own], []))
+    assert set(made) == {0, 1, 2, 8, 9, 10, 11}
+    for number, sample in made.items():
+        for name in ("image", *COLUMNS, "points", "mask", "objects"):
+            assert torch.equal(sample[name], expected[number][name]), (name, number)
+
+
 @pytest.mark.parametrize("batch_size", [1, 2, 3])  # with 1, a rank gets nothing in the second step
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_rank_gets_as_much_as_without_it(tmp_path: Path, rank: int, batch_size: int) -> None:
@@ -494,8 +520,30 @@ def test_code_that_draws_from_a_generator_of_its_own_is_found_at_the_first_image
 ) -> None:
     message = "it made two different images of one, with the same random numbers"
     recipe = [CROP, Apply(own_generator)]
-    with load(shards, recipe, processes=processes) as batches, pytest.raises(DataError, match=message):
+    with load(shards, recipe, processes=processes) as batches:
+        for _ in range(2):  # also after an error: the check has not passed
+            with pytest.raises(DataError, match=message):
+                next(iter(batches))
+    compose = Compose(recipe)
+    for _ in range(2):
+        with pytest.raises(DataError, match=message):
+            compose(FILES)
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_each_process_or_thread_checks_its_first_image(shards: list[Path], tmp_path: Path, processes: int) -> None:
+    def noted(image: Levels) -> Levels:
+        with (tmp_path / str(get_native_id())).open("ab") as file:
+            file.write(hashlib.sha256(image.tobytes()).digest())
+        return image
+
+    with load(shards, [CROP, Apply(noted)], processes=processes) as batches:
         next(iter(batches))
+    calls = [path.read_bytes() for path in tmp_path.iterdir()]
+    assert len(calls) == 2 or not processes  # one thread may have done the work of two
+    for digests in calls:
+        images = [digests[first : first + 32] for first in range(0, len(digests), 32)]
+        assert [images.count(image) for image in dict.fromkeys(images)] == [3] + [1] * (len(images) - 3)
 
 
 def dying(image: Levels, rng: np.random.Generator) -> Levels:
@@ -536,6 +584,52 @@ def test_a_process_that_ends_or_hangs_is_an_error(
             list(batches)
     gc.collect()
     assert left_behind(before) == {}
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGRTMIN + 5])  # the second one has no name
+def test_a_process_that_ends_without_an_image_is_an_error(shards: list[Path], sent: int) -> None:
+    others = active_children()
+    with load(shards, [CROP, Apply(grain)], processes=3, batch_size=1) as batches:
+        epoch = iter(batches)
+        next(epoch)
+        ours = [child.pid for child in active_children() if child not in others and child.pid is not None]
+        os.kill(max(ours), sent)  # the third one, which has no image in batches of one
+        with pytest.raises(LoaderError, match=r"grain failed on '\d+' in .*: its process ended with"):
+            list(epoch)
+
+
+class Unsendable:
+    """A value whose pickling, or whose reading by the loader, does what a test says."""
+
+    def __init__(self, reduced: Callable[[], Any]) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self) -> Any:  # noqa: ANN401
+        return self.reduced()
+
+
+def broken() -> None:
+    raise ValueError("cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (lambda: 0, DataError, "it returned targets that its process cannot send: use arrays and numbers, or Decoder("),
+        (Unsendable(lambda: (broken, ())), DataError, "it returned targets that its process cannot send"),
+        (Unsendable(lambda: os.kill(os.getpid(), signal.SIGKILL)), LoaderError, "its process ended with SIGKILL"),
+    ],
+)
+def test_targets_that_cannot_be_sent_are_an_error_of_their_sample(
+    tmp_path: Path, value: object, error: type[Exception], message: str
+) -> None:
+    def own(image: Levels, targets: dict[str, Any]) -> tuple[Levels, dict[str, Any]]:
+        # 11 is the last image of its process
+        return image, {**targets, **({"more": value} if len(targets["boxes"]) == 3 else {})}
+
+    with pytest.raises(error) as caught:
+        scene(shard(tmp_path), [Apply(own, targets=True), Resize((40, 60))], decoder=Decoder(2, processes=2))
+    assert re.match(rf"own failed on '(003|007|011)' in .*: {re.escape(message)}", str(caught.value))
 
 
 def test_a_recipe_without_it_starts_no_process(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
