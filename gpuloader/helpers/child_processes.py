@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import select
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+from gpuloader.helpers.signals import deferred_signals
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-from gpuloader.helpers.signals import deferred_signals
-
 
 _STDERR_SHOWN_BYTES = 1000
 _READ_BYTES = 1 << 20
@@ -151,6 +154,13 @@ class ChildProcess:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(_MOST_ENDING_SECONDS)
         self.close()
+
+
+def cpu_seconds() -> float:
+    """Returns the CPU time of this process, of its children that have ended, and of those of `multiprocessing`."""
+    children = [Path(f"/proc/{child.pid}/stat") for child in multiprocessing.active_children()]
+    ticks = sum(int(each) for child in children for each in child.read_text().rpartition(")")[2].split()[11:13])
+    return time.process_time() + sum(os.times()[2:4]) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def write_all(fd: int, data: bytes | NDArray[np.uint8]) -> None:

@@ -93,6 +93,8 @@ class DecodingLoop(Generic[BatchT]):
             (n, h, w, 3) for a view whose images have one size, otherwise a list of n.
     """
 
+    own_code_seconds = 0.0  # as in `OwnCodeLoop`
+
     def __init__(
         self,
         recipe: Recipe,

@@ -289,6 +289,7 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         if self._batches.run is not run:  # a state was loaded
             self._batches.close()
             self._batches = RunBatches(run, self._quarantine)
+        own_code_seconds = self._batches.own_code_seconds
         with record_function("gpuloader: decode"):
             batch, images = self._batches.decode(cursor)
             if run.bad_images.skip:
@@ -304,6 +305,7 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
             elapsed_seconds=now - (epoch.delivered_at or started),
             waiting_seconds=now - started,
             decoding_seconds=decoded - started,
+            own_code_seconds=self._batches.own_code_seconds - own_code_seconds,
             delivering_seconds=now - decoded,
             reading_seconds=batch.reading_seconds,
             gating_seconds=batch.gating_seconds,

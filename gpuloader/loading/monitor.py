@@ -19,7 +19,8 @@ _UNKNOWN_CAUSE = (
 _STRONGER = "more cores (Decoder(num_threads=...)) or a GPU (device_id)"
 _SMALLER = "smaller images (`gpuloader pack --max-size`)"
 
-Bottleneck: TypeAlias = Literal["read", "gate", "decode", "resize", "pixels", "delivery"]
+Bottleneck: TypeAlias = Literal["read", "gate", "decode", "resize", "pixels", "own code", "delivery"]
+MOST_OF_THE_TIME = 0.5
 _LIMITS: dict[Bottleneck, tuple[str, str]] = {  # what limits, and what to change
     "read": (
         "Reading the images is",
@@ -37,6 +38,7 @@ _LIMITS: dict[Bottleneck, tuple[str, str]] = {  # what limits, and what to chang
     ),
     "resize": ("Resizing and normalising are", f"give them {_STRONGER}, or store {_SMALLER}"),
     "pixels": ("The recipe's operations on pixels are", f"give them {_STRONGER}, or use fewer of them"),
+    "own code": ("Own code is", "give it more processes (`Decoder(processes=...)`), or put it behind a crop or Resize"),
     "delivery": (
         "Delivering batches (labels to the device, mixing) is",
         "use larger batches, or the GPU that trains (device_id)",
@@ -157,13 +159,12 @@ def waiting_share(before: Stats, now: Stats) -> float:
 
 def likely_cause(before: Stats, now: Stats) -> str:
     """Returns a sentence on what a waiting loop most likely waits for, and what to change."""
-    spent = {
-        name: getattr(now, name) - getattr(before, name)
-        for name in ("elapsed_seconds", "waiting_seconds", "delivering_seconds", "reading_seconds", "gating_seconds")
-    }
+    spent = {name: getattr(now, name) - getattr(before, name) for name in vars(now) if name.endswith("_seconds")}
     thread = spent["reading_seconds"] + spent["gating_seconds"]
-    if spent["delivering_seconds"] > 0.5 * spent["waiting_seconds"]:
+    if spent["delivering_seconds"] > MOST_OF_THE_TIME * spent["waiting_seconds"]:
         return describe_bottleneck("delivery")
+    if spent["own_code_seconds"] > MOST_OF_THE_TIME * spent["waiting_seconds"]:
+        return describe_bottleneck("own code")
     if thread > 0.8 * spent["elapsed_seconds"]:
         return describe_bottleneck("read" if spent["reading_seconds"] > spent["gating_seconds"] else "gate")
     return describe_bottleneck("decode")

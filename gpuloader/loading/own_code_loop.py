@@ -9,6 +9,7 @@ Each stage takes from the previous stage, in the thread of the loop. It holds th
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -101,6 +102,8 @@ def decoding_of(
 class OwnCodeLoop(Generic[BatchT]):
     """A loop like `DecodingLoop`, with own code between two pipelines."""
 
+    own_code_seconds = 0.0  # the time that it has waited for own code
+
     def __init__(
         self, links: SplitRecipe, decoder: Decoder, device_id: int | None, rows: int, between_calls: bool
     ) -> None:
@@ -133,6 +136,7 @@ class OwnCodeLoop(Generic[BatchT]):
         except BaseException:
             self.drop()
             raise
+        self.own_code_seconds = self._stages.own_code_seconds
         if any(view is None for view in views):
             return None
         of_views, images = zip(*filter(None, views))
@@ -188,6 +192,7 @@ class _Stages(Generic[BatchT]):
         self._ahead = decoder.prefetch + 1 if between_calls else 1
         self._make = partial(_make_workers, decoder, between_calls, self._ahead)
         self._workers: Workers | None = None
+        self.own_code_seconds = 0.0
         self._under_way: deque[tuple[BatchT, list[Images]]] = deque()
         self._failure: BaseException | None = None
         self._waiting: list[deque[_OwnCodeResult[BatchT]]] = [deque() for _ in links.own]
@@ -246,10 +251,12 @@ class _Stages(Generic[BatchT]):
             assert self._failure is not None
             raise self._failure
         batch, images = self._under_way.popleft()
+        started = time.perf_counter()
         try:
             made = self._workers.get()
         except WorkerLostError as error:
             raise LoaderError(self._explain(batch, error.number, str(error))) from None
+        self.own_code_seconds += time.perf_counter() - started
         return self._behind(batch, images, made)
 
     def _items(self, batch: BatchT, images: Sequence[Images]) -> list[Item]:

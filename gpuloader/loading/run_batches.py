@@ -53,6 +53,8 @@ class RunBatches:
             to decode become suspects.
     """
 
+    own_code_seconds = 0.0  # the time that batches have waited for own code
+
     def __init__(self, run: Run, quarantine: Quarantine) -> None:
         self.run = run
         self._quarantine = quarantine
@@ -92,6 +94,7 @@ class RunBatches:
             # None while the step runs: if an interrupt ends it, nobody knows which batches DALI has.
             self._cursor = None
             batch, images = self._step(reading, cursor)
+            self.own_code_seconds = self._decoding.own_code_seconds
             self._quarantine.add(batch.bad, len(self.run.shards))
             self._cursor = self.run.plan.at_step(self.run.plan.after(batch.cursor))
         except BaseException as error:

@@ -20,6 +20,7 @@ class Stats:
         elapsed_seconds: the time of the loops over the loader, including the body of the loop.
         waiting_seconds: the part of `elapsed_seconds` that the loop waited for the loader.
         decoding_seconds: the part of `waiting_seconds` for decoded images.
+        own_code_seconds: the part of `decoding_seconds` for own code: its processes or threads were behind.
         delivering_seconds: the part of `waiting_seconds` for delivery: copying labels to the device, mixing.
         reading_seconds: the time of the reading thread, parallel to the loop, for reading these batches.
         gating_seconds: the time of the reading thread for validation, random parameters, labels and fields.
@@ -40,6 +41,7 @@ class Stats:
     elapsed_seconds: float = 0.0
     waiting_seconds: float = 0.0
     decoding_seconds: float = 0.0
+    own_code_seconds: float = 0.0
     delivering_seconds: float = 0.0
     reading_seconds: float = 0.0
     gating_seconds: float = 0.0

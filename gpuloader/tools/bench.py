@@ -19,6 +19,7 @@ import torch
 
 import gpuloader.targets  # noqa: F401 - it registers the fields that YAML names
 from gpuloader.errors import BadImageError, ConfigError, LoaderError
+from gpuloader.helpers.child_processes import cpu_seconds
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.read_ahead import ReadAhead
 from gpuloader.helpers.text import counted
@@ -154,7 +155,7 @@ def _measure_device(
         task = bar.add_task(f"measuring, {loader.device}", total=len(stages))
         for stage, work in stages.items():
             with closing(work()) as batches:
-                costs[stage] = _measure(batches, seconds / len(stages))
+                costs[stage] = _measure(batches, seconds / len(stages), lambda: loader.stats().own_code_seconds)
             bar.advance(task)
     shares = cpu_shares(costs)
     return DeviceFigures(
@@ -168,7 +169,7 @@ def _measure_device(
     )
 
 
-def _measure(batches: Batches, seconds: float) -> Cost:
+def _measure(batches: Batches, seconds: float, own_code_seconds: Callable[[], float]) -> Cost:
     """Measures the cost of a stage for at least this long and one batch, after warming up."""
     started, done = time.perf_counter(), 0
     while done < _WARM_UP_BATCHES or time.perf_counter() - started < _WARM_UP_SHARE * seconds:
@@ -176,13 +177,13 @@ def _measure(batches: Batches, seconds: float) -> Cost:
         if done == 0:  # the first batch may have built the graph
             started = time.perf_counter()
         done += 1
-    images, started, cpu_started = 0, time.perf_counter(), time.process_time()
+    images, cpu_started, own_started, started = 0, cpu_seconds(), own_code_seconds(), time.perf_counter()
     for count in batches:
         images += count
         if time.perf_counter() - started >= seconds:
             break
-    thousands = images / 1000
-    return Cost((time.perf_counter() - started) / thousands, (time.process_time() - cpu_started) / thousands)
+    spent = time.perf_counter() - started, cpu_seconds() - cpu_started, own_code_seconds() - own_started
+    return Cost(*(each / images * 1000 for each in spent))
 
 
 def _first_steps(run: Run, seconds: float) -> list[Cursor]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from gpuloader.loading.monitor import Bottleneck, describe_bottleneck
+from gpuloader.loading.monitor import MOST_OF_THE_TIME, Bottleneck, describe_bottleneck
 
 StageName: TypeAlias = Literal["read", "gate", "decode", "resize", "pixels", "loader"]
 """The stages, each with all stages before it."""
@@ -29,11 +29,13 @@ class Cost:
 
     Attributes:
         seconds: elapsed time.
-        cpu_seconds: core-seconds of CPU time.
+        cpu_seconds: core-seconds of CPU time, with child processes.
+        own_code_seconds: the part of `seconds` that the loader waited for own code.
     """
 
     seconds: float
     cpu_seconds: float
+    own_code_seconds: float = 0.0
 
 
 def cpu_shares(costs: Mapping[StageName, Cost]) -> dict[StageName, float]:
@@ -47,12 +49,16 @@ def limit_of(costs: Mapping[StageName, Cost], on_gpu: bool) -> tuple[Bottleneck,
     """Returns what limits the loader, and its share of the loader's time.
 
     A separate thread reads and validates images while others decode. It limits the loader if it is busy nearly all of
-    the time. Otherwise the limit is the stage that adds most CPU time, or on a GPU most elapsed time.
+    the time. Own code limits the loader if it is waited for most of the time. Otherwise the limit is the stage that
+    adds most CPU time, or on a GPU most elapsed time.
     """
     reading, gated = costs["read"].seconds, costs["gate"].seconds
     busy = max(reading, gated) / costs["loader"].seconds
     if busy > _READER_IS_BUSY:
         return "gate" if gated > 2 * reading else "read", min(1.0, busy)
+    waited = costs["loader"].own_code_seconds / costs["loader"].seconds
+    if waited > MOST_OF_THE_TIME:
+        return "own code", min(1.0, waited)
     behind: list[StageName] = [stage for stage in ("decode", "resize", "pixels", "loader") if stage in costs]
     if on_gpu:
         before = [0.0, *(costs[stage].seconds for stage in behind)]
@@ -96,5 +102,5 @@ def what_limits(costs: Mapping[StageName, Cost], on_gpu: bool) -> str:
             f"(`--seconds`), while nothing else uses the machine."
         )
     limit, share = limit_of(costs, on_gpu)
-    time = "time" if on_gpu or limit in ("read", "gate") else "CPU time"
+    time = "time" if on_gpu or limit in ("read", "gate", "own code") else "CPU time"
     return describe_bottleneck(limit, f"{share:.0%} of the {time}")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from loaders import Clock
+from numpy.typing import NDArray
 
-from gpuloader import GPULoader, Stats, WaitMonitor
+from gpuloader import Compose, Decoder, GPULoader, Stats, WaitMonitor
 from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading.monitor import likely_cause
+from gpuloader.transforms import Apply, RandomResizedCrop
 
 OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 
@@ -102,6 +106,7 @@ def test_a_share_above_the_limit_warns_once_and_not_of_the_first_steps(
 
 DECODING = "Decoding is the bottleneck: give it more cores"
 DELIVERING = "Delivering batches (labels to the device, mixing) is the bottleneck: use larger batches"
+OWN_CODE = "Own code is the bottleneck: give it more processes"
 READING = "Reading the images is the bottleneck: put the shards on a faster disk, use shuffle="
 FIELDS = "The work for each image before decoding (header, random parameters, labels, fields) is the bottleneck"
 
@@ -113,6 +118,8 @@ FIELDS = "The work for each image before decoding (header, random parameters, la
         ({"waiting_seconds": 5.0, "reading_seconds": 9.0, "gating_seconds": 1.0}, READING),
         ({"waiting_seconds": 5.0, "reading_seconds": 1.0, "gating_seconds": 9.0}, FIELDS),
         ({"waiting_seconds": 5.0, "delivering_seconds": 3.0, "reading_seconds": 9.0}, DELIVERING),
+        ({"waiting_seconds": 5.0, "own_code_seconds": 3.0, "reading_seconds": 9.0}, OWN_CODE),
+        ({"waiting_seconds": 5.0, "own_code_seconds": 2.0, "reading_seconds": 4.0}, DECODING),
     ],
 )
 def test_the_likely_cause_is_where_the_time_went(spent: dict[str, float], cause: str) -> None:
@@ -144,6 +151,22 @@ def test_a_loop_that_waits_is_told_from_one_that_works(
             working.append(monitor.step())
     assert [share for share in working if share is not None] == [5 / (5 + 4 * 4), 1 / 5]  # nothing is before the first
     assert messages(caplog, logging.WARNING) == []
+
+
+def asleep(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    time.sleep(0.02)
+    return image
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_loop_that_waits_for_own_code_is_told_so(shards: list[Path], processes: int) -> None:
+    recipe = Compose([RandomResizedCrop(24), Apply(asleep)])
+    with loader(shards, 8, preset=recipe, decoder=Decoder(2, processes=processes)) as batches:
+        before = batches.stats()
+        for _ in batches:
+            step = batches.stats()
+        assert 0 < step.own_code_seconds <= step.decoding_seconds
+        assert likely_cause(before, step).startswith(OWN_CODE)
 
 
 def test_the_profiler_of_torch_sees_decoding_and_delivering(shards: list[Path]) -> None:

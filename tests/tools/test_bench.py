@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from making import damaged_jpeg, encoded, jpeg, write_decoded, write_shard
+from numpy.typing import NDArray
 from PIL import Image
 
-from gpuloader import BadImages, GPULoader, World
+from gpuloader import BadImages, Decoder, GPULoader, World
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.loading.loader import run_of
 from gpuloader.pack.packing import pack
@@ -19,7 +22,7 @@ from gpuloader.recipe import Recipe
 from gpuloader.tools.bench import bench, find_copies
 from gpuloader.tools.bench_result import BenchResult, CopyFacts
 from gpuloader.tools.machine import this_machine
-from gpuloader.transforms import CenterCrop, Resize
+from gpuloader.transforms import Apply, CenterCrop, Resize
 
 SECONDS = 0.1
 SMALL = {"Resize": {"size": 40}, "CenterCrop": {"size": 32}}
@@ -71,6 +74,20 @@ def test_recipes_that_change_pixels_have_a_stage_for_it(shards: list[Path], pres
     overrides = {"mix": {"num_classes": 10}} if preset == "resnet50_v2" else None
     result = bench(shards, 8, None, preset={preset: overrides}, seconds=SECONDS)
     assert stages(result) == ["read", "gate", "decode", "resize", "pixels", "loader"]
+
+
+def busy(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    ends = time.process_time() + 0.02
+    while time.process_time() < ends:
+        pass
+    return image
+
+
+def test_own_code_in_processes_is_counted_and_named(shards: list[Path]) -> None:
+    recipe = Recipe([CenterCrop(32), Apply(busy)])
+    [cpu] = bench(shards, 8, None, preset=recipe, seconds=1, decoder=Decoder(2, processes=1)).devices
+    assert cpu.stages[-1].cpu_seconds_per_1000 > 10  # of 20, because a batch may have been ready before
+    assert "Own code is the bottleneck" in cpu.limit or "contradict" in cpu.limit
 
 
 def test_decoded_images_are_not_decoded(shards: list[Path], tmp_path: Path) -> None:
