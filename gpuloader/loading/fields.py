@@ -24,6 +24,8 @@ from gpuloader.images.limits import RefusalError
 from gpuloader.recipe import AugmentParams, Recipe, Shape
 from gpuloader.recipe.part import argument
 
+LABEL = "label_from"
+"""The name in `check_keys` under which the source of the labels is checked like a field."""
 _JSON = "json:"
 _MOST_KEYS = 1000  # that are compared with a wrong one
 _LOOKED_AT = 16  # samples in which a key is looked for
@@ -315,12 +317,14 @@ def check_keys(
                 seen[name] += options
     for name, options in seen.items():
         found = {(option, key) for option, key, keys in options if key in keys}
-        for option, key, each_key in options:
+        for option, key, _ in options:
             if (option, key) not in found:
-                keys = sorted(islice(each_key, _MOST_KEYS))
-                where, hint = f"{name}: {type(named[name]).__name__}({option})", did_you_mean(key, keys)
+                same = (each for *named_by, each in options if named_by == [option, key])
+                keys = sorted({each_key for keys in same for each_key in islice(keys, _MOST_KEYS)})
+                where, hint = f"fields: {name}: {type(named[name]).__name__}({option})", did_you_mean(key, keys)
+                where = f"label_from={named[name].source!r}" if name == LABEL else where
                 raise ConfigError(
-                    f"fields: {where}: of {counted(samples[name], 'sample')} none has the key {key!r}{hint}: the keys "
+                    f"{where}: of {counted(samples[name], 'sample')} none has the key {key!r}{hint}: the keys "
                     f"are {describe(keys, 500)}; name the right one"
                 )
     return {name: field for name, field in named.items() if not samples[name]}

@@ -189,7 +189,7 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
     shards.check_pictures([each.extension for each in fields.values()])
     required = dict.fromkeys(each.extension for each in fields.values() if each.required)
     check_components(shards, required, source, known_bad)
-    return _Data(shards, labels, known_bad, source, check_options(shards, fields, source, known_bad))
+    return _Data(shards, labels, known_bad, source, check_options(shards, fields, labels, source, known_bad))
 
 
 def _plan_ranks(given: LoaderArguments, values: _Values, data: _Data) -> Plan:

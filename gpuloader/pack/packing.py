@@ -316,8 +316,10 @@ def _check_others(folder: Path, manifests: Sequence[Path], source: OpenedSource)
         named = _read_manifest(manifest, manifest.read_bytes()).get("classes") is not None
         if named != (source.classes is not None):
             theirs, ours = ("names", "bare numbers") if named else ("bare numbers", "names")
+            cure = f", or `--classes {folder / CLASSES_FILE}` if they are a table's" if named else ""
             raise StateError(
                 f"{manifest} is of a pack whose labels are {theirs}, but here they are {ours}: give another folder"
+                f"{cure}"
             )
 
 

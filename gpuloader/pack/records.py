@@ -29,6 +29,10 @@ MOST_PICTURE_BYTES = 1 << 32
 _LARGEST_LABEL = 10**18 - 1  # with the digits that a scan reads
 
 
+class FoundNames(tuple[str, ...]):
+    """Names of classes that the destination already has: they number names, but not labels that are numbers."""
+
+
 class SourceSample(NamedTuple):
     """A sample as it is read from its source.
 
@@ -156,10 +160,11 @@ def labelled_files(
 def number_labels(
     labels: Sequence[object], classes: Sequence[str] | None, where: Callable[[int], str]
 ) -> tuple[list[int], tuple[str, ...] | None]:
-    """Returns labels as numbers, and the names of the numbers."""
+    """Returns labels as numbers, and the names of the numbers; None for integers that `classes` does not name."""
     names = None if classes is None else tuple(classes)
     numbers = [label for label in labels if is_integer(label)]
     if len(numbers) == len(labels):
+        names = None if labels and isinstance(classes, FoundNames) else names
         for i, number in enumerate(numbers):
             if names is not None and not 0 <= number < len(names):
                 raise LabelError(
@@ -168,6 +173,8 @@ def number_labels(
             if abs(number) > _LARGEST_LABEL:
                 raise LabelError(f"{where(i)}: the label {describe(number)} has more than 18 digits")
         return numbers, names
+    if numbers:
+        raise LabelError(_explain_mixed(labels, len(numbers), where))
     for i, label in enumerate(labels):
         if not isinstance(label, str) or not label:
             raise LabelError(
@@ -180,6 +187,18 @@ def number_labels(
             some = ", ".join(known[:10]) + (" ..." if len(known) > 10 else "")
             raise LabelError(f"{where(i)}: unknown class {describe(label)}: the classes are {some}")
     return [number_of[str(label)] for label in labels], known
+
+
+def _explain_mixed(labels: Sequence[object], numbers: int, where: Callable[[int], str]) -> str:
+    """Explains that some labels are integers and some are not, with the first five of the fewer."""
+    others = len(labels) - numbers
+    odd = [i for i, label in enumerate(labels) if is_integer(label) == (numbers < others)]
+    shown = ", ".join(f"{describe(labels[i])} ({where(i)})" for i in odd[:5]) + (" ..." if len(odd) > 5 else "")
+    return (
+        f"the {len(labels):,} labels are {counted(numbers, 'integer')} and {counted(others, 'other')}, but all must be "
+        f"integers, or all must be names: correct {shown}; or, for a table, give `--classes FILE` with all labels as "
+        f"names"
+    )
 
 
 def fingerprint(records: Iterable[Record], classes: Sequence[str] | None) -> str:

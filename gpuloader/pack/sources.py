@@ -15,7 +15,7 @@ from gpuloader.pack.folders import class_folders
 from gpuloader.pack.hugging_face import hugging_face, is_saved_dataset
 from gpuloader.pack.items import TORCHVISION, given_dataset, torchvision_dataset
 from gpuloader.pack.parallel_folders import with_targets_beside
-from gpuloader.pack.records import OpenedSource
+from gpuloader.pack.records import FoundNames, OpenedSource
 from gpuloader.pack.tars import tars
 from gpuloader.pack.voc import is_voc, voc
 from gpuloader.shards.paths import resolve_local, user_path
@@ -41,7 +41,7 @@ def open_source(
         images: the folder of the pictures; only for an annotation file of COCO.
         progress: show a bar on stderr if listing the samples means reading them.
     """
-    names = default_classes if classes is None else classes
+    names = FoundNames(default_classes) if classes is None and default_classes is not None else classes
     try:
         opened = _named(source, names, images)
         if opened is not None:

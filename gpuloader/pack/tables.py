@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpuloader.errors import NoSamplesError, PackError
-from gpuloader.pack.records import OpenedSource, labelled_files
+from gpuloader.helpers.values import is_integer
+from gpuloader.pack.records import FoundNames, OpenedSource, labelled_files
 
 SUFFIXES = (".csv", ".jsonl")
 
-_INTEGER = re.compile("[+-]?[0-9]{1,18}")
+_INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})(\.0+)?\s*")  # pandas writes 3.0 if another row has no label
 
 
 def table(file: Path, classes: Sequence[str] | None) -> OpenedSource:
@@ -40,8 +41,7 @@ def table(file: Path, classes: Sequence[str] | None) -> OpenedSource:
         raise PackError(f"{file} cannot be read as a table in UTF-8: {error}") from None
     if not paths:
         raise NoSamplesError(f"{file} has no rows")
-    if file.suffix.lower() == ".csv":
-        labels = _numbers_if_all_are(labels, classes)
+    labels = _parsed(labels, classes)
     return labelled_files(folder, paths, labels, classes, lambda i: f"{file}, line {lines[i]}", fields)
 
 
@@ -79,11 +79,21 @@ def _json_rows(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
                 raise PackError(f"{file}, line {number} is not JSON: {error}") from None
             if not isinstance(row, dict):
                 raise PackError(f"{file}, line {number} is not a JSON object such as {{'path': 'a.jpg', 'label': 3}}")
+            if isinstance(label := row.get("label"), float):
+                text = json.loads(line, parse_float=str)["label"]  # 1e3 is 1000.0, too, but no integer
+                row["label"] = text if isinstance(text, str) and _INTEGER.fullmatch(text) else label
             yield number, row
 
 
-def _numbers_if_all_are(labels: Sequence[object], classes: Sequence[str] | None) -> list[object]:
-    """Returns labels as integers if all are such, as CSV has only text; but as texts if all are names in `classes`."""
-    texts = [str(label) for label in labels]
-    named = classes is not None and set(texts) <= set(classes)
-    return [*map(int, texts)] if not named and all(map(_INTEGER.fullmatch, texts)) else [*texts]
+def _parsed(labels: Sequence[object], classes: Sequence[str] | None) -> list[object]:
+    """Returns the labels that are integers, as a text or a number, as numbers, and others unchanged.
+
+    If `classes` names all labels, it returns all as texts. Names that the destination has do so only if some label is
+    no integer, because bare numbers could also be the numbers of those names.
+    """
+    texts = [str(label) if is_integer(label) else label if isinstance(label, str) else None for label in labels]
+    found = [_INTEGER.fullmatch(text or "") for text in texts]
+    named = classes is not None and {*texts} <= {*classes}
+    if named and not (isinstance(classes, FoundNames) and all(found)):
+        return [*texts]
+    return [int(number[1]) if number else label for number, label in zip(found, labels, strict=True)]

@@ -410,6 +410,27 @@ def test_labels_with_names_and_bare_numbers_are_not_mixed_in_a_folder(photos: Pa
         assert content(tmp_path / folder) == before
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "pairs", "yolo"])
+def test_bare_numbers_are_not_taken_for_the_numbers_of_a_folders_names(photos: Path, tmp_path: Path, kind: str) -> None:
+    path = photos / "cat" / "000.jpg"
+    (tmp_path / "a.csv").write_text(f"path,label\n{path},1\n{path},2.0\n")
+    (tmp_path / "a.jsonl").write_text(f'{{"path": "{path}", "label": "1"}}\n')
+    for name in ("images", "labels"):
+        (tmp_path / name / "val").mkdir(parents=True)
+    (tmp_path / "images" / "val" / "0.jpg").write_bytes(path.read_bytes())
+    (tmp_path / "labels" / "val" / "0.txt").write_text("1 0.5 0.5 0.1 0.1\n")
+    sources = {"csv": tmp_path / "a.csv", "jsonl": tmp_path / "a.jsonl", "yolo": tmp_path / "images" / "val"}
+    source, val = sources.get(kind, [(path, 1)]), {"prefix": "val", "workers": 1}
+    pack(photos, tmp_path / "packed", workers=1)
+    before = content(tmp_path / "packed")
+    with pytest.raises(StateError, match=r"are names, but here they are bare numbers: .*--classes .*classes\.js"):
+        pack(source, tmp_path / "packed", **val)
+    assert content(tmp_path / "packed") == before
+    given = pack(source, tmp_path / "packed", classes=tmp_path / "packed" / "classes.json", **val)
+    assert given.classes == ("cat", "dog", "emu")
+    assert b'"category_id": 1' in content(tmp_path / "packed")["val-000000.tar"] or kind != "yolo"
+
+
 @pytest.mark.parametrize("inside", ["", "cat/packed"])
 def test_the_destination_lies_outside_the_source(photos: Path, inside: str) -> None:
     with pytest.raises(ConfigError, match=r"the destination .* is in the source .*: give a folder outside of it"):

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import re
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -148,7 +149,7 @@ def table(tmp_path: Path, text: str, name: str = "photos.csv", encoding: str = "
     [
         ("a.csv", "path,label\nin/0.jpg,5\nin/1.jpg,-1\n", [5, -1], None, [None, None]),
         ("a.csv", "path,label\nin/0.jpg,dog\nin/1.jpg,cat\n", [1, 0], ("cat", "dog"), [None, None]),
-        ("a.csv", '\ufeffpath,label\r\nTMP/in/0.jpg,10\r\n"in/../in/1.jpg",x\r\n', [0, 1], ("10", "x"), [None, None]),
+        ("a.csv", '\ufeffpath,label\r\nTMP/in/0.jpg,w\r\n"in/../in/1.jpg",x\r\n', [0, 1], ("w", "x"), [None, None]),
         (
             "a.csv",
             'by,label,path,n\n"A, é",1,in/0.jpg,\nB,2,in/1.jpg,7\n',
@@ -165,9 +166,9 @@ def table(tmp_path: Path, text: str, name: str = "photos.csv", encoding: str = "
         ),
         (
             "a.jsonl",
-            '{"path": "in/0.jpg", "label": "7"}\n{"path": "in/1.jpg", "label": "07"}',
+            '{"path": "in/0.jpg", "label": "b7"}\n{"path": "in/1.jpg", "label": "a7"}',
             [1, 0],
-            ("07", "7"),
+            ("a7", "b7"),
             [None, None],
         ),
     ],
@@ -181,6 +182,75 @@ def test_a_table_is_its_rows(
     assert files_and_labels(samples) == [(jpeg(8, 8, seed=i), label) for i, label in enumerate(labels)]
     assert [sample["__key__"] for sample in samples] == ["in/0", "in/1"]
     assert [json.loads(sample["json"]) if "json" in sample else None for sample in samples] == fields
+
+
+def labels_table(tmp_path: Path, name: str, labels: Sequence[str]) -> Path:
+    """A table with a label in each line; in JSON Lines, line 1 has the first one."""
+    if name.endswith(".csv"):
+        return table(tmp_path, "path,label\n" + "".join(f"in/0.jpg,{each}\n" for each in labels), name)
+    return table(tmp_path, "".join(f'{{"path": "in/0.jpg", "label": {each}}}\n' for each in labels), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "expected"),
+    [
+        ("a.csv", ["3", "3.0", " 3 ", "+3.00", "-03", "0", "9" * 18], [3, 3, 3, 3, -3, 0, 10**18 - 1]),
+        ("a.jsonl", ["3", "3.0", '" 3 "', '"3.0"', '"007"', "-1.0", '"-1"'], [3, 3, 3, 3, 7, -1, -1]),
+        ("a.csv", ["nan", "true", "1e3", "2.5", "3.", "0x1", "1 2", "9" * 19], None),
+        ("a.jsonl", ['"nan"', '"true"', '"1e3"', '"2.5"', '"3."', '"0x1"', '"1 2"', f'"{"9" * 19}"'], None),
+    ],
+)
+def test_a_tables_labels_are_integers_if_all_are_and_names_if_none_is(
+    tmp_path: Path, name: str, labels: list[str], expected: list[int] | None
+) -> None:
+    result, samples = packed(labels_table(tmp_path, name, labels), tmp_path)
+    names = sorted(label.strip('"') for label in labels)
+    assert result.classes == (tuple(names) if expected is None else None)
+    numbers = [names.index(label.strip('"')) for label in labels] if expected is None else expected
+    assert [int(sample["cls"]) for sample in samples] == numbers
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "lines"),
+    [
+        ("a.csv", [*map(str, range(11)), "11l"], [13]),
+        ("a.csv", ["0x3", *map(str, range(11))], [2]),
+        ("a.csv", ["1", "2", "", "nan"], [4, 5]),  # at a tie, those that are no integers
+        ("a.csv", ["a", "b", "2.0", "c"], [4]),
+        ("a.csv", [*"abcdef", *"0123456"], [*range(2, 7)]),  # the first five
+        ("a.jsonl", ["0", "1", "2", "true"], [4]),
+        ("a.jsonl", ["0", "1", '"1.0"', "1e3"], [4]),
+        ("a.jsonl", ["0", "1", '"2"', "NaN"], [4]),
+        ("a.jsonl", ["0", '"1"', "[2]", "3"], [3]),
+        ("a.jsonl", ['"a"', '"b"', "0"], [3]),
+    ],
+)
+def test_integers_among_other_labels_are_an_error_with_the_lines_of_the_fewer(
+    tmp_path: Path, name: str, labels: list[str], lines: list[int]
+) -> None:
+    message = errors(labels_table(tmp_path, name, labels), tmp_path, LabelError)
+    assert [int(number) for number in re.findall(r"line (\d+)", message)] == lines
+    assert f"the {len(labels)} labels are " in message
+    assert "--classes FILE" in message
+
+
+def test_classes_that_name_all_labels_of_a_table_make_them_names(tmp_path: Path) -> None:
+    classes, labels = ["A", "10", "1"], ["10", "A", "1", "A"]
+    for name, shown in (("a.csv", labels), ("a.jsonl", ["10", '"A"', '"1"', '"A"'])):
+        source = labels_table(tmp_path, name, shown)
+        result = pack(source, tmp_path / name[2:], shuffle=False, workers=1, classes=classes)
+        assert result.classes == tuple(classes)
+        assert [int(each["cls"]) for each in samples_of(tmp_path / name[2:])] == [1, 0, 2, 0]
+        more = pack(source, tmp_path / name[2:], prefix="more", workers=1)  # the folder's classes name them, too
+        assert more.classes == tuple(classes)
+    with pytest.raises(LabelError, match="the 4 labels are 2 integers and 2 others"):
+        pack(source, tmp_path / "packed", classes=["A", "10"], workers=1)
+
+
+def test_pairs_keep_the_types_of_their_labels(tmp_path: Path) -> None:
+    path = write_class_folders(tmp_path / "photos", count=1) / "cat" / "000.jpg"
+    assert packed([(path, "3"), (path, "10")], tmp_path)[0].classes == ("10", "3")
+    assert "line" not in errors([(path, "3"), (path, 3), (path, "4")], tmp_path / "mixed", LabelError)
 
 
 def test_pictures_outside_the_tables_folder_have_their_whole_path_as_key(tmp_path: Path) -> None:
@@ -238,7 +308,7 @@ def test_given_classes_number_a_tables_labels(tmp_path: Path, text: str, classes
             "a.jsonl",
             '{"path": "in/0.jpg", "label": "a"}\n{"path": "in/0.jpg", "label": 1}',
             LabelError,
-            "line 2: the label 1: all labels must be integers, or all must be names",
+            "the 2 labels are 1 integer and 1 other",
         ),
         ("a.jsonl", '{"path": "in/0.jpg", "label": 1%s}' % ("0" * 18), LabelError, "has more than 18 digits"),
         ("a.jsonl", '{"path": "in/0.jpg", "label": %s}' % ("9" * 5000), PackError, "a.jsonl, line 1 is not JSON: Exc"),

@@ -173,3 +173,25 @@ def test_whatever_the_documents_have_is_no_other_error(documents: list[bytes]) -
     with suppress(ConfigError):
         left = check_keys(ANY, [lambda content=content: content for content in documents])  # type: ignore[misc]
         assert left.keys() <= ANY.keys()
+
+
+@pytest.mark.parametrize(
+    ("label_from", "told"),
+    [
+        ("json:lable", r"'json:lable': of 3 samples none has the key 'lable' \(did you mean label\?\): .* \['a'"),
+        ("json:a.c", r"'json:a.c': of 3 samples none has the key 'c': the keys are \['b', 'x'\]"),
+        ("json:d.c", r"'json:d.c': of 3 samples none has the key 'd.c': the keys are \['a', 'label'\]"),
+    ],
+)
+def test_a_label_that_no_sample_has_is_an_error_when_the_loader_is_made(
+    tmp_path: Path, label_from: str, told: str
+) -> None:
+    tar = write(tmp_path, [{"label": 3, "a": {"b": 4}}] * 2 + [{"label": 3, "a": {"b": 4, "x": 5}}])
+    with pytest.raises(ConfigError, match=f"label_from={told}"):
+        loader(tar, fields={}, label_from=label_from)
+    late = loader(merged(tar), 3, fields={}, label_from=label_from)  # a merged index does not look into its shards
+    with late, pytest.raises(ConfigError, match=f"label_from={told}"):
+        next(iter(late))
+    for right, label in (("json:label", 3), ("json:a.b", 4)):
+        with loader(tar, 3, fields={}, label_from=right) as batches:
+            assert next(iter(batches))["label"].tolist() == [label] * 3
