@@ -66,10 +66,11 @@ def index(
         place = Path(shards[0]) / MERGED_FILE
     # The tars in the folder, because its merged index may be out of date.
     listed: list[str | Path] = []
+    mixed = not merge and place is None
     for name in shards:
-        listed += (tars_in(Path(name)) if has_merged(Path(name)) else ()) or [name]
-    if not merge and place is None:
-        shard_set = ShardSet.open([*resolve_shards(listed)], progress=True)
+        listed += (tars_in(Path(name), mixed) if has_merged(Path(name)) else ()) or [name]
+    if mixed:
+        shard_set = ShardSet.open([*resolve_shards(listed, mixed)], progress=True)
     elif isinstance(place, Path) and not stored:
         merge_indexes(resolve_local(listed), place)
         shard_set = ShardSet.open(resolve_shards(place))

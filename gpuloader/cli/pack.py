@@ -52,6 +52,8 @@ def _print(result: PackResult) -> None:
     total = len(result.shards) + len(result.missing)
     shards = f"{len(result.shards):,} of {counted(total, 'shard')}"
     say(f"{counted(result.samples, 'sample')} in {shards}, {result.bytes:,} bytes")
+    if len(result.splits) > 1:
+        say(", ".join(f"{samples:,} {name}" for name, samples in result.splits.items()))
     if result.with_copies or result.too_small:
         small = f"; too small for them: {result.too_small:,}" if result.too_small else ""
         say(f"of what this call wrote, {counted(result.with_copies, 'picture')} with smaller copies{small}")

@@ -50,16 +50,19 @@ _MOST_SHOWN = 5  # ratios
 _MOST_EPOCHS = 1000
 
 
-def resolve_sources(sources: Sources) -> tuple[Sequence[Shard], list[tuple[int, Weight]]]:
-    """Returns all shards in order and, for several sources, the number of shards and the weight of each source."""
+def resolve_sources(sources: Sources, mixed: bool = False) -> tuple[Sequence[Shard], list[tuple[int, Weight]]]:
+    """Returns all shards in order and, for several sources, the number of shards and the weight of each source.
+
+    `mixed` is as for `resolve_shards`.
+    """
     listed: list[Any] = list(sources) if isinstance(sources, Sequence) else [sources]
     if not any(isinstance(source, Mapping) for source in listed):
-        return resolve_shards(sources), []  # type: ignore[arg-type]
+        return resolve_shards(sources, mixed), []  # type: ignore[arg-type]
     for source in listed:
         if not isinstance(source, Mapping) or not {"tar"} <= set(source) <= {"tar", "weight"}:
             raise ConfigError(f'tar: found {source!r} among several sources: allowed is {{"tar": ..., "weight": 2}}')
     weights = [_weight(source["tar"], source.get("weight", 1)) for source in listed]
-    shards = [resolve_shards(source["tar"]) for source in listed]
+    shards = [resolve_shards(source["tar"], mixed) for source in listed]
     return list(chain(*shards)), list(zip(map(len, shards), weights))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,10 +52,11 @@ class Layout:
     val_share: float = 0.0
     prefix: str = "train"
 
-    @property
-    def prefixes(self) -> tuple[str, ...]:
-        """The prefixes of its shards' file names."""
-        return (VALIDATION, self.prefix) if self.val_share else (self.prefix,)
+    def places(self, destination: Path) -> dict[str, Path]:
+        """Returns the prefixes of its shards' file names, and the folder of each prefix."""
+        if not self.val_share:
+            return {self.prefix: destination}
+        return {prefix: destination / prefix for prefix in (self.prefix, VALIDATION)}
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -74,7 +76,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class PlannedShard:
-    """A shard's file name, and the source numbers of its samples, (n,) int64 in the shard's order."""
+    """A shard's path below the destination, and the source numbers of its samples, (n,) int64 in the shard's order."""
 
     name: str
     samples: NDArray[np.int64]
@@ -90,12 +92,12 @@ def assign(keys: Sequence[str], sizes: Sequence[int | None], layout: Layout) -> 
     if layout.shard_bytes is not None and None in sizes:
         raise ConfigError("shard_bytes: this source does not tell sizes in advance; give samples_per_shard instead")
     order = make_order("full" if layout.shuffle else "none", len(keys), layout.seed, 0)(np.arange(len(keys)))
-    splits = {layout.prefix: order}
+    places, splits = layout.places(Path()), {layout.prefix: order}
     if layout.val_share:
         held_out = np.array([_draw(key, layout.seed) < layout.val_share for key in keys])[order]
         splits = {layout.prefix: order[~held_out], VALIDATION: order[held_out]}
     return [
-        PlannedShard(f"{prefix}-{number:06d}.tar", samples)
+        PlannedShard(str(places[prefix] / f"{prefix}-{number:06d}.tar"), samples)
         for prefix, of_split in splits.items()
         for number, samples in enumerate(_cut(of_split, sizes, layout))
     ]

@@ -11,8 +11,8 @@ from gpuloader.errors import ConfigError, DataError, NoSamplesError, PackError, 
 from gpuloader.pack.records import OpenedSource, labelled_files
 from gpuloader.shards.class_names import check_filled
 from gpuloader.shards.folder import list_files
-from gpuloader.shards.paths import SPLITS
 from gpuloader.shards.pictures import is_picture, warn_of_hidden
+from gpuloader.shards.splits import SPLITS
 
 
 def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:

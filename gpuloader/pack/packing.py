@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError, describe
@@ -41,10 +41,11 @@ class PackResult:
 
     Attributes:
         destination: the folder.
-        shards: the file names of the finished shards.
-        missing: the file names of the shards that other parts, or other calls, still have to write.
+        shards: the finished shards, as paths below the folder.
+        missing: the shards that other parts, or other calls, still have to write.
         written: how many of the finished shards this call wrote.
         samples: the samples in the finished shards.
+        splits: the samples of each prefix, such as {"train": 546, "val": 54}.
         bytes: the bytes of the finished shards.
         left_out: the bad pictures, which are in no finished shard.
         with_copies: how many pictures have smaller copies, in the shards that this call wrote.
@@ -61,6 +62,7 @@ class PackResult:
     missing: tuple[str, ...]
     written: int
     samples: int
+    splits: Mapping[str, int]
     bytes: int
     left_out: tuple[LeftOutPicture, ...]
     with_copies: int
@@ -111,8 +113,9 @@ def pack(
             4096B.
         seed: decides the order, and which samples are held out for validation.
         shuffle: whether samples are shuffled; otherwise they keep the source's order.
-        val_share: the share of the samples that goes to val-000000.tar and the following.
-        prefix: the beginning of the other shards' names.
+        val_share: the share of the samples that is held out: it goes to the folder `val` of the destination, and the
+            other samples go to the folder `prefix`.
+        prefix: the beginning of the shards' names.
         max_size: pictures whose shorter side has more pixels are downsized to this and become JPEGs.
         quality: of the JPEGs that `max_size` and `mipmaps` make; 90 unless given.
         decoded: stores each picture as a uint8 (H, W, 3) RGB array in KEY.npy, downsized if its shorter side has more
@@ -138,7 +141,7 @@ def pack(
         LabelError: a sample has no label, or an unknown class; or a class has no pictures, without `classes`.
         NoSamplesError: there is no picture, or no good one.
         StateError: the destination has shards of another pack with the same prefix, shards that no pack wrote, or other
-            classes.
+            classes; or with `val_share`, it has shards itself.
         DataError: its classes.json does not contain names of classes.
         OSError: such as a full disk.
     """
@@ -156,8 +159,10 @@ def pack(
         raise ConfigError(f"workers={workers!r}: allowed is an integer from 1 on; leave it out with ray")
     names, pictures = _class_names(classes), None if images is None else user_path(images)
     folder = _local(destination)
-    _check_apart(source, folder)
-    opened = _open(source, folder, names, progress, pictures)
+    places = [*layout.places(folder).values()]
+    for place in places:
+        _check_apart(source, place)
+    opened = _open(source, [*places, *_split_folders(folder)], names, progress, pictures)
     if opened.annotated and (max_size is not None or decoded is not None):
         raise ConfigError(
             "max_size and decoded change the sizes of pictures, but boxes and masks fit the sizes that they have: "
@@ -184,9 +189,9 @@ def pack(
                 bar.advance(shown, written.records)
                 done.append(written)
     finally:
-        for each in (folder, folder / LEFT_OUT):
+        for each in (folder for place in places for folder in (place, place / LEFT_OUT)):
             remove_leftovers(each)  # of workers that were killed
-    return _result(folder, opened, shards, done, sides is not None)
+    return _result(folder, layout, opened, shards, done, sides is not None)
 
 
 def _local(destination: str | os.PathLike[str]) -> Path:
@@ -199,13 +204,22 @@ def _local(destination: str | os.PathLike[str]) -> Path:
 
 
 def _result(
-    folder: Path, source: OpenedSource, shards: Sequence[PlannedShard], written: Sequence[ShardCounts], copies: bool
+    folder: Path,
+    layout: Layout,
+    source: OpenedSource,
+    shards: Sequence[PlannedShard],
+    written: Sequence[ShardCounts],
+    copies: bool,
 ) -> PackResult:
     traits, with_copies = b"".join(each.traits for each in written), sum(each.with_copies for each in written)
-    finished = _finished(folder)
+    finished = _finished(folder, layout)
     done = [shard for shard in shards if shard.name in finished]
-    left_out = [picture for shard in done for picture in read_left_out(folder / shard.name)]
-    samples = sum(len(shard.samples) for shard in done) - len(left_out)
+    left_out: list[LeftOutPicture] = []
+    splits = dict.fromkeys(layout.places(folder), 0)
+    for shard in done:
+        left_out += (bad := read_left_out(folder / shard.name))
+        splits[_prefix(shard.name)] += len(shard.samples) - len(bad)
+    samples = sum(splits.values())
     if samples == 0 and len(done) == len(shards):
         raise NoSamplesError(
             f"none of {counted(len(left_out), 'picture')} is good: {left_out[0].name}: {left_out[0].why}"
@@ -216,6 +230,7 @@ def _result(
         missing=tuple(shard.name for shard in shards if shard.name not in finished),
         written=len(written),
         samples=samples,
+        splits=splits,
         bytes=sum(finished[shard.name] for shard in done),
         left_out=tuple(left_out),
         with_copies=with_copies,
@@ -227,14 +242,15 @@ def _result(
 
 
 def _open(
-    source: PictureSource, folder: Path, classes: Sequence[str] | None, progress: bool, images: Path | None
+    source: PictureSource, places: Sequence[Path], classes: Sequence[str] | None, progress: bool, images: Path | None
 ) -> OpenedSource:
-    """Opens the source, with labels numbered by `classes`, or otherwise as in the destination's shards."""
-    numbered = as_list(read_class_names(folder)) if classes is None else None
+    """Opens the source, with labels numbered by `classes`, or otherwise as in the shards that are there already."""
+    folder = next((place for place in places if classes is None and read_class_names(place)), None)
+    numbered = None if folder is None else as_list(read_class_names(folder))
     try:
         return open_source(source, classes, progress, numbered, images)
     except LabelError as error:
-        if numbered is None:
+        if folder is None or numbered is None:
             raise
         raise LabelError(
             f"{error} (labels are numbered by {folder / CLASSES_FILE}, as in the other shards there)"
@@ -248,15 +264,20 @@ def _claim(
 
     Returns the names and sizes of the finished shards.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the destination {folder} cannot be made ({error}): give another folder") from None
-    for written in (*folder.glob("*.tar"), *folder.glob(MANIFEST.format(prefix="*")), *folder.glob(f"{LEFT_OUT}/*")):
-        if not written.is_file():
-            raise StateError(f"{written} is not a regular file: remove it, or give another folder")
-    finished = _finished(folder)  # before the manifests, because packs write those first
-    manifests = [_manifest(folder, prefix) for prefix in layout.prefixes]
+    _make(folder)
+    places = layout.places(folder)
+    if layout.val_share and (there := [*folder.glob("*.tar"), *folder.glob(MANIFEST.format(prefix="*"))]):
+        raise StateError(
+            f"{folder} has {there[0].name} itself, but val_share packs into its folders {' and '.join(places)}: give "
+            f"another folder, or move the shards and their pack-*.json"
+        )
+    for place in places.values():
+        _make(place)
+        for written in (*place.glob("*.tar"), *place.glob(MANIFEST.format(prefix="*")), *place.glob(f"{LEFT_OUT}/*")):
+            if not written.is_file():
+                raise StateError(f"{written} is not a regular file: remove it, or give another folder")
+    finished = _finished(folder, layout)  # before the manifests, because packs write those first
+    manifests = [_manifest(place, prefix) for prefix, place in places.items()]
     content = {
         "version": 1,
         "source": source.fingerprint,
@@ -270,30 +291,59 @@ def _claim(
     for manifest in manifests:
         if manifest.exists():
             _check_same(manifest, manifest.read_bytes(), content, text)
-    _check_others(folder, manifests, source)
+    for place in (*places.values(), *_split_folders(folder)):
+        _check_others(place, manifests, source)
     own = {shard.name for shard in shards}
     for tar in finished:
-        manifest = _manifest(folder, tar.rpartition("-")[0])
+        manifest = _manifest((folder / tar).parent, _prefix(tar))
         if not manifest.exists() or (manifest in manifests and tar not in own):
             raise StateError(f"{folder} has tars that no pack wrote, such as {tar}: move them, or give an empty folder")
-    if source.classes is not None:
-        names, ids = list(source.classes), source.class_ids
-        classes = names if ids is None else {"names": names, "ids": list(ids)}
-        existing = write_once(folder / CLASSES_FILE, json.dumps(classes, indent=1).encode() + b"\n")
-        same_names = as_list(read_class_names(folder)) == source.classes
-        if not same_names or (ids is not None and json.loads(existing) != classes):
-            raise StateError(
-                f"{folder / CLASSES_FILE} has other {'ids of classes' if same_names else 'classes'} than the source: "
-                "give another folder; if another pack has just begun there, run this again"
-            )
+    for place in places.values():
+        _write_classes(place, source)
     for manifest in manifests:
         _check_same(manifest, write_once(manifest, text), content, text)
     return finished
 
 
-def _finished(folder: Path) -> dict[str, int]:
-    """Returns the names and sizes in bytes of the finished shards."""
-    return {path.name: path.stat().st_size for path in sorted(folder.glob("*.tar")) if path.is_file()}
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the destination {folder} cannot be made ({error}): give another folder") from None
+
+
+def _write_classes(folder: Path, source: OpenedSource) -> None:
+    if source.classes is None:
+        return
+    names, ids = list(source.classes), source.class_ids
+    classes = names if ids is None else {"names": names, "ids": list(ids)}
+    existing = write_once(folder / CLASSES_FILE, json.dumps(classes, indent=1).encode() + b"\n")
+    same_names = as_list(read_class_names(folder)) == source.classes
+    if not same_names or (ids is not None and json.loads(existing) != classes):
+        raise StateError(
+            f"{folder / CLASSES_FILE} has other {'ids of classes' if same_names else 'classes'} than the source: "
+            "give another folder; if another pack has just begun there, run this again"
+        )
+
+
+def _finished(folder: Path, layout: Layout) -> dict[str, int]:
+    """Returns the paths below the folder, and the sizes in bytes, of the finished shards."""
+    found = (path for place in layout.places(folder).values() for path in sorted(place.glob("*.tar")) if path.is_file())
+    return {str(path.relative_to(folder)): path.stat().st_size for path in found}
+
+
+def _split_folders(folder: Path) -> list[Path]:
+    """Returns the folders below a destination into which `val_share` packed; their classes are the destination's."""
+    found = (
+        each
+        for each in sorted(folder.glob(f"*/{MANIFEST.format(prefix='*')}"))
+        if each == _manifest(each.parent, each.parent.name)
+    )
+    return [each.parent for each in found if _read_manifest(each, each.read_bytes()).get("val_share")]
+
+
+def _prefix(shard: str) -> str:
+    return PurePath(shard).name.rpartition("-")[0]
 
 
 def _check_same(manifest: Path, existing: bytes, content: Mapping[str, Any], text: bytes) -> None:

@@ -43,6 +43,7 @@ from gpuloader.shards.remote.requests import forget_listings
 from gpuloader.shards.remote.store import Entry, RemoteShard, Version
 from gpuloader.shards.remote.urls import protocol_of
 from gpuloader.shards.shared_arrays import cache_folder
+from gpuloader.shards.splits import check_one_split
 from gpuloader.shards.table import read_seal
 
 MERGED_SUFFIX = ".gpuset"
@@ -114,14 +115,17 @@ def has_merged(folder: Path) -> bool:
     return os.access(folder / MERGED_FILE, os.F_OK)
 
 
-def open_merged(path: Path | RemoteShard) -> MergedShards:
+def open_merged(path: Path | RemoteShard, mixed: bool = False) -> MergedShards:
     """Opens a merged index, and compares its names with the files in the folders, unless they are on a store.
+
+    Args:
+        mixed: whether `all.gpuset` may have shards of several splits.
 
     Raises:
         IndexFileError: it is damaged, or its names differ from the shards.
         OSError: the file or a folder cannot be read.
         ShardNotFoundError, RemoteError: a store does not deliver the file.
-        ConfigError: the download cannot be written to the cache folder.
+        ConfigError: the download cannot be written to the cache folder, or it has several splits.
     """
     with say_if_long("opening %s", path):
         try:
@@ -131,15 +135,15 @@ def open_merged(path: Path | RemoteShard) -> MergedShards:
                 raise IndexFileError(f"{path} is the index of shards {where}")
         except IndexFileError as error:
             raise IndexFileError(f"{error}. {_ADVICE}") from None
-        return MergedShards(path, index, _check_names(path, index.names))
+        return MergedShards(path, index, _check_names(path, index.names, mixed))
 
 
 def merge_indexes(shards: Sequence[LocalShard], output: Path) -> None:
     """Writes the merged index of tars, after making missing indexes.
 
     Raises:
-        ConfigError: the file has another suffix, cannot be written, or is not in a folder above all tars; or a shard is
-            a folder of pictures.
+        ConfigError: the file has another suffix, cannot be written, or is not in a folder above all tars; a shard is a
+            folder of pictures; or it is `all.gpuset`, but the shards are of several splits.
         IndexFileError: it is `all.gpuset`, but `shards` lacks some tars of the folders.
     """
     _check_ending(output)
@@ -165,8 +169,8 @@ def merge_stored(shards: Sequence[Path | Folder | RemoteShard], output: Path | R
             uploaded to this folder, because its names are relative to it.
 
     Raises:
-        ConfigError: the file has another suffix, cannot be written, or is not in a folder above all tars; or a tar is
-            on a disk.
+        ConfigError: the file has another suffix, cannot be written, or is not in a folder above all tars; a tar is on a
+            disk; or it is `all.gpuset`, but the tars are of several splits.
         RemoteError: a store does not answer.
     """
     stored = [shard for shard in shards if isinstance(shard, RemoteShard)]
@@ -255,11 +259,13 @@ def _download_index(place: RemoteShard) -> Index:
         ) from None
 
 
-def _check_names(path: Path | RemoteShard, names: Sequence[str]) -> list[Path]:
+def _check_names(path: Path | RemoteShard, names: Sequence[str], mixed: bool = False) -> list[Path]:
     """Returns the folders of the shards; raises IndexFileError if these contain other shards.
 
-    On a store it does not list folders, and returns none.
+    On a store it does not list folders, and returns none. Unless `mixed`, `all.gpuset` must be of one split.
     """
+    if path.name == MERGED_FILE and not mixed:
+        check_one_split(str(path).rpartition("/")[0] or ".", names)
     named: dict[str, set[str]] = {}
     for name in names:
         folder, _, file = name.rpartition("/")

@@ -21,25 +21,26 @@ from gpuloader.shards.merged import MERGED_FILE, MERGED_SUFFIX, MergedShards, ha
 from gpuloader.shards.pictures import in_hidden_folder, is_picture
 from gpuloader.shards.remote.store import RemoteShard, list_shards
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
+from gpuloader.shards.splits import SPLITS, check_one_split
 
 Tar: TypeAlias = Iterable[str | os.PathLike[str]] | os.PathLike[str] | str
 """A file, a folder of `*.tar` or of pictures, a glob, a brace pattern (`train-{0000..0147}.tar`), or a list of these.
 Or URLs."""
 
-SPLITS = frozenset(("train", "val", "valid", "validation", "test"))
-"""The names of folders that are splits of a data set, not classes."""
-
 Shard: TypeAlias = Path | Folder | RemoteShard
 
 
-def resolve_shards(tar: Tar) -> Sequence[Shard]:
+def resolve_shards(tar: Tar, mixed: bool = False) -> Sequence[Shard]:
     """Returns the shards in order: as listed, in the order of the braces, and by name within a folder or glob.
 
     A merged index, or a folder with one, stands for its shards; as the only entry it gives `MergedShards`.
 
+    Args:
+        mixed: whether the shards of a folder may be of several splits, see `check_one_split`.
+
     Raises:
         ShardNotFoundError: there is no such shard. The message says what to do.
-        ConfigError: a URL or a pattern is invalid, or a shard is named twice.
+        ConfigError: a URL or a pattern is invalid, a shard is named twice, or a folder has several splits.
         RemoteError: a store cannot list objects.
         DataError: a folder may not be read, or the system refuses a path.
         IndexFileError: a merged index is damaged, or its names differ from the shards.
@@ -52,7 +53,7 @@ def resolve_shards(tar: Tar) -> Sequence[Shard]:
             f"tar={describe(tar)}: allowed is a path, a URL, a folder, a pattern, or a list of these"
             f"{advice or _advice_on_dataset(wrong[0])}"
         )
-    found = [_find(os.fspath(source)) for source in sources]
+    found = [_find(os.fspath(source), mixed) for source in sources]
     if len(found) == 1 and isinstance(found[0], MergedShards):
         return found[0]
     shards = list(chain(*found))
@@ -102,9 +103,9 @@ def user_path(path: str | os.PathLike[str]) -> Path:
         ) from None
 
 
-def _find(source: str) -> Sequence[Shard]:
+def _find(source: str, mixed: bool) -> Sequence[Shard]:
     try:
-        return _expand(source)
+        return _expand(source, mixed)
     except GPULoaderError:
         raise
     except OSError as error:  # the folder may not be read, or the name is too long
@@ -115,10 +116,10 @@ def _find(source: str) -> Sequence[Shard]:
         ) from None
 
 
-def _expand(source: str, braces: bool = True) -> Sequence[Shard]:
+def _expand(source: str, mixed: bool, braces: bool = True) -> Sequence[Shard]:
     """Returns the shards of a path, URL or pattern; with `braces=False`, braces are part of the name."""
     if (protocol := remote_protocol(source)) is not None:
-        return _expand_url(source, protocol, braces)
+        return _expand_url(source, protocol, mixed, braces)
     source = source.removeprefix("file://")
     if not source:
         raise ConfigError(
@@ -131,11 +132,11 @@ def _expand(source: str, braces: bool = True) -> Sequence[Shard]:
     except (OSError, ValueError) as error:  # a brace pattern may be longer than any file name
         unseen = error
     if stat.S_ISDIR(mode):
-        return _expand_folder(path)
+        return _expand_folder(path, mixed)
     if mode:
-        return open_merged(path) if path.suffix == MERGED_SUFFIX else [path]
+        return open_merged(path, mixed) if path.suffix == MERGED_SUFFIX else [path]
     if "{" in source and braces:
-        return [shard for part in expand_braces(source) for shard in _expand(part, braces=False)]
+        return [shard for part in expand_braces(source) for shard in _expand(part, mixed, braces=False)]
     if glob.has_magic(source):
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
         shards = [shard for shard in found if not shard.is_dir() and not _is_index(shard.name)]
@@ -148,11 +149,11 @@ def _expand(source: str, braces: bool = True) -> Sequence[Shard]:
     raise ShardNotFoundError(f"no such file: {source}{_hint(path)}")
 
 
-def _expand_folder(path: Path) -> Sequence[Shard]:
+def _expand_folder(path: Path, mixed: bool) -> Sequence[Shard]:
     """Returns the tars in a folder or in its merged index; or the folder itself if it has pictures."""
     if has_merged(path):
-        return open_merged(path / MERGED_FILE)
-    if found := tars_in(path):
+        return open_merged(path / MERGED_FILE, mixed)
+    if found := tars_in(path, mixed):
         beside = (file for file in path.glob("*/*") if is_picture(file.name) and file.is_file())
         beside = (file for file in beside if not in_hidden_folder(f"{file.parent.name}/"))
         if picture := next((file for file in beside if file.suffix.lower() != ".npy"), None):
@@ -190,14 +191,21 @@ def _first_with_pictures(path: Path) -> Path | None:
     return next((each for each in below if not in_hidden_folder(f"{each.relative_to(path.parent)}/")), None)
 
 
-def tars_in(folder: Path) -> list[Path]:
-    """Returns the tars in a folder, sorted by name; raises OSError if it may not be read, unlike `glob`."""
-    return sorted(file for file in folder.iterdir() if file.suffix == ".tar" and not file.is_dir())
+def tars_in(folder: Path, mixed: bool) -> list[Path]:
+    """Returns the tars in a folder, sorted by name; raises OSError if it may not be read, unlike `glob`.
+
+    Raises:
+        ConfigError: they are of several splits, and `mixed` is False.
+    """
+    found = sorted(file for file in folder.iterdir() if file.suffix == ".tar" and not file.is_dir())
+    if not mixed:
+        check_one_split(str(folder), (file.name for file in found))
+    return found
 
 
-def _expand_url(source: str, protocol: str, braces: bool) -> Sequence[Shard]:
+def _expand_url(source: str, protocol: str, mixed: bool, braces: bool) -> Sequence[Shard]:
     if "{" in source and braces:
-        return [shard for part in expand_braces(source) for shard in _expand(part, braces=False)]
+        return [shard for part in expand_braces(source) for shard in _expand(part, mixed, braces=False)]
     folder = source.endswith("/")
     if protocol in ("http", "https"):
         if folder or "*" in source:  # a question mark begins a query, and brackets may be part of names
@@ -207,11 +215,13 @@ def _expand_url(source: str, protocol: str, braces: bool) -> Sequence[Shard]:
     elif folder or glob.has_magic(source):
         shards = [shard for shard in list_shards(f"{source}*.tar" if folder else source) if not _is_index(shard.name)]
         shown = without_secrets(source)
+        if folder and not mixed:
+            check_one_split(shown.rstrip("/"), (shard.name for shard in shards))
         return _check_any(
             shards, f"no *.tar in the folder {shown}" if folder else f"no object matches {shown}", "the URL"
         )
     shard = RemoteShard(source)
-    return open_merged(shard) if shard.name.endswith(MERGED_SUFFIX) else [shard]
+    return open_merged(shard, mixed) if shard.name.endswith(MERGED_SUFFIX) else [shard]
 
 
 def _is_index(name: str) -> bool:

@@ -148,7 +148,7 @@ def check_shards(
             damaged.
         LoaderError: decoding fails, and the images are not the cause.
     """
-    paths, _ = resolve_sources(tar)
+    paths, _ = resolve_sources(tar, mixed=True)
     if quarantine is not None:
         check_output(quarantine)
     parsed, recipe = resolve_fields(fields, "dict"), load_preset(preset)

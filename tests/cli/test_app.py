@@ -16,8 +16,16 @@ from making import jpeg, unpack, write_samples, write_shard
 from serving import Server
 from warm import CLI, warm
 
+from gpuloader import GPULoader
 from gpuloader.cli.app import COMMANDS
+from gpuloader.errors import ConfigError
+from gpuloader.pack import pack
 from gpuloader.recipe import load_preset, preset_names
+from gpuloader.tools.bench import bench
+from gpuloader.tools.check import check_shards
+from gpuloader.tools.info import describe_shards
+from gpuloader.tools.show import Gallery
+from gpuloader.tools.verify import verify
 
 
 def test_index_makes_the_indexes_and_says_what_is_in_the_shards(tmp_path: Path) -> None:
@@ -70,6 +78,26 @@ def test_index_names_each_index_that_it_cannot_save_and_exits_with_1(tmp_path: P
             f"{shards[0]}: 2 samples",
             *(f"{shard}: 2 samples, its index is not saved" for shard in shards[1:]),
         ]
+
+
+def test_what_opens_a_folder_of_two_splits_refuses_it_but_check_and_index_do_not(tmp_path: Path) -> None:
+    train, val = write_samples(tmp_path / "both", 8, shards=2)
+    val.rename(tmp_path / "both" / "val-0000.tar")
+    both, told = tmp_path / "both", "both has the splits train, val: give .*both/train-"
+    for refuse in (
+        lambda: GPULoader(both, 2, None),
+        lambda: GPULoader([{"tar": both}, {"tar": train}], 2, None),
+        lambda: describe_shards(both),
+        lambda: bench(both, 2, None),
+        lambda: Gallery(both, device_id=None),
+        lambda: verify(both, None),
+        lambda: pack(both, tmp_path / "packed", workers=1),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            refuse()
+    assert not (tmp_path / "packed").exists()
+    assert check_shards(both, device_id=None).samples == 8
+    assert run("index", both).stdout.endswith("8 samples in 2 shards\n")
 
 
 def test_presets_lists_them_and_prints_one_that_can_be_read_back(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_every_option_is_the_librarys(tmp_path: Path) -> None:
     assert printed["destination"] == f"{tmp_path}/by-command"
     for name in ("shards", "missing", "classes"):
         assert printed[name] == list(getattr(expected, name))
+    assert printed["splits"] == expected.splits
     assert (printed["samples"], printed["bytes"], printed["left_out"]) == (expected.samples, expected.bytes, [])
 
 
@@ -66,6 +67,14 @@ def test_it_says_what_is_there_and_what_is_missing(tmp_path: Path) -> None:
     )
     assert second.returncode == 1
     assert "another pack began its shards (decoded was None, is 8)" in second.stderr
+
+
+def test_it_says_how_many_samples_each_split_has(tmp_path: Path) -> None:
+    source = write_class_folders(tmp_path / "photos")
+    said = run(source, tmp_path / "packed", "--val-share", 0.2, "--workers", 1).stdout.splitlines()
+    train, val = (len(samples_of(tmp_path / "packed" / split)) for split in ("train", "val"))
+    assert said[0].startswith("30 samples in 2 of 2 shards, ")
+    assert said[1:] == [f"{train} train, {val} val"]
 
 
 def test_it_says_how_many_pictures_have_copies_and_how_to_load_them(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ def test_samples_fill_one_shard_after_the_other(
 def test_the_order_and_the_split_of_a_seed_are_these() -> None:
     """Golden: what was packed before must come out the same again."""
     assert assigned([1] * 12, samples_per_shard=6, seed=7, val_share=0.3) == {
-        "train-000000.tar": [1, 11, 8, 6, 9, 4],
-        "train-000001.tar": [2, 7, 5, 0],
-        "val-000000.tar": [3, 10],
+        "train/train-000000.tar": [1, 11, 8, 6, 9, 4],
+        "train/train-000001.tar": [2, 7, 5, 0],
+        "val/val-000000.tar": [3, 10],
     }
 
 
@@ -59,7 +59,7 @@ def test_every_sample_is_in_one_shard_in_an_order_of_the_seeds() -> None:
 def test_the_share_that_is_held_out_is_about_the_asked_one_and_stays_when_the_collection_grows() -> None:
     def held_out(count: int, seed: int = 0) -> set[int]:
         shards = assigned([1] * count, seed=seed, val_share=0.05)
-        return {sample for name, samples in shards.items() if name.startswith("val-") for sample in samples}
+        return {sample for name, samples in shards.items() if name.startswith("val/val-") for sample in samples}
 
     assert 400 < len(held_out(10_000)) < 600
     assert held_out(5_000) == {sample for sample in held_out(10_000) if sample < 5_000}
@@ -68,7 +68,7 @@ def test_the_share_that_is_held_out_is_about_the_asked_one_and_stays_when_the_co
 
 def test_shards_are_named_by_split() -> None:
     shards = assigned([1] * 40, samples_per_shard=10, prefix="part", val_share=0.5)
-    assert {name.split("-")[0] for name in shards} == {"part", "val"}
+    assert {name.split("-")[0] for name in shards} == {"part/part", "val/val"}
     assert sorted(np.concatenate(list(shards.values())).tolist()) == list(range(40))
 
 

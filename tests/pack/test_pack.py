@@ -54,15 +54,15 @@ def expected(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 def test_the_loaders_scan_finds_what_the_result_says(photos: Path, tmp_path: Path) -> None:
     result = pack(photos, tmp_path, workers=1, **OPTIONS)
-    shard_set = ShardSet.open(resolve_shards(tmp_path))
+    shard_set = ShardSet.open(resolve_shards([tmp_path / "train", tmp_path / "val"]))
     assert [str(tmp_path / name) for name in result.shards] == [str(path) for path in shard_set.shards]
     assert len(shard_set) == result.samples == 30
     assert not shard_set.index.left_out_count.any()
     assert set(shard_set.index.column("label").tolist()) == {0, 1, 2}
-    assert result.bytes == sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
+    assert result.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.tar"))
     assert (result.destination, result.missing, result.written) == (tmp_path, (), len(result.shards))
-    assert {name.split("-")[0] for name in result.shards} == {"train", "val"}
-    assert len(samples_of(tmp_path)) == 30
+    assert result.splits == {split: len(samples_of(tmp_path / split)) for split in ("train", "val")}
+    assert min(result.splits.values()) > 0
 
 
 def test_bad_pictures_are_in_the_result_and_in_a_file_for_each_shard(photos: Path, tmp_path: Path) -> None:
@@ -115,15 +115,15 @@ def test_two_parts_are_the_whole_also_by_another_path(
     (tmp_path / "link").symlink_to(photos)
     monkeypatch.chdir(tmp_path)
     first = pack("link", "packed", part=(1, 2), workers=1, **OPTIONS)
-    written = {path.name for path in Path("packed").glob("*.tar")}
+    written = {str(path.relative_to("packed")) for path in Path("packed").rglob("*.tar")}
     assert set(first.shards) == written
     assert first.written == len(written)
     second = pack(photos, tmp_path / "packed", part=(0, 2), workers=1, **OPTIONS)
     assert set(second.shards) - written == set(first.missing)
     assert second.missing == ()
     assert len(second.left_out) == 2
-    tars = {name: data for name, data in content(tmp_path / "packed").items() if not name.startswith("left_out")}
-    assert tars == {name: data for name, data in expected.items() if not name.startswith("left_out")}
+    tars = {name: data for name, data in content(tmp_path / "packed").items() if "left_out" not in name}
+    assert tars == {name: data for name, data in expected.items() if "left_out" not in name}
 
 
 # --- kills
@@ -151,17 +151,17 @@ SLOW = "import gpuloader.pack.shard_writer as w, time; r = w.render; w.render = 
 
 def test_a_killed_run_is_continued_to_the_same_bytes(photos: Path, tmp_path: Path, expected: dict[str, bytes]) -> None:
     process = start(photos, tmp_path, before=SLOW)
-    wait_while_it_runs(process, lambda: len(list(tmp_path.glob("*.tar"))) >= 2 and list(tmp_path.glob(".*.tmp")))
+    wait_while_it_runs(process, lambda: len(list(tmp_path.rglob("*.tar"))) >= 2 and list(tmp_path.rglob(".*.tmp")))
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     process.communicate()
-    done = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.tar")}
+    done = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.tar")}
     assert 2 <= len(done) < 8
-    assert list(tmp_path.glob(".train-*.tmp"))
+    assert list(tmp_path.glob("train/.train-*.tmp"))
     result = pack(photos, tmp_path, workers=1, **OPTIONS)
     assert content(tmp_path) == expected
     assert result.written == len(result.shards) - len(done)
-    assert {name: (tmp_path / name).stat().st_mtime_ns for name in done} == done
+    assert {path: path.stat().st_mtime_ns for path in done} == done
 
 
 def children(pid: int) -> list[int]:
@@ -192,7 +192,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_workers_of_a_killed_run_end_with_it(many: Path, tmp_path: Path) -> None:
     process = start(many, tmp_path / "packed", workers=2)
-    wait_while_it_runs(process, lambda: list((tmp_path / "packed").glob("*.tar")))
+    wait_while_it_runs(process, lambda: list((tmp_path / "packed").rglob("*.tar")))
     workers = children(process.process)
     assert len(workers) >= 2
     process.kill()
@@ -202,7 +202,7 @@ def test_the_workers_of_a_killed_run_end_with_it(many: Path, tmp_path: Path) -> 
 
 def test_a_worker_that_is_killed_is_an_error_that_says_so(many: Path, tmp_path: Path) -> None:
     process = start(many, tmp_path / "packed", workers=2)
-    wait_while_it_runs(process, lambda: list((tmp_path / "packed").glob("*.tar")))
+    wait_while_it_runs(process, lambda: list((tmp_path / "packed").rglob("*.tar")))
     os.kill(children(process.process)[-1], signal.SIGKILL)
     _, told = process.communicate(timeout=300)
     assert process.returncode == 1
@@ -244,11 +244,9 @@ def test_a_full_disk_is_an_error_that_names_the_shard_and_leaves_no_half_one(man
     process = start(many, tmp_path / "packed", before=limit, max_size=None)
     _, told = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert f"OSError: [Errno {errno.EFBIG}] File too large: '{tmp_path}/packed/train-000000.tar'".encode() in told
-    assert sorted(path.name for path in (tmp_path / "packed").iterdir()) == [
-        "classes.json",
-        "pack-train.json",
-        "pack-val.json",
+    assert f"OSError: [Errno {errno.EFBIG}] File too large: '{tmp_path}/packed/train/train-000000.tar'".encode() in told
+    assert list(content(tmp_path / "packed")) == [
+        f"{split}/{name}" for split in ("train", "val") for name in ("classes.json", f"pack-{split}.json")
     ]
 
 
@@ -367,16 +365,54 @@ def test_packs_with_prefixes_of_their_own_share_a_folder_and_its_classes(
         (tmp_path / shard).unlink()
         assert pack(source, tmp_path, **options).written == 1  # it goes on, whatever else is there
     assert content(tmp_path) == both
-    with GPULoader(tmp_path, 35, None) as loader:
+    with GPULoader([tmp_path / "train-*.tar", tmp_path / "val-*.tar"], 35, None) as loader:
         assert loader.classes == ("cat", "dog", "emu")
         assert len(loader) == 1
+
+
+def test_splits_are_in_folders_of_their_own_with_the_same_classes(photos: Path, held_out: Path, tmp_path: Path) -> None:
+    pack(photos, tmp_path, workers=1, **OPTIONS)
+    both = content(tmp_path)
+    assert {Path(name).parts[0] for name in both} == {"train", "val"}
+    assert both["train/classes.json"] == both["val/classes.json"]
+    assert both["train/pack-train.json"] == both["val/pack-val.json"]
+    left_out = {name: data.count(b"\n") for name, data in both.items() if Path(name).parts[1] == "left_out"}
+    assert sum(left_out.values()) == 2
+    (tmp_path / "train" / "classes.json").unlink()
+    pack(photos, tmp_path, workers=1, **OPTIONS)  # it goes on with the classes of val
+    assert content(tmp_path) == both
+    for split in ("train", "val"):
+        with GPULoader(tmp_path / split, 1, None) as loader:
+            assert loader.classes == ("cat", "dog", "emu")
+    test = pack(held_out, tmp_path, prefix="test", workers=1)  # beside the folders, and numbered as they are
+    assert (test.shards, test.classes, test.splits) == (("test-000000.tar",), ("cat", "dog", "emu"), {"test": 5})
+    with pytest.raises(StateError, match="labels are names, but here they are bare numbers"):
+        pack(tmp_path / "test-000000.tar", tmp_path, prefix="more", workers=1)
+
+
+@pytest.mark.parametrize("left", ["train-000000.tar", "pack-train.json"])
+def test_a_folder_that_has_shards_itself_takes_no_folders_of_splits(photos: Path, tmp_path: Path, left: str) -> None:
+    pack(photos, tmp_path, workers=1)
+    for path in tmp_path.iterdir():
+        if path.is_file() and path.name != left:
+            path.unlink()
+    before = content(tmp_path)
+    with pytest.raises(StateError, match=rf"has {left} itself, but val_share packs into its folders train and val"):
+        pack(photos, tmp_path, workers=1, val_share=0.3)
+    assert content(tmp_path) == before
+
+
+def test_a_split_is_not_packed_into_its_source(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "train").symlink_to(photos)
+    with pytest.raises(ConfigError, match=r"the destination .*/train is in the source"):
+        pack(tmp_path / "train", tmp_path, workers=1, val_share=0.3)
 
 
 def test_packs_at_once_in_one_folder_do_not_disturb_each_other(photos: Path, tmp_path: Path) -> None:
     for folder in ("one by one", "at once"):
         processes = []
-        for options in ({"part": (0, 2)}, {"part": (1, 2)}, {"prefix": "test", "val_share": 0.0}):
-            processes.append(start(photos, tmp_path / folder, **options))
+        for options in ({"part": (0, 2)}, {"part": (1, 2)}, {"prefix": "test"}):
+            processes.append(start(photos, tmp_path / folder, val_share=0.0, **options))
             if folder == "one by one":
                 processes[-1].communicate(timeout=300)
         assert [(process.communicate(timeout=300), process.returncode)[1] for process in processes] == [0, 0, 0]

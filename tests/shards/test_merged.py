@@ -218,6 +218,25 @@ def test_the_command_merges_a_folder_and_merges_it_again(tmp_path: Path) -> None
     assert len(resolve_shards(tmp_path / "s[1]" / "x.gpuset")) == 1
 
 
+def test_an_index_of_a_folder_is_of_one_split(tmp_path: Path) -> None:
+    train, val = write_samples(tmp_path / "s", 4, shards=2)
+    val = val.rename(tmp_path / "s" / "val-0000.tar")
+    file, told = tmp_path / "s" / "all.gpuset", "s has the splits train, val: give .*s/train-\\*.tar"
+    listed = {"folder": [str(tmp_path / "s")], "tars": [str(train), str(val)], "pattern": [str(tmp_path / "s/*.tar")]}
+    for name, output in (("folder", None), ("folder", tmp_path / "s/x.gpuset"), ("tars", file), ("pattern", file)):
+        with pytest.raises(ConfigError, match=told):
+            index(listed[name], merge=True, output=output and str(output))
+        assert not list((tmp_path / "s").glob("*.gpuset"))
+    index(listed["pattern"], output=str(tmp_path / "s" / "x.gpuset"))  # who names all gets all
+    assert len(resolve_shards(tmp_path / "s" / "x.gpuset")) == 2
+    (tmp_path / "s" / "x.gpuset").rename(file)
+    for tar in (tmp_path / "s", file):
+        with pytest.raises(ConfigError, match=told):
+            resolve_shards(tar)
+        assert len(resolve_shards(tar, mixed=True)) == 2
+    index(listed["folder"])
+
+
 def test_a_folder_of_folders_is_indexed_by_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shards = write_samples(tmp_path / "a", 4, shards=2)
     index([str(tmp_path / "a")], output=str(tmp_path / "all.gpuset"))

@@ -205,6 +205,45 @@ def test_pictures_and_class_folders_in_place_of_the_folder_above_point_to_it(
 
 
 @pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["train-000000", "val-000000"], "train, val: give mixed/train-*.tar for one of them"),
+        (["test", "train", "valid"], "test, train, valid: give mixed/train.tar"),
+        (["test_1", "val_2"], "test, val: give mixed/test_*.tar"),
+        (["train0001", "validation0001"], "train, validation: give mixed/train*.tar"),
+        (["in1k-train-00000-of-01024", "in1k-val-00000-of-00064"], "train, val: give mixed/in1k-train-*.tar"),
+        (["cats-val-0", "dogs_train-0"], "val, train: give mixed/dogs_train-*.tar"),
+        (["cats-0", "train-0", "val-0"], "train, val: give mixed/train-*.tar"),
+        (["cats-000000", "dogs-000000"], None),
+        (["cats-train-0", "dogs-train-0", "train-0"], None),
+        (["train-0", "more-0"], None),
+        (["trainval-0", "test-0"], None),  # no word for a split begins behind a letter
+        (["train-0", "val-a"], None),
+        (["strain-0", "val-0", "contest-0"], None),
+    ],
+)
+def test_a_folder_has_one_split(names: list[str], told: str | None) -> None:
+    Path("mixed").mkdir()
+    paths = sorted(Path("mixed", f"{name}.tar") for name in names)
+    for path in paths:
+        path.touch()
+    assert resolve_shards("mixed/*.tar") == resolve_shards("mixed", mixed=True) == paths  # who names all gets all
+    for tar in ("mixed", Path("mixed"), "./mixed/", ["deep", "mixed"], "{deep,mixed}", f"file://{Path.cwd()}/mixed"):
+        if told is None:
+            assert [path.name for path in resolve_shards(tar)][-len(paths) :] == [path.name for path in paths]
+            continue
+        with pytest.raises(ConfigError) as caught:
+            resolve_shards(tar)
+        assert f"mixed has the splits {told.partition(':')[0]}: give " in str(caught.value)
+    if told is not None:
+        with pytest.raises(ConfigError) as caught:
+            resolve_shards("mixed")
+        assert told in str(caught.value)
+        given = str(caught.value).split("give ")[1].split(" for")[0]
+        assert 0 < len(resolve_shards(given)) < len(names)
+
+
+@pytest.mark.parametrize(
     "tar",
     [
         "pics/flat",  # pictures alone

@@ -208,6 +208,19 @@ def test_names_in_place_of_a_host_are_refused(server: Server) -> None:
         merged._check_names(RemoteShard(f"https://host{FILE}"), index_there.names)
 
 
+def test_an_index_of_a_folder_is_of_one_split(server: Server, tmp_path: Path) -> None:
+    shutil.copy(server.folder / "a" / "train-0000.tar", server.folder / "b" / "val-0000.tar")
+    both = [*urls(server), f"{server.url}/b/val-0000.tar"]
+    told = "has the splits train, val: name the shards of one of them, in braces or a list"  # HTTP cannot list
+    with pytest.raises(ConfigError, match=told):
+        index(both, output=str(tmp_path / "all.gpuset"))
+    index(both, output=str(server.folder / "some.gpuset"))
+    assert len(resolve_shards(f"{server.url}/some.gpuset")) == 5
+    (server.folder / "some.gpuset").rename(server.folder / "all.gpuset")
+    with pytest.raises(ConfigError, match=told):
+        resolve_shards(f"{server.url}/all.gpuset")
+
+
 def test_damaged_and_forged_files_are_an_error_or_no_harm(server: Server, tmp_path: Path, kept: Path) -> None:
     whole, cache = (server.folder / FILE).read_bytes(), tmp_path / "cache"
     for data in (b"", b"x", whole[:50], whole[:-1], whole + b"x", *mutated_bytes(whole, 10)):

@@ -11,7 +11,8 @@ from lifecycles import loader, records
 from making import write_samples
 
 from gpuloader import Cache
-from gpuloader.errors import ShardNotFoundError
+from gpuloader.cli.index import index
+from gpuloader.errors import ConfigError, ShardNotFoundError
 from gpuloader.shards import open_index, resolve_shards
 
 pytestmark = pytest.mark.slow(kept=3, of="s3")
@@ -41,6 +42,21 @@ def bucket(s3: Any, tmp_path: Path) -> Iterator[Any]:  # noqa: ANN401
 )
 def test_each_form_gives_its_shards_in_order(bucket: Any, tar: Any) -> None:  # noqa: ANN401
     assert list(map(str, resolve_shards(tar))) == [f"s3://bucket/data/train-{number:04d}.tar" for number in range(4)]
+
+
+def test_a_folder_has_one_split(bucket: Any) -> None:  # noqa: ANN401
+    told = r"s3://bucket/data has the splits train, val: give s3://bucket/data/train-\*\.tar for one of them"
+    bucket.cp_file("bucket/data/train-0000.tar", "bucket/data/val-0000.tar")
+    with pytest.raises(ConfigError, match=told):
+        resolve_shards("s3://bucket/data/")
+    with pytest.raises(ConfigError, match=told):
+        index(["s3://bucket/data/"], merge=True)
+    with pytest.raises(ConfigError, match=told):
+        index(["s3://bucket/data/*.tar"], merge=True)
+    assert not bucket.exists("bucket/data/all.gpuset")
+    index(["s3://bucket/data/"])
+    assert len(resolve_shards("s3://bucket/data/*.tar")) == len(resolve_shards("s3://bucket/data/", mixed=True)) == 5
+    assert len(resolve_shards("s3://bucket/data/train-*.tar")) == 4
 
 
 @pytest.mark.parametrize("given", ["indexes", "no indexes"])
