@@ -51,6 +51,8 @@ def _print(info: Info) -> None:
     say(f"{held}, {format_bytes(info.shard_bytes)}{left_out}")
     if info.node_bytes is not None:
         say(f'a node      reads up to {format_bytes(info.node_bytes)} with shuffle="shards"')
+        advice = f"; {info.node_advice}" if info.node_advice else ""
+        say(f"all nodes   read {info.times_read:.2f} times the data{advice}")
     say(f"formats     {_counts(info.formats)}")
     say(f"components  {_counts(info.components)}")
     if info.jpegs:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, wraps
 from inspect import signature
+from math import ceil, gcd
 from typing import Any, TypeVar
 
 import numpy as np
@@ -318,19 +319,27 @@ def warn_of_empty_shares(plan: Plan) -> None:
         )
 
 
-def warn_of_groups(plan: Plan, nodes: int) -> None:
+def warn_of_groups(plan: Plan, shards: int, ranks_of_node: int) -> None:
     """Logs a warning if nodes share groups of shards, and therefore read data more than once."""
-    groups = 1 if plan.grouped is None else plan.grouped.groups or 1
-    if plan.grouped is not None and nodes > 1 and (groups % nodes or plan.global_batch % groups):
+    groups, ranks = plan.grouped and plan.grouped.groups, plan.world_size
+    nodes, equal_parts = ranks / ranks_of_node, ranks // gcd(ranks, ranks_of_node)
+    if groups and nodes > 1 and (advice := advise_groups(groups, plan.global_batch, shards, equal_parts)):
         _log.warning(
             'shuffle="shards" with %s of shards, %d nodes and %d samples in a step of all ranks: all nodes together '
-            "read about %.2f times the data in an epoch. For a new run, Sampling(groups=%d) reads less",
+            "read about %.2f times the data in an epoch. For a new run, %s",
             counted(groups, "group"),
-            nodes,
+            ceil(nodes),
             plan.global_batch,
             plan.times_read(nodes),
-            choose_groups(plan.global_batch, nodes),
+            advice,
         )
+
+
+def advise_groups(groups: int, global_batch: int, shards: int, nodes: int) -> str | None:
+    """Returns how nodes with equal parts of a step read less; None if they share no group."""
+    better = choose_groups(global_batch, shards, nodes)
+    advice = f"Sampling(groups={better}) {f'with at least {better} shards ' if better > shards else ''}reads less"
+    return advice if groups % nodes or global_batch % groups else None
 
 
 def warn_of_small_buckets(buckets: BucketSampler) -> None:

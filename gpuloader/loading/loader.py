@@ -76,10 +76,9 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
             such as `{"imagenet_train": {"RandomResizedCrop": {"size": 160}}}`, or a recipe's keys, such as
             `{"transforms": [...]}`.
         shuffle: "none" (or False), "full" (or True), "block" (neighbours stay near each other, for slow disks) or
-            "shards" (each node reads its own shards, up to 16 at a time, for stores). None means "full" if the recipe
-            uses random numbers, otherwise "none". For a custom order, pass a function that takes the epoch and returns
-            its sample ids, the same number in each epoch. With weights in `sampling`, omit `shuffle`: the weights
-            determine the order.
+            "shards" (each node reads its own shards, for stores). None means "full" if the recipe uses random numbers,
+            otherwise "none". For a custom order, pass a function that takes the epoch and returns its sample ids, the
+            same number in each epoch. With weights in `sampling`, omit `shuffle`: the weights determine the order.
         last_batch: "drop" skips the incomplete last step. "pad" fills it. "equal" fills it until all ranks have the
             same number of samples. "partial" splits its samples between the ranks, see `gpuloader.plan.epoch`. None
             means "drop" if the recipe uses random numbers, otherwise "partial"; with buckets "pad". `valid` in the

@@ -60,8 +60,8 @@ class Sampling:
         repeats: how many copies of a sample come in a row, each augmented differently. The number of samples in an
             epoch does not change.
         groups: with `shuffle="shards"`: the number of groups of shards. Each node reads its own shards if the number of
-            nodes divides it, and if it divides the global batch. None uses the largest such number up to 256, and up to
-            16 for each node.
+            nodes divides it, and if it divides the global batch. None uses the largest divisor of the global batch up
+            to a 64th of it, or up to 16 if that is more, and up to the number of shards.
         require: extensions of components, such as ["txt"]: samples that lack one of them are skipped.
         buckets: a `Buckets`, or a list of (height, width): each batch has images of about one aspect ratio and of one
             size. With `Buckets(groups=...)`, images have the sizes of the recipe. None ignores aspect ratios.

@@ -173,7 +173,6 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
             values.sampling,
             upright=values.recipe.orientation == "apply",
             last_batch=values.last_batch,
-            nodes=values.world.nodes,
             global_batch=values.world.world_size * batch_size if is_integer(batch_size, 1) else 1,  # the plan raises
             known_bad=known_bad,
         )
@@ -207,7 +206,6 @@ def _plan_ranks(given: LoaderArguments, values: _Values, data: _Data) -> Plan:
     if values.world.rank == 0:
         warn_of_classes(values.recipe, data.labels)
         warn_of_empty_shares(plan)
-        warn_of_groups(plan, values.world.nodes)
     return plan
 
 
@@ -216,6 +214,8 @@ def _meet(run: Run, decoder: Decoder) -> Run:
     world = run.world
     if world.world_size > 1 or world.members:
         world = agree(world, {**run.identity, **run.plan.facts})
+    if world.rank == 0:
+        warn_of_groups(run.plan, len(run.shards.shards), len(world.node))
     device_id = run.decoding_device_id
     return replace(run, world=world, decoder=decoder.on(device_id, world.cores, run.shards.seekable))
 

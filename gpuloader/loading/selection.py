@@ -112,13 +112,11 @@ def make_source(
     upright: bool,
     last_batch: LastBatch,
     global_batch: int,
-    nodes: int,
     known_bad: Collection[int],
 ) -> Sampler | Mix:
     """Makes the sampler, or the mix of sources, that gives the order of the samples.
 
     Args:
-        nodes: the number of machines, for groups of shards.
         upright: whether pictures are turned by their EXIF orientation. `upright`, `last_batch` and `known_bad` affect
             only buckets; `global_batch` affects buckets and groups.
 
@@ -130,7 +128,7 @@ def make_source(
     if isinstance(buckets := sampling.buckets, Buckets):
         deal = partial(_deal, shards, chosen, buckets, upright, last_batch, global_batch, known_bad)
         makers["buckets"] = lambda: deal(order)
-    groups = sampling.groups or choose_groups(global_batch, nodes)
+    groups = sampling.groups or choose_groups(global_batch, len(shards.shards))
     if sources:
         grouping = (groups, sampling.groups is not None) if shuffle == "shards" else None
         makers["several sources"] = lambda: _mix(shards, chosen, sources, order, grouping)

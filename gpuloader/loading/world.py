@@ -74,11 +74,6 @@ class World:
         node = node or ((numbers["rank"],) if members else tuple(neighbours))
         vars(self).update(numbers, node=node, members=members)
 
-    @property
-    def nodes(self) -> int:
-        """The number of machines, if each has as many data ranks as this one."""
-        return -(-self.world_size // len(self.node))
-
     @classmethod
     def detect(cls) -> World:
         """Detects rank and world size: from torch.distributed if it is initialised, otherwise from torchrun.

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from math import gcd
+from math import ceil, gcd
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -337,13 +337,14 @@ class Plan:
         """Estimates the share of the shards that some neighbouring ranks read."""
         return 1.0 if self.grouped is None else len(ranks) / self.world_size
 
-    def times_read(self, nodes: int) -> float:
-        """Returns how often all nodes together read a group of shards in an epoch; nodes have equally many ranks."""
+    def times_read(self, nodes: float) -> float:
+        """Returns how often all nodes together read a group of shards; of 2.5 nodes, the last has half the ranks."""
         if self.grouped is None:
-            return float(nodes)
+            return float(ceil(nodes))
         steps = np.arange(min(self.steps, _STEPS_LOOKED_AT))[:, None]
         groups = self._groups(0, steps * self.global_batch + np.arange(self.global_batch))
-        of_nodes = np.array_split(np.sort(groups, axis=1), nodes, axis=1)
+        borders = np.rint(np.arange(1, ceil(nodes)) * self.global_batch / nodes).astype(int)
+        of_nodes = np.split(np.sort(groups, axis=1), borders, axis=1)
         return sum(len(np.unique(each)) for each in of_nodes) / len(np.unique(groups))
 
     def _by_group(self, epoch: int, places: Ints) -> Ints:
@@ -439,9 +440,6 @@ class Plan:
         """Returns the ratios of a mix that began before a state, where this plan starts; later ones may change.
 
         If the state's epoch had another length, a ratio of this epoch may have begun at another place than here.
-
-        Raises:
-            ConfigError: they are invalid, or the schedule begins otherwise.
         """
         if not isinstance(self.source, Mix):
             return ()
@@ -451,11 +449,8 @@ class Plan:
         ratios = tuple(Ratio(start, tuple(parts)) for start, parts in listed)
         starts = [ratio.start for ratio in ratios]
         now = self.start.place + self.start.delivered
-        late = any(each * self.repeats >= now for each in starts)
-        if late or starts != sorted(starts) or starts[:1] not in ([], [0]):
-            raise ConfigError(
-                f"the ratios begin at {describe(starts)}: allowed are 0 and then larger places before the state's"
-            )
+        if starts != sorted(starts) or starts[:1] not in ([], [0]) or starts[-1:] >= [-(-now // self.repeats)]:
+            raise ConfigError(f"the ratios begin at {describe(starts)}: allowed are 0, then places before the state's")
         begun = sum(self._row_place(each.start) * self.repeats < now for each in schedule)
         possible = sum(each.start < self.start.epoch + (self.start.delivered > 0) for each in schedule)
         has = schedule[: max(begun, min(len(ratios), possible))]
@@ -479,10 +474,7 @@ class Plan:
         return [*begun, *(Ratio(self._row_place(each.start), each.parts) for each in schedule[len(begun) :])]
 
     def _row_place(self, start: float) -> int:
-        """Converts the start of a ratio in epochs, such as 2.5, to the place of its first sample, without copies.
-
-        It lies in its epoch, or at its end. Epochs before the plan's start are counted back from there.
-        """
+        """Converts a start in epochs, such as 2.5, to the place of its sample; earlier epochs are counted back."""
         epoch = int(start)
         back = max(0, self.start.epoch - epoch)
         first = self.first(epoch + back) - back * self.length

@@ -24,18 +24,18 @@ from gpuloader.plan.draws import Stream, words
 from gpuloader.plan.order import ROUNDS, Order, Permutation
 from gpuloader.plan.samplers import Ints, Sampler, SampleSubset, digest_of
 
-WINDOW_SHARDS = 16  # that a node reads at a time, with the groups of `choose_groups`
+WINDOW_SHARDS = 16  # that all nodes read at a time if steps are small
 MOST_GROUPS = 1 << 16
-_MOST_CHOSEN = 256
+_GROUP_SAMPLES = 64  # of a large step: 4 groups for a node with 8 ranks of 32, and only 32 for 8 ranks of 256
 
 
-def choose_groups(global_batch: int, nodes: int) -> int:
-    """Returns the largest divisor of the global batch that is a multiple of the nodes, at most 16 a node and 256.
+def choose_groups(global_batch: int, shards: int, multiple: int = 1) -> int:
+    """Returns the largest divisor of the global batch up to a 64th of it, or to 16, and up to the number of shards.
 
-    Without such a divisor, it is the number of nodes.
+    It is a multiple of `multiple`; without such a divisor, it is `multiple`.
     """
-    most = min(global_batch, nodes * WINDOW_SHARDS, _MOST_CHOSEN)
-    return max((each for each in range(nodes, most + 1, nodes) if global_batch % each == 0), default=nodes)
+    most = min(max(WINDOW_SHARDS, global_batch // _GROUP_SAMPLES), shards, MOST_GROUPS)
+    return next((each for each in range(most, 0, -1) if not (each % multiple or global_batch % each)), multiple)
 
 
 class _Parts(NamedTuple):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.values import is_integer
 from gpuloader.loading.argument_types import AnyDecoder, AnyLabels, AnyPreset, AnySampling, OnError
-from gpuloader.loading.arguments import resolve_bad_images, resolve_label_from
+from gpuloader.loading.arguments import advise_groups, resolve_bad_images, resolve_label_from
 from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_part
 from gpuloader.loading.options import Decoder, LabelFrom, Sampling
@@ -24,7 +24,7 @@ from gpuloader.loading.parts import Parts
 from gpuloader.loading.selection import Sources, assign_buckets, resolve_sources, sizes_of
 from gpuloader.loading.world import World
 from gpuloader.plan import GroupedSampler, SampleSubset, choose_groups
-from gpuloader.plan.grouped_sampler import MOST_GROUPS, WINDOW_SHARDS
+from gpuloader.plan.grouped_sampler import MOST_GROUPS
 from gpuloader.recipe import load_preset
 from gpuloader.recipe.part import as_value
 from gpuloader.shards import (
@@ -95,6 +95,8 @@ class Info:
         shards, samples: how many.
         shard_bytes: the bytes of all tars.
         node_bytes: the most bytes that one node reads with `shuffle="shards"`; None without `nodes`.
+        times_read: how often all nodes together read the data.
+        node_advice: how they read less, if they share groups of shards.
         stray_count: the number of members that are in no sample.
         label_from: where the labels are; None if "auto" finds none.
         classes: the labels that occur, by label.
@@ -120,6 +122,8 @@ class Info:
     samples: int
     shard_bytes: int
     node_bytes: int | None
+    times_read: float | None
+    node_advice: str | None
     stray_count: int
     label_from: str | None
     classes: tuple[ClassCount, ...]
@@ -165,7 +169,7 @@ def describe_shards(
             them.
         on_error: as GPULoader takes it, for its known bad images. In a bucket, each is replaced by another sample. Bad
             images of unknown size are in the bucket with the most samples.
-        nodes: the number of nodes, to report how many bytes each reads with shuffle="shards".
+        nodes: the number of nodes, to report how much they read with shuffle="shards" and 8 ranks of `batch_size` each.
         progress: show a bar on stderr while indexes are made.
 
     Raises:
@@ -178,7 +182,7 @@ def describe_shards(
     if nodes is not None and not is_integer(nodes, 1, MOST_GROUPS):
         raise ConfigError(f"nodes={nodes!r}: allowed is an integer from 1 to {MOST_GROUPS - 1}")
     recipe, labelling = load_preset(preset), resolve_label_from(label_from)
-    buckets = as_value(Sampling, "sampling", sampling or {}).buckets
+    buckets = (chosen := as_value(Sampling, "sampling", sampling or {})).buckets
     assert buckets is None or isinstance(buckets, Buckets)  # what the Sampling makes of it
     listed = resolve_bad_images(on_error).known
     shards = ShardSet.open(resolve_sources(tar)[0], progress)
@@ -195,11 +199,14 @@ def describe_shards(
     decoding = as_value(Decoder, "decoder", decoder or {}).on(None, World.of_process().cores)
     parts = Parts.on("cpu", shards, recipe.at(recipe.largest_epoch), batch_size, decoding.num_threads or 1)
     memory = estimate_memory(shards, recipe, name, batch_size, decoding.prefetch, parts)
+    reads = _reads(shards, nodes, nodes * 8 * batch_size, chosen.groups) if nodes else (None, None, None)
     return Info(
         shards=len(shards.shards),
         samples=len(shards),
         shard_bytes=int(index.shard_bytes.sum()),
-        node_bytes=None if nodes is None else _node_bytes(shards, nodes),
+        node_bytes=reads[0],
+        times_read=reads[1],
+        node_advice=reads[2],
         stray_count=int(index.left_out_count.sum()),
         label_from=source,
         classes=classes,
@@ -223,11 +230,15 @@ def describe_shards(
     )
 
 
-def _node_bytes(shards: ShardSet, nodes: int) -> int:
-    groups = choose_groups(nodes * WINDOW_SHARDS, nodes)
+def _reads(shards: ShardSet, nodes: int, global_batch: int, groups: int | None) -> tuple[int, float, str | None]:
+    """Returns the `node_bytes`, `times_read` and `node_advice` of an `Info`."""
+    count, shard_bytes = len(shards.shards), shards.index.shard_bytes
+    groups = groups or choose_groups(global_batch, count)
     parts = GroupedSampler(SampleSubset(len(shards)), np.diff(shards.index.sample_end, prepend=0), groups).parts(0)
-    node, shard = np.unique(np.stack([parts.groups * nodes // groups, parts.shards]), axis=1)
-    return int(np.bincount(node, shards.index.shard_bytes[shard]).max())
+    first = np.arange(nodes) * groups
+    begins, ends = np.searchsorted(parts.groups, [first // nodes, -(-(first + groups) // nodes)])
+    read = [int(shard_bytes[np.unique(parts.shards[begin:end])].sum()) for begin, end in zip(begins, ends)]
+    return max(read), sum(read) / int(shard_bytes.sum()), advise_groups(groups, global_batch, count, nodes)
 
 
 def _count_buckets(shards: ShardSet, buckets: Buckets, upright: bool, bad: Collection[int]) -> tuple[BucketCount, ...]:

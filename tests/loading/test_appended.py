@@ -48,7 +48,7 @@ def both(**kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:  # noqa: ANN40
     "kind",
     [
         both(),
-        both(shuffle="shards"),
+        both(shuffle="shards", sampling={"groups": 2}),
         both(sampling={"subset": "cat/*"}),
         ({"sampling": {"weights": [1] * 18}}, {"sampling": {"weights": [1] * 30}}),
         both(label_from="folder"),
@@ -61,6 +61,14 @@ def test_a_state_between_two_epochs_goes_on_with_all(tars: list[Path], kind: tup
         new.load_state_dict(old.state_dict())
         assert ids(new) == epoch_of(fresh, 1)
         assert new.state_dict()["samples"] == EACH * NOW
+
+
+def test_appended_shards_leave_the_groups_of_the_run_as_they_are(tars: list[Path]) -> None:
+    with loader(tars[:BEFORE], shuffle="shards") as old, loader(tars, shuffle="shards") as new:
+        list(old)
+        new.load_state_dict(old.state_dict())
+        assert sorted(ids(new)) == list(range(EACH * NOW))
+        assert new.state_dict()["groups"] == old.state_dict()["groups"]
 
 
 def test_within_an_epoch_the_shards_must_be_those_of_the_state(tars: list[Path]) -> None:

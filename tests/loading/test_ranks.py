@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
+from collections.abc import Iterator
+from itertools import chain, product
 from pathlib import Path
 
 import pytest
 from loaders import SAMPLES, evaluation, loader
+from making import write_samples
+from ranks import outputs_of_ranks
 from warm import Program
 
 from gpuloader import Decoder, World
@@ -30,6 +36,82 @@ def test_every_sample_exactly_once_in_an_epoch_over_all_ranks(
                 delivered += batch["index"][batch["valid"]].tolist()
     assert sorted(delivered) == list(range(SAMPLES))
     assert steps == {(-(-SAMPLES // (3 * world_size)),) * 2}
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """13 shards of 10 samples each."""
+    return write_samples(tmp_path_factory.mktemp("many"), 130, shards=13)
+
+
+def nodes_of(ranks: int) -> Iterator[list[int]]:
+    """All ways to put neighbouring ranks on nodes: for each rank, the number of ranks on its node."""
+    yield [ranks] * ranks
+    yield from ([first] * first + rest for first in range(1, ranks) for rest in nodes_of(ranks - first))
+
+
+def steps_of_rank(shards: list[Path], rank: int, ranks: int, ranks_of_node: int) -> list[list[int]]:
+    """The samples of a rank in each step of an epoch; no process group, and nothing is decoded."""
+    world = World(rank, ranks, 0, ranks_of_node)
+    with evaluation(shards, 60 // ranks, world=world, shuffle="shards", last_batch="partial") as batches:
+        plan = run_of(batches).plan
+        return [plan.batch(plan.at(0, step)).ids.tolist() for step in range(plan.steps)]
+
+
+def test_the_ranks_of_any_nodes_give_the_epoch_and_the_steps_of_one_rank(many: list[Path]) -> None:
+    steps = steps_of_rank(many, 0, 1, 1)
+    assert sorted(chain(*steps)) == list(range(130))
+    for ranks in range(1, 7):
+        own = {
+            (rank, of_node): steps_of_rank(many, rank, ranks, of_node)
+            for rank, of_node in product(range(ranks), range(1, ranks + 1))
+        }
+        for nodes in nodes_of(ranks):
+            together = [own[rank, of_node] for rank, of_node in enumerate(nodes)]
+            assert [sorted(chain(*step)) for step in zip(*together, strict=True)] == [sorted(step) for step in steps]
+
+
+UNEVEN = """
+import json, os, socket; from loaders import evaluation, indices
+socket.gethostname = lambda: f'host{rank // 2}'
+os.environ |= {'LOCAL_WORLD_SIZE': '2' if rank < 2 else '1'}
+with evaluation(arguments, 32, shuffle='shards', last_batch='partial', output='dict') as batches:
+    print(json.dumps([batches.world.node, indices(batches)]))
+"""
+
+
+def test_uneven_nodes_of_a_process_group_share_an_epoch(many: list[Path], tmp_path: Path) -> None:
+    said = [json.loads(each) for each in outputs_of_ranks(UNEVEN, tmp_path, 3, *many)]
+    assert [node for node, _ in said] == [[0, 1], [0, 1], [2]]
+    assert sorted(chain(*(batch for _, batches in said for batch in batches))) == list(range(130))
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "world", "groups", "times", "advice"),
+    [
+        (12, World(0, 5, 0, 1), None, 1.33, "groups=10"),  # 12 groups of a step of 60
+        (12, World(0, 5, 0, 2), None, 1.17, "groups=10"),  # two nodes of two ranks, and one of one
+        (12, World(0, 5, 0, 1), 7, 1.57, "groups=10"),
+        (2, World(0, 16, 0, 1), None, 2.0, "groups=16) with at least 16 shards"),
+        (16, World(0, 3, 0, 1), None, None, None),  # 12 groups: nodes share none
+        (12, World(0, 5, 0, 5), None, None, None),  # one node
+        (12, World(1, 5, 0, 1), None, None, None),  # another rank
+    ],
+)
+def test_rank_0_says_how_much_nodes_read_that_share_groups_and_which_groups_they_would_not(
+    many: list[Path],
+    caplog: pytest.LogCaptureFixture,
+    batch_size: int,
+    world: World,
+    groups: int | None,
+    times: float | None,
+    advice: str | None,
+) -> None:
+    given = {"shuffle": "shards", "last_batch": "drop", "sampling": {"groups": groups}}
+    evaluation(many, batch_size, world=world, **given).close()
+    said = [record.getMessage() for record in caplog.records]
+    assert [float(re.findall(r"([\d.]+) times", text)[0]) for text in said] == ([] if times is None else [times])
+    assert all(advice and advice in text for text in said)
 
 
 def test_a_rank_without_a_sample_left_gets_an_empty_batch(shards: list[Path]) -> None:

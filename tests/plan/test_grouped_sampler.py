@@ -138,8 +138,9 @@ def test_what_is_coming_for_a_node_is_what_its_ranks_get(last: LastBatch, steps:
     ("nodes", "groups", "times"),
     [
         (8, None, 1.0),
-        (3, None, 1.0),
         (16, None, 1.0),
+        (3, None, 1.12),  # 16 groups of a step of 48
+        (3, 12, 1.0),
         (8, 8, 1.0),
         (16, 8, 2.0),  # two nodes share a group
         (6, 8, 1.5),
@@ -149,7 +150,7 @@ def test_what_is_coming_for_a_node_is_what_its_ranks_get(last: LastBatch, steps:
 def test_a_node_reads_its_share_of_the_shards(nodes: int, groups: int | None, times: float) -> None:
     sizes = np.random.default_rng(1).integers(30, 70, 512)
     ranks, batch_size = 2 * nodes, 8
-    source = grouped(sizes, groups or choose_groups(ranks * batch_size, nodes))
+    source = grouped(sizes, groups or choose_groups(ranks * batch_size, 512))
     for steps in (None, 37):  # then passes begin within steps
         plan = Plan(source, batch_size, 0, ranks, "drop", SEED, steps)
         epochs = range(-(-3 * source.size // plan.length))
@@ -162,7 +163,7 @@ def test_a_node_reads_its_share_of_the_shards(nodes: int, groups: int | None, ti
             )
             for node in range(nodes)
         ]
-        assert sum(map(len, touched)) / 512 == pytest.approx(times, abs=0.06)
+        assert sum(map(len, touched)) / 512 == pytest.approx(times, abs=0.075)
 
 
 def test_each_source_of_a_mix_has_groups_of_its_own() -> None:
@@ -205,20 +206,46 @@ def test_replacements_in_a_mix_are_of_the_samples_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("global_batch", "nodes", "groups"),
+    ("global_batch", "shards", "groups"),
     [
-        (256, 1, 16),  # up to 16 for each node
-        (256, 8, 128),
-        (4096, 64, 256),  # up to 256
-        (48, 3, 48),
-        (50, 1, 10),
-        (31, 1, 1),  # a prime number
-        (31, 2, 2),  # nothing fits: the nodes
-        (1024, 512, 512),
+        (256, 9999, 16),  # up to 16
+        (2048, 9999, 32),  # or up to a 64th of the batch
+        (6144, 9999, 96),
+        (32_768, 9999, 512),
+        (2**31, 99_999, 65_536),  # the most that there are
+        (50, 9999, 10),  # a divisor
+        (31, 9999, 1),
+        (2048, 31, 16),  # up to the shards
+        (50, 4, 2),
+        (256, 1, 1),
     ],
 )
-def test_the_number_of_groups(global_batch: int, nodes: int, groups: int) -> None:
-    assert choose_groups(global_batch, nodes) == groups
+def test_the_number_of_groups(global_batch: int, shards: int, groups: int) -> None:
+    assert choose_groups(global_batch, shards) == groups
+
+
+@pytest.mark.parametrize(
+    ("global_batch", "shards", "nodes", "groups"),
+    [
+        (768, 9999, 3, 12),
+        (1792, 9999, 7, 28),
+        (32 * 1021, 9999, 1021, 1021),  # nothing fits: the nodes
+        (256, 4, 8, 8),
+    ],
+)
+def test_the_number_of_groups_that_nodes_divide(global_batch: int, shards: int, nodes: int, groups: int) -> None:
+    assert choose_groups(global_batch, shards, nodes) == groups
+
+
+@pytest.mark.parametrize(("batch_size", "most"), [(32, 1.125), (64, 1), (100, 1.1), (128, 1), (256, 1)])
+def test_nodes_of_eight_ranks_read_hardly_more_than_the_data(batch_size: int, most: float) -> None:
+    read = []
+    for nodes in [*range(1, 13), 31, 127]:
+        groups = choose_groups(8 * nodes * batch_size, 9999)
+        source = grouped(np.full(4 * groups, 2 * batch_size), groups)
+        read.append(Plan(source, batch_size, 0, 8 * nodes).times_read(nodes))
+    assert max(read) <= most
+    assert np.mean(read) <= 1 + (most - 1) / 2
 
 
 def test_a_run_keeps_its_groups_and_refuses_others() -> None:
@@ -244,15 +271,15 @@ def test_how_often_the_data_is_read_is_counted() -> None:
 def test_what_a_node_reads_is_as_the_page_says() -> None:
     lines = (Path(__file__).parents[2] / "docs/gpus-and-nodes.md").read_text("utf-8").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines[lines.index(next(filter(is_heading, lines))) + 2 :]][:3]
-    shards, of_shard, global_batch = 2000, 1000, 8192
+    shards, of_shard, of_node = 2000, 1000, 8 * 32
     for name, *shares in rows:
         for nodes, share in zip((8, 64, 1024), shares, strict=True):
             source: GroupedSampler | ShuffledSampler = grouped(
-                np.full(shards, of_shard), choose_groups(global_batch, nodes)
+                np.full(shards, of_shard), choose_groups(of_node * nodes, shards)
             )
             if name != '`"shards"`':
                 source = all_samples(shards * of_shard, "full" if name == '`"full"`' else "block")
-            plan = Plan(source, global_batch // nodes, 0, nodes)
+            plan = Plan(source, of_node, 0, nodes)
             read = [
                 len(np.unique(plan.coming(Cursor(), plan.steps, [rank]) // of_shard))
                 for rank in {0, nodes // 2, nodes - 1}

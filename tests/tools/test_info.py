@@ -29,12 +29,37 @@ def test_the_bytes_of_a_node_are_those_of_its_shards(tmp_path: Path) -> None:
     tars = write_samples(tmp_path, 480, shards=48)
     sizes = [tar.stat().st_size for tar in tars]
     for nodes in (1, 4, 6):
-        read = describe_shards(tars, nodes=nodes).node_bytes
-        assert read is not None
-        assert sum(sizes) / nodes <= read <= sum(sizes) / nodes + 2 * max(sizes)
-    assert describe_shards(tars).node_bytes is None
+        info = describe_shards(tars, nodes=nodes)
+        assert info.node_bytes is not None
+        assert info.times_read is not None
+        assert sum(sizes) / nodes <= info.node_bytes <= sum(sizes) / nodes + 2 * max(sizes)
+        assert 1 <= info.times_read <= info.node_bytes * nodes / sum(sizes)
+        assert info.node_advice is None
+    assert describe_shards(tars).node_bytes is describe_shards(tars).times_read is None
     with pytest.raises(ConfigError, match="nodes=0: allowed is an integer from 1 to"):
         describe_shards(tars, nodes=0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "batch_size", "groups", "times", "advice"),
+    [
+        (3, 32, None, 1.12, "groups=12"),  # 16 groups of a step of 768
+        (3, 32, 12, 1.0, None),
+        (2, 32, 1, 2.0, "groups=16"),
+        (96, 1, None, 6.0, "groups=96) with at least 96 shards"),
+    ],
+)
+def test_nodes_that_share_groups_read_more(
+    tmp_path: Path, nodes: int, batch_size: int, groups: int | None, times: float, advice: str | None
+) -> None:
+    info = describe_shards(
+        write_samples(tmp_path, 96, shards=48, sizes=[(8, 8)]),
+        nodes=nodes,
+        batch_size=batch_size,
+        sampling={"groups": groups},
+    )
+    assert info.times_read == pytest.approx(times, rel=0.05)
+    assert info.node_advice is advice or (advice and advice in str(info.node_advice))
 
 
 def test_samples_bytes_and_components_are_counted(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from making import jpeg, write_samples, write_shard
 from serving import SOON, Server, wait_for
 from warm import Program
 
-from gpuloader import Cache, GPULoader, Sampling, World
+from gpuloader import Cache, GPULoader, World
 
 NODES, RANKS_OF_NODE, BATCH_SIZE = 4, 2, 4
 GLOBAL_BATCH = NODES * RANKS_OF_NODE * BATCH_SIZE
@@ -60,7 +60,7 @@ def test_a_node_downloads_its_own_shards_once(server: Server, served: Path, tmp_
         before = dict(server.sent_bytes)
         for rank in range(node * RANKS_OF_NODE, (node + 1) * RANKS_OF_NODE):
             with rank_loader(server.url, rank, NODES, tmp_path) as batches:
-                assert "shuffle shards in 32 groups" in str(batches)
+                assert "shuffle shards in 16 groups" in str(batches)
                 for _ in range(2):
                     assert len(list(batches)) == SAMPLES // GLOBAL_BATCH
         sent = {name: count - before.get(name, 0) for name, count in of_shards(server.sent_bytes).items()}
@@ -167,7 +167,6 @@ def test_eight_processes_on_four_nodes_go_on_on_two(server: Server, served: Path
         for ranks in (first, second)
         for step in range(len(ranks[0]["given"]))
     ]
-    with loader([served / name for name in names()], GLOBAL_BATCH, shuffle="shards", last_batch="drop",
-                sampling=Sampling(groups=32)) as alone:  # fmt: skip
+    with loader([served / name for name in names()], GLOBAL_BATCH, shuffle="shards", last_batch="drop") as alone:
         expected = [sorted(records(batch)) for _ in range(5) for batch in alone]
     assert got == expected[: len(got)]
