@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gpu_graph import GPU, gpu_graph
 from false_values import taken
+from gpu_graph import GPU, gpu_graph
 from lifecycles import left_behind, threads_and_files
 from making import SIZES, damaged_jpeg, encoded, jpeg, picture
 from oracle import transforms

@@ -14,8 +14,8 @@ from gpuloader.helpers.atomic_files import remove_leftovers, write_once
 from gpuloader.helpers.progress import progress_bar
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
-from gpuloader.images.traits import IN_PIXELS
 from gpuloader.helpers.values import as_python_integer, is_integer
+from gpuloader.images.traits import IN_PIXELS
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.executors import run
 from gpuloader.pack.pictures import RenderOptions, parse_mipmaps
