@@ -78,23 +78,16 @@ def index(
         merged = merge_stored(resolve_shards(listed), place)
         shard_set, place = ShardSet.open(merged), place or merged.path
     shard_set.warn_of_hidden()
-    unsaved, causes = set[int](), list[str]()
-    for number, shard in enumerate(shard_set.shards):
+    causes: list[str] = []
+    for shard in shard_set.shards:
         if isinstance(shard, Folder):
             try:
                 keep_beside(shard)
             except ConfigError as error:
-                unsaved.add(number)
                 causes.append(str(error))
-    unsaved.update(shard_set.unsaved())
+    causes += [f"the index of {shard} could not be saved" for shard in shard_set.unsaved()]
     found: list[dict[str, Any]] = [
-        {
-            "shard": str(shard),
-            "samples": len(shard_set.samples_of(number)),
-            "saved": number not in unsaved,
-            "left_out": [],
-            "left_out_count": count,
-        }
+        {"shard": str(shard), "samples": len(shard_set.samples_of(number)), "left_out": [], "left_out_count": count}
         for number, (shard, count) in enumerate(zip(shard_set.shards, shard_set.index.left_out_count.tolist()))
     ]
     for member in shard_set.index.left_out:
@@ -104,19 +97,13 @@ def index(
         print_json({"samples": len(shard_set), "shards": found})
     else:
         _print_text(found, len(shard_set), place)
-    if unsaved:
-        shard_count = counted(len(found), "shard")
-        raise ConfigError(
-            *causes,
-            f"{counted(len(unsaved), 'index', 'indexes')} of {shard_count} could not be saved: make room there, or let "
-            f"XDG_CACHE_HOME name a folder with room; then run the command again",
-        )
+    if causes:
+        raise ConfigError(*causes, "make room on the disk, and run the command again")
 
 
 def _print_text(found: Sequence[Mapping[str, Any]], samples: int, place: object) -> None:
     for each in found:
-        unsaved = "" if each["saved"] else ", its index is not saved"
-        say(f"{each['shard']}: {counted(each['samples'], 'sample')}{unsaved}")
+        say(f"{each['shard']}: {counted(each['samples'], 'sample')}")
         for item in each["left_out"]:
             say(f"  left out: {item['name']!r}{at_byte(item['offset'])}: {item['why']}")
         if more := each["left_out_count"] - len(each["left_out"]):

@@ -319,8 +319,7 @@ def check_keys(
         found = {(option, key) for option, key, keys in options if key in keys}
         for option, key, _ in options:
             if (option, key) not in found:
-                same = (each for *named_by, each in options if named_by == [option, key])
-                keys = sorted({each_key for keys in same for each_key in islice(keys, _MOST_KEYS)})
+                keys = sorted({it for *by, each in options if by == [option, key] for it in islice(each, _MOST_KEYS)})
                 where, hint = f"fields: {name}: {type(named[name]).__name__}({option})", did_you_mean(key, keys)
                 where = f"label_from={named[name].source!r}" if name == LABEL else where
                 raise ConfigError(

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from gpuloader.images.mipmaps import mipmap_sizes
-from gpuloader.loading.copies import draw_pictures
-from gpuloader.loading.selection import sizes_of
 from gpuloader.plan import Draws
 from gpuloader.recipe import AugmentParams, Recipe
 from gpuloader.recipe.model import Ints
@@ -61,7 +59,8 @@ class Parts:
     def on(cls, device_type: str, shards: ShardSet, recipe: Recipe, batch_size: int, num_threads: int) -> Self:
         """Returns the parts for a loader on a device, "cpu" or "cuda"; the recipe is at its largest output."""
         some = np.linspace(0, len(shards) - 1, min(batch_size, _DRAWN, len(shards))).astype(np.int64)
-        drawn = draw_pictures(recipe, shards, some, Draws(0, 0, some), sizes_of(shards, some, upright=False))
+        sizes = np.stack([shards.index.at(name, some) for name in ("height", "width")], 1).astype(np.int64)
+        drawn = recipe.draw(Draws(0, 0, some), np.maximum(sizes, 1))
         delivered = mean_pixels(drawn), bytes_of_pixel(recipe)
         parts = cls(shards, recipe.max_pixels, *delivered, cls.MOST_BYTES[device_type], num_threads, batch_size)
         if device_type == "cpu":

@@ -32,7 +32,7 @@ from gpuloader.loading.arguments import (
     warn_of_turned,
 )
 from gpuloader.loading.copies import warn_of_mipmaps
-from gpuloader.loading.fields import Component
+from gpuloader.loading.fields import LABEL, Component, Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.run import Run
 from gpuloader.loading.selection import check_components, check_options, make_source, resolve_sources
@@ -188,7 +188,8 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
     shards.check_pictures([each.extension for each in fields.values()])
     required = dict.fromkeys(each.extension for each in fields.values() if each.required)
     check_components(shards, required, source, known_bad)
-    return _Data(shards, labels, known_bad, source, check_options(shards, fields, labels, source, known_bad))
+    named = fields if labels is None else {LABEL: Field(labels.place), **fields}
+    return _Data(shards, labels, known_bad, source, check_options(shards, named, source, known_bad))
 
 
 def _plan_ranks(given: LoaderArguments, values: _Values, data: _Data) -> Plan:

@@ -16,7 +16,7 @@ from gpuloader.errors import ConfigError, DataError, describe
 from gpuloader.helpers.text import counted, either, similar
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.buckets import Buckets
-from gpuloader.loading.fields import LABEL, Component, Field, check_keys
+from gpuloader.loading.fields import Component, check_keys
 from gpuloader.loading.options import Sampling, Weights
 from gpuloader.loading.subset import MOST_CHARACTERS, as_array, check_exists, list_some
 from gpuloader.plan import (
@@ -51,10 +51,7 @@ _MOST_EPOCHS = 1000
 
 
 def resolve_sources(sources: Sources, mixed: bool = False) -> tuple[Sequence[Shard], list[tuple[int, Weight]]]:
-    """Returns all shards in order and, for several sources, the number of shards and the weight of each source.
-
-    `mixed` is as for `resolve_shards`.
-    """
+    """Returns the shards of `resolve_shards` and, for several sources, the number of shards and weight of each."""
     listed: list[Any] = list(sources) if isinstance(sources, Sequence) else [sources]
     if not any(isinstance(source, Mapping) for source in listed):
         return resolve_shards(sources, mixed), []  # type: ignore[arg-type]
@@ -262,19 +259,14 @@ def check_components(
 
 
 def check_options(
-    shards: ShardSet,
-    fields: Mapping[str, Component],
-    labels: Labels | None,
-    source: Sampler | Mix,
-    known_bad: Collection[int],
+    shards: ShardSet, fields: Mapping[str, Component], source: Sampler | Mix, known_bad: Collection[int]
 ) -> dict[str, Component]:
-    """Checks the keys that fields and labels name, in the first selected samples; see `check_keys`.
+    """Checks the keys that options of fields name, in the first selected samples; see `check_keys`.
 
     Returns:
         The fields to check at the first batch: all of them if the shards are on stores or from a merged index, because
         such shards are not read before their turn.
     """
-    fields = fields if labels is None else {LABEL: Field(labels.place), **fields}
     fields = {name: field for name, field in fields.items() if field.path}
     if not fields or not shards.local or isinstance(shards.shards, MergedShards):
         return fields

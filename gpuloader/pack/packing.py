@@ -189,7 +189,7 @@ def pack(
                 bar.advance(shown, written.records)
                 done.append(written)
     finally:
-        for each in (folder for place in places for folder in (place, place / LEFT_OUT)):
+        for each in (*places, *(place / LEFT_OUT for place in places)):
             remove_leftovers(each)  # of workers that were killed
     return _result(folder, layout, opened, shards, done, sides is not None)
 
@@ -264,15 +264,18 @@ def _claim(
 
     Returns the names and sizes of the finished shards.
     """
-    _make(folder)
     places = layout.places(folder)
     if layout.val_share and (there := [*folder.glob("*.tar"), *folder.glob(MANIFEST.format(prefix="*"))]):
         raise StateError(
             f"{folder} has {there[0].name} itself, but val_share packs into its folders {' and '.join(places)}: give "
             f"another folder, or move the shards and their pack-*.json"
         )
+    try:
+        for place in places.values():
+            place.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the destination {place} cannot be made ({error}): give another folder") from None
     for place in places.values():
-        _make(place)
         for written in (*place.glob("*.tar"), *place.glob(MANIFEST.format(prefix="*")), *place.glob(f"{LEFT_OUT}/*")):
             if not written.is_file():
                 raise StateError(f"{written} is not a regular file: remove it, or give another folder")
@@ -298,32 +301,20 @@ def _claim(
         manifest = _manifest((folder / tar).parent, _prefix(tar))
         if not manifest.exists() or (manifest in manifests and tar not in own):
             raise StateError(f"{folder} has tars that no pack wrote, such as {tar}: move them, or give an empty folder")
-    for place in places.values():
-        _write_classes(place, source)
+    if source.classes is not None:
+        names, ids = list(source.classes), source.class_ids
+        classes = names if ids is None else {"names": names, "ids": list(ids)}
+        for place in places.values():
+            existing = write_once(place / CLASSES_FILE, json.dumps(classes, indent=1).encode() + b"\n")
+            same_names = as_list(read_class_names(place)) == source.classes
+            if not same_names or (ids is not None and json.loads(existing) != classes):
+                raise StateError(
+                    f"{place / CLASSES_FILE} has other {'ids of classes' if same_names else 'classes'} than the source:"
+                    " give another folder; if another pack has just begun there, run this again"
+                )
     for manifest in manifests:
         _check_same(manifest, write_once(manifest, text), content, text)
     return finished
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the destination {folder} cannot be made ({error}): give another folder") from None
-
-
-def _write_classes(folder: Path, source: OpenedSource) -> None:
-    if source.classes is None:
-        return
-    names, ids = list(source.classes), source.class_ids
-    classes = names if ids is None else {"names": names, "ids": list(ids)}
-    existing = write_once(folder / CLASSES_FILE, json.dumps(classes, indent=1).encode() + b"\n")
-    same_names = as_list(read_class_names(folder)) == source.classes
-    if not same_names or (ids is not None and json.loads(existing) != classes):
-        raise StateError(
-            f"{folder / CLASSES_FILE} has other {'ids of classes' if same_names else 'classes'} than the source: "
-            "give another folder; if another pack has just begun there, run this again"
-        )
 
 
 def _finished(folder: Path, layout: Layout) -> dict[str, int]:
@@ -334,12 +325,8 @@ def _finished(folder: Path, layout: Layout) -> dict[str, int]:
 
 def _split_folders(folder: Path) -> list[Path]:
     """Returns the folders below a destination into which `val_share` packed; their classes are the destination's."""
-    found = (
-        each
-        for each in sorted(folder.glob(f"*/{MANIFEST.format(prefix='*')}"))
-        if each == _manifest(each.parent, each.parent.name)
-    )
-    return [each.parent for each in found if _read_manifest(each, each.read_bytes()).get("val_share")]
+    manifests = sorted(folder.glob(f"*/{MANIFEST.format(prefix='*')}"))
+    return [each.parent for each in manifests if _read_manifest(each, each.read_bytes()).get("val_share")]
 
 
 def _prefix(shard: str) -> str:

@@ -118,8 +118,7 @@ def has_merged(folder: Path) -> bool:
 def open_merged(path: Path | RemoteShard, mixed: bool = False) -> MergedShards:
     """Opens a merged index, and compares its names with the files in the folders, unless they are on a store.
 
-    Args:
-        mixed: whether `all.gpuset` may have shards of several splits.
+    Unless they may be `mixed`, the shards of `all.gpuset` must be of one split.
 
     Raises:
         IndexFileError: it is damaged, or its names differ from the shards.
@@ -262,7 +261,7 @@ def _download_index(place: RemoteShard) -> Index:
 def _check_names(path: Path | RemoteShard, names: Sequence[str], mixed: bool = False) -> list[Path]:
     """Returns the folders of the shards; raises IndexFileError if these contain other shards.
 
-    On a store it does not list folders, and returns none. Unless `mixed`, `all.gpuset` must be of one split.
+    On a store it does not list folders, and returns none. It checks the splits of `all.gpuset`, see `open_merged`.
     """
     if path.name == MERGED_FILE and not mixed:
         check_one_split(str(path).rpartition("/")[0] or ".", names)

@@ -192,11 +192,7 @@ def _first_with_pictures(path: Path) -> Path | None:
 
 
 def tars_in(folder: Path, mixed: bool) -> list[Path]:
-    """Returns the tars in a folder, sorted by name; raises OSError if it may not be read, unlike `glob`.
-
-    Raises:
-        ConfigError: they are of several splits, and `mixed` is False.
-    """
+    """Returns a folder's tars by name, of one split unless `mixed`; raises OSError if unreadable, unlike `glob`."""
     found = sorted(file for file in folder.iterdir() if file.suffix == ".tar" and not file.is_dir())
     if not mixed:
         check_one_split(str(folder), (file.name for file in found))

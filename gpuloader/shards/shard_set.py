@@ -162,15 +162,16 @@ class ShardSet:
         """Returns the sample ids of a shard, by its number."""
         return self.index.samples_of(shard)
 
-    def unsaved(self) -> list[int]:
-        """Returns the numbers of the shards whose index is in no file, for example because the disk is full."""
-
-        def is_saved(number: int, shard: Shard) -> bool:
+    def unsaved(self) -> list[Shard]:
+        """Returns the shards whose index is in no file, for example because the disk is full."""
+        unsaved = []
+        for number, shard in enumerate(self.shards):
             if isinstance(shard, RemoteShard):
-                return self._cache is not None and self._cache.has_index(self._entries[number])
-            return has_index(shard)
-
-        return [number for number, shard in enumerate(self.shards) if not is_saved(number, shard)]
+                is_saved = self._cache is not None and self._cache.has_index(self._entries[number])
+            else:
+                is_saved = has_index(shard)
+            unsaved += [] if is_saved else [shard]
+        return unsaved
 
     @property
     def local(self) -> bool:
