@@ -130,6 +130,11 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: RenderO
         small = plain if limit is None or min(plain.size) <= limit else _downsize(plain, limit)
         if rendering.decoded is not None or extension == ARRAY_EXTENSION:
             return EncodedPicture(ARRAY_EXTENSION, _npy(np.asarray(small.convert("RGB"))), {}, traits)
+        if small is not plain and max(small.size) > LARGEST_SIDE:
+            raise RefusalError(
+                f"downsized to {small.width}x{small.height} pixels, it is longer than a JPEG may be, {LARGEST_SIDE:,}: "
+                f"crop it, or lower max_size"
+            )
         makes_jpegs = rendering.mipmaps is not None or small is not plain
         options = _jpeg_options(image, rendering.quality) if makes_jpegs else {}
         copies = _copies(small, rendering.mipmaps or (), options) if makes_jpegs else None

@@ -227,6 +227,21 @@ def test_ctrl_c_ends_all_processes_without_noise(many: Path, tmp_path: Path, sha
     assert not list((tmp_path / "packed").glob(".*.tmp"))
 
 
+@pytest.mark.parametrize("mipmaps", [None, (1,)])
+def test_a_picture_that_becomes_too_long_for_a_jpeg_is_left_out(
+    tmp_path: Path, mipmaps: tuple[int, ...] | None
+) -> None:
+    (tmp_path / "photos/a").mkdir(parents=True)
+    for name, size in {"good": (60, 40), "long": (140_000, 4), "fits": (131_000, 4), "high": (4, 140_000)}.items():
+        Image.new("RGB", size).save(tmp_path / "photos/a" / f"{name}.png")
+    result = pack(tmp_path / "photos", tmp_path / "packed", max_size=2, mipmaps=mipmaps, workers=1)
+    assert {Path(picture.name).stem: "65,500" in picture.why for picture in result.left_out} == {
+        "long": True,
+        "high": True,
+    }
+    assert len(ShardSet.open(sorted((tmp_path / "packed").glob("*.tar")))) == 2
+
+
 def test_what_other_parts_write_is_left_alone(photos: Path, tmp_path: Path) -> None:
     with atomic_file(tmp_path / "train-000001.tar") as file:
         file.write(b"another part's")
