@@ -110,7 +110,7 @@ class Api:
             gallery.targets(compose, sample, **draws)
         except BadImageError as error:
             return {**row, "bad": error.cause}
-        height, width = gallery.size(sample, compose.orientation)
+        height, width = gallery.size(sample, compose.orientation, gallery.copy_side(compose, sample, **draws))
         views = [asdict(view) for view in gallery.explain(compose, sample, **draws)]
         left_out = gallery.targets_left_out(compose, sample)
         return {**row, "height": height, "width": width, "views": views, "targets_left_out": left_out}

@@ -193,29 +193,35 @@ class Gallery:
         """Returns the ids of `count` samples: the first ones of a training that shuffles with this seed."""
         return make_order("full", len(self), check_seed(seed), 0)(np.arange(min(count, len(self)))).tolist()
 
-    def whole(self, sample: int, side: int, orientation: Orientation = "off") -> Compose:
+    def whole(self, sample: int, side: int, orientation: Orientation = "off", copy: int = 0) -> Compose:
         """Returns a recipe that shows a sample's whole image, downsized if its longer side exceeds `side` pixels.
 
         Args:
             orientation: as in a recipe; "apply" shows the picture upright.
+            copy: the shorter side of the copy that is decoded, 0 for the picture; as for the other methods.
 
         Raises:
             BadImageError: the image's size cannot be read.
         """
-        height, width = self.size(sample, orientation)
+        height, width = self.size(sample, orientation, copy)
         scale = min(1.0, side / max(height, width))
         shape = max(1, round(scale * height)), max(1, round(scale * width))
         options: dict[str, Any] = {"max_pixels": MAX_PIXELS, "orientation": orientation}
         return Compose((Resize(shape),), dtype="uint8", **options)
 
-    def tensors(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[torch.Tensor]:
+    def tensors(
+        self, compose: Compose, sample: int, seed: int, epoch: int, copy: int | None = None
+    ) -> list[torch.Tensor]:
         """Returns the tensor of each view, (3, h, w), that a loader with this recipe and seed delivers in this epoch.
+
+        Args:
+            copy: None decodes the copy that the loader takes.
 
         Raises:
             BadImageError: the image cannot be decoded.
         """
         run: Any = partial(compose, seed=check_seed(seed), epoch=check_epoch(epoch), sample=sample)
-        side = self.copy_side(compose, sample, seed, epoch)
+        side = self.copy_side(compose, sample, seed, epoch) if copy is None else copy
         image = self._image(sample, side=side)[0]
         try:
             if compose.by_boxes:
@@ -235,12 +241,12 @@ class Gallery:
         drawn, sizes = draw_by_index(recipe, self._shards, ids, Draws(check_seed(seed), check_epoch(epoch), ids))
         return int(choose_copies(recipe, self._shards, ids, drawn, sizes)[0])
 
-    def versions(self, compose: Compose, sample: int, seed: int, epoch: int) -> list[Picture]:
+    def versions(self, compose: Compose, sample: int, seed: int, epoch: int, copy: int | None = None) -> list[Picture]:
         """Returns `tensors` as pictures, without the recipe's normalisation."""
-        tensors = self.tensors(compose, sample, seed, epoch)
+        tensors = self.tensors(compose, sample, seed, epoch, copy)
         return [as_picture(tensor, view.normalize) for tensor, view in zip(tensors, compose.each_view, strict=True)]
 
-    def targets(self, compose: Recipe, sample: int, seed: int, epoch: int) -> list[Overlay]:
+    def targets(self, compose: Recipe, sample: int, seed: int, epoch: int, copy: int | None = None) -> list[Overlay]:
         """Returns the targets of a sample in each view of `tensors`, without those that cannot follow the recipe.
 
         Raises:
@@ -248,11 +254,12 @@ class Gallery:
         """
         left_out = self.targets_left_out(compose, sample)
         fields = {name: each for name, each in self._targets_of(sample).items() if name not in left_out}
-        _, size = self._image(sample)
+        side = self.copy_side(compose, sample, seed, epoch) if copy is None else copy
+        size = self.size(sample, copy=side)
         turned = self._shards.index.at("orientation", np.array([sample]))
         draws, boxes = Draws(check_seed(seed), check_epoch(epoch), np.array([sample])), self._boxes(compose, sample)
         drawn = compose.draw(draws, np.array([size]), turned, [boxes])
-        return overlays(fields, self._values(compose, sample, fields), drawn, self.class_names)
+        return overlays(fields, self._values(compose, sample, fields, side), drawn, self.class_names)
 
     def targets_left_out(self, compose: Recipe, sample: int) -> dict[str, str]:
         """Returns why targets of a sample cannot follow the recipe, by name; MixUp and CutMix are ignored."""
@@ -273,8 +280,8 @@ class Gallery:
             boxes.append(each.boxes[each.columns[CROWD] == 0] if dropped else each.boxes)
         return np.concatenate(boxes)
 
-    def _values(self, compose: Recipe, sample: int, fields: Mapping[str, Component]) -> dict[str, Any]:
-        size = self.size(sample, compose.orientation)
+    def _values(self, compose: Recipe, sample: int, fields: Mapping[str, Component], copy: int = 0) -> dict[str, Any]:
+        size = self.size(sample, compose.orientation, copy) if fields else (0, 0)
         try:
             return parse_fields(fields, partial(self._read, sample), size, _NO_DRAWS)
         except RefusalError as refused:
@@ -300,26 +307,27 @@ class Gallery:
         Raises:
             BadImageError: the image's size cannot be read.
         """
-        height, width = self.size(sample, preset.orientation)
+        side = self.copy_side(preset, sample, seed, epoch)
+        height, width = self.size(sample, preset.orientation, side)
         boxes = self._boxes(preset, sample)
         views = explain(preset, check_seed(seed), check_epoch(epoch), sample, height, width, boxes)
-        if not (side := self.copy_side(preset, sample, seed, epoch)):
+        if not side:
             return views
         decoded = Step("mipmaps", "decode", {"file": extension_of(side)})
         return tuple(replace(view, steps=(decoded, *view.steps)) for view in views)
 
-    def size(self, sample: int, orientation: Orientation = "off") -> tuple[int, int]:
-        """Returns (height, width) of a sample's image in pixels; "apply" counts the upright picture.
+    def size(self, sample: int, orientation: Orientation = "off", copy: int = 0) -> tuple[int, int]:
+        """Returns (height, width) of a sample's picture in pixels; "apply" counts the upright picture.
 
         Raises:
             BadImageError: the size cannot be read.
         """
-        return self._image(sample, orientation)[1]
+        return self._image(sample, orientation, copy)[1]
 
     def _image(self, sample: int, orientation: Orientation = "off", side: int = 0) -> tuple[Encoded, tuple[int, int]]:
         """Returns the file, or the array if it is decoded already; and its (height, width), upright with "apply".
 
-        With a `side` the file is the smaller copy of this shorter side, and the size is the picture's.
+        With a `side` the file is the smaller copy of this shorter side; the size is the picture's in any case.
         """
         [view] = self._shards.read_images(np.array([sample]), Arena(), sides=np.array([side]))
         try:
@@ -330,10 +338,10 @@ class Gallery:
             height, width = self._shards.picture_of(sample, side, size)
         except RefusalError as refused:
             raise BadImageError(*self._shards.locate(sample, side), of_copy(side, refused.cause)) from None
-        if side:
-            return SmallerCopy(view.tobytes(), (height, width)), (height, width)
         [stored] = self._shards.index.at("orientation", np.array([sample]))
         size = (width, height) if orientation == "apply" and stored >= FIRST_TRANSPOSED else (height, width)
+        if side:
+            return SmallerCopy(view.tobytes(), (height, width)), size
         return file if self._shards.decoded else view.tobytes(), size
 
 
@@ -431,12 +439,20 @@ def _choose(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> 
 def _pictures(
     gallery: Gallery, compose: Compose, sample: int, seed: int, versions: int, side: int
 ) -> Iterator[tuple[Picture | str, Overlay | None]]:
-    """Yields the original, then each view of each version, with its targets; for one that is bad, the cause."""
-    try:
-        whole = gallery.whole(sample, side, compose.orientation)
-        yield from zip(gallery.versions(whole, sample, 0, 0), gallery.targets(whole, sample, 0, 0), strict=True)
-    except BadImageError as error:
-        yield error.cause, None
+    """Yields the original, then each view of each version, with its targets; for one that is bad, the cause.
+
+    A bad original is drawn from the copy that the first version takes.
+    """
+    originals: list[tuple[Picture | str, Overlay | None]] = []
+    for copy in dict.fromkeys((0, gallery.copy_side(compose, sample, seed, 0))):
+        try:
+            whole = gallery.whole(sample, side, compose.orientation, copy)
+            made = gallery.versions(whole, sample, 0, 0, copy), gallery.targets(whole, sample, 0, 0, copy)
+            originals = list(zip(*made, strict=True))
+            break
+        except BadImageError as error:
+            originals = originals or [(error.cause, None)]
+    yield from originals
     for epoch in range(versions):
         try:
             made = gallery.versions(compose, sample, seed, epoch), gallery.targets(compose, sample, seed, epoch)
@@ -447,7 +463,7 @@ def _pictures(
 
 def _windows(gallery: Gallery, compose: Compose, sample: int, seed: int, versions: int) -> list[Box]:
     """Returns left, top, right, bottom of the windows of the first versions, as shares of the image's sides."""
-    height, width = gallery.size(sample, compose.orientation)
+    height, width = gallery.size(sample, compose.orientation, gallery.copy_side(compose, sample, seed, 0))
     views = (view for epoch in range(versions) for view in gallery.explain(compose, sample, seed, epoch))
     windows = (view.window for view in islice(views, len(COLOURS)))
     return [(left / width, top / height, right / width, bottom / height) for top, left, bottom, right in windows]

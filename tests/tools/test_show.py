@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -395,6 +396,27 @@ def test_the_file_that_is_decoded_is_said(with_copies: Path, tmp_path: Path) -> 
 def without_codes(data: bytes) -> bytes:
     table = data.index(b"\xff\xc4")
     return data[: table + 5] + bytes([255] * 16) + data[table + 21 :]
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-40], without_codes], ids=["gate", "decoder"])
+def test_a_damaged_picture_is_shown_by_its_copy_where_the_recipe_takes_it(
+    with_copies: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    with tarfile.open(with_copies) as tar, tarfile.open(tmp_path / "a.tar", "w") as made:
+        for member in tar.getmembers():
+            content = tar.extractfile(member).read()  # type: ignore[union-attr]
+            content = damage(content) if member.name == "5.jpg" else content
+            member.size = len(content)
+            made.addfile(member, io.BytesIO(content))
+    shown: dict[str, Any] = {"samples": [5], "versions": 2, "device_id": None}
+    for side, sees_it in (24, False), (200, True):  # the second needs more pixels than the copies have
+        compose = Compose([T.Resize(side), T.CenterCrop(side)], mipmaps=1.5, orientation="apply")
+        drawn = show(tmp_path / "a.tar", tmp_path / "a.png", preset=compose, **shown)
+        assert (set(drawn.bad) == {5}) == sees_it
+        good = show(with_copies, tmp_path / "b.png", preset=compose, **shown)
+        with Image.open(drawn.picture) as one, Image.open(good.picture) as other:
+            sheets = [np.asarray(each.convert("L"), np.float64)[70:190, 5:300] for each in (one, other)]
+        assert (np.abs(sheets[0] - sheets[1]).mean() > 10) == sees_it
 
 
 def test_a_bad_copy_is_named_where_it_is_decoded(with_copies: Path, tmp_path: Path) -> None:
