@@ -22,6 +22,7 @@ from gpuloader.cli.options import (
     with_functions,
 )
 from gpuloader.cli.printing import finish, say
+from gpuloader.cli.show import Changes, parse_changes
 from gpuloader.cli.signatures import from_tool
 from gpuloader.helpers.text import counted, format_bytes
 
@@ -35,6 +36,7 @@ def bench(
     run: Callable[..., Any],
     preset: Preset = "imagenet_train",
     functions: Functions = None,
+    changes: Changes = None,
     device_id: DeviceId = None,
     cpu: Cpu = False,
     num_threads: Annotated[int | None, typer.Option(help="Number of threads that decode.")] = None,
@@ -51,7 +53,8 @@ def bench(
 
     Example: gpuloader bench shards/train/ --preset imagenet_train
     """
-    arguments: dict[str, Any] = {"preset": with_functions(preset, functions), "label_from": label_source(label_from)}
+    changed = {preset: parse_changes(changes)} if changes else preset
+    arguments: dict[str, Any] = {"preset": with_functions(changed, functions), "label_from": label_source(label_from)}
     arguments |= {} if shuffle is None else {"shuffle": shuffle}
     arguments |= {} if quarantine is None else {"on_error": {"known": quarantine}}
     arguments |= {} if num_threads is None else {"decoder": {"num_threads": num_threads}}

@@ -17,6 +17,10 @@ from gpuloader.helpers.text import counted
 if TYPE_CHECKING:
     from gpuloader.tools.show import ShowResult
 
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="Replaces a value of the recipe: RandomResizedCrop.size=160.")
+]
+
 
 @from_tool("gpuloader.tools.show.show", "versions", "columns", "seed")
 def show(
@@ -25,9 +29,7 @@ def show(
     run: Callable[..., Any],
     preset: Preset = "imagenet_train",
     functions: Functions = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Replaces a value of the recipe: RandomResizedCrop.size=160.")
-    ] = None,
+    changes: Changes = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the picture: .png or .jpg.")] = Path(
         "grid.png"
     ),
@@ -54,7 +56,7 @@ def show(
     """
     loader = loader_of(context, "preset", "seed", "label_from")
     common: dict[str, Any] = {name: loader.get(name) for name in ("preset", "seed", "label_from", "fields")}
-    common |= {"overrides": _overrides(changes or []), "device_id": chosen_device(cpu, loader.get("device_id"))}
+    common |= {"overrides": parse_changes(changes or []), "device_id": chosen_device(cpu, loader.get("device_id"))}
     if serve:
         from gpuloader.tools.serve import serve as serve_page
 
@@ -77,7 +79,7 @@ def _print(shown: ShowResult) -> None:
             say(f"{kind_of(shown.bad[sample.id])}: {sample.key} in {sample.shard}: {shown.bad[sample.id]}")
 
 
-def _overrides(changes: Sequence[str]) -> dict[str, Any]:
+def parse_changes(changes: Sequence[str]) -> dict[str, Any]:
     """Parses `KEY=VALUE` and `TRANSFORM.PARAMETER=VALUE`, with values as in YAML, for `Compose.load`."""
     from gpuloader.errors import ConfigError
     from gpuloader.recipe.strict_yaml import load_yaml

@@ -41,9 +41,9 @@ class ProgressLog:
 
 
 @contextmanager
-def say_if_long(text: str, *values: object) -> Iterator[None]:
-    """Logs this text, with its values, if the block takes more than 2 seconds."""
-    timer = Timer(_SILENT_SECONDS, _log.warning, (text, *values))
+def say_if_long(text: str, *values: object, level: int = logging.WARNING) -> Iterator[None]:
+    """Logs this text, with its values, if the block takes more than 2 seconds; what is no warning after 10."""
+    timer = Timer(10 if level < logging.WARNING else _SILENT_SECONDS, _log.log, (level, text, *values))
     timer.daemon = True
     timer.start()
     try:

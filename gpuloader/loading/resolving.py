@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -161,7 +162,7 @@ def _open_data(given: LoaderArguments, values: _Values) -> _Data:
     known = values.bad_images.known
     known_bad = {} if known is None else read_quarantine(Path(known), shards)
     batch_size = as_python_integer(given.batch_size)
-    with say_if_long("the samples, their labels and their order are prepared"):
+    with say_if_long("the samples, their labels and their order are still being prepared", level=logging.INFO):
         chosen = choose(shards, values.sampling)
         labels = make_labels(shards, label_from.place, label_from.classes, used(chosen), label_from.order)
         source = make_source(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,8 +139,9 @@ def _undamaged(shard: Path | str, index: Index, damage: TarError | None) -> Inde
         raise damage
     if index.left_out:
         count, first = index.left_out_count.item(0), index.left_out[0]
-        text = "%s: %d members are in no sample, the first being %r (%s)"
-        _log.warning(text, shard, count, first.name, first.why)
+        kinds = ", ".join(dict.fromkeys(PurePath(each.name).suffix or each.name for each in index.left_out[:20]))
+        text = "%s: %s in no sample: %s; the first is %r (%s)"
+        _log.warning(text, shard, "1 file is" if count == 1 else f"{count} files are", kinds, first.name, first.why)
     return index
 
 

@@ -7,7 +7,10 @@ is told how many samples of the last batch are not padding.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any
@@ -33,6 +36,8 @@ except ImportError as error:
 
 __all__ = ["GPULoaderTrainer"]
 
+_OF_A_DATALOADER = re.compile("dataloader_(?!pin_memory).*|data_seed|.*_by_length|length_column.*|train_sampling.*")
+_log = logging.getLogger("gpuloader")
 _IGNORED = -100  # the label that losses of torch and transformers ignore
 
 
@@ -59,6 +64,9 @@ class GPULoaderTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **kwargs)
+        given = [each.name for each in fields(self.args) if getattr(self.args, each.name) != each.default]
+        if unused := [name for name in given if _OF_A_DATALOADER.fullmatch(name)]:
+            _log.warning("%s: no effect on a GPULoader; give the loader its own arguments", ", ".join(unused))
         self.add_callback(GPULoaderState())
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401

@@ -37,3 +37,16 @@ def test_it_says_what_smaller_copies_would_save(tmp_path: Path) -> None:
     assert line in run(*options).stdout.splitlines()
     copies = json.loads(run(*options, "--json").stdout)["copies"]
     assert (copies["needs"], copies["draws"], round(copies["pixels"], 2)) == (needs, 1, 0.16)
+
+
+def test_it_measures_the_recipe_with_changed_values(shards: list[Path], tmp_path: Path) -> None:
+    preset = tmp_path / "small.yaml"
+    preset.write_text("transforms: [{Resize: {size: 40}}, {CenterCrop: {size: 32}}]\n")
+    options = ("--set", "CenterCrop.size=16", "--set", "dtype=float16", "--cpu", "--seconds", "0.1", "--json")
+    result = run("bench", *shards, "--preset", preset, *options)
+    assert result.returncode == 0, result.stderr
+    changed = {str(preset): {"CenterCrop": {"size": 16}, "dtype": "float16"}}
+    assert json.loads(result.stdout)["settings"]["preset"] == changed
+    wrong = run("bench", *shards, "--set", "size")
+    assert wrong.returncode == 1
+    assert "--set size: allowed is KEY=VALUE" in wrong.stderr

@@ -1,14 +1,19 @@
 """`gpuloader pack`, run as a user runs it."""
 
 import json
+import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import command_line
 import pytest
 from making import jpeg
 from packing import content, samples_of, write_class_folders
+from warm import warm
 
+from gpuloader import Compose
 from gpuloader.pack import pack
 
 
@@ -82,11 +87,16 @@ def test_it_says_how_many_pictures_have_copies_and_how_to_load_them(tmp_path: Pa
     (source / "cat" / "large.jpg").write_bytes(jpeg(60, 80))
     options = ("--samples-per-shard", 1, "--workers", 1, "--mipmaps", "40,20")
     both = [run(source, tmp_path / "packed", *options, "--part", part).stdout for part in ("0/2", "1/2")]
-    line = "to load the copies, add this line to the recipe: `mipmaps: 1.5`\n"
+    line = "to load the copies, add the line `mipmaps: 1.5` to the recipe"
     with_copies = [line in said for said in both]
     assert sorted(with_copies) == [False, True]
     said = both[with_copies.index(True)]
     assert f"of what this call wrote, 1 picture with smaller copies; too small for them: 1\n{line}" in said
+    [command] = re.findall(r"\(gpuloader presets .*", said)
+    bash = ["bash", "-euc", command]
+    path = f"{warm().folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(bash, cwd=tmp_path, check=True, env={**os.environ, "PATH": path})
+    assert Compose.load(tmp_path / "recipe.yaml").mipmaps == 1.5
     said = both[with_copies.index(False)]
     assert "of what this call wrote, 0 pictures with smaller copies; too small for them: 2\n" in said
     assert "copies" not in run(source, tmp_path / "packed", *options).stdout  # it wrote nothing

@@ -202,6 +202,29 @@ def test_a_loader_that_does_not_fit_the_arguments_is_refused(
 # --- evaluation
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, []),
+        (
+            {"dataloader_num_workers": 2, "dataloader_drop_last": True},
+            ["dataloader_num_workers", "dataloader_drop_last"],
+        ),
+        ({"dataloader_persistent_workers": True, "data_seed": 3}, ["dataloader_persistent_workers", "data_seed"]),
+        ({"train_sampling_strategy": "group_by_length"}, ["train_sampling_strategy"]),
+    ],
+)
+def test_arguments_without_effect_are_told_once(
+    shards: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, given: dict[str, Any], told: list[str]
+) -> None:
+    with loader(shards, **TRAIN) as train:
+        trainer(tmp_path, train, max_steps=2, save_strategy="no", **given).train()
+    messages = [message for message in caplog.messages if "no effect on a GPULoader" in message]
+    assert len(messages) == bool(told)
+    assert all(name in messages[0] for name in told)
+    assert not told or messages[0].count("_") == sum(name.count("_") for name in told)
+
+
 def metrics(prediction: EvalPrediction) -> dict[str, Any]:
     right = prediction.predictions.argmax(-1) == prediction.label_ids
     return {"right": int(right.sum()), "samples": len(right), "labels": np.sort(prediction.label_ids).tolist()}

@@ -11,7 +11,7 @@ import pytest
 from making import jpeg, write_samples
 from tar_bytes import END, extended, forged, member, record
 
-from gpuloader.shards import Index, scan_to_damage
+from gpuloader.shards import Index, ShardSet, scan_to_damage
 from gpuloader.shards.scan import scan_bytes
 
 IMAGE = jpeg(8, 8)
@@ -32,6 +32,16 @@ def test_the_members_before_the_damage_are_indexed_and_the_damage_is_named(tmp_p
     assert damage.problem.startswith("truncated: a member of ")
     assert damage.offset < cut
     assert [item.name for item in index.left_out] == ["000003.cls"]
+
+
+def test_files_of_no_sample_are_named_with_their_kinds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("a.jpg", "README.md", "b.gif", "c.gif", "LICENSE"):
+            tar.addfile(tarfile.TarInfo(name))
+    _ = ShardSet.open([tmp_path / "a.tar"])
+    [message] = caplog.messages
+    assert all(text in message for text in (f"{tmp_path}/a.tar: 4 ", "no sample", ".md", ".gif", "LICENSE"))
+    assert message.count(".gif") == 1
 
 
 COUNT = 10_000
