@@ -21,7 +21,7 @@ _MOST = 1000
 _Count: TypeAlias = Annotated[Integer, Field(ge=1, lt=2**31)]
 _Side: TypeAlias = Annotated[Integer, Field(ge=1, le=_LARGEST_SIDE)]
 _Ratio: TypeAlias = Annotated[float, Field(gt=0)]
-_Size: TypeAlias = Annotated[Sequence[int], kept_as(tuple[_Side, _Side])]
+_Size: TypeAlias = Annotated[Sequence[int], kept_as(tuple[_Side, _Side], "[height, width]")]
 
 
 @argument
@@ -59,7 +59,7 @@ class Buckets:
 
     area: _Count | None = None
     step: _Count = 64
-    ratios: Annotated[Sequence[float], kept_as(tuple[_Ratio, _Ratio])] = (1 / 2, 2)
+    ratios: Annotated[Sequence[float], kept_as(tuple[_Ratio, _Ratio], "[low, high]")] = (1 / 2, 2)
     sizes: Annotated[Sequence[tuple[int, int]], kept_as(tuple[_Size, ...], min_length=1)] | None = None
     groups: Annotated[Integer, Field(ge=1, le=100)] | None = None
     quantum: _Count | None = None

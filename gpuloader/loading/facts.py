@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
+from gpuloader.errors import ConfigError
 from gpuloader.loading.iteration import EpochSampler, Progress
 from gpuloader.loading.run import Run
 from gpuloader.loading.world import World
@@ -46,6 +47,9 @@ class LoaderFacts:
     def __len__(self) -> int:
         """Returns the number of steps in an epoch, the same on every rank; in a resumed epoch, the remaining steps."""
         return self._run.plan.steps
+
+    def __getitem__(self, _: object) -> NoReturn:
+        raise ConfigError("a GPULoader has no items by number: loop over it, without a DataLoader around it")
 
     @property
     def num_batches(self) -> int:

@@ -40,15 +40,15 @@ ATTEMPTS = 10
 Pixels: TypeAlias = Annotated[int, Field(ge=0, le=8192)]
 Padding: TypeAlias = (
     Pixels
-    | Annotated[Sequence[int], kept_as(tuple[Pixels, Pixels])]
-    | Annotated[Sequence[int], kept_as(tuple[Pixels, Pixels, Pixels, Pixels])]
+    | Annotated[Sequence[int], kept_as(tuple[Pixels, Pixels], "[left and right, top and bottom]")]
+    | Annotated[Sequence[int], kept_as(tuple[Pixels, Pixels, Pixels, Pixels], "[left, top, right, bottom]")]
 )
 """One number for all sides, (left and right, top and bottom), or (left, top, right, bottom), in pixels."""
 
 
 def _as_cover(size: object) -> object:
     if not isinstance(size, str):
-        raise PydanticCustomError("cover_type", "input should be 'cover'")
+        raise PydanticCustomError("cover_type", "'cover'")
     if size != "cover":
         raise ValueError(f"found {describe(size)}; allowed are a side, [height, width], sides by epoch, and 'cover'")
     return size

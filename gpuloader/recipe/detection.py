@@ -60,7 +60,7 @@ class ScaleJitter(Scaling):
         (0.1, 2.0)
     """
 
-    target_size: Annotated[Sequence[int], kept_as(tuple[Side, Side])]
+    target_size: Annotated[Sequence[int], kept_as(tuple[Side, Side], "[height, width]")]
     scale_range: Pair = (0.1, 2.0)
     interpolation: ResizeFilter = "bilinear"
     antialias: bool = True

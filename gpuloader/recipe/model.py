@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from operator import length_hint
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field, GetPydanticSchema
-from pydantic_core import core_schema
+from pydantic_core import PydanticCustomError, core_schema
 
 from gpuloader.errors import describe
 from gpuloader.helpers.values import as_python_number
@@ -25,12 +26,18 @@ _MOST_EPOCHS = 1_000
 Value = TypeVar("Value")
 
 
-def kept_as(kind: Any, min_length: int | None = None, max_length: int | None = None) -> GetPydanticSchema:  # noqa: ANN401
+def kept_as(kind: Any, form: str = "", *, min_length: int = 0, max_length: int | None = None) -> GetPydanticSchema:  # noqa: ANN401
     """Makes the type of a parameter that takes any sequence, and is kept as a tuple of this type.
 
-    Type checkers see the sequence, so that they allow a list.
+    Type checkers see the sequence, so that they allow a list. Errors show `form`, such as "[low, high]".
     """
-    checked = Annotated[kind, Field(strict=False, min_length=min_length, max_length=max_length)]
+
+    def check(given: Any) -> Any:  # noqa: ANN401
+        if form and length_hint(given, -1) != form.count(",") + 1:
+            raise PydanticCustomError("form_type", form)
+        return given
+
+    checked = Annotated[kind, Field(strict=False, min_length=min_length, max_length=max_length), BeforeValidator(check)]
     return GetPydanticSchema(lambda _, schema_of: schema_of(checked))
 
 
@@ -45,11 +52,12 @@ Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 Number: TypeAlias = Annotated[float, Field(ge=-1e6, le=1e6)]
 Factor: TypeAlias = Annotated[float, Field(ge=0, le=100)]
-Pair: TypeAlias = Annotated[Sequence[float], kept_as(tuple[Number, Number])]
-Triple: TypeAlias = Annotated[Sequence[float], kept_as(tuple[Number, Number, Number])]
+Pair: TypeAlias = Annotated[Sequence[float], kept_as(tuple[Number, Number], "[low, high]")]
+XY: TypeAlias = Annotated[Sequence[float], kept_as(tuple[Number, Number], "[x, y]")]
+Triple: TypeAlias = Annotated[Sequence[float], kept_as(tuple[Number, Number, Number], "[red, green, blue]")]
 Probability: TypeAlias = Share
 Level: TypeAlias = Annotated[float, Field(ge=0, le=255)]
-Fill: TypeAlias = Level | Annotated[Sequence[float], kept_as(tuple[Level, Level, Level])]
+Fill: TypeAlias = Level | Annotated[Sequence[float], kept_as(tuple[Level, Level, Level], "[red, green, blue]")]
 """A level of 0 to 255, or one for each channel."""
 ResizeFilter: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 CropFilter: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos", "random"]
@@ -140,3 +148,10 @@ def check_range(name: str, values: Pair, least: float, most: float) -> None:
     """Raises ValueError unless the values are [low, high] within the bounds."""
     if not least <= values[0] <= values[1] <= most:
         raise ValueError(f"{name} {list(values)}: allowed is [low, high] with {least:g} <= low <= high <= {most:g}")
+
+
+def of_others(kind: type) -> str:
+    """Writes how a recipe takes transforms of other libraries, such as this class."""
+    if kind.__module__.startswith("albumentations"):
+        return "albumentations' transforms run as own code, by Apply(transform) among the transforms"
+    return "Compose.from_torchvision translates those of torchvision"

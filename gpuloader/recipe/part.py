@@ -16,8 +16,8 @@ from pydantic_core import ArgsKwargs, ErrorDetails
 from typing_extensions import dataclass_transform
 
 from gpuloader.errors import ConfigError, PresetError, describe
-from gpuloader.helpers.text import did_you_mean
-from gpuloader.recipe.model import Transform
+from gpuloader.helpers.text import did_you_mean, either
+from gpuloader.recipe.model import Transform, of_others
 
 Made = TypeVar("Made")
 
@@ -36,6 +36,27 @@ NOT_NEEDED = {
     "ToTensor",
 }
 """torchvision's transforms that change only the type of the object that holds an image."""
+
+
+_ALLOWED = {  # by pydantic's names of errors
+    "bool_type": "True or False",
+    "callable_type": "a function",
+    "dict_type": "a mapping",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "greater_than": "a number above {gt:.12g}",
+    "greater_than_equal": "a number of at least {ge:.12g}",
+    "int_type": "an integer",
+    "is_instance_of": "a {class}",
+    "literal_error": "{expected}",
+    "less_than": "a number below {lt:.12g}",
+    "less_than_equal": "a number of at most {le:.12g}",
+    "sequence_str": "a list",
+    "string_type": "a string",
+    "too_long": "a list of at most {max_length}",
+    "too_short": "a list of at least {min_length}",
+    "tuple_type": "a list",
+}
 
 
 @dataclass_transform(frozen_default=True)
@@ -110,7 +131,7 @@ def _fill(empty: object, values: tuple[Any, ...], parameters: dict[str, Any], wh
         by_key: dict[str, list[ErrorDetails]] = {}
         for problem in error.errors():
             by_key.setdefault(_key(problem, names), []).append(problem)
-        lines = first_lines([_line(where, key, _nearest(problems), names) for key, problems in by_key.items()])
+        lines = first_lines([_line(where, key, problems, names) for key, problems in by_key.items()])
         raise kind.__refusal__(*lines) from None
 
 
@@ -133,33 +154,34 @@ def _nearest(problems: list[ErrorDetails]) -> ErrorDetails:
     return max(problems, key=lambda problem: (not problem["type"].endswith("_type"), len(problem["loc"])))
 
 
-def _line(where: str, name: str, problem: ErrorDetails, names: Sequence[str]) -> str:
+def _line(where: str, name: str, problems: list[ErrorDetails], names: Sequence[str]) -> str:
+    problem = _nearest(problems)
     key = f"{where}{'' if where.endswith('`') else '.'}{name}`" if name else f"{where}`"
     key = key.removesuffix(": ``")
-    found, message = problem["input"], problem["msg"].removeprefix("Value error, ")
+    found = problem["input"]
     match problem["type"]:
         case "unexpected_keyword_argument":
             return f"{key} is an unknown key{did_you_mean(name, names)}; allowed are {', '.join(names)}"
         case "unexpected_positional_argument":
             return f"{key}: found {describe(found, _MOST_SHOWN)}, one value too many; allowed are {', '.join(names)}"
         case "missing":
-            return (
-                f"{key} is missing"
-                if len(problem["loc"]) == 1
-                else f"{key}: found {describe(found, _MOST_SHOWN)}: too few numbers"
-            )
+            return f"{key} is missing"
         case "value_error":  # a rule on several keys; its message names the values
-            return f"{key}: {message}"
+            return f"{key}: {problem['msg'].removeprefix('Value error, ')}"
         case "literal_error":
-            expected = problem["ctx"]["expected"]
-            hint = did_you_mean(key_name(found), re.findall(r"'([^']*)'", expected))
-            return f"{key}: found {describe(found, _MOST_SHOWN)}{hint}; allowed are {expected}"
+            hint = did_you_mean(key_name(found), re.findall(r"'([^']*)'", problem["ctx"]["expected"]))
+            return f"{key}: found {describe(found, _MOST_SHOWN)}{hint}; allowed are {_allowed(problems)}"
         case "is_instance_of" | "tuple_type" if name == "transforms" and not isinstance(found, Transform):
             return f"{key}: {_no_transform(found)}"
         case "tuple_type" if name == "transforms":
             return f"{key}: found {describe(found)}: allowed is a list, such as [{describe(found)}]"
-    message = f"{message[0].lower()}{message[1:]}".replace("tuple", "list")
-    return f"{key}: found {describe(found, _MOST_SHOWN)}: {message}"
+    others = problems if problem["type"].endswith("_type") else [problem]
+    return f"{key}: found {describe(found, _MOST_SHOWN)}: allowed is {_allowed(others)}"
+
+
+def _allowed(problems: list[ErrorDetails]) -> str:
+    words = [_ALLOWED.get(each["type"], each["msg"]).format(**each.get("ctx", {})) for each in problems]
+    return either([*dict.fromkeys(words)])
 
 
 def not_needed(name: str) -> str:
@@ -174,10 +196,7 @@ def _no_transform(found: object) -> str:
     if issubclass(kind, Transform):
         return f"found the class {kind.__name__}: allowed are transforms, such as {kind.__name__}(...)"
     what = describe(found, _MOST_SHOWN) if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-    return (
-        f"found {what}: allowed are the transforms of gpuloader.transforms; Compose.from_torchvision translates those "
-        "of torchvision"
-    )
+    return f"found {what}: allowed are the transforms of gpuloader.transforms; {of_others(kind)}"
 
 
 def as_plain_values(value: object, brief: bool = False) -> Any:  # noqa: ANN401

@@ -342,7 +342,7 @@ MAX_SIDE = 8192
 Side: TypeAlias = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
-Size: TypeAlias = ByEpoch[Side] | Annotated[Sequence[int], kept_as(tuple[Side, Side])]
+Size: TypeAlias = ByEpoch[Side] | Annotated[Sequence[int], kept_as(tuple[Side, Side], "[height, width]")]
 """A side, sides by epoch, or (height, width)."""
 
 

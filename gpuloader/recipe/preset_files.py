@@ -14,7 +14,7 @@ from gpuloader.helpers.text import did_you_mean, either
 from gpuloader.recipe import apply, budgets, colors, crops, detection, output, policies, timm, warps
 from gpuloader.recipe.apply import Apply, own_name
 from gpuloader.recipe.mix import Mix
-from gpuloader.recipe.model import Transform, with_inner
+from gpuloader.recipe.model import Transform, of_others, with_inner
 from gpuloader.recipe.part import NOT_NEEDED, as_plain_values, first_lines, key_name, make_part, not_needed, values_of
 from gpuloader.recipe.recipe import Recipe, View
 from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, load_yaml
@@ -100,7 +100,7 @@ def load_preset(
     else:
         raise PresetError(
             f"preset={describe(source)}: allowed are a name, a path, a Compose or a mapping of a recipe's keys; "
-            "Compose.from_torchvision(...) translates transforms of torchvision"
+            f"{of_others(type(source))}"
         )
     recipe = _replace(recipe, overrides, f"{where} with overrides") if overrides else recipe
     return _bind(recipe, functions) if functions else recipe
@@ -197,6 +197,8 @@ def _transform(content: object, where: str) -> Transform:
         return content
     [(name, parameters)] = content.items() if isinstance(content, Mapping) and len(content) == 1 else [(content, {})]
     kind = TRANSFORMS.get(name) if isinstance(name, str) else None
+    if isinstance(content, Mapping) and len(content) > 1 and content.get(first := next(iter(content)), "") is None:
+        raise PresetError(f"{where}`: found {describe(content)}: indent the parameters of {key_name(first)}")
     if kind is None:
         hint = did_you_mean(key_name(name), list(TRANSFORMS))
         raise PresetError(

@@ -75,6 +75,8 @@ class ViewPlan:
             self.pixels += _take(left, PixelTransform, RandomHorizontalFlip)
         self.normalize: Normalize | None = next(iter(_take(left, Normalize, most=1)), None)
         self.erasing: RandomErasing | None = next(iter(_take(left, RandomErasing, most=1)), None)
+        if left and isinstance(left[0], Apply) and self.own is not None:
+            raise ValueError("a view may have one Apply: join the functions into one, and apply this")
         if left:
             raise ValueError(
                 f"{_name(left[0])} is in the wrong place: allowed are resizing, cropping, padding and flips first, "

@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from gpuloader.plan import Draw, Stream
-from gpuloader.recipe.model import Fill, Ints, Number, Pair, PixelTransform, Probability, check_range, kept_as
+from gpuloader.recipe.model import XY, Fill, Ints, Number, Pair, PixelTransform, Probability, check_range, kept_as
 from gpuloader.recipe.part import part
 from gpuloader.recipe.placement import rgb
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op, Program, sometimes, step
 
 Matrices: TypeAlias = NDArray[np.float64]
 Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic"]
-Four: TypeAlias = Annotated[Sequence[float], kept_as(tuple[Number, Number, Number, Number])]
+Four: TypeAlias = Annotated[Sequence[float], kept_as(tuple[Number, Number, Number, Number], "[x, x, y, y]")]
 
 INTERPOLATIONS: dict[Interpolation, int] = {"nearest": NEAREST, "bilinear": BILINEAR, "bicubic": BICUBIC}
 
@@ -164,7 +164,7 @@ class RandomRotation(PixelTransform):
 
     degrees: Number | Pair
     interpolation: Interpolation = "nearest"
-    center: Pair | None = None
+    center: XY | None = None
     fill: Fill | None = 0.0
 
     @model_validator(mode="after")
@@ -208,12 +208,12 @@ class RandomAffine(PixelTransform):
     stream: ClassVar[Stream] = Stream.AFFINE
 
     degrees: Number | Pair
-    translate: Pair | None = None
+    translate: XY | None = None
     scale: Pair | None = None
     shear: Number | Pair | Four | None = None
     interpolation: Interpolation = "nearest"
     fill: Fill | None = 0.0
-    center: Pair | None = None
+    center: XY | None = None
 
     @model_validator(mode="after")
     def _check(self) -> RandomAffine:

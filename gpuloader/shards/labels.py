@@ -236,6 +236,8 @@ def _in_json(name: str, named: bool, content: bytes) -> int | str:
             else f"it is {describe(searched, 500)}"
         )
         also = f"; {_GIVE_CLASSES}" if isinstance(label, str) else ""
+        if isinstance(label, float):
+            also = f'; for regression, leave label_from out, and use fields={{"target": Field("json:{name}", float)}}'
         raise LabelError(
             f"has no 64-bit integer under {name!r} ({found}, found {describe(label)}): name the right key in "
             f"label_from, or repair the shard{also}"

@@ -160,6 +160,8 @@ def _check_others(beginning: bytes, shard: str) -> None:
     for magic, advice in _OTHERS.items():
         if beginning.startswith(magic):
             raise TarError(shard, 0, f"not a tar, but {advice}; found")
+    if shard.lower().endswith(".csv"):
+        raise TarError(shard, 0, f"not a tar, but a table: {_PACKED.replace('FOLDER', 'TABLE.csv')} it; found")
 
 
 def _sum(data: bytes) -> int:

@@ -17,7 +17,7 @@ from gpuloader.recipe.target_transforms import move_points, which_are_flipped
 from gpuloader.targets.annotations import MOST_POINTS_OF_ONE, parse_points
 from gpuloader.targets.target import Target, samples_of
 
-_Pair: TypeAlias = Annotated[Sequence[int], kept_as(tuple[Natural, Natural])]
+_Pair: TypeAlias = Annotated[Sequence[int], kept_as(tuple[Natural, Natural], "[one, other]")]
 
 
 @register

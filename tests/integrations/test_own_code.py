@@ -24,7 +24,7 @@ from scenes import COLORS, annotations_of, by_sample, shard, size_of
 from torchvision.transforms import v2
 
 from gpuloader import Compose, Decoder, GPULoader
-from gpuloader.errors import DataError
+from gpuloader.errors import DataError, PresetError
 from gpuloader.plan import Draws, Stream
 from gpuloader.transforms import Apply, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize
 
@@ -241,3 +241,16 @@ def test_the_example_trains(tmp_path: Path) -> None:
     losses = [float(each) for each in re.findall(r"epoch \d: loss (\S+)", result.stdout)]
     assert len(losses) == 6
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Compose.load(A.Compose([A.HorizontalFlip()])),
+        lambda: Compose([RandomResizedCrop(8), A.HorizontalFlip()]),
+        lambda: GPULoader("a.tar", 8, preset=A.HorizontalFlip()),
+    ],
+)
+def test_albumentations_in_the_place_of_a_recipe_names_apply(make: Callable[[], object]) -> None:
+    with pytest.raises(PresetError, match=r"run as own code, by Apply\(transform\)"):
+        make()

@@ -99,6 +99,14 @@ def test_every_argument_of_torchs_dataloader_is_known(shards: list[Path]) -> Non
         assert "no such argument" not in str(caught.value)
 
 
+def test_a_loader_is_looped_over_without_a_dataloader_around_it(shards: list[Path]) -> None:
+    with loader(shards) as batches:
+        for wrong in (lambda: batches[0], lambda: next(iter(DataLoader(batches))), lambda: batches[:2]):
+            with pytest.raises(ConfigError, match="loop over it"):
+                wrong()
+        assert len(list(batches)) == 5
+
+
 def test_shuffle_is_true_or_false_as_in_torch(shards: list[Path]) -> None:
     assert order(shards, shuffle=False) == order(shards, shuffle="none") == list(range(40))
     assert order(shards, shuffle=True) == order(shards, shuffle="full") != list(range(40))

@@ -368,10 +368,10 @@ def test_a_known_bad_image_of_unknown_size_is_replaced_once_in_the_largest_bucke
             {"preset": {"views": [{"transforms": [{"CenterCrop": {"size": 8}}]}]}},
             r"buckets: shape \(32, 32\) cannot replace the recipe's \(8, 8\)",
         ),
-        ({"sampling": {"buckets": []}}, r"`Buckets\.sizes`: found \[\]: list should have at least 1"),
+        ({"sampling": {"buckets": []}}, r"`Buckets\.sizes`: found \[\]: allowed is a list of at least 1"),
         ({"sampling": {"buckets": {"area": 64**2, "sizes": SHAPES}}}, "found area and sizes: give one of area, "),
         ({"sampling": {"buckets": {}}}, "found none of them: give one of area, .*; and groups, such as 3"),
-        ({"sampling": {"buckets": {"groups": 0}}}, r"`buckets\.groups`: found 0: input should be greater"),
+        ({"sampling": {"buckets": {"groups": 0}}}, r"`buckets\.groups`: found 0: allowed is a number of at least"),
         (
             {"preset": {"transforms": [], "batch": "list"}},
             r"or take Buckets\(groups=3\), whose images have the recipe's",

@@ -96,7 +96,7 @@ def test_what_collates_to_arrays_comes_in_tensors(tmp_path: Path, field: Field, 
     ("make", "message"),
     [
         (lambda: Field("."), '`Field.source`: found \'.\': allowed are an extension, such as "txt", and "json:NAME"'),
-        (lambda: OneOf("txt", parse="lines"), "`OneOf.parse`: found 'lines': input should be callable"),  # type: ignore[arg-type]
+        (lambda: OneOf("txt", parse="lines"), "`OneOf.parse`: found 'lines': allowed is a function"),  # type: ignore[arg-type]
         (lambda: loader(Path("a.tar"), fields={"index": Field("txt")}), "index is already the name of another entry"),
     ],
 )

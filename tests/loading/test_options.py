@@ -19,16 +19,16 @@ from gpuloader.recipe.part import as_value
 @pytest.mark.parametrize(
     ("kind", "given", "says"),
     [
-        (Sampling, {"replacement": "no"}, "`Sampling.replacement`: found 'no': input should be a valid boolean"),
-        (Sampling, {"require": "txt"}, "`Sampling.require`: found 'txt': input should be a valid list"),  # not letters
+        (Sampling, {"replacement": "no"}, "`Sampling.replacement`: found 'no': allowed is True or False"),
+        (Sampling, {"require": "txt"}, "`Sampling.require`: found 'txt': allowed is a list"),  # not letters
         (LabelFrom, {"classes": "cat"}, "`LabelFrom.classes`: found 'cat': "),
-        (BadImages, {"max_share": 1.01}, "`BadImages.max_share`: found 1.01: input should be less than or equal to 1"),
+        (BadImages, {"max_share": 1.01}, "`BadImages.max_share`: found 1.01: allowed is a number of at most 1"),
         (BadImages, {"max_share": float("nan")}, "`BadImages.max_share`: found nan: "),
         (BadImages, {"skip": True, "replace": True}, "`BadImages`: replace=True and skip=True: a bad image is"),
-        (Decoder, {"num_threads": True}, "`Decoder.num_threads`: found True: input should be a valid integer"),
-        (Decoder, {"prefetch": 0}, "`Decoder.prefetch`: found 0: input should be greater than or equal to 1"),
+        (Decoder, {"num_threads": True}, "`Decoder.num_threads`: found True: allowed is an integer"),
+        (Decoder, {"prefetch": 0}, "`Decoder.prefetch`: found 0: allowed is a number of at least 1"),
         (Decoder, {"hw_load": 1.5}, "`Decoder.hw_load`: found 1.5: "),
-        (Cache, {"max_bytes": 5e11}, "`Cache.max_bytes`: found 500000000000.0: input should be a valid integer"),
+        (Cache, {"max_bytes": 5e11}, "`Cache.max_bytes`: found 500000000000.0: allowed is an integer"),
         (World, {"rank": 2, "world_size": 2}, "rank=2, world_size=2, local_rank=2, local_world_size=1: allowed are"),
     ],
 )
@@ -57,7 +57,7 @@ def test_a_loader_refuses_what_does_not_fit_its_data(shards: list[Path], given: 
         ({"decoder": {"threads": 2}}, "`decoder.threads` is an unknown key (did you mean num_threads?); allowed"),
         ({"decoder": 0}, "decoder=0: allowed is a Decoder(num_threads=, prefetch=, hw_load=,"),  # not "none given"
         ({"on_error": "leave"}, 'on_error=\'leave\': allowed are "raise", "replace", "skip" and a BadImages(...)'),
-        ({"on_error": {"skip": 1}}, "`on_error.skip`: found 1: input should be a valid boolean"),
+        ({"on_error": {"skip": 1}}, "`on_error.skip`: found 1: allowed is True or False"),
         ({"world": {"rank": 1}}, "missing 1 required positional argument: 'world_size'"),
     ],
 )

@@ -85,7 +85,8 @@ def as_yaml(transforms: Sequence[Transform]) -> str:
         (lambda: Apply(film, name=""), "`Apply.name`: found ''"),
         (lambda: Apply("film"), "function='film': allowed is a function that takes an image"),  # type: ignore[arg-type]
         (lambda: Apply(v2.RandomPosterize(3), targets=True), "targets=True: RandomPosterize gets the image alone"),
-        (lambda: Recipe([CROP, Apply(film), Apply(film)]), "Apply is in the wrong place"),
+        (lambda: Recipe([CROP, Apply(film), Apply(film)]), "a view may have one Apply: join the functions"),
+        (lambda: Recipe([CROP, Apply(film), JITTER, Apply(film)]), "a view may have one Apply: join the functions"),
         (lambda: Recipe([CROP, NORMAL, Apply(film)]), "Apply is in the wrong place"),
         (lambda: Recipe([CROP, ERASE, Apply(film)]), "Apply is in the wrong place"),
         (lambda: Recipe([CROP, Apply(film, same_size=False)]), "leaves images of different sizes"),

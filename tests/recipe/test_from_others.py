@@ -488,7 +488,7 @@ def test_anybodys_preset_may_do_more_so_the_error_shows_what_to_translate(progra
         ("torchvision.transforms.v2.RandomResizeCrop", "has no counterpart (did you mean RandomResizedCrop?)"),
         ("lightly.transforms.rfft.RFFT2DTransform", "lightly's RFFT2DTransform has no counterpart"),
         ("open_clip.transform.MaybeConvertMode", "open_clip's MaybeConvertMode with mode='L': only \"RGB\" is"),
-        ("lightly.transforms.solarize.RandomSolarization", "`RandomSolarize.threshold`: found 999: input should be"),
+        ("lightly.transforms.solarize.RandomSolarization", "`RandomSolarize.threshold`: found 999: allowed is"),
     ],
 )  # fmt: skip
 def test_what_has_no_counterpart_names_the_nearest(place: str, says: str) -> None:

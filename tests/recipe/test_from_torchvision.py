@@ -350,10 +350,10 @@ def test_all_that_cannot_be_translated_is_named(theirs: ModuleType) -> None:
         "Grayscale with num_output_channels=1: only 3 is supported; "
         "RandomOrder has no counterpart: the nearest are its transforms in one order, and RandomChoice; "
         "RandomRotation with expand=True: only False is supported; "
-        "`GaussianBlur.kernel_size`: found (3, 5): input should be a valid integer; "
-        "`RandomAdjustSharpness.sharpness_factor`: found -1: input should be greater than or equal to 0; "
-        "`Normalize.mean`: found 0.5: input should be a valid list; "
-        "`Normalize.std`: found 0.5: input should be a valid list"
+        "`GaussianBlur.kernel_size`: found (3, 5): allowed is an integer; "
+        "`RandomAdjustSharpness.sharpness_factor`: found -1: allowed is a number of at least 0; "
+        "`Normalize.mean`: found 0.5: allowed is [red, green, blue]; "
+        "`Normalize.std`: found 0.5: allowed is [red, green, blue]"
     )
 
 
@@ -376,7 +376,7 @@ class ToTensor:
             for choice in (v2.Compose([v2.GaussianBlur(3), v2.GaussianBlur(3)]), v2.Identity())
         ),
         (v2.MixUp(alpha=0.2, num_classes=10), "MixUp mixes batches: leave it out, and give the recipe"),
-        (v2.RandomChoice([v2.RandomHorizontalFlip(), v2.RandomInvert()]), "instance of PixelTransform"),
+        (v2.RandomChoice([v2.RandomHorizontalFlip(), v2.RandomInvert()]), "allowed is a PixelTransform"),
         (v2.Resize(8), "RandomResizedCrop and Resize: here they become one resize, which changes the pixels: keep one"),
     ],
 )

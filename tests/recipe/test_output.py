@@ -136,7 +136,7 @@ IMAGENET = "[0.485, 0.456, 0.406], std [0.229, 0.224, 0.225]"
     ("make", "message"),
     [
         (lambda: Normalize((0, 0, 0), (1, 0, 1)), r"std \[1.0, 0.0, 1.0\]: allowed are numbers above 0"),
-        (lambda: Normalize((0, 0), (1, 1, 1)), r"^`Normalize.mean`: found \(0, 0\): too few numbers$"),  # type: ignore[arg-type]
+        (lambda: Normalize((0, 0), (1, 1, 1)), r"^`Normalize.mean`: found \(0, 0\): allowed is \[red, green, blue\]$"),  # type: ignore[arg-type]
         *(
             (
                 lambda mean=mean, std=std: Normalize(mean, std),

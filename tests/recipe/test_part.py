@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import fields
 from inspect import signature
+from typing import Any
 
 import pytest
 import torch
 from oracle import transforms
 
-from gpuloader import Compose
+from gpuloader import Buckets, Compose, World
 from gpuloader.errors import ConfigError, PresetError
+from gpuloader.loading.arguments import VALUES
+from gpuloader.loading.fields import FIELDS
+from gpuloader.recipe import TRANSFORMS, Mix
 from gpuloader.recipe.colors import ColorJitter, GaussianBlur
-from gpuloader.recipe.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, Resize
+from gpuloader.recipe.crops import CenterCrop, Pad, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.policies import RandomApply
+from gpuloader.recipe.warps import RandomRotation
 
 v1, v2 = transforms, transforms.v2
 CROP = CenterCrop(8)
@@ -25,16 +33,58 @@ FROM_TORCHVISION = (
 )
 
 
+WRONG = (
+    *("x", b"x", 0.5, -1, 10**9, 1e30, float("nan"), float("inf"), True, None, object()),
+    *([], [1], [1, 2, 3], (3, 224, 224), ["a", "b"], [0.5, 2], [[1, 2], [3]], {}, {"a": 1}, {0: 1.5}, {1: 2}),
+)
+
+
+@pytest.mark.parametrize("kind", [*TRANSFORMS.values(), *FIELDS.values(), *VALUES.values(), Mix, Buckets, Compose])
+def test_pydantics_own_words_reach_no_user(kind: Any) -> None:  # noqa: ANN401
+    if kind is World:  # whose values are checked otherwise
+        return
+    said = []
+    for parameter in fields(kind):
+        for value in WRONG:
+            try:
+                kind(**{parameter.name: value})
+            except ConfigError as error:
+                said += str(error).splitlines()
+    assert said or not fields(kind)
+    words = [line.partition("`: ")[2] for line in said]
+    assert not [text for text in words if re.search("(?i)input should|valid|instance|tuple|pydantic", text)]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: RandomResizedCrop(8, scale=0.5), "`RandomResizedCrop.scale`: found 0.5: allowed is [low, high]"),
+        (
+            lambda: CenterCrop((3, 224, 224)),
+            "`CenterCrop.size`: found (3, 224, 224): allowed is an integer, a mapping or",
+        ),
+        (
+            lambda: Pad((1, 2, 3)),
+            "`Pad.padding`: found (1, 2, 3): allowed is an integer, [left and right, top and bottom]",
+        ),
+        (lambda: RandomRotation(3, center=5), "`RandomRotation.center`: found 5: allowed is [x, y]"),
+        (lambda: Normalize(0.5, [0.5] * 3), "`Normalize.mean`: found 0.5: allowed is [red, green, blue]"),
+        (
+            lambda: ColorJitter([1, 2, 3]),
+            "`ColorJitter.brightness`: found [1, 2, 3]: allowed is a number or",
+        ),
+        (
+            lambda: RandomErasing(value=[1]),
+            "`RandomErasing.value`: found [1]; allowed are a number, [red, green, blue]",
+        ),
+        (lambda: Compose([CROP], mipmaps="x"), "`Compose.mipmaps`: found 'x'; allowed are 'off' or a number"),
         (
             lambda: Compose([CROP], layuot="nchw"),
             f"`Compose.layuot` is an unknown key (did you mean layout?); allowed are {KEYS}",
         ),
         (Resize, "`Resize.size` is missing"),
         (lambda: ColorJitter(0.4, 0.4, 0.4, 0.1, 0.2, 0.3), "`ColorJitter`: found 0.2, one value too many; allowed"),
-        (lambda: CenterCrop((8, 0)), "`CenterCrop.size`: found 0: input should be greater than or equal to 1"),
+        (lambda: CenterCrop((8, 0)), "`CenterCrop.size`: found 0: allowed is a number of at least 1"),
         (Compose, "`Compose`: give `transforms`, or `views` with their own, or both; an empty list"),
         (
             lambda: Compose([CROP], mix={"num_classes": 9}),
@@ -42,7 +92,7 @@ FROM_TORCHVISION = (
         ),
         (
             lambda: Compose([CROP], dtype="float46", views=0),
-            "`Compose.views`: found 0: input should be greater than or equal to 1\n"
+            "`Compose.views`: found 0: allowed is a number of at least 1\n"
             "`Compose.dtype`: found 'float46' (did you mean float16?); allowed are "
             "'float32', 'float16', 'bfloat16' or 'uint8'",
         ),

@@ -286,7 +286,7 @@ def test_aug_mix_has_numbers_for_many_long_chains() -> None:
     [
         (lambda: AutoAugment("mnist"), "found 'mnist'.*'imagenet', 'cifar10' or 'svhn'"),  # type: ignore[arg-type]
         (lambda: RandAugment(magnitude=31), "magnitude 31: allowed is 0 to 30, below num_magnitude_bins"),
-        (lambda: RandomApply([]), "at least 1 item"),
+        (lambda: RandomApply([]), "at least 1"),
         (lambda: RandomApply(["blur"]), "found 'blur': allowed are the transforms of gpuloader.transforms"),  # type: ignore[list-item]
         (lambda: RandomChoice(BLURS, (1, 1)), r"p \[1.0, 1.0\]: allowed is a weight for each of 3 transforms"),
         (

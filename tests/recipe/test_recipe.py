@@ -319,8 +319,8 @@ def test_a_wrong_structure_is_said(tmp_path: Path, content: dict[str, Any], says
     ("transform", "key", "found", "allowed"),
     [
         ({"CenterCrop": {"size": "32"}}, "size", "'32'", "integer"),
-        ({"CenterCrop": {"size": [8, 0]}}, "size", "0", "greater than or equal to 1"),
-        ({"CenterCrop": {"size": [8]}}, "size", "[8]", "too few numbers"),
+        ({"CenterCrop": {"size": [8, 0]}}, "size", "0", "at least 1"),
+        ({"CenterCrop": {"size": [8]}}, "size", "[8]", "[height, width]"),
         ({"RandomErasing": {"value": "randm"}}, "value", "'randm' (did you mean random?)", "'random'"),
         ({"RandomHorizontalFlip": {"p": float("nan")}}, "p", "nan", "finite number"),
         (
@@ -369,6 +369,10 @@ NORMALIZED = [*SMALL["transforms"], {"Normalize": {"mean": [0, 0, 0], "std": [1,
             "but values are in [0, 1] here: write mean [0.0, 0.0, 0.0], std [1.0, 1.0, 1.0]",
         ),
         ({"transforms": [{"RandomCrop": {"size": 224, "padding": 224}}]}, "`transforms[0].RandomCrop`: padding 224"),
+        (  # what `- CenterCrop:` and `size: 64` below it are, if both begin in one column
+            {"transforms": [{"CenterCrop": None, "size": 64}]},
+            "`transforms[0]`: found {'CenterCrop': None, 'size': 64}: indent the parameters of CenterCrop",
+        ),
     ],
     ids=str,
 )

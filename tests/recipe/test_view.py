@@ -186,7 +186,7 @@ def test_a_sample_draws_the_same_alone() -> None:
     ("make", "says"),
     [
         (lambda: Recipe([CROP, *[JITTER] * 17]), "a view may have 16 transforms of one kind; this has more"),
-        (lambda: Recipe([CROP, FLIP], views=65), "`Recipe.views`: found 65: input should be less than or equal to 64"),
+        (lambda: Recipe([CROP, FLIP], views=65), "`Recipe.views`: found 65: allowed is a number of at most 64"),
         (lambda: Recipe([TenCrop(8)], views=7), "a recipe may have 64 views; this has more"),
         (lambda: Recipe(views=[View([CROP]), View([CROP], 64)]), "a recipe may have 64 views; this has more"),
     ],
@@ -393,11 +393,11 @@ def test_what_is_random_in_any_epoch_is_for_training(transform: Any, random: boo
         ),
         (
             lambda: RandomErasing({0: 0.5, 3: 1.5}),
-            "`RandomErasing.p`: found 1.5: input should be less than or equal to 1",
+            "`RandomErasing.p`: found 1.5: allowed is a number of at most 1",
         ),
-        (lambda: RandomErasing(1.5), "`RandomErasing.p`: found 1.5: input should be less than or equal to 1"),
+        (lambda: RandomErasing(1.5), "`RandomErasing.p`: found 1.5: allowed is a number of at most 1"),
         (lambda: RandAugment(magnitude={0: 5, 3: 31}), "`RandAugment`: magnitude 31: allowed is 0 to 30"),
-        (lambda: AugMix({0: 3, 2: 0}), "`AugMix.severity`: found 0: input should be greater than or equal to 1"),
+        (lambda: AugMix({0: 3, 2: 0}), "`AugMix.severity`: found 0: allowed is a number of at least 1"),
     ],
 )
 def test_values_by_epoch_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:

@@ -162,6 +162,10 @@ def test_an_integer_in_json_is_a_label(tmp_path: Path, name: str, text: bytes, l
     [
         (b'{"lable": 3}', "no 64-bit integer under 'label' (its keys are ['lable'], found None)"),
         (b'{"label": "3"}', "found '3'"),
+        (
+            b'{"label": 5.5}',
+            'for regression, leave label_from out, and use fields={"target": Field("json:label", float)}',
+        ),
         (b"\xff\xfe{}", "is not JSON"),
         (b'{"label": "%s"}' % (b"x" * 10**6), "found 'xxx"),
         (b'{"%s": 1}' % (b"x" * 10**6), "its keys are ['xxx"),

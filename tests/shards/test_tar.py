@@ -16,6 +16,7 @@ import pytest
 from making import tar_by_command
 from tar_bytes import END, extended, forged, padded, record
 
+from gpuloader import GPULoader
 from gpuloader.errors import TarError
 from gpuloader.shards.tar import MISSING_END, Member, members
 
@@ -325,6 +326,14 @@ def test_an_extended_header_without_its_member_is_an_error(tmp_path: Path, kind:
 
 
 # What is no plain tar.
+
+
+@pytest.mark.parametrize("rows", [3, 1000])
+@pytest.mark.parametrize("name", ["table.csv", "TABLE.CSV"])
+def test_a_table_is_packed_first(tmp_path: Path, name: str, rows: int) -> None:
+    (tmp_path / name).write_text("file,label\n" + "a.jpg,3\n" * rows)
+    with pytest.raises(TarError, match=r"a table: `gpuloader pack TABLE\.csv SHARDS`"):
+        GPULoader(tmp_path / name, 2, "cpu")
 
 
 @pytest.mark.parametrize(

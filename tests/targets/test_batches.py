@@ -512,7 +512,7 @@ def test_objects_without_points_have_points_that_are_not_labelled(tar: Path, tmp
     [
         (lambda: Boxes("json"), "`Boxes.source`: found 'json': allowed is \"json:NAME\""),
         (lambda: Boxes("json:a", format="yxyx"), "`Boxes.format`: found 'yxyx'.*; allowed are 'xyxy', 'xywh' or 'cxc"),  # type: ignore[arg-type]
-        (lambda: Boxes("json:a", keys="iscrowd"), "`Boxes.keys`: found 'iscrowd': input should be a valid list"),
+        (lambda: Boxes("json:a", keys="iscrowd"), "`Boxes.keys`: found 'iscrowd': allowed is a list"),
         (lambda: Boxes("json:a", labels="id", keys=["id"]), "a key is named twice"),
         (lambda: Keypoints("json:a", flip_pairs=[(1, 2), (2, 3)]), "each point in one pair at most"),
         (lambda: Keypoints("json:a", count=2, flip_pairs=[(0, 2)]), "flip_pairs names point 2, but count is 2"),
