@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.util import find_spec
 
 from gpuloader.errors import InstallationError
 from gpuloader.helpers.versions import DALI_BUILDS, installed_versions
+
+NEEDS_DOCSTRINGS = "`python -OO` and PYTHONOPTIMIZE=2 remove docstrings, which DALI needs: use -O, or neither"
 
 
 @cache
@@ -18,7 +21,7 @@ def check_dali(find: Callable[[Iterable[str]], Iterable[str]] = installed_versio
         find: returns the installed distributions among the given ones.
 
     Raises:
-        InstallationError: no build is installed, or two are.
+        InstallationError: no build is installed, or two are, or Python removes docstrings.
     """
     builds = list(find(DALI_BUILDS))
     either = "pip install 'gpuloader[cuda12]', or 'gpuloader[cuda13]' if torch is for CUDA 13"
@@ -30,3 +33,5 @@ def check_dali(find: Callable[[Iterable[str]], Iterable[str]] = installed_versio
     can_be_found = find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None
     if not builds and not can_be_found:  # builds with other names are allowed
         raise InstallationError("DALI is not installed", either)
+    if sys.flags.optimize > 1:
+        raise InstallationError("DALI cannot be imported", NEEDS_DOCSTRINGS)

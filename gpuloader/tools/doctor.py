@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from gpuloader.helpers.cores import cgroup_limits, usable_cores
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.versions import decoder_versions
 from gpuloader.loading.detection import environment_rank
+from gpuloader.loading.installation import NEEDS_DOCSTRINGS
 from gpuloader.loading.world import World
 from gpuloader.shards import Folder, LocalShard, Tar, resolve_shards
 from gpuloader.shards.remote import RemoteShard
@@ -124,7 +126,8 @@ def dali_flavours(distributions: Sequence[str]) -> list[str]:
 
 def _dali(dali: ModuleType | None, error: str, flavours: Sequence[str]) -> Finding:
     if dali is None:
-        advice = "pip install 'gpuloader[cuda12]', or 'gpuloader[cuda13]' if torch is for CUDA 13"
+        install = "pip install 'gpuloader[cuda12]', or 'gpuloader[cuda13]' if torch is for CUDA 13"
+        advice = NEEDS_DOCSTRINGS if sys.flags.optimize > 1 else install
         return Finding("DALI", f"cannot be imported: {error}", "failure", advice)
     found = f"{dali.__version__}, for CUDA {' and '.join(flavours) or 'unknown'}"
     if len(flavours) > 1:

@@ -53,3 +53,10 @@ def test_a_gpu_that_torch_cannot_use_is_a_warning(tmp_path: Path) -> None:
     assert found["status"] == "warning"
     assert "cannot use the NVIDIA GPU: " in found["found"]
     assert "install torch for CUDA" in found["advice"]
+
+
+def test_python_without_docstrings_is_a_failure() -> None:
+    found = findings(3, PYTHONOPTIMIZE="2")["DALI"]
+    assert found["status"] == "failure"
+    assert "docstrings" in found["advice"]
+    assert "pip install" not in found["advice"]

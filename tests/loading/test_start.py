@@ -104,3 +104,18 @@ def test_without_dali_the_first_use_says_what_to_type() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout == f"DALI is not installed\n{EITHER}\n"
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_python_without_docstrings_is_told_to_keep_them(level: int) -> None:
+    """With one -O, asserts are left out, and docstrings stay."""
+    script = (
+        "import gpuloader\n"
+        "from gpuloader.loading.installation import check_dali\n"
+        "try: check_dali()\n"
+        "except gpuloader.errors.InstallationError as error: print(error)\n"
+    )
+    command = [sys.executable, f"-{'O' * level}", "-c", script]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert ("-OO" in said and "docstrings" in said) == (level == 2)
+    assert bool(said) == (level == 2)
