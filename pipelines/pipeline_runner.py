@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,13 +14,20 @@ from nvidia.dali.pipeline import Pipeline
 from gpuloader.helpers.forking import at_fork
 from gpuloader.internals.dali import is_decode_failure, leak_after_fork
 
-_ahead: WeakSet[PipelineRunner] = WeakSet()
+_runners: WeakSet[PipelineRunner] = WeakSet()
 
 
 def release_unused_memory() -> None:
     """Returns the memory in DALI's pools to the machine, unless a pipeline that runs ahead would take it again."""
-    if not any(running.begun for running in _ahead):
+    if not any(running.begun and running.between_calls for running in _runners):
         ReleaseUnusedMemory()
+
+
+@atexit.register
+def _drop_all() -> None:
+    """Drops all pipelines at the end of the process, before DALI's modules are emptied, which a pipeline then needs."""
+    for running in list(_runners):
+        running.drop()
 
 
 class UndecodableError(Exception):
@@ -54,8 +62,8 @@ class PipelineRunner:
         self._pipeline: Pipeline | None = None
         self._iterator: Any = None
         self._ended = False  # until the source is asked again
-        if between_calls:
-            _ahead.add(self)
+        self.between_calls = between_calls
+        _runners.add(self)
         at_fork(self, PipelineRunner._leave_to_the_parent)
 
     @property

@@ -63,7 +63,9 @@ class WorkerThreads(Generic[Request, Result]):
 
     def close(self) -> None:
         """Ends the threads, which drop requests that are no longer wanted. It may be called twice."""
-        _stop(*self._to_stop)  # not through the finalizer: an interrupt in it would spend it, with the threads running
+        if self._at_end.alive:  # if it is spent, the process ends, and this module may be empty
+            # Not through the finalizer: an interrupt in it would spend it, with the threads running.
+            _stop(*self._to_stop)
         self._at_end.detach()
 
 

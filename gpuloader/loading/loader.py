@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -268,8 +269,8 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
             raise LoaderError("a loader that has begun cannot be pickled: send its state_dict() to a new one")
         return _make_again, (self._arguments, self.state_dict())
 
-    def __del__(self) -> None:
-        if hasattr(self, "_batches"):
+    def __del__(self, _at_end: Callable[[], bool] = sys.is_finalizing) -> None:  # at the end, modules are empty
+        if hasattr(self, "_batches") and not _at_end():
             self.close()
 
     def _check_open(self) -> None:

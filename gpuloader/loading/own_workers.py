@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import time
 import traceback
 from abc import ABC, abstractmethod
@@ -266,8 +267,9 @@ class ProcessWorkers(Workers):
         for worker in workers:
             worker.close()
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, _at_end: Callable[[], bool] = sys.is_finalizing) -> None:  # at the end, modules are empty
+        if not _at_end():
+            self.close()
 
     def _wait(self, slot: int, items: Sequence[Item]) -> None:
         """Waits until all processes have finished their part of a batch."""

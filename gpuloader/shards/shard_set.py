@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
@@ -425,6 +426,6 @@ class ShardSet:
         with self._lock:
             self._tars.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_tars"):
+    def __del__(self, _at_end: Callable[[], bool] = sys.is_finalizing) -> None:  # at the end, modules are empty
+        if hasattr(self, "_tars") and not _at_end():
             self.close()

@@ -32,7 +32,7 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -160,9 +160,9 @@ class Table:
         self._unchecked = np.ones(len(self._block_digests) // DIGEST_BYTES, np.bool_)
         self._any_unchecked = True
 
-    def __del__(self) -> None:
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:  # at the end, modules are empty
         if (file := getattr(self, "_file", None)) is not None:
-            os.close(file)
+            _close(file)
 
     def to_bytes(self) -> bytes:
         """Returns the content of the file."""

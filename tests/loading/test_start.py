@@ -78,6 +78,36 @@ def test_a_start_reads_its_own_preset_and_each_shard_twice(start: dict[str, list
     assert sorted(name for name in names if name.endswith(".tar")) == sorted(2 * [shard.name for shard in shards])
 
 
+# --- the end
+
+END = """
+import ctypes, sys
+import numpy as np
+from gpuloader import Compose, Decoder, GPULoader, Stage
+from gpuloader.transforms import Apply, RandomResizedCrop
+
+own, crop, images = Apply(lambda image: image, "own"), RandomResizedCrop(24), [np.zeros((40, 40, 3), np.uint8)]
+loaders = [
+    GPULoader(sys.argv[1], 8, "cpu", preset=Compose(transforms), decoder=Decoder(2, processes=processes))
+    for transforms, processes in (([crop], None), ([crop, own], 0), ([crop, own], 2))
+]
+begun = [iter(loader) for loader in loaders]
+begun += [Stage(Compose(transforms), None)([(images, [0])] * 9) for transforms in ([crop], [crop, own])]
+first = [next(each) for each in begun]
+compose = Compose([crop, own])
+compose(images)
+for name in ("__main__", "nvidia.dali.pipeline"):  # they stay until Python empties all modules, as dill keeps __main__
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules[name]))
+print(len(first))
+"""
+
+
+def test_a_program_that_ends_within_an_epoch_prints_nothing(shards: list[Path]) -> None:
+    command = [sys.executable, "-c", END, str(shards[0].parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("5\n", "")
+
+
 # --- installation
 
 
