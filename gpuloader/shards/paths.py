@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
+import re
 import shlex
 import stat
 from collections.abc import Collection, Iterable, Sequence
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError, describe
-from gpuloader.helpers.text import similar
+from gpuloader.helpers.text import counted, similar
 from gpuloader.shards.braces import expand_braces
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index_files import INDEX_SUFFIX, LocalShard
@@ -28,6 +30,10 @@ Tar: TypeAlias = Iterable[str | os.PathLike[str]] | os.PathLike[str] | str
 Or URLs."""
 
 Shard: TypeAlias = Path | Folder | RemoteShard
+
+_OTHER_ARCHIVE = re.compile(r"[^.].*\.(tar|tar\.(gz|bz2|xz|zst)|tgz|tbz2?|txz|tzst|zip)", re.IGNORECASE)
+_NO_SHARD = "which is no shard: unpack compressed archives, and call tars NAME.tar"
+_log = logging.getLogger("gpuloader")
 
 
 def resolve_shards(tar: Tar, mixed: bool = False) -> Sequence[Shard]:
@@ -152,6 +158,7 @@ def _expand(source: str, mixed: bool, braces: bool = True) -> Sequence[Shard]:
 def _expand_folder(path: Path, mixed: bool) -> Sequence[Shard]:
     """Returns the tars in a folder or in its merged index; or the folder itself if it has pictures."""
     if has_merged(path):
+        _warn_of_archives(path)
         return open_merged(path / MERGED_FILE, mixed)
     if found := tars_in(path, mixed):
         beside = (file for file in path.glob("*/*") if is_picture(file.name) and file.is_file())
@@ -166,7 +173,9 @@ def _expand_folder(path: Path, mixed: bool) -> Sequence[Shard]:
     listing, folders = folder.listing, folder.listing.top_folders
     if not len(listing.pictures):
         hidden = "; hidden folders are left out" if listing.hidden[0] else ""
-        return _check_any([], f"neither *.tar nor pictures in the folder {path}{_folders_with_tars(path)}{hidden}")
+        archives = f", but {found[0]}, {_NO_SHARD}" if (found := _archives_in(path)) else ""
+        problem = f"neither *.tar nor pictures in the folder {path}{_folders_with_tars(path)}{archives}{hidden}"
+        return _check_any([], problem)
     if folders and set(folders) <= SPLITS and all("/" in listing.name(each) for each in listing.pictures.tolist()):
         raise ConfigError(
             f"{path} has the splits {', '.join(folders)} instead of classes: give one of them, such as "
@@ -192,11 +201,28 @@ def _first_with_pictures(path: Path) -> Path | None:
 
 
 def tars_in(folder: Path, mixed: bool) -> list[Path]:
-    """Returns a folder's tars by name, of one split unless `mixed`; raises OSError if unreadable, unlike `glob`."""
+    """Returns a folder's tars by name, of one split unless `mixed`; raises OSError if unreadable, unlike `glob`.
+
+    Logs how many archives beside them are no plain tars.
+    """
     found = sorted(file for file in folder.iterdir() if file.suffix == ".tar" and not file.is_dir())
     if not mixed:
         check_one_split(str(folder), (file.name for file in found))
+    if found:
+        _warn_of_archives(folder)
     return found
+
+
+def _archives_in(folder: Path) -> list[str]:
+    """Returns the names of archives that are no shards, such as `a.tar.gz`, `a.TAR` and `a.zip`, sorted."""
+    found = (file for file in folder.iterdir() if _OTHER_ARCHIVE.fullmatch(file.name) and file.suffix != ".tar")
+    return sorted(file.name for file in found if not file.is_dir())
+
+
+def _warn_of_archives(folder: Path) -> None:
+    if names := _archives_in(folder):
+        count = counted(len(names), "archive")
+        _log.warning("left out beside the tars of %s: %s, the first being %s, %s", folder, count, names[0], _NO_SHARD)
 
 
 def _expand_url(source: str, protocol: str, mixed: bool, braces: bool) -> Sequence[Shard]:

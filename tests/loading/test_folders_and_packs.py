@@ -153,6 +153,32 @@ def test_all_tools_leave_out_hidden_folders_with_one_line(
     assert opened(packed, "folder").classes == ("a", "b")
 
 
+@pytest.mark.parametrize("merged", [False, True])
+def test_all_tools_name_archives_beside_the_tars_of_a_folder_with_one_line(
+    tmp_path: Path, merged: bool, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = write_tree(tmp_path / "photos", {"a/1.jpg": CONTENTS[0]})
+    others = ("b.TAR", "c.tar.gz", "d.tgz", "e.Zip", "f.tar.zst", "g.tar.XZ", "h.tbz2", "i.tar.bz2")
+    folder = write_tree(tmp_path / "shards", dict.fromkeys([*others, "README.txt", "._j.zip", "k.zip/1.txt"], b""))
+    tar_of(photos, folder / "a.tar")
+    if merged:
+        index([str(folder)], merge=True)
+    tools: dict[str, Callable[[], object]] = {
+        "loader": lambda: opened(folder, None).num_samples == 1,
+        "info": lambda: describe_shards(folder, label_from=None).samples == 1,
+        "check": lambda: check_shards(folder).samples == 1,
+        "index": lambda: index([str(folder)]),
+        "pack": lambda: pack(folder, tmp_path / "packed", workers=1).samples == 1,
+    }
+    for name, tool in tools.items():
+        caplog.clear()
+        assert tool() in (True, None), name
+        [line] = caplog.messages
+        assert "8 archives" in line, name
+        assert "b.TAR" in line, name
+    assert "1 sample in 1 shard" in capsys.readouterr().out
+
+
 def test_pictures_of_which_none_is_a_sample_are_named(tmp_path: Path) -> None:
     root = write_tree(tmp_path / "tree", {"photo.2023.1.jpg": CONTENTS[0], "photo.2023.2.jpg": CONTENTS[1]})
     with pytest.raises(DataError, match=r"tree has 2 pictures that belong to no sample, such as photo\.2023\.1\.jpg"):

@@ -30,6 +30,7 @@ PICTURES = (
     *("top and splits/train/1.jpg", "top and splits/0.jpg", "splits and classes/train/1.jpg"),
     *("splits and classes/cat/1.jpg", "by name/a.tar/1.jpg", "arrays/1.npy", "shards/__MACOSX/1.jpg"),
     *("two splits/__MACOSX/1.jpg", "dotted/.a/1.jpg", "dotted/@eaDir/1.tar", "dotted/__MACOSX/1.jpg"),
+    *("packed/b.TAR", "packed/c.tar.gz"),
 )
 
 
@@ -131,6 +132,7 @@ def test_an_absolute_path_and_a_file_url_are_the_same(folder: Path) -> None:
         ("train-{0010..0013}.tar", ["no such file: train-0012.tar"]),  # each shard of a pattern must be there
         (["val-a.tar", "val-c.tar"], ["no such file: val-c.tar", "val-a.tar"]),
         ([], ["tar=[] names no shard"]),
+        ("pics/packed", ["nor pictures in the folder pics/packed", "b.TAR", "unpack"]),
         ("pics/hidden", ["neither *.tar nor pictures in the folder pics/hidden: check the path"]),
         ("pics/dotted/*", ["no file matches pics/dotted/*"]),  # it matches hidden folders
         ("pics/dotted", ["nor pictures in the folder pics/dotted; hidden folders are left out: check the path"]),
