@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-Format: TypeAlias = Literal["jpeg", "png", "webp", "tiff", "bmp", "pnm", "jpeg2000"]
+Format: TypeAlias = Literal["jpeg", "png", "webp", "tiff", "bmp", "pnm", "jpeg2000", "gif", "avif"]
 
-RARE_FORMATS: dict[str, str] = {"tiff": "TIFF", "bmp": "BMP", "pnm": "PNM", "jpeg2000": "JPEG 2000"}
+RARE_FORMATS = {"tiff": "TIFF", "bmp": "BMP", "pnm": "PNM", "jpeg2000": "JPEG 2000", "gif": "GIF", "avif": "AVIF"}
 """Formats that only `pack` decodes, with their usual names."""
 
 _SIGNATURES = re.compile(
@@ -20,6 +20,8 @@ _SIGNATURES = re.compile(
     rb"|(?P<tiff>II[*+]\0|MM\0[*+])"
     rb"|(?P<bmp>BM)"
     rb"|(?P<pnm>P[1-6]\s)"
+    rb"|(?P<gif>GIF8[79]a)"
+    rb"|(?P<avif>.{4}ftypavi[fs])"
     rb"|(?P<jpeg2000>\0\0\0\x0cjP  |\xff\x4f\xff\x51)",  # JP2, or a bare codestream
     re.DOTALL,
 )

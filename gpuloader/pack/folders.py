@@ -11,7 +11,7 @@ from gpuloader.errors import ConfigError, DataError, NoSamplesError, PackError, 
 from gpuloader.pack.records import OpenedSource, labelled_files
 from gpuloader.shards.class_names import check_filled
 from gpuloader.shards.folder import list_files
-from gpuloader.shards.pictures import is_picture, warn_of_hidden
+from gpuloader.shards.pictures import SOURCE_EXTENSIONS, is_picture, warn_of_hidden
 from gpuloader.shards.splits import SPLITS
 
 
@@ -38,7 +38,8 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
         )
     files = [*map(listing.name, range(len(listing))), *(name for name, _ in listing.others)]
     below = [name for name in files if "/" in name]
-    found = sorted(filter(is_picture, below), key=lambda path: os.fsencode(path).split(b"/"))  # as in a tar
+    pictures = (path for path in below if is_picture(path, SOURCE_EXTENSIONS))
+    found = sorted(pictures, key=lambda path: os.fsencode(path).split(b"/"))  # as in a tar
     labels = [path.partition("/")[0] for path in found]
     empty = sorted(set(names).difference(labels))
     check_filled(folder, empty, classes, f"classes={describe(sorted(names), 500)}, or the list in --classes FILE")

@@ -15,7 +15,7 @@ from PIL import Image, UnidentifiedImageError
 
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.values import is_integer
-from gpuloader.images.arrays import admit_array
+from gpuloader.images.arrays import MAGIC, admit_array
 from gpuloader.images.formats import RARE_FORMATS, image_format
 from gpuloader.images.header import image_header
 from gpuloader.images.jpeg import check_jpeg, decoder_jpeg
@@ -166,7 +166,7 @@ def _decode(data: bytes, extension: str | None) -> tuple[Image.Image, int]:
     if not data:
         raise RefusalError("the file is empty")
     encoded = np.frombuffer(data, np.uint8)
-    if extension == ARRAY_EXTENSION:
+    if extension == ARRAY_EXTENSION or data.startswith(MAGIC):
         return Image.fromarray(admit_array(encoded)[0]), 0
     file_format = image_format(encoded)
     if file_format is None:

@@ -1,4 +1,4 @@
-"""Decodes TIFF, BMP, PNM and JPEG 2000 with Pillow in a process of its own, which a damaged file may end.
+"""Decodes TIFF, BMP, PNM, JPEG 2000, GIF and AVIF with Pillow in a process of its own, which a damaged file may end.
 
 The process is started at the first such picture, and kept. It writes a line of JSON when it is ready. A request is a
 line of JSON, the number of bytes, followed by the file. The answer is a line of JSON:
@@ -17,7 +17,7 @@ import sys
 import warnings
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError, features
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
 from PIL.PpmImagePlugin import PpmImageFile
@@ -54,7 +54,7 @@ _SECONDS = 10  # of CPU time, plus one for each million pixels and bytes: four t
 _ERROR_CHARACTERS = 200
 _TIFF_BITS, _J2K, _J2K_BITS_AT = 258, b"\xff\x4f\xff\x51", 42  # the codestream's beginning; its first component
 _TAGS_AT, _TAG_BYTES, _TAGS_END = 132, 12, 4096  # of an ICC profile
-_FORMATS = tuple(kind.format for kind in (TiffImageFile, BmpImageFile, PpmImageFile, Jpeg2KImageFile))
+_FORMATS = (*(kind.format for kind in (TiffImageFile, BmpImageFile, PpmImageFile, Jpeg2KImageFile)), "GIF")
 
 
 def decode(encoded: bytes) -> tuple[Image.Image, int]:
@@ -152,6 +152,10 @@ def serve() -> None:
     Image.MAX_IMAGE_PIXELS = None  # `check_size` has a bound
     warnings.simplefilter("ignore")  # Pillow's, about metadata
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if features.check("avif"):
+        from PIL import AvifImagePlugin
+
+        AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # their stacks count
     requests, answers = sys.stdin.buffer, sys.stdout.fileno()
     used_bytes = _used_bytes()
     write_all(answers, b"{}\n")
@@ -179,8 +183,11 @@ def _answer(encoded: bytes, used_bytes: int) -> tuple[dict[str, object], bytes]:
 
 
 def _decode(encoded: bytes, used_bytes: int) -> tuple[Image.Image, int]:
+    is_avif = encoded[4:8] == b"ftyp"
+    if is_avif and not features.check("avif"):
+        raise RefusalError("this Pillow reads no AVIF: `pip install -U pillow` brings one that does, from 11.3 on")
     _bound(resource.RLIMIT_AS, used_bytes + _SPARE_BYTES + _BYTES_PER_BYTE * len(encoded))
-    picture: Image.Image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
+    picture: Image.Image = Image.open(io.BytesIO(encoded), formats=("AVIF",) if is_avif else _FORMATS)
     check_size(picture.height, picture.width)
     pixels, turned = picture.width * picture.height, None
     _bound(resource.RLIMIT_AS, used_bytes + _SPARE_BYTES + _BYTES_PER_BYTE * len(encoded) + _BYTES_PER_PIXEL * pixels)
@@ -192,6 +199,8 @@ def _decode(encoded: bytes, used_bytes: int) -> tuple[Image.Image, int]:
     announced = DEEP * _is_deep(picture, encoded)
     picture.load()
     traits = traits_of(picture, announced)
+    if is_avif:  # whose orientation is no metadata, but part of decoding
+        ImageOps.exif_transpose(picture, in_place=True)
     return as_8_bits(picture if turned is None else picture.transpose(turned)), traits
 
 

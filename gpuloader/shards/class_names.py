@@ -62,7 +62,8 @@ def check_filled(folder: Path, empty: Sequence[str], classes: Collection[str] | 
     if empty and classes is None:
         raise LabelError(
             f"the class folder {folder / empty[0]} has no pictures, but would still count as a class: name all "
-            f"classes, {advice}; or check its files' names (pictures end in {', '.join(PICTURE_ENDINGS)}); or remove it"
+            f"classes, {advice}; or check its files' names (pictures end in {', '.join(PICTURE_ENDINGS)}; "
+            f"only `gpuloader pack` takes .gif and .avif); or remove it"
         )
     if unnamed := [name for name in empty if name not in (classes or ())]:
         _log.warning("%s: left out, without pictures and not in classes: %s", folder, describe(unnamed, 500))

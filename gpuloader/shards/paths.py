@@ -20,7 +20,7 @@ from gpuloader.shards.braces import expand_braces
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index_files import INDEX_SUFFIX, LocalShard
 from gpuloader.shards.merged import MERGED_FILE, MERGED_SUFFIX, MergedShards, has_merged, open_merged
-from gpuloader.shards.pictures import in_hidden_folder, is_picture
+from gpuloader.shards.pictures import in_hidden_folder, is_picture, only_for_pack
 from gpuloader.shards.remote.store import RemoteShard, list_shards
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
 from gpuloader.shards.splits import SPLITS, check_one_split
@@ -173,9 +173,12 @@ def _expand_folder(path: Path, mixed: bool) -> Sequence[Shard]:
     listing, folders = folder.listing, folder.listing.top_folders
     if not len(listing.pictures):
         hidden = "; hidden folders are left out" if listing.hidden[0] else ""
-        archives = f", but {found[0]}, {_NO_SHARD}" if (found := _archives_in(path)) else ""
-        problem = f"neither *.tar nor pictures in the folder {path}{_folders_with_tars(path)}{archives}{hidden}"
-        return _check_any([], problem)
+        unread = [f", but {name}, {_NO_SHARD}" for name in _archives_in(path)]
+        unread += [
+            f", but {name}, {why}" for name in map(listing.name, range(len(listing))) if (why := only_for_pack(name))
+        ]
+        problem = f"neither *.tar nor pictures in the folder {path}{_folders_with_tars(path)}"
+        return _check_any([], f"{problem}{next(iter(unread), '')}{hidden}")
     if folders and set(folders) <= SPLITS and all("/" in listing.name(each) for each in listing.pictures.tolist()):
         raise ConfigError(
             f"{path} has the splits {', '.join(folders)} instead of classes: give one of them, such as "

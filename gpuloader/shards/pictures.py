@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Collection
 
 from gpuloader.errors import describe
 from gpuloader.helpers.text import counted
@@ -11,9 +12,12 @@ from gpuloader.helpers.text import counted
 ARRAY_EXTENSION = "npy"
 """The extension of decoded images, see `gpuloader.images.arrays`, and of other arrays."""
 
-JPEG_EXTENSIONS = ("jpg", "jpeg")
+JPEG_EXTENSIONS = ("jpg", "jpeg", "jfif", "jpe")
 IMAGE_EXTENSIONS = (*JPEG_EXTENSIONS, "png", "webp", "bmp", "tif", "tiff", "jp2", "ppm", "pgm", "pnm", ARRAY_EXTENSION)
 """The extensions of images. If a sample has several images, the first in this order is used."""
+
+SOURCE_EXTENSIONS = (*IMAGE_EXTENSIONS, "gif", "avif")
+"""The extensions of images that `gpuloader pack` reads; for a loader, the last two are in no sample."""
 
 PICTURE_ENDINGS = tuple(f".{extension}" for extension in IMAGE_EXTENSIONS)
 
@@ -21,9 +25,17 @@ _HIDDEN = re.compile(r"(?:^|/)(?:\.(?!\.?/)[^/]*|__MACOSX|@eaDir)/")  # "./" and
 _log = logging.getLogger("gpuloader")
 
 
-def is_picture(path: str) -> bool:
+def is_picture(path: str, extensions: Collection[str] = IMAGE_EXTENSIONS) -> bool:
     """Returns whether a file is a picture, or a decoded one, by its name; False for hidden files."""
-    return path.lower().endswith(PICTURE_ENDINGS) and not path.rpartition("/")[2].startswith(".")
+    name = path.rpartition("/")[2]
+    return name.rpartition(".")[2].lower() in extensions and "." in name and not name.startswith(".")
+
+
+def only_for_pack(name: str) -> str | None:
+    """Returns that only `gpuloader pack` reads a file of this name; None for other files."""
+    kind = name.rpartition(".")[2].lower()
+    only = kind in SOURCE_EXTENSIONS and kind not in IMAGE_EXTENSIONS
+    return f"{kind.upper()}, which no loader reads: `gpuloader pack` converts it to PNG" if only else None
 
 
 def in_hidden_folder(path: str) -> bool:

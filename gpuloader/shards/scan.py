@@ -19,13 +19,20 @@ from gpuloader.errors import DataError, ShardChangedError, ShardNotFoundError, T
 from gpuloader.helpers.progress import count_long
 from gpuloader.helpers.regular_file import Read, open_regular
 from gpuloader.helpers.text import shorten
-from gpuloader.images.arrays import array_size
+from gpuloader.images.arrays import NO_ARRAY, array_size
 from gpuloader.images.header import image_header
 from gpuloader.images.orientation import image_orientation
 from gpuloader.shards.class_names import CLASSES_FILE
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import BAD_LABEL, LEFT_OUT_KEPT, NO_LABEL, Index, SkippedMember
-from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS, in_hidden_folder, is_picture
+from gpuloader.shards.pictures import (
+    ARRAY_EXTENSION,
+    IMAGE_EXTENSIONS,
+    SOURCE_EXTENSIONS,
+    in_hidden_folder,
+    is_picture,
+    only_for_pack,
+)
 from gpuloader.shards.tar import HEAD_BYTES, MISSING_END, Member, members
 
 _LEFT_OUT_CHARACTERS = 500  # of a name or a reason; one global PAX record gives all members a long name
@@ -34,8 +41,7 @@ _INTEGER = re.compile(rb"[+-]?[0-9]{1,18}")
 _WITH_HEAD = frozenset((*IMAGE_EXTENSIONS, "cls"))
 _THREADS = 8
 _FILES_AT_ONCE, _FILES_IN_TASK = 4096, 64
-_IMAGE_RANKS = {extension: rank for rank, extension in enumerate(IMAGE_EXTENSIONS)}
-_NO_IMAGE = len(IMAGE_EXTENSIONS)
+_NO_IMAGE = "its key has no image"
 _log = logging.getLogger("gpuloader")
 
 
@@ -50,8 +56,11 @@ def scan(shard: Path) -> Index:
     return _undamaged(shard, *scan_to_damage(shard))
 
 
-def scan_to_damage(shard: Path) -> tuple[Index, TarError | None]:
-    """Indexes the members before the first wrong byte of a tar; returns the index, and the error or None."""
+def scan_to_damage(shard: Path, images: Sequence[str] = IMAGE_EXTENSIONS) -> tuple[Index, TarError | None]:
+    """Indexes the members before the first wrong byte of a tar; returns the index, and the error or None.
+
+    `images` are the extensions of images; an index with others than `IMAGE_EXTENSIONS` must not be saved.
+    """
     try:
         fd = open_regular(shard)
     except OSError as error:
@@ -62,7 +71,7 @@ def scan_to_damage(shard: Path) -> tuple[Index, TarError | None]:
         ) from None
     try:
         before = os.fstat(fd)
-        found = _scan(partial(os.pread, fd), before.st_size, before.st_mtime_ns, str(shard))
+        found = _scan(partial(os.pread, fd), before.st_size, before.st_mtime_ns, str(shard), images)
         after = os.fstat(fd)
     finally:
         os.close(fd)
@@ -122,9 +131,11 @@ def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> Index:
     return _undamaged(shard, *_scan(read, size_bytes, mtime_ns, shard))
 
 
-def _scan(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> tuple[Index, TarError | None]:
+def _scan(
+    read: Read, size_bytes: int, mtime_ns: int, shard: str, images: Sequence[str] = IMAGE_EXTENSIONS
+) -> tuple[Index, TarError | None]:
     damage = None
-    gathered = _SampleCollector(read)
+    gathered = _SampleCollector(read, images)
     try:
         for member in members(read, size_bytes, shard):
             gathered.add(member)
@@ -148,8 +159,9 @@ def _undamaged(shard: Path | str, index: Index, damage: TarError | None) -> Inde
 class _SampleCollector:
     """A collector of members into samples. It stores numbers, not objects, because a tar can have millions."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Read, images: Sequence[str] = IMAGE_EXTENSIONS) -> None:
         self._read = read
+        self._ranks = {extension: rank for rank, extension in enumerate(images)}
         self._keys: dict[str, int] = {}
         self._extensions: dict[str, int] = {}
         # For each: key, extension, offset, size, and height, width, orientation, traits (or a label).
@@ -187,7 +199,7 @@ class _SampleCollector:
         facts = (0, 0, 0, 0)
         if extension == ARRAY_EXTENSION:
             facts = (*array_size(member.head, member.size), 0, 0)
-        elif extension in _IMAGE_RANKS:
+        elif extension in self._ranks:
             facts = self._look_at(member)
         elif extension == "cls":
             facts = (_label(member), 0, 0, 0)
@@ -207,12 +219,12 @@ class _SampleCollector:
         height, width, traits = image_header(read)
         return height, width, image_orientation(read), traits
 
-    def _leave_out_components(self, rows: NDArray[np.int64], keys: Sequence[str], why: str) -> None:
+    def _leave_out_components(self, rows: NDArray[np.int64], keys: Sequence[str], why: str = "") -> None:
         extensions = list(self._extensions)
         room = LEFT_OUT_KEPT - len(self._left_out)
         for sample, number, offset, *_ in rows[:room].tolist():
             name = self._as_written.get(offset) or f"{keys[sample]}.{extensions[number]}"
-            self.leave_out(name, offset, why.format(extensions[number]))
+            self.leave_out(name, offset, why.format(extensions[number]) or _why_no_image(name, extensions[number]))
         self._left_out_count += len(rows[room:])
 
     def index(self, size_bytes: int, mtime_ns: int) -> Index:
@@ -224,13 +236,17 @@ class _SampleCollector:
         self._leave_out_components(table[repeated], keys, "the key has a .{} already")
         table = table[~repeated]
         table = table[np.argsort(table[:, 0], kind="stable")]
-        rank = np.array([_IMAGE_RANKS.get(extension, _NO_IMAGE) for extension in extensions], np.int64)[table[:, 1]]
-        rank[(rank == _IMAGE_RANKS[ARRAY_EXTENSION]) & (table[:, 4] == 0)] = _NO_IMAGE
-        best = np.full(len(keys), _NO_IMAGE)
+        none = len(self._ranks)
+        rank = np.array([self._ranks.get(extension, none) for extension in extensions], np.int64)[table[:, 1]]
+        rank[(rank == self._ranks[ARRAY_EXTENSION]) & (table[:, 4] == 0)] = none
+        best = np.full(len(keys), none)
         np.minimum.at(best, table[:, 0], rank)
-        has_image = best < _NO_IMAGE
-        self._leave_out_components(table[~has_image[table[:, 0]]], keys, "its key has no image")
-        images = table[(rank == best[table[:, 0]]) & (rank < _NO_IMAGE)]
+        has_image = best < none
+        lost = ~has_image[table[:, 0]]
+        explained = np.array([_why_no_image("", each) != _NO_IMAGE for each in extensions], np.bool_)[table[:, 1]]
+        for rows in (lost & explained, lost & ~explained):  # what was meant to be an image comes first
+            self._leave_out_components(table[rows], keys)
+        images = table[(rank == best[table[:, 0]]) & (rank < none)]
         labels = np.full(len(keys), NO_LABEL)
         classes = table[table[:, 1] == self._extensions.get("cls", -1)]
         labels[classes[:, 0]] = classes[:, 4]
@@ -264,6 +280,17 @@ def _split(name: str) -> tuple[str, str, bool] | None:
     stem, dot, written = file_name.partition(".")
     extension = written.lower()
     return (f"{folder}{slash}{stem}", extension, extension == written) if stem and dot else None
+
+
+def _why_no_image(name: str, extension: str) -> str:
+    """Returns why a component has no image, and what to do if it was meant to be the image."""
+    dotted, _, last = extension.rpartition(".")
+    if dotted and last in SOURCE_EXTENSIONS:
+        better = f"{name.rpartition('/')[2].removesuffix(f'.{last}').replace('.', '_')}.{last}"
+        return f"its key ends at the first dot, so its extension is {extension}: if it is the image, call it {better}"
+    if extension == ARRAY_EXTENSION:
+        return f"no image is beside it, and it is {NO_ARRAY}"
+    return only_for_pack(extension) or _NO_IMAGE
 
 
 def _label(member: Member) -> int:

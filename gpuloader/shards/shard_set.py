@@ -114,11 +114,13 @@ class ShardSet:
         self._tars = TarReader(self.shards, index, changed, read_cached, self.accepted.forget, self._entries, cache)
         if len(self) == 0:
             self.check_pictures(())
+            first = next(iter(index.left_out), None)
+            cause = "" if first is None else f"; {first.name!r} is in no sample: {first.why}"
             hidden = "; members in hidden folders are left out" if index.facts["hidden"] else ""
             raise NoSamplesError(
                 f"no images in {', '.join(map(str, self.shards[:3]))}{' ...' if len(self.shards) > 3 else ''}: "
                 f"a sample needs a member named KEY.EXT with one of the extensions "
-                f"{', '.join(IMAGE_EXTENSIONS)}{hidden}"
+                f"{', '.join(IMAGE_EXTENSIONS)}{cause}{hidden}"
             )
 
     @classmethod

@@ -179,6 +179,31 @@ def test_all_tools_name_archives_beside_the_tars_of_a_folder_with_one_line(
     assert "1 sample in 1 shard" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("form", ["folder", "tar"])
+def test_loaders_leave_out_gif_and_avif_and_pack_converts_them(
+    tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinds = {"1.jfif": "JPEG", "2.JPE": "JPEG", "3.gif": "GIF", "4.AVIF": "AVIF"}
+    files = {f"{label}/{name}": encoded(picture(6, 9), kind) for label in "ab" for name, kind in kinds.items()}
+    source = write_tree(tmp_path / "photos", files)
+    source = source if form == "folder" else tar_of(source, tmp_path / "photos.tar")
+    assert described(opened(source, "folder"))["labels"] == [0, 0, 1, 1]
+    assert [message for message in caplog.messages if "GIF" in message and "`gpuloader pack`" in message]
+    result = pack(source, tmp_path / "packed", workers=1, shuffle=False)
+    assert (result.samples, result.left_out, result.passed_over) == (8, (), 0)
+    packed = opened(tmp_path / "packed", "folder")
+    assert described(packed)["labels"] == [0] * 4 + [1] * 4
+
+
+@pytest.mark.parametrize("form", ["folder", "tar"])
+def test_a_source_of_gifs_alone_is_packed_and_a_loader_says_so(tmp_path: Path, form: str) -> None:
+    source = write_tree(tmp_path / "photos", {"a/1.gif": encoded(picture(6, 9), "GIF")})
+    source = source if form == "folder" else tar_of(source, tmp_path / "photos.tar")
+    with pytest.raises(DataError, match=r"GIF.*`gpuloader pack`"):
+        opened(source, None)
+    assert pack(source, tmp_path / "packed", workers=1).samples == 1
+
+
 def test_pictures_of_which_none_is_a_sample_are_named(tmp_path: Path) -> None:
     root = write_tree(tmp_path / "tree", {"photo.2023.1.jpg": CONTENTS[0], "photo.2023.2.jpg": CONTENTS[1]})
     with pytest.raises(DataError, match=r"tree has 2 pictures that belong to no sample, such as photo\.2023\.1\.jpg"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -17,9 +18,10 @@ import numpy as np
 import pytest
 from bad_images import half, j2k_claiming
 from making import encoded, picture, write_shard
-from PIL import Image
+from PIL import Image, ImageOps, features
 from verdicts import verdict
 
+from gpuloader.images.traits import ANIMATED
 from gpuloader.pack import pack, rare_formats
 
 PICTURE = picture(48, 64)
@@ -51,6 +53,41 @@ def test_what_cannot_be_decoded_has_a_cause(data: bytes, cause: str) -> None:
     assert isinstance(said, str)
     assert cause in said
     assert decoded(data) == said
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA"])
+def test_of_a_gif_the_first_frame_is_decoded(mode: str) -> None:
+    frames = [picture(48, 64, seed).convert(mode) for seed in (1, 2)]
+    data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    found, traits = rare_formats.decode(data)
+    first = Image.open(io.BytesIO(data)).convert("RGB")
+    assert np.array_equal(np.asarray(found.convert("RGB")), np.asarray(first))
+    assert traits & ANIMATED
+
+
+needs_avif = pytest.mark.skipif(not features.check("avif"), reason="this Pillow has no AVIF")
+
+
+@needs_avif
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_avif_is_decoded_upright(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(PICTURE, "AVIF", exif=exif)
+    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    assert np.array_equal(np.asarray(decoded(data)), np.asarray(expected))
+    assert expected.size == ((64, 48) if orientation < 5 else (48, 64))
+
+
+@needs_avif
+def test_without_avif_in_pillow_the_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(PICTURE, "AVIF")
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['PIL._avif'] = None")
+    monkeypatch.syspath_prepend(tmp_path)
+    rare_formats._process.close()
+    said = decoded(data)
+    rare_formats._process.close()
+    assert "pip install -U pillow" in str(said)
 
 
 @pytest.fixture

@@ -5,12 +5,17 @@ from __future__ import annotations
 import tarfile
 import time
 import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from making import jpeg, write_samples
+from making import jpeg, saved, write_samples
+from numpy.typing import NDArray
 from tar_bytes import END, extended, forged, member, record
 
+from gpuloader.errors import NoSamplesError
 from gpuloader.shards import Index, ShardSet, scan_to_damage
 from gpuloader.shards.scan import scan_bytes
 
@@ -42,6 +47,49 @@ def test_files_of_no_sample_are_named_with_their_kinds(tmp_path: Path, caplog: p
     [message] = caplog.messages
     assert all(text in message for text in (f"{tmp_path}/a.tar: 4 ", "no sample", ".md", ".gif", "LICENSE"))
     assert message.count(".gif") == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "keys", "words"),
+    [
+        (["1.jfif", "2.JPE", "3.jpeg"], ["1", "2", "3"], None),
+        (["1.png", "1.jfif", "1.jpe"], ["1"], None),
+        (["1.cls", "1.gif"], [], ["1.gif", "GIF", "`gpuloader pack`"]),  # the picture is named first
+        (["1.json", "1.AVIF", "2.jpg"], ["2"], ["1.AVIF", "AVIF", "`gpuloader pack`"]),
+        (["1.gif", "1.png"], ["1"], None),
+        (["a/v1.0.cls", "a/v1.0.jpg", "a/v1.1.JPG"], [], ["a/v1.0.jpg", "first dot", "call it v1_0.jpg"]),
+        (["at 10.22.10.gif"], [], ["first dot", "22.10.gif", "call it at 10_22_10.gif"]),
+        (["1.npy"], [], ["1.npy", "uint8 (height, width, 3)"]),
+        (["1.txt"], [], ["1.txt", "its key has no image"]),
+    ],
+)
+def test_what_is_in_no_sample_says_why_and_names_the_cure(
+    names: list[str], keys: list[str], words: list[str] | None
+) -> None:
+    index = scanned(b"".join(member(name, IMAGE) for name in names) + END)
+    assert [index.key(row) for row in range(len(index))] == keys
+    if words is None:
+        assert not index.left_out
+        return
+    first = index.left_out[0]
+    assert [word for word in words if word not in f"{first.name}: {first.why}"] == []
+    with pytest.raises(NoSamplesError) if not keys else nullcontext() as raised:
+        ShardSet([Path("a.tar")], index)
+    assert raised is None or [word for word in words if word not in str(raised.value)] == []
+
+
+@pytest.mark.parametrize(("names", "image"), [(["1.png", "1.jpe", "1.jfif"], "jfif"), (["1.jpe", "1.jpeg"], "jpeg")])
+def test_the_image_is_the_first_in_the_order_of_extensions(names: list[str], image: str) -> None:
+    index = scanned(b"".join(member(name, IMAGE) for name in names) + END)
+    assert [index.extensions[number] for number in index.image_extensions()] == [image]
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros((4, 5, 3), np.float32), np.zeros((4, 5), np.uint8), np.zeros((4, 5, 4), np.uint8)]
+)
+def test_an_array_that_is_no_image_says_which_are(array: NDArray[Any]) -> None:
+    index = scanned(member("1.npy", saved(array)) + END)
+    assert "uint8 (height, width, 3)" in index.left_out[0].why
 
 
 COUNT = 10_000
