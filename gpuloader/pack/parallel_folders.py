@@ -11,7 +11,7 @@ from gpuloader.errors import PackError, describe
 from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations
 from gpuloader.pack.records import OpenedSource
 from gpuloader.shards.folder import list_files
-from gpuloader.shards.pictures import IMAGE_EXTENSIONS, in_hidden_folder, warn_of_hidden
+from gpuloader.shards.pictures import JPEG_EXTENSIONS, SOURCE_EXTENSIONS, in_hidden_folder, is_picture, warn_of_hidden
 
 MOST_BYTES = 16 << 20  # of a text file
 MOST_YAML_BYTES = 1 << 18
@@ -35,14 +35,17 @@ def with_targets_beside(folder: Path, classes: Sequence[str] | None) -> OpenedSo
             return None
     root, below = images.parent, folder.relative_to(images)
     labels, masks = _files_in(root / _LABELS / below, "txt"), _masks(root, below)
-    if not labels and not masks:
+    beside = [file for name in _MASKS if (each := root / name / below).is_dir() for file in sorted(each.iterdir())]
+    if not labels and not any(is_picture(file.name, SOURCE_EXTENSIONS) for file in beside):
         return None
     warn_of_hidden(folder, *list_files(folder).hidden)
-    pictures = by_stem(folder, IMAGE_EXTENSIONS)
+    pictures = by_stem(folder, SOURCE_EXTENSIONS)
     paths, stems = list(pictures.values()), list(pictures)
-    if masks and (missing := [path for stem, path in pictures.items() if stem not in masks]):
+    if (masks or not labels) and (missing := [stem for stem in stems if stem not in masks]):
+        near = (_cure(file.name, missing[0]) for file in beside if file.stem not in pictures or file.stem == missing[0])
         raise PackError(
-            f"{missing[0]} has no mask, as have {len(missing)} of {len(paths)} pictures: add or remove them"
+            f"{pictures[missing[0]]} has no mask, as have {len(missing)} of {len(paths)} pictures: "
+            f"{next(filter(None, near), 'add or remove them')}"
         )
     contents, names = _labelled(pictures, labels, classes, root) if labels else (None, None)
     return annotated_files(
@@ -74,6 +77,17 @@ def _masks(root: Path, below: Path) -> dict[str, str]:
     if len(found) > 1:
         raise PackError(f"{root} has masks in {' and in '.join(found)} beside its {_IMAGES}: rename one of the folders")
     return next(iter(found.values()), {})
+
+
+def _cure(name: str, stem: str) -> str | None:
+    """Returns how a file beside the masks becomes the mask of a picture; None if it is of another picture."""
+    own, _, extension = name.rpartition(".")
+    if own == stem and extension.lower() in JPEG_EXTENSIONS:
+        return f"{name} is a JPEG, which changes the numbers of a mask: write it again, as {stem}.png"
+    if own == stem and is_picture(name, SOURCE_EXTENSIONS):
+        return f"convert {name} to {stem}.png, as with Pillow's Image.open({name!r}).save('{stem}.png')"
+    near = extension.lower() == "png" and own.startswith(stem) and not own.removeprefix(stem)[0].isalnum()
+    return f"rename {name} to {stem}.png, and the others in the same way" if near else None
 
 
 def _files_in(folder: Path, extension: str) -> dict[str, str]:

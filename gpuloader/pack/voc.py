@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from gpuloader.errors import PackError, describe
 from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations
 from gpuloader.pack.records import OpenedSource
-from gpuloader.shards.pictures import IMAGE_EXTENSIONS
+from gpuloader.shards.pictures import SOURCE_EXTENSIONS
 
 MOST_BYTES = 16 << 20  # of an XML file, and of a list
 
@@ -35,13 +35,17 @@ def voc(path: Path, classes: Sequence[str] | None) -> OpenedSource:
     listed = path.is_file()
     root = path.parents[2] if listed else path
     masked = listed and path.parent.name == "Segmentation"
-    pictures = by_stem(root / _PICTURES, IMAGE_EXTENSIONS)
+    pictures = by_stem(root / _PICTURES, SOURCE_EXTENSIONS)
     targets = by_stem(root / _MASKS, ["png"]) if masked else by_stem(root / _BOXES, ["xml"])
     stems = _names_in(path) if listed else list(targets)
     for stem in stems:
         for kind, found in ((_PICTURES, pictures), (_MASKS if masked else _BOXES, targets)):
             if stem not in found:
-                raise PackError(f"{path} has {describe(stem)}, which is not in {root / kind}: correct or remove it")
+                cure, (name, _, mark) = "correct or remove it", stem.rpartition(" ")
+                if name.strip() in found and mark in ("-1", "0", "1"):
+                    whole = path.with_name(f"{path.stem.rpartition('_')[2]}.txt")
+                    cure = f"a list with {mark} is of one class; give {whole}, whose boxes have all classes"
+                raise PackError(f"{path} has {describe(stem)}, which is not in {root / kind}: {cure}")
     paths, files = [pictures[stem] for stem in stems], [targets[stem] for stem in stems]
     if masked:
         return annotated_files(root / _PICTURES, paths, lambda i: files[i], masks=files)

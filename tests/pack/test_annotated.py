@@ -29,7 +29,7 @@ from packing import samples_of, write_class_folders
 from PIL import Image, ImageOps
 
 from gpuloader import Field, GPULoader
-from gpuloader.errors import ConfigError, LabelError, PackError, StateError
+from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError, StateError
 from gpuloader.pack import PackResult, pack
 from gpuloader.pack.sources import open_source
 
@@ -268,6 +268,16 @@ def test_an_object_without_a_name_and_one_with_an_unknown_name(tmp_path: Path) -
     assert "a.xml: unknown class 'dog': the classes are cat" in error_of(root, tmp_path, LabelError, classes=["cat"])
 
 
+@pytest.mark.parametrize("lines", ["a -1\nd  1\n", "a  1\nd  0\n"])
+def test_the_list_of_one_class_names_the_list_of_all(tmp_path: Path, lines: str) -> None:
+    root = write_voc(tmp_path, OBJECTS)
+    listed = root / "ImageSets" / "Main" / "cat_train.txt"
+    listed.write_text(lines)
+    said = error_of(listed, tmp_path, PackError)
+    assert "one class" in said
+    assert f"{root}/ImageSets/Main/train.txt" in said
+
+
 @pytest.mark.parametrize(
     ("kind", "line", "where"),
     [
@@ -430,6 +440,34 @@ def test_a_mask_that_is_no_png_leaves_its_picture_out(tmp_path: Path) -> None:
     result, samples = packed(images, tmp_path)
     assert [sample["__key__"] for sample in samples] == ["b_c", "d"]
     assert result.left_out[0].why.startswith(f"its mask {tmp_path}/masks/a.png: a PNG that does not begin with")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["a_mask.png", "b.c_mask.png"], ["rename a_mask.png to a.png"]),
+        (["a-seg.PNG", "b.c.png"], ["rename a-seg.PNG to a.png"]),
+        (["ab.png", "b.c.png"], ["add or remove them"]),  # of another picture
+        (["a.gif"], ["convert a.gif to a.png", "Image.open("]),
+        (["a.tif", "b.c.png", "d.png"], ["convert a.tif to a.png"]),
+        (["a.jpg"], ["a.jpg is a JPEG, which changes the numbers", "a.png"]),
+        (["a.JPEG", "b.c.png", "d.png"], ["a.JPEG is a JPEG"]),
+    ],
+)
+@pytest.mark.parametrize("folder", ["masks", "annotations"])
+def test_masks_of_other_names_and_formats_have_a_cure(
+    tmp_path: Path, folder: str, names: list[str], words: list[str]
+) -> None:
+    images = write_pictures(tmp_path / "images")
+    write_tree(tmp_path / folder, dict.fromkeys(names, encoded(picture(8, 8), "PNG")))
+    said = error_of(images, tmp_path, PackError)
+    assert [word for word in [f"{images}/a.jpg has no mask", *words] if word not in said] == []
+
+
+def test_annotations_that_are_no_pictures_are_no_masks(tmp_path: Path) -> None:
+    images = write_pictures(tmp_path / "images")
+    write_tree(tmp_path / "annotations", {"instances.json": b"{}"})
+    assert "neither class folders" in error_of(images, tmp_path, NoSamplesError)
 
 
 def test_masks_in_two_folders_and_pictures_of_one_name_or_without_a_mask(tmp_path: Path) -> None:
