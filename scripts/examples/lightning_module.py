@@ -3,21 +3,27 @@
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
 from gpuloader.trainers.lightning import GPULoaderDataModule
 
 
+def stage(inputs: int, outputs: int, kernel: int = 3) -> nn.Module:
+    """A stage from (B, inputs, H, W) to (B, outputs, H / 2, W / 2)."""
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride=2, padding=kernel // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
+
+
 class Classifier(LightningModule):
     """A small net and its steps; nothing in it knows of the loader."""
 
-    def __init__(self, classes: int = 10, learning_rate: float = 0.1) -> None:
+    def __init__(self, classes: int = 10, learning_rate: float = 0.006) -> None:
         super().__init__()
         self.learning_rate = learning_rate
-        self.net = nn.Sequential(
-            nn.Conv2d(3, 32, 7, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, classes)
-        )
+        stages = stage(3, 24, kernel=5), stage(24, 48), stage(48, 96), stage(96, 192)
+        self.net = nn.Sequential(*stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(192, classes))
         self.accuracy = MulticlassAccuracy(classes, average="micro")
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
@@ -31,9 +37,14 @@ class Classifier(LightningModule):
         self.accuracy.update(self.net(images), labels)
         self.log("accuracy", self.accuracy, prog_bar=True)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=self.learning_rate, momentum=0.9)
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        optimizer = torch.optim.AdamW(self.parameters())
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.learning_rate, total_steps=steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 if __name__ == "__main__":
-    LightningCLI(Classifier, GPULoaderDataModule)
+    cli = LightningCLI(Classifier, GPULoaderDataModule)
+    if cli.subcommand == "fit":
+        cli.trainer.print(f"accuracy {cli.trainer.callback_metrics['accuracy']:.1%}")

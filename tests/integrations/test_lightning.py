@@ -20,7 +20,7 @@ import torch
 
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed: the extra `lightning` has it")
 
-from demo_shards import write_demo_shards  # noqa: E402
+from learned import check_that_it_learned  # noqa: E402
 from making import jpeg, write_tree  # noqa: E402
 from trainers import SMALL, Step, model, trainer  # noqa: E402
 
@@ -455,16 +455,37 @@ def test_the_command_line_takes_what_the_loader_takes(cli: ModuleType, argument:
     assert found == taken
 
 
-def test_the_example_trains_from_its_yaml(cli: ModuleType, tmp_path: Path) -> None:
-    write_demo_shards(tmp_path / "shards")
+def run_here(demo: Path, folder: Path, *command: str | Path) -> str:
+    """Runs Python beside the demo's shards, and returns what it prints."""
+    (folder / "shards").symlink_to(demo / "shards")
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{EXAMPLES}"}
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def shown_on_the_page() -> list[str]:
+    return re.findall(r"^```text\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.usefixtures("cli")
+def test_the_example_learns_from_its_yaml(demo: Path, tmp_path: Path) -> None:
     csv = ["--trainer.logger", "lightning.pytorch.loggers.CSVLogger", "--trainer.logger.save_dir", tmp_path]
     given = ["fit", "--config", EXAMPLES / "lightning_cli.yaml", "--trainer.accelerator=cpu", "--trainer.devices=1"]
-    command = [sys.executable, EXAMPLES / "lightning_module.py", *given, *csv]
-    subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=300)
+    printed = run_here(demo, tmp_path, EXAMPLES / "lightning_module.py", *given, *csv)
     header, *_, last = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text().splitlines()
     assert "accuracy" in header
-    assert dict(zip(header.split(","), last.split(","), strict=True))["epoch"] == "1"
+    assert dict(zip(header.split(","), last.split(","), strict=True))["epoch"] == "4"
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step=100.ckpt"]
+    check_that_it_learned(printed, shown_on_the_page()[1])
 
 
 def test_the_page_shows_the_configuration() -> None:
@@ -472,19 +493,7 @@ def test_the_page_shows_the_configuration() -> None:
     assert f"```yaml\n{configuration}```" in PAGE.read_text()
 
 
-@pytest.mark.slow(kept=0)
-def test_the_first_block_of_the_page_trains(tmp_path: Path) -> None:
-    write_demo_shards(tmp_path / "shards")
-    code, printed = re.findall(r"^```(?:py|text)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)[:2]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{EXAMPLES}"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(printed)
+@pytest.mark.usefixtures("cli")
+def test_the_first_block_of_the_page_learns(demo: Path, tmp_path: Path) -> None:
+    code = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)[0]
+    check_that_it_learned(run_here(demo, tmp_path, "-c", code), shown_on_the_page()[0])
