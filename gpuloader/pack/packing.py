@@ -89,6 +89,7 @@ def pack(
     mipmaps: str | Sequence[int] | None = None,
     classes: str | os.PathLike[str] | Sequence[str] | None = None,
     images: str | os.PathLike[str] | None = None,
+    tars_are_classes: bool = False,
     workers: int | None = None,
     part: tuple[int, int] = (0, 1),
     ray: str | None = None,
@@ -129,6 +130,8 @@ def pack(
             categories by id, and YOLO's classes as in data.yaml.
         images: the folder of a COCO file's pictures. By default, it is the file's own folder, or NAME beside that
             folder for instances_NAME.json.
+        tars_are_classes: reads each CLASS.tar of a folder as the pictures of one class. A tar of such tars, such as
+            ImageNet's, needs no option.
         workers: the number of processes; by default one per core.
         part: (i, n) writes the i-th of n parts of the shards, i from 0 on, for n machines on one file system.
         ray: the address (local, auto or host:port) of a Ray cluster, which then does the work. Its nodes must share the
@@ -147,7 +150,7 @@ def pack(
     """
     size_bytes = None if shard_bytes is None else parse_bytes(shard_bytes)
     sides = None if mipmaps is None else parse_mipmaps(mipmaps)
-    for name, flag in (("shuffle", shuffle), ("seekable", seekable)):
+    for name, flag in (("shuffle", shuffle), ("seekable", seekable), ("tars_are_classes", tars_are_classes)):
         if not isinstance(flag, bool):
             raise ConfigError(f"{name}={flag!r}: allowed are True and False")
     layout = Layout(samples_per_shard, size_bytes, as_python_integer(seed), shuffle, val_share, prefix)
@@ -162,7 +165,8 @@ def pack(
     places = [*layout.places(folder).values()]
     for place in places:
         _check_apart(source, place)
-    opened = _open(source, [*places, *_split_folders(folder)], names, progress, pictures)
+    given = {"images": pictures, "tars_are_classes": tars_are_classes}
+    opened = _open(source, [*places, *_split_folders(folder)], names, progress, given)
     if opened.annotated and (max_size is not None or decoded is not None):
         raise ConfigError(
             "max_size and decoded change the sizes of pictures, but boxes and masks fit the sizes that they have: "
@@ -242,13 +246,13 @@ def _result(
 
 
 def _open(
-    source: PictureSource, places: Sequence[Path], classes: Sequence[str] | None, progress: bool, images: Path | None
+    source: PictureSource, places: Sequence[Path], classes: Sequence[str] | None, progress: bool, given: dict[str, Any]
 ) -> OpenedSource:
     """Opens the source, with labels numbered by `classes`, or otherwise as in the shards that are there already."""
     folder = next((place for place in places if classes is None and read_class_names(place)), None)
     numbered = None if folder is None else as_list(read_class_names(folder))
     try:
-        return open_source(source, classes, progress, numbered, images)
+        return open_source(source, classes, progress, numbered, **given)
     except LabelError as error:
         if folder is None or numbered is None:
             raise

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gpuloader.errors import ConfigError, GPULoaderError, PackError
+from gpuloader.errors import ConfigError, GPULoaderError, PackError, describe
 from gpuloader.pack import tables
 from gpuloader.pack.coco import coco
 from gpuloader.pack.folders import class_folders
@@ -16,7 +16,7 @@ from gpuloader.pack.hugging_face import hugging_face, is_saved_dataset
 from gpuloader.pack.items import TORCHVISION, given_dataset, torchvision_dataset
 from gpuloader.pack.parallel_folders import with_targets_beside
 from gpuloader.pack.records import FoundNames, OpenedSource
-from gpuloader.pack.tars import tars
+from gpuloader.pack.tars import class_tars, tars
 from gpuloader.pack.voc import is_voc, voc
 from gpuloader.shards.paths import resolve_local, user_path
 
@@ -32,6 +32,7 @@ def open_source(
     progress: bool,
     default_classes: Sequence[str] | None = None,
     images: Path | None = None,
+    tars_are_classes: bool = False,
 ) -> OpenedSource:
     """Opens `source`: its samples are listed and labelled, but not read.
 
@@ -39,11 +40,12 @@ def open_source(
         classes: the names that labels are numbered by; only for a source with names, not numbers.
         default_classes: as `classes`, but ignored if the labels are numbers already.
         images: the folder of the pictures; only for an annotation file of COCO.
+        tars_are_classes: whether each tar of a folder has the pictures of one class.
         progress: show a bar on stderr if listing the samples means reading them.
     """
     names = FoundNames(default_classes) if classes is None and default_classes is not None else classes
     try:
-        opened = _named(source, names, images)
+        opened = _named(source, names, images, tars_are_classes)
         if opened is not None:
             return opened
         if classes is not None:
@@ -60,13 +62,17 @@ def open_source(
         ) from None
 
 
-def _named(source: PictureSource, names: Sequence[str] | None, images: Path | None) -> OpenedSource | None:
+def _named(
+    source: PictureSource, names: Sequence[str] | None, images: Path | None, tars_are_classes: bool
+) -> OpenedSource | None:
     """Opens a source whose labels may be names; None if it is of another kind."""
     path = user_path(source) if isinstance(source, (str, os.PathLike)) else None
     if path is not None and path.suffix.lower() == _COCO and (images is not None or path.is_file()):
         return coco(path, images, names)
     if images is not None:
         raise ConfigError("images names the folder of the pictures of a COCO FILE.json: leave it out for other sources")
+    if tars_are_classes and (path is None or not path.is_dir()):
+        raise ConfigError(f"tars_are_classes with {describe(source)}: allowed is a folder of CLASS.tar")
     if path is None:
         is_table = isinstance(source, (list, tuple)) and source and all(map(_is_path_pair, source))
         return tables.pairs(source, names) if is_table else None  # type: ignore[arg-type]
@@ -74,6 +80,8 @@ def _named(source: PictureSource, names: Sequence[str] | None, images: Path | No
         return tables.table(path, names)
     if (path.is_file() or path.is_dir()) and is_voc(path):
         return voc(path, names)
+    if tars_are_classes or (path.is_file() and path.suffix == ".tar"):
+        return class_tars(path, names)
     if not path.is_dir() or is_saved_dataset(path) or any(path.glob("*.tar")):
         return None
     return with_targets_beside(path, names) or class_folders(path, names)

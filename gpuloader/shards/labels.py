@@ -180,6 +180,8 @@ def _refuse_lacking(shards: ShardSet, used: Used, samples: NDArray[np.int64], ex
     """Raises LabelError if any of these samples, which lack a component, are used."""
     if len(samples) == len(shards):
         advice += "No sample has one: label_from=None loads images without labels"
+        if extension == "cls" and not shards.folders:
+            advice += "; for tars called CLASS.tar, `gpuloader pack FOLDER SHARDS --tars-are-classes`"
     else:
         advice += f"Sampling(require=['{extension}']) skips such samples"
     problem = f"lack a label: they have no .{extension} component"

@@ -126,9 +126,11 @@ def scan_folder(folder: Folder, progress: bool = False) -> Index:
     return _undamaged(str(folder), gathered.index(*listing.identity()), None)
 
 
-def scan_bytes(read: Read, size_bytes: int, mtime_ns: int, shard: str) -> Index:
-    """Makes the index of a tar that `read` reads; `shard` is its name in errors."""
-    return _undamaged(shard, *_scan(read, size_bytes, mtime_ns, shard))
+def scan_bytes(
+    read: Read, size_bytes: int, mtime_ns: int, shard: str, images: Sequence[str] = IMAGE_EXTENSIONS
+) -> Index:
+    """Makes the index of a tar that `read` reads; `shard` is its name in errors, `images` as for `scan_to_damage`."""
+    return _undamaged(shard, *_scan(read, size_bytes, mtime_ns, shard, images))
 
 
 def _scan(
@@ -290,6 +292,8 @@ def _why_no_image(name: str, extension: str) -> str:
         return f"its key ends at the first dot, so its extension is {extension}: if it is the image, call it {better}"
     if extension == ARRAY_EXTENSION:
         return f"no image is beside it, and it is {NO_ARRAY}"
+    if extension == "tar":
+        return "a tar in a tar: `gpuloader pack FILE.tar SHARDS` reads a tar of CLASS.tar as classes"
     return only_for_pack(extension) or _NO_IMAGE
 
 

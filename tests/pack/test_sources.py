@@ -19,6 +19,7 @@ from oracle import torchvision
 from packing import CLASSES, samples_of, write_class_folders
 from PIL import Image
 
+from gpuloader import GPULoader
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.pack import PackResult, pack
 from gpuloader.pack.records import Record, SourceSample, unique_keys
@@ -353,6 +354,54 @@ def test_tars_of_any_kind_keep_keys_and_fields_and_lose_what_is_no_sample(tmp_pa
     assert result.passed_over == 1
     with tarfile.open(tmp_path / "packed" / "train-000000.tar") as written:
         assert "./cat/000._private" in written.getnames()  # webdataset's reader passes over such
+
+
+def write_class_tars(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Class folders, a folder with a tar of each, and a tar of these tars, in other orders."""
+    folders = write_class_folders(tmp_path / "photos", count=7)
+    (folders / "dog" / "g.gif").write_bytes(encoded(picture(8, 9), "GIF"))
+    tars = tmp_path / "tars"
+    tars.mkdir()
+    for name in CLASSES:
+        tar_by_command(folders / name, tars / f"{name}.tar", "--sort=name")
+    nested = tmp_path / "nested.tar"
+    with tarfile.open(nested, "w") as tar:
+        for name in reversed(CLASSES):
+            tar.add(tars / f"{name}.tar", f"images/{name}.tar")
+    return folders, tars, nested
+
+
+def test_tars_called_by_their_class_are_the_same_as_class_folders(tmp_path: Path) -> None:
+    folders, tars, nested = write_class_tars(tmp_path)
+    expected, samples = packed(folders, tmp_path / "folders")
+    for name, source, options in (("tars", tars, {"tars_are_classes": True}), ("nested", nested, {})):
+        result, found = packed(source, tmp_path / f"of-{name}", **options)
+        assert (result.classes, result.left_out) == (expected.classes, ())
+        assert sorted(found, key=lambda sample: sample["__key__"]) == samples
+    given, found = packed(nested, tmp_path / "given", classes=["owl", *reversed(CLASSES)])
+    assert given.classes == ("owl", "emu", "dog", "cat")
+    assert [int(sample["cls"]) for sample in found] == [1, 1, 2, 2, 2, 3, 3, 3]
+
+
+def test_tars_are_no_classes_unless_they_are_said_to_be(tmp_path: Path) -> None:
+    folders, tars, nested = write_class_tars(tmp_path)
+    result, samples = packed(tars, tmp_path)
+    assert (result.classes, [sample for sample in samples if "cls" in sample]) == (None, [])
+    with pytest.raises(LabelError, match="--tars-are-classes"):
+        GPULoader(tars, 2, "cpu", preset="raw_uint8")
+    with pytest.raises(NoSamplesError, match="`gpuloader pack"):
+        GPULoader(nested, 2, "cpu", preset="raw_uint8")
+    for source in (nested, tars / "cat.tar", [(folders / "cat" / "000.jpg", 0)]):
+        assert "a folder of CLASS.tar" in errors(source, tmp_path / "b", ConfigError, tars_are_classes=True)
+    assert "a folder of CLASS.tar" in errors(folders, tmp_path / "b", NoSamplesError, tars_are_classes=True)
+
+
+def test_a_class_tar_without_pictures_is_no_class_in_silence(tmp_path: Path) -> None:
+    _, tars, _ = write_class_tars(tmp_path)
+    write_shard(tars / "owl.tar", [{"__key__": "0", "txt": b"no picture"}])
+    assert "owl" in errors(tars, tmp_path, LabelError, tars_are_classes=True)
+    result, _ = packed(tars, tmp_path, tars_are_classes=True, classes=[*CLASSES, "owl"])
+    assert (result.classes, result.samples, result.passed_over) == ((*CLASSES, "owl"), 8, 1)
 
 
 def test_decoded_samples_have_one_image(tmp_path: Path) -> None:
