@@ -139,7 +139,7 @@ def test_all_tools_leave_out_hidden_folders_with_one_line(
     tools: dict[str, Callable[[], object]] = {
         "loader": lambda: described(opened(source, "folder"))["labels"] == [0, 0, 1],
         "info": lambda: [each.samples for each in describe_shards(source, label_from="folder").classes] == [2, 1],
-        "check": lambda: check_shards(source) == CheckResult(1, 3, (), 0),
+        "check": lambda: check_shards(source) == CheckResult(1, 3, (), 0, {}),
         "index": lambda: index([str(source)]),
         "pack": lambda: pack(source, packed, workers=1, shuffle=False).samples == 3,
     }

@@ -90,7 +90,7 @@ SOURCES: dict[str, tuple[Callable[[str, Path], object], str]] = {  # one of each
     ),
     "a key in .json": (
         lambda text, folder: of_a_component("json", json.dumps({text: 1}), folder, label_from="json:k"),
-        "name the right key in label_from, or repair the shard",
+        "; name the right one",
     ),
     "no .npy": (partial(of_a_component, "npy", label_from=None, fields=["npy"]), "component beside it: "),
     "a key of a bad image": (

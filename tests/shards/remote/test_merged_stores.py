@@ -265,7 +265,7 @@ def test_the_file_of_a_disk_is_none_of_a_store(server: Server, tmp_path: Path) -
 def test_a_file_that_cannot_be_kept_is_an_error(server: Server, tmp_path: Path, kept: Path) -> None:
     """It may be larger than the memory."""
     kept.parent.touch()
-    with pytest.raises(ConfigError, match=rf"{FILE} cannot be kept in {kept} \(.*\): make room"):
+    with pytest.raises(ConfigError, match=rf"{FILE} cannot be kept as {kept}/.* \(.*\): make room"):
         opened(server, tmp_path / "cache")
 
 
