@@ -215,7 +215,7 @@ def test_pictures_of_which_none_is_a_sample_are_named(tmp_path: Path) -> None:
 
 def write_classes(root: Path, filled: list[str], empty: list[str]) -> Path:
     """Class folders with one picture each, and folders that have none."""
-    write_tree(root, {**{f"{name}/1.jpg": CONTENTS[0] for name in filled}, **{f"{name}/1.gif": b"" for name in empty}})
+    write_tree(root, {**{f"{name}/1.jpg": CONTENTS[0] for name in filled}, **{f"{name}/1.heic": b"" for name in empty}})
     return root
 
 

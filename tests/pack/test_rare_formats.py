@@ -1,4 +1,4 @@
-"""TIFF, BMP, PNM and JPEG 2000: another process decodes them, which may die or want too much without harm."""
+"""TIFF, BMP, PNM, JPEG 2000, GIF and AVIF: another process decodes them, which may die or want too much without harm."""
 
 from __future__ import annotations
 
@@ -206,8 +206,9 @@ def test_the_process_ends_with_its_parent() -> None:
 
 def test_damaged_files_end_nothing() -> None:
     rng = np.random.default_rng(7)
-    for number in range(60):
-        damaged = np.frombuffer((GOOD, STREAM)[number % 2], np.uint8).copy()
+    files = [GOOD, STREAM, encoded(PICTURE, "GIF"), *([encoded(PICTURE, "AVIF")] if features.check("avif") else ())]
+    for number in range(120):
+        damaged = np.frombuffer(files[number % len(files)], np.uint8).copy()
         damaged[rng.integers(0, 300, 3)] = rng.integers(0, 256, 3)
         decoded(damaged.tobytes())
     assert is_good(decoded(GOOD))
