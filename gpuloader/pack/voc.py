@@ -44,7 +44,8 @@ def voc(path: Path, classes: Sequence[str] | None) -> OpenedSource:
                 cure, (name, _, mark) = "correct or remove it", stem.rpartition(" ")
                 if name.strip() in found and mark in ("-1", "0", "1"):
                     whole = path.with_name(f"{path.stem.rpartition('_')[2]}.txt")
-                    cure = f"a list with {mark} is of one class; give {whole}, whose boxes have all classes"
+                    other = "names alone" if whole == path else f"{whole}, whose boxes have all classes"
+                    cure = f"a list with {mark} is of one class; give {other}"
                 raise PackError(f"{path} has {describe(stem)}, which is not in {root / kind}: {cure}")
     paths, files = [pictures[stem] for stem in stems], [targets[stem] for stem in stems]
     if masked:

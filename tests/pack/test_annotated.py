@@ -276,6 +276,8 @@ def test_the_list_of_one_class_names_the_list_of_all(tmp_path: Path, lines: str)
     said = error_of(listed, tmp_path, PackError)
     assert "one class" in said
     assert f"{root}/ImageSets/Main/train.txt" in said
+    own = listed.rename(listed.with_name("train.txt"))  # which cannot be its own cure
+    assert "give names alone" in error_of(own, tmp_path, PackError)
 
 
 @pytest.mark.parametrize(
