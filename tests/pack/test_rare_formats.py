@@ -1,4 +1,4 @@
-"""TIFF, BMP, PNM, JPEG 2000, GIF and AVIF: another process decodes them, which may die or want too much without harm."""
+"""TIFF, BMP, PNM, JPEG 2000, GIF and AVIF: decoded in another process, which may die or want too much."""
 
 from __future__ import annotations
 
