@@ -44,7 +44,8 @@ def pack(
 
     Several sources may go to one folder, each with its own --prefix.
 
-    It prints each bad picture with the cause, then the samples and shards in the folder. Exits with 3 if any was bad.
+    It prints each bad picture or object with its cause, then the samples and shards in the folder. Exits with 3 if any
+    was bad.
 
     Example: gpuloader pack imagenet/train shards/train/ --shard-bytes 256MiB
     """
@@ -57,7 +58,7 @@ def pack(
 
 def _print(result: PackResult) -> None:
     for picture in result.left_out:
-        say(f"left out: {picture.name!r}: {picture.why}")
+        say(f"left out: {picture.name!r}{picture.object and f', {picture.object}'}: {picture.why}")
     if result.passed_over:
         say(f"skipped, because they belong to no sample: {result.passed_over:,}")
     total = len(result.shards) + len(result.missing)

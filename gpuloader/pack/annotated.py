@@ -6,14 +6,21 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
+
+import numpy as np
 
 from gpuloader.errors import PackError
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.images.header import image_header
-from gpuloader.images.orientation import FIRST_TRANSPOSED, image_orientation
-from gpuloader.pack.records import OpenedSource, number_labels, picture_files
+from gpuloader.images.limits import RefusalError
+from gpuloader.images.orientation import FIRST_TRANSPOSED, image_orientations
+from gpuloader.pack.records import MASK, Dropped, OpenedSource, number_labels, picture_files
+
+_COLUMNS = ("area", "difficult", "iscrowd", "truncated")
+_CAUSE, _EMPTY = "cannot be read", (None, [], {})
 
 
 def annotated_files(
@@ -23,13 +30,15 @@ def annotated_files(
     *,
     contents: Sequence[Mapping[str, Any]] | None = None,
     relative: bool = False,
+    needed: Sequence[str] = ("bbox",),
     masks: Sequence[str] | None = None,
     classes: tuple[str, ...] | None = None,
     left_out_count: int = 0,
 ) -> OpenedSource:
-    """Opens pictures in files, with each picture's `json` in `contents`; other arguments are as in `picture_files`."""
+    """Opens pictures in files, with each picture's `json` in `contents`; the rest as in `picture_files`, `fitted`."""
     fields = [{} if contents is None else {"json": _as_json(contents[i], where(i))} for i in range(len(paths))]
-    opened = picture_files(str(folder), paths, fields, where, classes, masks=masks, relative=relative)
+    fit = partial(fitted, relative=relative, needed=needed)
+    opened = picture_files(str(folder), paths, fields, where, classes, masks=masks, fit=fit)
     return replace(opened, left_out_count=left_out_count, annotated=True)
 
 
@@ -92,27 +101,94 @@ def read_annotations(path: str | os.PathLike[str], most_bytes: int) -> bytes:
         raise PackError(f"the annotations {os.fspath(path)} cannot be read: {error.strerror}") from None
 
 
-def in_pixels(relative: bytes, image: bytes) -> bytes:
-    """Converts relative annotations to pixels, by the size of the upright picture in a JPEG, PNG or WebP."""
+def unreadable(cause: str) -> dict[str, Any]:
+    """Returns the `json` of a picture whose annotations cannot be read; `pack` leaves it out with this cause."""
+    return {"annotations": [], _CAUSE: cause}
 
-    def read(count: int, offset: int) -> bytes:
-        return image[offset : offset + count]
 
-    height, width, _ = image_header(read)
-    if image_orientation(read) >= FIRST_TRANSPOSED:
-        height, width = width, height
-    content = json.loads(relative)
-    for annotation in content["annotations"]:
-        for numbers in (annotation["bbox"], *annotation.get("segmentation", ())):
-            numbers[0::2] = [number * width for number in numbers[0::2]]
-            numbers[1::2] = [number * height for number in numbers[1::2]]
-    return json.dumps({**content, "width": width, "height": height}).encode()
+def as_whole(number: object) -> object:
+    """Returns a float that is a whole number, such as 3.0, as an integer; and all else as it is."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def fitted(
+    fields: Mapping[str, bytes], image: bytes, *, relative: bool, needed: Sequence[str]
+) -> tuple[Mapping[str, bytes], Dropped]:
+    """Fits annotations and a mask to their picture; the loader's own fields parse what is stored.
+
+    Args:
+        image: the JPEG, PNG or WebP that is stored. Annotations without a size get its size.
+        relative: boxes and polygons are parts of the upright picture's width and height, and become pixels.
+        needed: "bbox", "segmentation" or both: objects that lack one of them, or its area, are dropped.
+    """
+    from gpuloader.loading.fields import Component, parse_fields  # imported here, because they import torch
+    from gpuloader.targets import boxes, keypoints, masks, outlines
+    from gpuloader.targets.annotations import size_of
+
+    fits, of_mask = _sizes(image), _sizes(fields.get(MASK, b""))[0]
+    targets: dict[str, Component] = {"mask": masks.Mask(MASK)} if MASK in fields else {}
+    dropped: Dropped = ()
+    if "json" in fields:
+        try:
+            content = json.loads(fields["json"])
+            if cause := content.get(_CAUSE):
+                raise ValueError(cause)
+            height, width = sides = fits[-1] if relative else size_of(content) or fits[0]
+            if sides not in fits:
+                raise ValueError(f"they are for {width}x{height} pixels, but the image has {fits[0][1]}x{fits[0][0]}")
+            annotations, dropped = _usable(content["annotations"], needed)
+            for annotation in annotations if relative else ():
+                for numbers in (annotation["bbox"], *annotation.get("segmentation", ())):
+                    numbers[0::2] = [number * width for number in numbers[0::2]]
+                    numbers[1::2] = [number * height for number in numbers[1::2]]
+            outlines.check_outlines(
+                [each for each in annotations if each.get("segmentation") not in _EMPTY], height, width
+            )
+            content |= {"width": width, "height": height, "annotations": annotations}
+            fields = {**fields, "json": json.dumps(content).encode()}
+        except (ValueError, RecursionError) as error:
+            raise RefusalError(f"its annotations: {error}") from None
+        targets["points"] = keypoints.Keypoints("json:annotations")
+        if "bbox" in needed:
+            keys = [key for key in _COLUMNS if any(key in each for each in annotations)]
+            targets["boxes"] = boxes.Boxes("json:annotations", format="xywh", labels="category_id", keys=keys)
+    parse_fields(targets, lambda extension, _: fields[extension], of_mask if of_mask in fits else fits[0], np.zeros(4))
+    return fields, dropped
+
+
+def _sizes(image: bytes) -> list[tuple[int, int]]:
+    """Returns (height, width) as stored; and behind it the upright picture's, if EXIF turns it."""
+    height, width, _ = image_header(lambda count, offset: image[offset : offset + count])
+    return [(height, width), (width, height)][: 1 + int(image_orientations([image])[0] >= FIRST_TRANSPOSED)]
+
+
+def _usable(annotations: Sequence[dict[str, Any]], needed: Sequence[str]) -> tuple[list[dict[str, Any]], Dropped]:
+    """Returns the objects with all that is `needed`, and the names and causes of what is dropped."""
+    usable, dropped = [], []
+    for number, annotation in enumerate(annotations):
+        name = f"annotations[{number}]" + (f" (id {annotation['id']})" if "id" in annotation else "")
+        box, outline = annotation.get("bbox"), annotation.get("segmentation")
+        parts = outline
+        if isinstance(outline, list):
+            parts = [part for part in outline if not _are_numbers(part) or len(part) >= 6]
+        if empty := [key for key in needed if annotation.get(key) in _EMPTY]:
+            dropped.append((name, f"it has no {' and no '.join(empty)}"))
+        elif _are_numbers(box) and len(box) == 4 and min(box[2:]) <= 0:
+            dropped.append((name, f"its bbox {box} has no area"))
+        else:
+            if parts != outline:
+                dropped.append((name, "a polygon of its segmentation has fewer than three points"))
+            if parts or not outline:
+                usable.append(annotation if parts == outline else {**annotation, "segmentation": parts})
+    return usable, dropped
+
+
+def _are_numbers(value: object) -> TypeGuard[list[float]]:
+    return isinstance(value, list) and all(isinstance(each, (int, float)) for each in value)
 
 
 def _as_json(content: Mapping[str, Any], where: str) -> bytes:
     try:
         return json.dumps(content, allow_nan=False).encode()
-    except ValueError:
-        raise PackError(f"{where}: its annotations have NaN or an infinite number: correct them") from None
-    except RecursionError:
-        raise PackError(f"{where}: its annotations are nested too deeply to be written: correct them") from None
+    except (ValueError, RecursionError):
+        return json.dumps(unreadable(f"{where} has NaN, an infinite number or too many levels")).encode()

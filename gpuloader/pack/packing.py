@@ -47,7 +47,7 @@ class PackResult:
         samples: the samples in the finished shards.
         splits: the samples of each prefix, such as {"train": 546, "val": 54}.
         bytes: the bytes of the finished shards.
-        left_out: the bad pictures, which are in no finished shard.
+        left_out: the bad pictures, which are in no finished shard, and the bad objects of pictures that are.
         with_copies: how many pictures have smaller copies, in the shards that this call wrote.
         too_small: how many pictures in these shards are too small for the copies that `mipmaps` asks for.
         reduced: how many pictures in these shards have more than 8 bits (`above_8_bits`), a pixel with alpha below 255
@@ -222,7 +222,7 @@ def _result(
     splits = dict.fromkeys(layout.places(folder), 0)
     for shard in done:
         left_out += (bad := read_left_out(folder / shard.name))
-        splits[_prefix(shard.name)] += len(shard.samples) - len(bad)
+        splits[_prefix(shard.name)] += len(shard.samples) - sum(not each.object for each in bad)
     samples = sum(splits.values())
     if samples == 0 and len(done) == len(shards):
         raise NoSamplesError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import PackError, describe
-from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations
+from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations, unreadable
 from gpuloader.pack.records import OpenedSource
 from gpuloader.shards.folder import list_files
 from gpuloader.shards.pictures import JPEG_EXTENSIONS, SOURCE_EXTENSIONS, in_hidden_folder, is_picture, warn_of_hidden
@@ -66,7 +66,7 @@ def _labelled(
     """Reads the text files: each picture's `json`, and the names of the classes."""
     files = [labels.get(stem) for stem in pictures]
     contents = [
-        {"image_id": i, "file_name": Path(path).name, "annotations": _annotations(file) if file else []}
+        {"image_id": i, "file_name": Path(path).name, **(_content(file) if file else {"annotations": []})}
         for i, (path, file) in enumerate(zip(pictures.values(), files, strict=True))
     ]
     return contents, number_categories(contents, files, classes, _names(root))
@@ -94,31 +94,33 @@ def _files_in(folder: Path, extension: str) -> dict[str, str]:
     return by_stem(folder, [extension]) if folder.is_dir() else {}
 
 
-def _annotations(file: str) -> list[dict[str, Any]]:
+def _content(file: str) -> dict[str, Any]:
     """Reads lines of "CLASS x y width height", the center first, and "CLASS x y x y x y ...", a polygon."""
     annotations = []
     for number, line in enumerate(read_annotations(file, MOST_BYTES).split(b"\n"), start=1):
         if not (words := line.split()):
             continue
         try:
-            label, numbers = int(words[0]), [float(word) for word in words[1:]]
+            label, *numbers = (float(word) for word in words)
+            if not label.is_integer():
+                raise ValueError
         except ValueError:
-            raise PackError(f"{file}, line {number}: {describe(line)} is not a class and numbers") from None
+            return unreadable(f"{file}, line {number}: {describe(line)} is not a class and numbers")
         if len(numbers) < 4 or len(numbers) % 2:
-            raise PackError(
+            return unreadable(
                 f"{file}, line {number}: {len(numbers)} numbers behind the class: allowed are 4 of a box and 6, 8, ... "
                 "of a polygon"
             )
         if not all(-_TOLERANCE <= value <= 1 + _TOLERANCE for value in numbers):  # which NaN is not
-            raise PackError(f"{file}, line {number}: allowed are parts of the width and height, from 0 to 1")
+            return unreadable(f"{file}, line {number}: allowed are parts of the width and height, from 0 to 1")
         if len(numbers) == 4:
             x, y, width, height = numbers
-            annotations.append({"bbox": [x - width / 2, y - height / 2, width, height], "category_id": label})
+            annotations.append({"bbox": [x - width / 2, y - height / 2, width, height], "category_id": int(label)})
         else:
             xs, ys = numbers[0::2], numbers[1::2]
             box = [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
-            annotations.append({"bbox": box, "category_id": label, "segmentation": [numbers]})
-    return annotations
+            annotations.append({"bbox": box, "category_id": int(label), "segmentation": [numbers]})
+    return {"annotations": annotations}
 
 
 def _names(root: Path) -> tuple[str, ...] | None:

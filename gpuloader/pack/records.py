@@ -9,17 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-import numpy as np
 from PIL import Image
 
 from gpuloader.errors import LabelError, NoSamplesError, PackError, describe
 from gpuloader.helpers.regular_file import read_regular
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.values import is_integer
-from gpuloader.images.limits import RefusalError
-from gpuloader.images.png import check_data, decoder_png
 from gpuloader.shards.pictures import in_hidden_folder
 
 MASK = "mask.png"
@@ -27,6 +24,10 @@ MASK = "mask.png"
 
 MOST_PICTURE_BYTES = 1 << 32
 _LARGEST_LABEL = 10**18 - 1  # with the digits that a scan reads
+
+Dropped: TypeAlias = Sequence[tuple[str, str]]
+"""Objects of a picture that are not packed: their names and causes."""
+Fit: TypeAlias = Callable[[Mapping[str, bytes], bytes], tuple[Mapping[str, bytes], Dropped]]
 
 
 class FoundNames(tuple[str, ...]):
@@ -40,13 +41,13 @@ class SourceSample(NamedTuple):
         image: the encoded image, or the image.
         extension: of the image's member; None if the image's format decides it.
         fields: the other members by extension: `cls`, `json` and so on.
-        relative: boxes and polygons in `json` are parts of the upright picture's width and height, which it lacks.
+        fit: fits annotations in the fields to the picture as it is stored, or raises `RefusalError`; None without any.
     """
 
     image: bytes | Image.Image
     extension: str | None
     fields: Mapping[str, bytes]
-    relative: bool = False
+    fit: Fit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def picture_files(
     classes: tuple[str, ...] | None,
     *,
     masks: Sequence[str] | None = None,
-    relative: bool = False,
+    fit: Fit | None = None,
 ) -> OpenedSource:
     """Opens pictures in files as a source.
 
@@ -118,14 +119,14 @@ def picture_files(
         fields: the other members of each sample.
         where: names the i-th sample's origin, for errors.
         masks: the paths of each picture's mask, a PNG.
-        relative: as in `SourceSample`.
+        fit: as in `SourceSample`.
     """
     if not paths:
         raise NoSamplesError(f"no pictures in {folder}")
     sizes = _file_sizes(paths, where)
     if masks is not None:
         sizes = [size + of_mask for size, of_mask in zip(sizes, _file_sizes(masks, where), strict=True)]
-    plain = partial(_read_file, relative=relative)
+    plain = partial(_read_file, fit=fit)
     records = [
         Record(path, _key_below(path, folder), sizes[i], fields[i], partial(plain, mask=masks[i]) if masks else plain)
         for i, path in enumerate(paths)
@@ -223,20 +224,9 @@ def unique_keys(records: Iterable[Record]) -> list[str]:
     return list(keys)
 
 
-def _read_file(record: Record, *, mask: str | None = None, relative: bool) -> SourceSample:
-    image = read_picture(record.name)
-    fields = record.fields if mask is None else {**record.fields, MASK: _read_mask(mask)}
-    return SourceSample(image, None, fields, relative)
-
-
-def _read_mask(path: str) -> bytes:
-    """Reads a mask, which must be a whole PNG."""
-    mask = read_picture(path)
-    try:
-        check_data(decoder_png(np.frombuffer(mask, np.uint8)))
-    except RefusalError as refused:
-        raise RefusalError(f"its mask {path}: {refused.cause}") from None
-    return mask
+def _read_file(record: Record, *, mask: str | None = None, fit: Fit | None) -> SourceSample:
+    fields = record.fields if mask is None else {**record.fields, MASK: read_picture(mask)}
+    return SourceSample(read_picture(record.name), None, fields, fit)
 
 
 def _file_sizes(paths: Sequence[str], where: Callable[[int], str]) -> list[int]:

@@ -13,9 +13,8 @@ from gpuloader.errors import PackError, StateError
 from gpuloader.helpers.atomic_files import atomic_file, naming, write_sample
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.mipmaps import side_of
-from gpuloader.pack.annotated import in_pixels
 from gpuloader.pack.pictures import RenderOptions, render
-from gpuloader.pack.records import Record, SourceSample
+from gpuloader.pack.records import Dropped, Record, SourceSample
 from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
 
 LEFT_OUT = "left_out"
@@ -23,17 +22,19 @@ LEFT_OUT = "left_out"
 
 @dataclass(frozen=True)
 class LeftOutPicture:
-    """A bad picture, which is in no shard.
+    """A bad picture, which is in no shard; or a bad object of a picture in a shard.
 
     Attributes:
         name: the file, row or item of the source.
-        key: the key that its sample would have had.
+        key: the key of its sample, or the key that its sample would have had.
         why: what is wrong with it.
+        object: the object of the picture that was dropped, such as "annotations[2]"; "" for the whole picture.
     """
 
     name: str
     key: str
     why: str
+    object: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class ShardCounts(NamedTuple):
 
 
 def write_shard(task: ShardTask) -> ShardCounts:
-    """Writes a shard, and before it the list of pictures left out.
+    """Writes a shard, and before it the list of pictures and objects left out.
 
     The bytes depend on the task's samples alone: times, users and modes are fixed.
 
@@ -75,27 +76,28 @@ def write_shard(task: ShardTask) -> ShardCounts:
             for key, record in zip(task.keys, task.records, strict=True):
                 try:
                     with naming(record.name):
-                        members, found = _members(record.reader(record), task.rendering, record.name)
+                        members, found, dropped = _members(record.reader(record), task.rendering, record.name)
                 except RefusalError as refused:
                     left_out.append(LeftOutPicture(record.name, key, refused.cause))
                 else:
                     write_sample(tar, key, members)
                     with_copies += any(map(side_of, members))
                     traits.append(found)
+                    left_out += (LeftOutPicture(record.name, key, why, each) for each, why in dropped)
         _write_left_out(_left_out_file(task.path), left_out)
     return ShardCounts(len(task.records), bytes(traits), with_copies)
 
 
-def _members(sample: SourceSample, rendering: RenderOptions, name: str) -> tuple[dict[str, bytes], int]:
+def _members(sample: SourceSample, rendering: RenderOptions, name: str) -> tuple[dict[str, bytes], int, Dropped]:
     if sample.extension == ARRAY_EXTENSION and rendering.mipmaps:
         raise PackError(f"{name} is decoded, as .{ARRAY_EXTENSION}, and can have no mipmaps: leave mipmaps out")
     extension, image, copies, traits = render(sample.image, sample.extension, rendering)
     if extension == ARRAY_EXTENSION and (others := sorted(set(IMAGE_EXTENSIONS) & set(sample.fields))):
         raise PackError(f"{name} has .{others[0]} beside its image; a decoded sample must not have that")
-    fields = {**sample.fields, "json": in_pixels(sample.fields["json"], image)} if sample.relative else sample.fields
+    fields, dropped = (sample.fields, ()) if sample.fit is None else sample.fit(sample.fields, image)
     if copies is not None:
         fields = {**{name: data for name, data in fields.items() if side_of(name) is None}, **copies}
-    return {**fields, extension: image}, traits
+    return {**fields, extension: image}, traits, dropped
 
 
 def _write_left_out(path: Path, pictures: Sequence[LeftOutPicture]) -> None:

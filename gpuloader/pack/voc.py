@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from gpuloader.errors import PackError, describe
-from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations
+from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations, unreadable
 from gpuloader.pack.records import OpenedSource
 from gpuloader.shards.pictures import SOURCE_EXTENSIONS
 
@@ -75,26 +75,26 @@ class _WithoutDoctype(ElementTree.TreeBuilder):
 
 
 def _content(file: str) -> dict[str, Any]:
-    """Reads an XML file: the picture's size, and its objects, with names as `category_id`."""
+    """Reads an XML file: the picture's size, if it has one, and its objects, with names as `category_id`."""
     parser = ElementTree.XMLParser(target=_WithoutDoctype())
     try:
         root = ElementTree.fromstring(read_annotations(file, MOST_BYTES), parser)
-        width, height = (int(_number(root, f"size/{side}")) for side in ("width", "height"))
-        if width < 1 or height < 1:
-            raise ValueError(f"its size is {width}x{height} pixels")
         return {
-            "width": width,
-            "height": height,
+            **{side: int(_number(root, f"size/{side}", "0")) for side in ("width", "height")},
             "annotations": [_annotation(each) for each in root.iterfind("object")],
         }
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
-        raise PackError(f"the annotations {file} cannot be read: {error}") from None
+        return unreadable(f"{file} cannot be read: {error}")
 
 
 def _annotation(node: ElementTree.Element) -> dict[str, Any]:
-    left, top, right, bottom = (_number(node, f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax"))
+    sides = [f"bndbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax")]
+    box = None
+    if any(map(node.findtext, sides)):
+        left, top, right, bottom = (_number(node, side) for side in sides)
+        box = [left - 1, top - 1, right - left + 1, bottom - top + 1]  # pixels from 1 on, and both ends included
     return {
-        "bbox": [left - 1, top - 1, right - left + 1, bottom - top + 1],  # pixels from 1 on, and both ends included
+        "bbox": box,
         "category_id": node.findtext("name", "").strip(),
         "difficult": int(_number(node, "difficult", "0")),
         "truncated": int(_number(node, "truncated", "0")),
@@ -102,7 +102,7 @@ def _annotation(node: ElementTree.Element) -> dict[str, Any]:
 
 
 def _number(node: ElementTree.Element, path: str, default: str = "") -> float:
-    text = node.findtext(path, default)
+    text = node.findtext(path) or default
     try:
         number = float(text)
     except ValueError:

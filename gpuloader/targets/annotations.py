@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.helpers.values import is_integer
+
 BoxFormat: TypeAlias = Literal["xyxy", "xywh", "cxcywh"]
 NameOf: TypeAlias = Callable[[int], str]
 """Returns the name of an annotation's value for a message, by its number."""
@@ -119,6 +121,12 @@ def parse_points(annotations: object, count: int | None = None) -> tuple[NDArray
         number, point = np.argwhere(wrong)[0].tolist()
         raise ValueError(f"{name(number)} has {visibility[number, point]:g} as a visibility: allowed are 0, 1 and 2")
     return np.ascontiguousarray(table[..., :2]), visibility.astype(np.int64)
+
+
+def size_of(document: object) -> tuple[int, int] | None:
+    """Returns the (height, width) in pixels of the picture for which a sample's JSON was made; None if it has none."""
+    height, width = (document.get(side) if isinstance(document, dict) else None for side in ("height", "width"))
+    return (height, width) if is_integer(height, 1) and is_integer(width, 1) else None
 
 
 def to_pixels(relative: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:

@@ -20,6 +20,7 @@ MOST_RUNS = 1_000_000  # in a sample
 MOST_POLYGONS = 10_000  # of an instance: as many fit int16
 _MOST_LETTERS = 7  # of a run: 5 bits in each
 Runs: TypeAlias = NDArray[np.int64]
+Polygons: TypeAlias = list[list[float]]
 
 
 def pycocotools_mask() -> Any:  # noqa: ANN401 - it has no types
@@ -45,22 +46,28 @@ def parse_outlines(annotations: object, height: int, width: int) -> NDArray[np.u
             Or a list of n lists of polygons.
         height, width: the size of the image, in pixels.
     """
-    outlines, name = values_of(annotations, "segmentation")
-    if len(outlines) * height * width > MOST_MASK_PIXELS:
+    runs, polygons = check_outlines(annotations, height, width)
+    if (n := len(runs) + len(polygons)) * height * width > MOST_MASK_PIXELS:
         raise ValueError(
-            f"{len(outlines):,} masks of {height} x {width} pixels: allowed are {MOST_MASK_PIXELS:,} pixels in a sample"
+            f"{n:,} masks of {height} x {width} pixels: allowed are {MOST_MASK_PIXELS:,} pixels in a sample"
         )
-    masks = np.zeros((len(outlines), height, width), np.uint8)
+    masks = np.zeros((n, height, width), np.uint8)
+    for number, counts in (*runs.items(), *_filled(polygons, height, width)):
+        _draw(counts, masks[number])
+    return masks
+
+
+def check_outlines(annotations: object, height: int, width: int) -> tuple[dict[int, Runs], dict[int, Polygons]]:
+    """Returns the run lengths and the polygons of instances by number, without memory for masks; else as above."""
+    outlines, name = values_of(annotations, "segmentation")
+    runs: dict[int, Runs] = {}
     left = MOST_RUNS
     for number, outline in enumerate(outlines):
         if isinstance(outline, dict):
-            counts = _counts(outline, height, width, name(number), left)
-            left -= len(counts)
-            _draw(counts, masks[number])
+            runs[number] = _counts(outline, height, width, name(number), left)
+            left -= len(runs[number])
     polygons = {number: outline for number, outline in enumerate(outlines) if not isinstance(outline, dict)}
-    for number, counts in _filled(polygons, name, height, width):
-        _draw(counts, masks[number])
-    return masks
+    return runs, _checked(polygons, name, height, width)
 
 
 def _counts(rle: Mapping[str, Any], height: int, width: int, name: str, most: int) -> Runs:
@@ -101,16 +108,17 @@ def _decode_text(text: str, name: str, most: int) -> Runs:
     return counts
 
 
-def _filled(outlines: Mapping[int, object], name: NameOf, height: int, width: int) -> Iterator[tuple[int, Runs]]:
+def _filled(outlines: Mapping[int, Polygons], height: int, width: int) -> Iterator[tuple[int, Runs]]:
     """Yields (number, runs) of the filled polygons of each instance."""
-    for number, polygons in _checked(outlines, name, height, width).items():
+    for number, polygons in outlines.items():
         filled = pycocotools_mask().frPyObjects(polygons, height, width)
-        yield number, _decode_text(pycocotools_mask().merge(filled)["counts"].decode(), name(number), MOST_RUNS)
+        text = pycocotools_mask().merge(filled)["counts"].decode()
+        yield number, _decode_text(text, f"annotations[{number}]['segmentation']", MOST_RUNS)
 
 
-def _checked(outlines: Mapping[int, object], name: NameOf, height: int, width: int) -> dict[int, list[list[float]]]:
+def _checked(outlines: Mapping[int, object], name: NameOf, height: int, width: int) -> dict[int, Polygons]:
     """Returns the polygons of each instance, after checking their number, points, location and length."""
-    checked: dict[int, list[list[float]]] = {}
+    checked: dict[int, Polygons] = {}
     points, length = 0, 0.0
     for number, outline in outlines.items():
         if not (own := as_list(outline, name(number), MOST_POLYGONS)):

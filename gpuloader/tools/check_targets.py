@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.helpers.text import counted
-from gpuloader.helpers.values import is_integer
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.fields import Component, parse_fields
 from gpuloader.recipe import Recipe, Shape
 from gpuloader.shards import ShardSet
+from gpuloader.targets.annotations import size_of
 from gpuloader.targets.boxes import Boxes
 
 MOST_BEYOND_PIXELS = 1.0
@@ -96,9 +96,8 @@ def _outside(name: str, boxes: NDArray[np.float64], size: Shape) -> Iterator[tup
 
 def _other_size(content: bytes | None, size: Shape, stored: Shape, turned: Shape) -> Iterator[tuple[str, str]]:
     """Finds a `width` and `height` in a sample's `json` that are not the size that the recipe's targets fit."""
-    document = json.loads(content or b"null")
-    sides = (document.get("height"), document.get("width")) if isinstance(document, dict) else ()
-    if not sides or not all(map(is_integer, sides)) or sides == size:
+    sides = size_of(json.loads(content or b"null"))
+    if sides is None or sides == size:
         return
     height, width = sides
     if sides == turned:

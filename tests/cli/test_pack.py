@@ -9,6 +9,7 @@ from pathlib import Path
 
 import command_line
 import pytest
+from annotating import coco_content, write_coco
 from making import jpeg
 from packing import content, samples_of, write_class_folders
 from warm import warm
@@ -130,3 +131,14 @@ def test_a_users_mistake_is_one_message(
     assert result.stdout == ""
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_bad_objects_are_named_and_make_status_3(tmp_path: Path) -> None:
+    content = coco_content()
+    content["annotations"][0]["bbox"] = []
+    result = run(write_coco(tmp_path, content), tmp_path / "packed", "--workers", 1)
+    assert result.returncode == 3
+    assert result.stdout.startswith(
+        f"left out: '{tmp_path}/train2017/b.c.jpg', annotations[0] (id 5): it has no bbox\n"
+    )
+    assert "3 samples in 1 of 1 shard" in result.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Sized
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +29,7 @@ from oracle import torchvision
 from packing import samples_of, write_class_folders
 from PIL import Image, ImageOps
 
-from gpuloader import Field, GPULoader
+from gpuloader import Boxes, Compose, Field, GPULoader, Mask
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError, StateError
 from gpuloader.pack import PackResult, pack
 from gpuloader.pack.sources import open_source
@@ -146,17 +147,119 @@ def changed(part: str, i: int, **values: object) -> Callable[[], object]:
         (changed("annotations", 1, id=5), "the id 5 occurs twice in its annotations"),
         (changed("annotations", 1, image_id=[]), "annotation 1 has the image_id [], which is no image of the file"),
         (changed("categories", 2, name=""), "category 18 has no name"),
-        (changed("images", 1, width=0), "image 9 has the width 0: allowed is a number of pixels"),
         (changed("images", 1, file_name="gone.jpg"), "1 of 3 pictures cannot be found: TMP/train2017/gone.jpg (TMP/"),
         (changed("images", 1, file_name="a\0.jpg"), "image 9: TMP/train2017/a\\x00.jpg cannot be read"),
         (changed("images", 1, file_name="/etc/passwd"), "image 9 has the file_name '/etc/passwd': allowed are paths"),
-        (changed("annotations", 1, bbox=[float("nan"), 1, 2, 3]), "image 42: its annotations have NaN or an infinite"),
+        (changed("annotations", 1, category_id=2.5), "annotation 1 has the category_id 2.5, which is no category"),
     ],
 )
 def test_what_is_wrong_in_a_coco_file_is_named(tmp_path: Path, make: Callable[[], object], message: str) -> None:
     content: Any = make()
     found = error_of(write_coco(tmp_path, content), tmp_path, PackError)
     assert message.replace("TMP", str(tmp_path)) in found
+
+
+GOOD_BOX: dict[str, Any] = {"bbox": [1, 2, 20, 30], "segmentation": [[1, 2, 21, 2, 21, 32]]}
+# What differs from a good object -> what is left of it beside a good one: nothing of it, a part of it, or no sample.
+OBJECTS_OF_COCO: dict[str, tuple[dict[str, Any], str]] = {
+    "good": ({}, "kept"),
+    "flat": ({"bbox": [1, 2, 20, 0]}, "dropped"),
+    "negative": ({"bbox": [50, 50, -30, -20]}, "dropped"),
+    "empty box": ({"bbox": []}, "dropped"),
+    "null box": ({"bbox": None}, "dropped"),
+    "missing box": ({"bbox": ...}, "dropped"),
+    "empty outline": ({"segmentation": []}, "dropped"),
+    "null outline": ({"segmentation": None}, "dropped"),
+    "missing outline": ({"segmentation": ...}, "dropped"),
+    "two points": ({"segmentation": [[1, 1, 9, 9]]}, "dropped"),
+    "two points of a part": ({"segmentation": [[1, 1, 9, 9], *GOOD_BOX["segmentation"]]}, "in part"),
+    "three numbers": ({"bbox": [1, 2, 3]}, "left out"),
+    "five numbers": ({"bbox": [1, 2, 3, 4, 0.5]}, "left out"),
+    "text": ({"bbox": ["1", "2", "3", "4"]}, "left out"),
+    "NaN": ({"bbox": [float("nan"), 1, 2, 3]}, "left out"),
+    "null crowd": ({"iscrowd": None}, "left out"),
+    "nested": ({"segmentation": [[[1, 1], [9, 1], [9, 9]]]}, "left out"),
+    "unlisted": ({"segmentation": [1, 1, 9, 1, 9, 9]}, "left out"),
+    "an odd number": ({"segmentation": [[1, 1, 9, 1, 9, 9, 1]]}, "left out"),
+    "runs of another size": ({"segmentation": {"size": [60, 40], "counts": [2400]}}, "left out"),
+    "a far point": ({"segmentation": [[1, 1, 9, 1, 9999, 9]]}, "left out"),
+    "visibility": ({"keypoints": [1, 2, 7]}, "left out"),
+}
+
+
+def test_what_the_fields_refuse_is_dropped_or_left_out(tmp_path: Path) -> None:
+    base = {"area": 9, "iscrowd": 0, "category_id": 7.0, **GOOD_BOX}
+    images, annotations = [], []
+    for i, (name, (changes, _)) in enumerate(OBJECTS_OF_COCO.items()):
+        images.append({"id": float(i), "file_name": f"{name}.jpg", "width": 60.0, "height": 40})
+        for number, each in enumerate(({**base, **changes}, base)):
+            odd = {key: value for key, value in each.items() if value is not ...}
+            annotations.append({"id": 2 * i + number, "image_id": float(i), **odd})
+    content = {"images": images, "annotations": annotations, "categories": [{"id": 7.0, "name": "dog"}]}
+    file = write_coco(tmp_path, content)
+    write_tree(tmp_path / "train2017", {f"{name}.jpg": jpeg(40, 60) for name in OBJECTS_OF_COCO})
+    result, samples = packed(file, tmp_path)
+    kept = {sample["__key__"]: [each["id"] % 2 for each in sample["json"]["annotations"]] for sample in samples}
+    objects = {"kept": [0, 1], "in part": [0, 1], "dropped": [1]}
+    assert kept == {name: objects[what] for name, (_, what) in OBJECTS_OF_COCO.items() if what in objects}
+    whole = {left.key for left in result.left_out if not left.object}
+    parts = {left.key for left in result.left_out if left.object.startswith("annotations[0] (id ")}
+    assert whole == {name for name, (_, what) in OBJECTS_OF_COCO.items() if what == "left out"}
+    assert parts == {name for name, (_, what) in OBJECTS_OF_COCO.items() if what in ("dropped", "in part")}
+    assert result.samples == len(samples) == len(OBJECTS_OF_COCO) - len(whole)
+    assert all(type(each["image_id"]) is int for sample in samples for each in sample["json"]["annotations"])
+    boxes = Boxes("json:annotations", format="xywh", labels="category_id", keys=["iscrowd"])
+    fields = {"boxes": boxes, "outlines": Mask("json:annotations")}
+    options: Any = {"preset": "cifar10_eval", "label_from": None, "output": "dict", "fields": fields}
+    [batch] = GPULoader(tmp_path / "packed", len(samples), "cpu", shuffle="none", **options)  # raises for a bad sample
+    assert [len(each) for each in batch["boxes"]] == [len(each) for each in kept.values()]
+    assert [len(each) for each in batch["outlines"]] == [len(each) for each in kept.values()]
+
+
+@pytest.mark.parametrize("empty", [{}, {"segmentation": []}, {"segmentation": None}])
+def test_a_file_of_boxes_needs_no_outlines(tmp_path: Path, empty: dict[str, Any]) -> None:
+    content = coco_content()
+    for annotation in content["annotations"][1:]:
+        annotation.pop("segmentation")
+        annotation.update(empty)
+    result, samples = packed(write_coco(tmp_path, content), tmp_path)
+    assert (result.left_out, [len(sample["json"]["annotations"]) for sample in samples]) == ((), [1, 2, 0])
+
+
+@pytest.mark.parametrize("kind", ["coco", "voc"])
+def test_annotations_for_another_size_leave_their_picture_out(tmp_path: Path, kind: str) -> None:
+    """Unless the sizes are exchanged and EXIF turns the picture: then a recipe's `orientation` decides."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    plain, turned = jpeg(40, 60), encoded(picture(40, 60), "JPEG", exif=exif)
+    rows = {
+        "same": (plain, 60, 40, True),
+        "stored": (turned, 60, 40, True),
+        "upright": (turned, 40, 60, True),
+        "none": (plain, 0, 0, True),
+        "exchanged": (plain, 40, 60, False),
+        "twice": (plain, 120, 80, False),
+        "twice and turned": (turned, 80, 120, False),
+    }
+    if kind == "coco":
+        images = [
+            {"id": i, "file_name": f"{name}.jpg", "width": width, "height": height}
+            for i, (name, (_, width, height, _)) in enumerate(rows.items())
+        ]
+        source = write_coco(tmp_path, {"images": images, "annotations": [], "categories": [{"id": 1, "name": "dog"}]})
+        folder = tmp_path / "train2017"
+    else:
+        source = write_voc(tmp_path, {"a": []})
+        folder = source / "JPEGImages"
+        (source / "Annotations" / "a.xml").unlink()
+        for name, (_, width, height, _) in rows.items():
+            size = f"<annotation><size><width>{width}</width><height>{height}</height></size></annotation>"
+            (source / "Annotations" / f"{name}.xml").write_text(size)
+    write_tree(folder, {f"{name}.jpg": image for name, (image, *_) in rows.items()})
+    result, samples = packed(source, tmp_path)
+    assert {sample["__key__"] for sample in samples} == {name for name, (*_, good) in rows.items() if good}
+    assert {left.key for left in result.left_out} == {name for name, (*_, good) in rows.items() if not good}
+    assert {(sample["json"]["width"], sample["json"]["height"]) for sample in samples} == {(60, 40), (40, 60)}
 
 
 def test_annotations_of_any_depth_are_packed_or_refused(tmp_path: Path) -> None:
@@ -247,18 +350,37 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "lol"><!ENTITY b "&a;&a;&a;&a;&a;&a;">]><annotat
         (BOMB.encode("utf-16").decode("latin-1"), "it has a DOCTYPE, which is not allowed"),
         ('<?xml version="1.0" encoding="nonsense"?><annotation/>', "cannot be read"),
         ("<annotation>", "cannot be read: no element found"),
-        ("<annotation><size><width>0</width><height>9</height></size></annotation>", "its size is 0x9 pixels"),
         ("SIZE" + voc_object("dog", [1, 2, 3]), "bndbox/ymax of its <object> is '', not a number"),
     ],
 )
-def test_what_is_wrong_in_an_xml_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_an_xml_file_that_cannot_be_read_leaves_its_picture_out(tmp_path: Path, text: str, message: str) -> None:
     root = write_voc(tmp_path, OBJECTS)
     size = "<annotation><size><width>60</width><height>40</height></size>"
     text = text.replace("SIZE", size) + ("</annotation>" if "SIZE" in text else "")
     (root / "Annotations" / "a.xml").write_bytes(text.encode("latin-1"))
-    found = error_of(root, tmp_path, PackError)
-    assert f"{root}/Annotations/a.xml" in found
-    assert message in found
+    result, samples = packed(root, tmp_path)
+    assert [sample["__key__"] for sample in samples] == ["b_c", "d"]
+    [left_out] = result.left_out
+    assert (left_out.key, left_out.object) == ("a", "")
+    assert f"{root}/Annotations/a.xml" in left_out.why
+    assert message in left_out.why
+
+
+@pytest.mark.parametrize("size", ["", "<size><width>0</width><height>0</height></size>", "<size><width/></size>"])
+def test_voc_without_a_size_takes_the_pictures(tmp_path: Path, size: str) -> None:
+    root = write_voc(tmp_path, OBJECTS)
+    text = (root / "Annotations" / "a.xml").read_text()
+    (root / "Annotations" / "a.xml").write_text(re.sub("<size>.*</size>", size, text))
+    result, samples = packed(root, tmp_path)
+    assert (result.left_out, samples[0]["json"]["width"], samples[0]["json"]["height"]) == ((), 60, 40)
+
+
+def test_vocs_objects_without_a_box_are_dropped_alone(tmp_path: Path) -> None:
+    good, turned = voc_object("dog", [1, 1, 60, 40]), "<object><name>cat</name><robndbox><cx>4</cx></robndbox></object>"
+    empty, swapped = voc_object("cat", ["", "", "", ""]), voc_object("cat", [40, 30, 11, 11])
+    result, samples = packed(write_voc(tmp_path, {"a": [turned, good, empty, swapped]}), tmp_path)
+    assert [each["bbox"] for each in samples[0]["json"]["annotations"]] == [[0, 0, 60, 40]]
+    assert [left.object for left in result.left_out] == ["annotations[0]", "annotations[2]", "annotations[3]"]
 
 
 def test_an_object_without_a_name_and_one_with_an_unknown_name(tmp_path: Path) -> None:
@@ -351,17 +473,33 @@ def test_the_names_of_yolos_classes(
 
 
 @pytest.mark.parametrize(
-    ("line", "kind", "message"),
+    ("line", "message"),
     [
-        ("0 0.5 0.5 0.5", PackError, "a.txt, line 2: 3 numbers behind the class: allowed are 4 of a box and 6, 8, ..."),
-        ("cat 0.5 0.5 0.5 0.5", PackError, "a.txt, line 2: b'cat 0.5 0.5 0.5 0.5' is not a class and numbers"),
-        ("0 0.5 0.5 nan 0.5", PackError, "allowed are parts of the width and height, from 0 to 1"),
-        ("2 0.5 0.5 0.5 0.5", LabelError, "a.txt: unknown class 2: there are 2 classes, from 0 on"),
+        ("0 0.5 0.5 0.5", "3 numbers behind the class: allowed are 4 of a box and 6, 8, ..."),
+        ("cat 0.5 0.5 0.5 0.5", "b'cat 0.5 0.5 0.5 0.5' is not a class and numbers"),
+        ("0.5 0.5 0.5 0.5 0.5", "is not a class and numbers"),
+        ("nan 0.5 0.5 0.5 0.5", "is not a class and numbers"),
+        ("0 0.5 0.5 nan 0.5", "allowed are parts of the width and height, from 0 to 1"),
     ],
 )
-def test_what_is_wrong_in_a_text_file_is_named(tmp_path: Path, line: str, kind: type[Exception], message: str) -> None:
-    images = write_yolo(tmp_path, {"a": f"0 0.5 0.5 0.1 0.1\n{line}\n"})
-    assert message in error_of(images, tmp_path, kind)
+def test_a_text_file_that_cannot_be_read_leaves_its_picture_out(tmp_path: Path, line: str, message: str) -> None:
+    result, samples = packed(write_yolo(tmp_path, {"a": f"0 0.5 0.5 0.1 0.1\n{line}\n"}), tmp_path)
+    assert [sample["__key__"] for sample in samples] == ["b_c", "d"]
+    assert [(left.key, left.object) for left in result.left_out] == [("a", "")]
+    assert f"{tmp_path}/labels/train/a.txt, line 2: " in result.left_out[0].why
+    assert message in result.left_out[0].why
+
+
+def test_a_class_that_yolos_names_lack_is_an_error(tmp_path: Path) -> None:
+    images = write_yolo(tmp_path, {"a": "2 0.5 0.5 0.5 0.5"})
+    assert "a.txt: unknown class 2: there are 2 classes, from 0 on" in error_of(images, tmp_path, LabelError)
+
+
+def test_yolos_classes_may_be_floats_and_lines_without_area_are_dropped(tmp_path: Path) -> None:
+    lines = "0.0 0.5 0.5 0.5 0.5\n1.000000e+00 0.5 0.5 0.5 0.5\n1 0.5 0.5 0 0.5\n"
+    result, samples = packed(write_yolo(tmp_path, {"a": lines}), tmp_path)
+    assert [each["category_id"] for each in samples[0]["json"]["annotations"]] == [0, 1]
+    assert [(left.key, left.object) for left in result.left_out] == [("a", "annotations[2]")]
 
 
 @pytest.mark.parametrize(
@@ -441,7 +579,42 @@ def test_a_mask_that_is_no_png_leaves_its_picture_out(tmp_path: Path) -> None:
     (tmp_path / "masks" / "a.png").write_bytes(jpeg(40, 60))
     result, samples = packed(images, tmp_path)
     assert [sample["__key__"] for sample in samples] == ["b_c", "d"]
-    assert result.left_out[0].why.startswith(f"its mask {tmp_path}/masks/a.png: a PNG that does not begin with")
+    assert [(left.key, left.object) for left in result.left_out] == [("a", "")]
+
+
+def test_a_mask_that_the_field_refuses_leaves_its_picture_out(tmp_path: Path) -> None:
+    """`Mask` loads what is packed; a mask for the upright picture is for `orientation: apply`."""
+    numbers = np.arange(2400).astype(np.uint8).reshape(40, 60) % 3
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    plain, turned = jpeg(40, 60), encoded(picture(40, 60), "JPEG", exif=exif)
+    palette = Image.fromarray(numbers, "P")
+    palette.putpalette([0, 0, 0, 9, 9, 9, 8, 8, 8])
+    rgb, alpha = np.dstack([numbers] * 3), np.full_like(numbers, 255)
+    rows: dict[str, tuple[bytes, Image.Image, bool]] = {
+        "gray": (plain, Image.fromarray(numbers), True),
+        "palette": (plain, palette, True),
+        "16 bits": (plain, Image.fromarray(numbers.astype(np.uint16)), True),
+        "upright": (turned, Image.fromarray(np.rot90(numbers).copy()), True),
+        "stored": (turned, Image.fromarray(numbers), True),
+        "exchanged": (plain, Image.fromarray(np.rot90(numbers).copy()), False),
+        "half": (plain, Image.fromarray(numbers[::2, ::2].copy()), False),
+        "a row less": (plain, Image.fromarray(numbers[1:]), False),
+        "RGB": (plain, Image.fromarray(rgb), False),
+        "RGBA": (plain, Image.fromarray(np.dstack([rgb, alpha])), False),
+        "with alpha": (plain, Image.fromarray(np.dstack([numbers, alpha]), "LA"), False),
+    }
+    write_tree(tmp_path / "images", {f"{name}.jpg": image for name, (image, *_) in rows.items()})
+    write_tree(tmp_path / "masks", {f"{name}.png": encoded(each, "PNG") for name, (_, each, _) in rows.items()})
+    result, samples = packed(tmp_path / "images", tmp_path)
+    assert {sample["__key__"] for sample in samples} == {name for name, (*_, good) in rows.items() if good}
+    assert {left.key for left in result.left_out} == {name for name, (*_, good) in rows.items() if not good}
+    options: Any = {"preset": Compose([], batch="list"), "label_from": None, "shuffle": "none", "output": "dict"}
+    options |= {"fields": {"mask": Mask("mask.png")}, "on_error": "skip", "last_batch": "partial"}
+    with GPULoader(tmp_path / "packed", 5, "cpu", **options) as loader:
+        found = {key: each for batch in loader for key, each in zip(batch["key"], batch["mask"], strict=True)}
+    assert found.keys() == {"gray", "palette", "16 bits", "stored"}
+    assert all(np.array_equal(each, numbers) for each in found.values())
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def coco_content() -> dict[str, list[dict[str, Any]]]:
         ],
         "annotations": [
             annotation(5, 9, 90, segmentation=[[1.5, 2, 11, 2.25, 11, 10]]),
-            annotation(1, 42, 18, keypoints=[4, 5, 2, 0, 0, 0]),
+            annotation(1, 42, 18, keypoints=[4, 5, 2, 0, 0, 0], segmentation=[[1, 1, 9, 1, 9, 9]]),
             annotation(2, 9, 7, iscrowd=1, segmentation={"size": [60, 40], "counts": [0, 2400]}),
         ],
         "categories": [{"id": 90, "name": "emu"}, {"id": 7, "name": "dog"}, {"id": 18, "name": "cat"}],
