@@ -19,8 +19,8 @@ from gpuloader.images.limits import RefusalError
 from gpuloader.images.orientation import FIRST_TRANSPOSED, image_orientations
 from gpuloader.pack.records import MASK, Dropped, OpenedSource, number_labels, picture_files
 
-_COLUMNS = ("area", "difficult", "iscrowd", "truncated")
-_CAUSE, _EMPTY = "cannot be read", (None, [], {})
+_CAUSE = "cannot be read"
+_EMPTY: tuple[object, ...] = (None, [], {})
 
 
 def annotated_files(
@@ -150,7 +150,9 @@ def fitted(
             raise RefusalError(f"its annotations: {error}") from None
         targets["points"] = keypoints.Keypoints("json:annotations")
         if "bbox" in needed:
-            keys = [key for key in _COLUMNS if any(key in each for each in annotations)]
+            keys = [
+                key for key in ("area", "difficult", "iscrowd", "truncated") if any(key in each for each in annotations)
+            ]
             targets["boxes"] = boxes.Boxes("json:annotations", format="xywh", labels="category_id", keys=keys)
     parse_fields(targets, lambda extension, _: fields[extension], of_mask if of_mask in fits else fits[0], np.zeros(4))
     return fields, dropped
