@@ -11,7 +11,8 @@ from gpuloader.images import png
 from gpuloader.images.traits import ALPHA, ANIMATED, DEEP, PROFILE, SEEKABLE
 
 MAX_SEGMENTS = 4096  # a photograph has about twenty; a file full of segments must not stop a scan
-SCAN, FILL = 0xDA, 0xFF
+SCAN, FILL, STRAY = 0xDA, 0xFF, 0x00
+MAX_STRAY_BYTES = 4096  # webcams write up to 258
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 _SEQUENTIAL, _RESTART_INTERVAL = frozenset((0xC0, 0xC1)), 0xDD
@@ -22,7 +23,7 @@ _MOST_FRAME_BYTES = 6 + 3 * _MOST_COMPONENTS + 1  # one byte more shows that it 
 _ALL_COEFFICIENTS = b"\0\x3f\0"  # the end of a scan's header in a sequential JPEG
 _END_OF_HEADER = frozenset((0xD9, SCAN))
 _WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD8), FILL))
-_FILL_BYTES = re.compile(rb"\xff{2,}")
+_FILL_BYTES, _STRAY_BYTES = re.compile(rb"\xff{2,}"), re.compile(rb"(?:[^\xff]|\xff\0)+")
 _READ_BYTES = 1024
 _APP2, _ICC = 0xE2, b"ICC_PROFILE\0"
 _PNG_ALPHA, _PNG_TRAITS = 4, {b"tRNS": ALPHA, b"iCCP": PROFILE, b"acTL": ANIMATED}
@@ -58,20 +59,27 @@ def _stored(read: Read) -> tuple[int, int, int]:
 def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
     """Yields the segments of a JPEG (ITU-T T.81, annex B) up to the next scan: (marker, start and end of the content).
 
-    Fill bytes before a marker are segments with the marker `FILL`. Each segment begins at the end of the previous one.
-    It stops at the first byte that does not begin a segment, because decoders differ on such bytes.
+    Fill bytes before a marker are segments with the marker `FILL`, and stray bytes with `STRAY`: libjpeg skips both.
+    Each segment begins at the end of the previous one. It stops at stray bytes at the beginning, as Pillow does, and
+    behind the first `STRAY` that makes them more than `MAX_STRAY_BYTES`.
     """
     first, chunk = position, read(_READ_BYTES, position)
-    marker = 0
+    marker = strays = 0
     while marker != SCAN:
         offset = position - first
         if offset + 4 > len(chunk):
             first, offset, chunk = position, 0, read(_READ_BYTES, position)
-        if len(chunk) < 4 or chunk[offset] != 0xFF:
+        if len(chunk) < 4:
             return
         marker = chunk[offset + 1]
         start = position + 4
-        if marker not in _WITHOUT_LENGTH:
+        if chunk[offset] != 0xFF or not marker:
+            stray = _STRAY_BYTES.match(chunk, offset)
+            if stray is None or strays > MAX_STRAY_BYTES or (position == 2 and chunk[offset] != 0xFF):
+                return
+            marker, start, position = STRAY, position, first + stray.end()
+            strays += position - start
+        elif marker not in _WITHOUT_LENGTH:
             position += 2 + (chunk[offset + 2] << 8 | chunk[offset + 3])
         elif fill := _FILL_BYTES.match(chunk, offset):
             start, position = position, first + fill.end() - 1  # the last byte may belong to the marker
@@ -82,7 +90,7 @@ def segments(read: Read, position: int = 2) -> Iterator[tuple[int, int, int]]:
 
 def _jpeg(read: Read) -> tuple[int, int, int]:
     """Reads the frame header, if it follows few segments, and continues to the scan if the frame is sequential."""
-    left = MAX_SEGMENTS
+    left, traits = MAX_SEGMENTS, 0
     walk = segments(read)
     others: list[tuple[int, int, int]] = []
     for segment in walk:
@@ -91,12 +99,13 @@ def _jpeg(read: Read) -> tuple[int, int, int]:
             frame = read(_MOST_FRAME_BYTES, start)
             if len(frame) < 5:
                 break
-            profile = PROFILE * any(each == _APP2 and read(len(_ICC), at) == _ICC for each, at, _ in others)
             if marker in _SEQUENTIAL:
                 others += islice(walk, MAX_SEGMENTS)
-            seekable = SEEKABLE * _is_seekable(read, frame[: max(0, end - start)], others)
-            return _big(frame[1:3]), _big(frame[3:5]), DEEP * (frame[0] > _SAMPLE_BITS) | profile | seekable
+            traits |= SEEKABLE * _is_seekable(read, frame[: max(0, end - start)], others)
+            return _big(frame[1:3]), _big(frame[3:5]), traits | DEEP * (frame[0] > _SAMPLE_BITS)
         others.append(segment)
+        if marker == _APP2 and read(len(_ICC), start) == _ICC:
+            traits = PROFILE
         left -= end - start if marker == FILL else 1
         if marker in _END_OF_HEADER or left <= 0:
             break

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.helpers.regular_file import Read
-from gpuloader.images.header import FILL, FRAMES, MAX_SEGMENTS, SCAN, segments
+from gpuloader.helpers.text import counted
+from gpuloader.images.header import FRAMES, MAX_SEGMENTS, MAX_STRAY_BYTES, SCAN, STRAY, segments
 from gpuloader.images.limits import RefusalError
 
 MAX_SCANS = 100
@@ -24,7 +25,7 @@ _HUFFMAN_TABLES, _QUANTISATION_TABLES = 0xC4, 0xDB
 _IMAGE_BEGINS, _IMAGE_ENDS = 0xD8, 0xD9
 _END_OF_IMAGE = b"\xff\xd9"
 _MARKER_BEHIND_SCAN = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # the other markers belong to the scan
-_METADATA = frozenset((FILL, 0xFE, *range(0xE0, 0xF0)))  # what may be before the tables and the frame
+_STRAY_BEGINNING = re.compile(rb"(\xff\xd8[^\xff](?:[^\xff]|\xff[^\xc0-\xfe])*)\xff+([\xc0-\xfe])")
 _APP14, _ADOBE, _ADOBE_BYTES = 0xEE, b"Adobe", 12  # libjpeg ignores a shorter one
 _ADOBE_CMYK = np.frombuffer(b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\0", np.uint8)
 _AC, _QUANTISATION = 0x10, 0x20  # the first numbers of these tables; DC Huffman tables begin at 0
@@ -33,19 +34,29 @@ _AC, _QUANTISATION = 0x10, 0x20  # the first numbers of these tables; DC Huffman
 def decoder_jpeg(encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Returns the file that a decoder gets for a JPEG, from the (bytes,) of the whole file.
 
-    It is `encoded` itself, except if it has four components and no marker of Adobe. Programs store CMYK inverted, and
-    Pillow takes it so, but DALI only with this marker: so a copy with the marker is made.
+    It is `encoded` itself unless DALI would refuse it or invert its colours. Stray bytes in the header are taken out.
+    Four components without Adobe's marker get this marker: programs store CMYK inverted, and Pillow takes it so, but
+    DALI only with the marker. Stray bytes at the beginning are refused, as Pillow does.
     """
-    place, is_cmyk = 0, False
+    if found := _STRAY_BEGINNING.match(encoded):
+        raise RefusalError(
+            f"{counted(found.end(1) - 2, 'stray byte')} before the marker 0x{found[2].hex()}: save the image again"
+        )
+    parts, end_of_part, strays, is_cmyk, has_adobe = [encoded[:2]], 2, 0, False, False
     for marker, start, end in islice(segments(_read(memoryview(encoded))), MAX_SEGMENTS):
         content = encoded[start : min(end, start + _ADOBE_BYTES)].tobytes()
-        if marker == _APP14 and content.startswith(_ADOBE) and len(content) == _ADOBE_BYTES:
-            return encoded
-        if marker in FRAMES:
+        if marker == STRAY:
+            parts.append(encoded[end_of_part:start])
+            end_of_part = end
+            strays += end - start
+        elif marker in FRAMES:
             is_cmyk = content[5:6] == b"\4"
-        if marker not in _METADATA and not place:
-            place = start - 4
-    return np.concatenate((encoded[:place], _ADOBE_CMYK, encoded[place:])) if is_cmyk else encoded
+        has_adobe |= marker == _APP14 and content.startswith(_ADOBE) and len(content) == _ADOBE_BYTES
+    if strays > MAX_STRAY_BYTES:
+        raise RefusalError(f"more than {MAX_STRAY_BYTES:,} stray bytes before the markers of its header")
+    if is_cmyk and not has_adobe:
+        parts.insert(1, _ADOBE_CMYK)
+    return np.concatenate([*parts, encoded[end_of_part:]]) if len(parts) > 1 else encoded
 
 
 def check_jpeg(encoded: NDArray[np.uint8]) -> None:

@@ -1,7 +1,7 @@
-"""Tables: named columns of numbers, and facts about them, in a file that is read or mapped. Version 5:
+"""Tables: named columns of numbers, and facts about them, in a file that is read or mapped. Version 6:
 
     bytes       content
-    0-7         b"GPULIDX\\x05"; the last byte is the version
+    0-7         b"GPULIDX\\x06"; the last byte is the version
     8-15        where the head begins, little-endian like all numbers here
     16-23       length of the head's JSON in bytes
     24-55       BLAKE2b of bytes 0 to 23 and of the head
@@ -46,7 +46,7 @@ from gpuloader.errors import IndexFileError
 from gpuloader.helpers.regular_file import Read, check_regular
 from gpuloader.helpers.values import is_integer
 
-VERSION = 5
+VERSION = 6
 BLOCK_BYTES = 1 << 20
 DIGEST_BYTES = 32
 

@@ -21,7 +21,7 @@ class Format(NamedTuple):
 
 
 def _split_jpeg(data: bytes) -> list[bytes]:
-    """Segments; coded data is in the part of its scan's header, or of the restart marker before it.
+    """Segments, and stray bytes behind them; coded data is in the part of its scan's header, or of its restart marker.
 
     What follows the end is in the part of its marker.
     """
@@ -31,9 +31,12 @@ def _split_jpeg(data: bytes) -> list[bytes]:
         if data[place] == 0xFF and data[place + 1 : stop] not in _ALONE:
             stop += max(2, int.from_bytes(data[stop : stop + 2], "big"))
         following = None if data[place : place + 2] == _END_MARKER else _MARKER.search(data, min(stop, len(data)))
-        stop = following.start() if following else len(data)
-        parts.append(data[place:stop])
-        place = stop
+        end = following.start() if following else len(data)
+        if stop < end and data[place] == 0xFF and data[place + 1] not in (*_ALONE, _SCAN_MARKER):
+            parts.append(data[place:stop])
+            place = stop
+        parts.append(data[place:end])
+        place = end
     return parts
 
 

@@ -31,6 +31,8 @@ TURNED[0x0112] = 6
 FILES = {
     "jpg": encoded(PICTURE, "JPEG", exif=TURNED),
     "progressive.jpg": encoded(PICTURE, "JPEG", progressive=True, restart_marker_blocks=4),
+    "stray.jpg": encoded(PICTURE, "JPEG").replace(b"\xff\xc4", b"\0\1\2\xff\xc4"),
+    "cmyk.jpg": encoded(PICTURE.convert("CMYK"), "JPEG").replace(b"Adobe", b"Ducky"),
     "png": encoded(PICTURE, "PNG", exif=TURNED),
     "lossy.webp": encoded(PICTURE, "WEBP"),
     "lossless.webp": encoded(PICTURE, "WEBP", lossless=True),

@@ -75,6 +75,7 @@ def png_claiming(height: int, width: int) -> bytes:
         GOOD + bytes(100),
         with_thumbnail(GOOD),
         GOOD[:2] + b"\xff" * 100_000 + GOOD[2:],  # fill bytes are no segments
+        GOOD[:20] + bytes(4096) + GOOD[20:],  # nor are stray bytes behind the first segment
         GOOD[:2] + b"\xff\xfe\x00\x02" * 4000 + GOOD[2:],
         frame_as(without(GOOD, 0xC4), 0xC9),  # arithmetic coding needs no table
         # An EXIF orientation is not applied: these are the sizes that a crop counts in.
@@ -105,6 +106,10 @@ def test_a_jpeg_is_copied_only_if_it_is_cmyk_without_the_marker_of_adobe() -> No
         (GOOD[:100], "broken header"),
         (GOOD[:-2], "it has no end-of-image marker"),
         (with_thumbnail(GOOD)[:-20], "it has no end-of-image marker"),
+        (GOOD[:2] + b"\0\1\2" + GOOD[2:], "3 stray bytes before the marker 0xe0"),  # Pillow refuses it, too
+        (GOOD[:2] + b"\0" + without(GOOD, 0xE0)[2:], "1 stray byte before the marker 0xdb"),
+        (GOOD[:20] + bytes(4097) + GOOD[20:], "more than 4,096 stray bytes"),
+        (GOOD[:20] + bytes(1_000_000) + GOOD[20:], "more than 4,096 stray bytes"),
         (claiming(0, 80), "header"),
         (claiming(32_000, 32_000), f"32000x32000 pixels, more than {MAX_PIXELS:,}"),
         (png_claiming(60_000, 50_000), f"50000x60000 pixels, more than {MAX_PIXELS:,}"),

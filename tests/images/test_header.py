@@ -52,6 +52,8 @@ IMAGES = {
     "JPEG with the longest segments": with_segments(jpeg(41, 67), (0xE1, 65_533), (0xE2, 65_533), (0xFE, 0)),
     "JPEG with tables before its frame": with_segments(jpeg(41, 67), (0xC4, 19), (0xC8, 2), (0xCC, 2)),
     "JPEG with fill bytes": jpeg(41, 67)[:2] + b"\xff" * 3000 + jpeg(41, 67)[2:],
+    "JPEG with stray bytes": jpeg(41, 67).replace(b"\xff\xdb", b"\0\1\xff\0\2\xff\xdb"),
+    "JPEG with a thousand stray bytes": jpeg(41, 67).replace(b"\xff\xc0", b"\0" * 1111 + b"\xff\xc0"),
     "JPEG, one pixel": encoded(picture(1, 1), "JPEG"),
     "JPEG, as large as one can be": encoded(Image.new("L", (65_500, 1)), "JPEG"),
     "PNG": encoded(PICTURE, "PNG"),
@@ -86,6 +88,8 @@ def test_a_cut_image_gives_its_size_or_none(name: str) -> None:
         b"",
         b"\xff\xd8" + b"\xff" * 5_000_000,
         b"\xff\xd8" + b"\xff\xd0" * 2_000_000,
+        b"\xff\xd8\xff\xfe\x00\x02" + bytes(5_000_000) + FRAME + bytes(99),
+        b"\xff\xd8\0" + jpeg(41, 67)[2:],  # Pillow refuses it, too
         b"\xff\xd8" + b"\xff\xfe\x00\x02" * 1_000_000,
         b"\xff\xd8" + b"\xff\xfe\x00\x00" * 1_000_000,  # a length that a segment cannot have
         b"\xff\xd8" + b"\xff\xda\x00\x02" + FRAME + bytes(99),  # a frame behind the scan
@@ -116,9 +120,10 @@ FRAME_ENDS = jpeg(41, 67).index(b"\xff\xc0") + 19
     [
         IMAGES["JPEG with the longest segments"] + bytes(10_000_000),
         jpeg(41, 67)[:FRAME_ENDS] + b"\xff\xfe\x00\x02" * 1_000_000,  # comments and no scan behind the frame
+        jpeg(41, 67)[:FRAME_ENDS] + bytes(10_000_000),
         jpeg(41, 67)[:FRAME_ENDS] + b"\xff\xfe\xff\xff" + bytes(65_533) + jpeg(41, 67)[FRAME_ENDS:],
     ],
-    ids=["long segments", "comments", "a long comment behind the frame"],
+    ids=["long segments", "comments", "stray bytes behind the frame", "a long comment behind the frame"],
 )
 def test_little_is_read_of_a_large_image(data: bytes) -> None:
     read = []

@@ -190,3 +190,9 @@ def test_the_index_has_it(tmp_path: Path) -> None:
     index = scan(write_shard(tmp_path / "a.tar", list(samples())))
     assert index.column("orientation").tolist() == [1, 2, 3, 4, 0, 5]
     assert index.column("label").tolist()[:4] == [77] * 4
+
+
+def test_stray_bytes_before_it_change_nothing() -> None:
+    data = picture("jpg", 6).replace(b"\xff\xe1", b"\0\1\xff\0\xff\xe1", 1)
+    data = data[:2] + b"\xff\xfe\0\2" + data[2:]  # behind the first marker, where Pillow skips them
+    assert orientation(data) == by_pillow(data) == 6

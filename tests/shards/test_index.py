@@ -277,11 +277,11 @@ def test_any_cut_or_addition_is_an_error(saved: tuple[Path, Path]) -> None:
             load(path, shard)
 
 
-@pytest.mark.parametrize("version", [0, 4, 255])
+@pytest.mark.parametrize("version", [0, 5, 255])
 def test_another_version_is_an_error(saved: tuple[Path, Path], version: int) -> None:
     path, shard = saved
     path.write_bytes(sealed(parts_of(path.read_bytes()), version))
-    with pytest.raises(IndexFileError, match=f"format version {version}, this gpuloader reads version 5"):
+    with pytest.raises(IndexFileError, match=f"format version {version}, this gpuloader reads version 6"):
         load(path, shard)
 
 
@@ -289,7 +289,7 @@ def test_the_format_is_the_one_described(saved: tuple[Path, Path]) -> None:
     """Reads the file by the modules' texts alone."""
     path, shard = saved
     data = path.read_bytes()
-    assert data[:8] == b"GPULIDX\x05"
+    assert data[:8] == b"GPULIDX\x06"
     head_at, json_bytes = (int.from_bytes(data[at : at + 8], "little") for at in (8, 16))
     blocks, head = data[56:head_at], data[head_at:]
     assert data[24:56] == digest(data[:24] + head)

@@ -62,7 +62,9 @@ def _kinds(good: dict[str, bytes], bad: dict[str, bytes]) -> tuple[Kind, ...]:
     )
 
 
-_LEVELS = {"jpeg-cmyk": 2, "tiff-cmyk": 2, "tiff-ycbcr": 2}  # one level more for another rounding on the way to RGB
+_LEVELS = dict.fromkeys(
+    ("jpeg-cmyk", "jpeg-cmyk-no-adobe", "tiff-cmyk", "tiff-ycbcr"), 2
+)  # one level more for another rounding on the way to RGB
 
 _UNLIKE_PILLOW = {
     "rows that the crop does not need are not decoded, nor what comes behind them": "jpeg-cut-before-another",
@@ -73,7 +75,7 @@ _UNLIKE_PILLOW = {
     "a decoder unpacks all that follows, however much that is": "png-data-behind-its-rows",
     "a decoder sets its length aside": "png-chunk-behind-file png-end-behind-file",
     "the parser sets its length aside": "webp-exif-behind-file",
-    "DALI does not search for the next marker": "jpeg-app0-length-0 jpeg-app0-length-1 jpeg-app0-length-5",
+    "DALI does not search for the next marker": "jpeg-app0-length-0 jpeg-app0-length-1",
     "the text is not unpacked": "png-text-bomb png-texts-of-gigabytes",
     "it is cut, though all pixels are there": "png-cut-end",
     "the checksum says that it is damaged": "png-bad-data-checksum",
@@ -235,6 +237,7 @@ def _good_jpegs() -> dict[str, bytes]:
         "jpeg-gray": encoded(GRAY, "JPEG"),
         "jpeg-stored-as-rgb": encoded(PICTURE, "JPEG", keep_rgb=True),
         "jpeg-cmyk": encoded(CMYK, "JPEG", quality=95),
+        "jpeg-cmyk-no-adobe": without(encoded(CMYK, "JPEG", quality=95), 0xEE),
         "jpeg-progressive": PROGRESSIVE,
         "jpeg-progressive-gray": encoded(GRAY, "JPEG", progressive=True),
         "jpeg-progressive-of-many-scans": scan_bomb(20),
@@ -246,6 +249,8 @@ def _good_jpegs() -> dict[str, bytes]:
         "jpeg-icc": encoded(PICTURE, "JPEG", icc_profile=bytes(70_000)),
         "jpeg-thumbnail": inserted(GOOD, 0xE1, b"Exif\0\0" + jpeg(16, 16)),
         "jpeg-fill-bytes": GOOD[:2] + b"\xff\xff\xff" + GOOD[2:],
+        "jpeg-app0-length-5": patched(GOOD, find(GOOD, 0xE0) + 2, b"\0\5"),  # the rest of it is stray bytes
+        "jpeg-stray-bytes": GOOD.replace(b"\xff\xc4", b"\0\1\2\xff\xc4"),
         "jpeg-long-header": inserted(GOOD, 0xE2, bytes(60_000)),
         "jpeg-tail-garbage": GOOD + np.random.default_rng(1).bytes(500),
         "jpeg-two-images": GOOD + jpeg(HEIGHT, WIDTH, seed=1),
@@ -324,7 +329,7 @@ def _bad_jpegs() -> dict[str, bytes]:
         **{
             f"jpeg-{segment}-length-{n}": patched(GOOD, find(GOOD, marker) + 2, n.to_bytes(2, "big"))
             for segment, marker in {"app0": 0xE0, "frame": 0xC0, "huffman": 0xC4, "scan": 0xDA}.items()
-            for n in ((0, 1, 5) if segment == "app0" else (0, 1, 5, 60_000))
+            for n in ((0, 1) if segment == "app0" else (0, 1, 5, 60_000))
         },
     }
 

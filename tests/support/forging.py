@@ -32,7 +32,7 @@ def parts_of(data: bytes) -> Parts:
     return Parts(data[head_at : head_at + json_bytes], data[table_at : len(data) - digests_bytes], columns)
 
 
-def sealed(parts: Parts, version: int = 5) -> bytes:
+def sealed(parts: Parts, version: int = 6) -> bytes:
     """Puts an index file together, with right digests."""
     blocks = [parts.columns[at : at + BLOCK_BYTES] for at in range(0, len(parts.columns), BLOCK_BYTES)]
     head = parts.header + b" " * (-len(parts.header) % 8) + parts.table + b"".join(map(digest, blocks))

@@ -1,4 +1,4 @@
-"""CMYK and YCCK JPEGs have one value on every path: Pillow's."""
+"""CMYK and YCCK JPEGs, and those with stray bytes in the header, have one value on every path: Pillow's."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 from making import encoded, picture, write_tree
+from packing import samples_of
 from PIL import Image, ImageOps
 
 from gpuloader import Compose, GPULoader, Stage
 from gpuloader.pack import pack
 from gpuloader.tools.check import check_shards
+from gpuloader.tools.info import describe_shards
 from gpuloader.tools.show import Gallery
 from gpuloader.transforms import RandomResizedCrop, Resize
 
@@ -41,6 +43,18 @@ def put(data: bytes, *segments: bytes, before: int = 0) -> bytes:
     return data[:place] + b"".join(segments) + data[place:]
 
 
+def strayed(data: bytes, stray: bytes, markers: bytes = b"\xdb\xc0\xc2\xc4\xdd\xfe\xda") -> bytes:
+    """The JPEG with these bytes before each segment of the markers, except the first segment of all."""
+    result, at = data[:2], 2
+    while data[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        result += (stray if data[at + 1] in markers and at > 2 else b"") + data[at:end]
+        at = end
+    return result + (stray if 0xDA in markers else b"") + data[at:]
+
+
+RGB = encoded(picture(96, 128), "JPEG", quality=95, comment=b"a comment")
+STRAY = {"one": b"\0", "two": b"\0\1", "many": b"\x11" * 258, "a stuffed zero": b"\xff\0\x12", "fill": b"\x12\xff\xff"}
 FILES = {
     "adobe 0": PLAIN,
     "none": put(PLAIN),
@@ -54,7 +68,12 @@ FILES = {
     "before the scan": put(PLAIN, adobe(0), before=0xDA),
     "YCCK": put(PLAIN, adobe(2)),
     "YCCK, before the frame": put(PLAIN, adobe(2), before=0xC0),
-    "RGB": encoded(picture(96, 128), "JPEG", quality=95),
+    **{f"stray: {name}": strayed(RGB, stray) for name, stray in STRAY.items()},
+    **{f"stray: before 0x{marker:02x}": strayed(RGB, b"\1\2\3", bytes([marker])) for marker in b"\xdb\xc0\xc4\xfe\xda"},
+    "stray, progressive": strayed(encoded(picture(96, 128), "JPEG", progressive=True), b"\1\2\3"),
+    "stray, seekable": strayed(encoded(picture(96, 128), "JPEG", restart_marker_blocks=4), b"\1\2\3"),
+    "stray, CMYK": strayed(put(PLAIN, segment(0xFE, b"a comment")), b"\1\2\3"),
+    "RGB": RGB,
     "gray": encoded(picture(96, 128).convert("L"), "JPEG", quality=95),
 }
 
@@ -83,6 +102,12 @@ def assert_pillows(found: list[np.ndarray]) -> None:
     assert [each.shape for each in found] == [each.shape for each in expected]
     most = {name: np.abs(one - other).max() for name, one, other in zip(FILES, found, expected, strict=True)}
     assert {name: difference for name, difference in most.items() if difference > 1} == {}
+
+
+def test_their_sizes_are_in_the_index_and_pack_keeps_their_bytes(photos: Path, tmp_path: Path) -> None:
+    assert describe_shards(photos).unknown_size == 0
+    pack(photos, tmp_path / "packed", shuffle=False, workers=1)
+    assert [sample["jpg"] for sample in samples_of(tmp_path / "packed")] == list(FILES.values())
 
 
 def test_of_the_folder_and_one_by_one(photos: Path) -> None:
