@@ -21,6 +21,15 @@ def default_store() -> Store:
     return _get_default_store()
 
 
+def changes_of(tensor: torch.Tensor) -> int | None:
+    """Returns how often a tensor was changed in place, also through its views; None if torch does not count.
+
+    Relies on `Tensor._version`, as in 2.4, which autograd compares. torch does not count for tensors that are made in
+    `torch.inference_mode`.
+    """
+    return None if tensor.is_inference() else tensor._version
+
+
 def is_forked_after_cuda() -> bool:
     """Returns whether this process was forked after CUDA started in its parent, so that it cannot use a GPU.
 

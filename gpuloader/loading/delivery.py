@@ -12,6 +12,7 @@ import torch
 from typing_extensions import TypedDict, TypeVar
 
 from gpuloader.errors import ConfigError, DataError
+from gpuloader.internals.torch import changes_of
 from gpuloader.loading.blending import mix_images, soft_labels
 from gpuloader.loading.fields import Ragged
 from gpuloader.loading.reader import STAGED_BYTES, EncodedBatch
@@ -78,7 +79,7 @@ def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: AN
         "valid": lambda: on_device(batch.valid),
         "key": lambda: [run.shards.index.key(int(sample)) for sample in batch.ids],
         "original_size": lambda: on_device(batch.delivered.views[0].placements[0].shape.copy()),
-        "size": lambda: by_view([on_device(view.placement.shape.copy()) for view in batch.delivered.views]),
+        "size": lambda: by_view([_deliver_size(run.device, view) for view in batch.delivered.views]),
         "crop": lambda: by_view([on_device(view.crop()) for view in batch.delivered.views]),
         "pixel_mask": lambda: by_view([_pixel_mask(run.device, view) for view in batch.delivered.views]),
     }
@@ -133,6 +134,11 @@ def _changed(images: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any
     return [_changed(each, change) for each in images] if isinstance(images, list) else change(images)
 
 
+def _deliver_size(device: torch.device, view: ViewParams) -> torch.Tensor:
+    size = torch.as_tensor(view.placement.shape.copy())
+    return _with_original(to_device(device, size), size)
+
+
 def _pixel_mask(device: torch.device, view: ViewParams) -> torch.Tensor:
     """Returns the mask of padded images, (b, H, W) bool: True on the picture."""
     assert view.shape is not None
@@ -157,8 +163,11 @@ def _deliver_field(device: torch.device, name: str, value: Any) -> Any:  # noqa:
     if isinstance(value, torch.Tensor):
         return to_device(device, value)
     if isinstance(value, Ragged):
-        parts = list(torch.split(_on_device(device, value.values), value.counts.tolist()))
-        return parts if value.shapes is None else [part.reshape(shape) for part, shape in zip(parts, value.shapes)]
+        original, counts = torch.as_tensor(value.values), value.counts.tolist()
+        parts = torch.split(to_device(device, original), counts)
+        if value.shapes is None:
+            return [*map(_with_original, parts, torch.split(original, counts))]
+        return [part.reshape(shape) for part, shape in zip(parts, value.shapes)]
     if not isinstance(value, np.ndarray):
         return value
     try:
@@ -180,3 +189,22 @@ def to_device(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
     if device.type == "cuda" and plain and tensor.nbytes > STAGED_BYTES:
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+_ORIGINAL = "_gpuloader_original"  # the attribute of a delivered tensor
+
+
+def _with_original(tensor: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    """Returns a delivered tensor, which keeps the values on the CPU that it was copied from, for `on_cpu`."""
+    if tensor.device.type != "cpu":
+        setattr(tensor, _ORIGINAL, (original, changes_of(tensor)))
+    return tensor
+
+
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the values of a tensor on the CPU; of sizes and small targets as delivered, without waiting for the GPU.
+
+    It waits if the tensor has been changed in place since, or was delivered in `torch.inference_mode`.
+    """
+    original, changes = getattr(tensor, _ORIGINAL, (tensor, None))
+    return original if changes is not None and changes == changes_of(tensor) else tensor.cpu()

@@ -11,7 +11,7 @@ import torch
 
 from gpuloader.errors import ConfigError, describe
 from gpuloader.helpers.values import is_integer
-from gpuloader.loading.delivery import to_device
+from gpuloader.loading.delivery import on_cpu, to_device
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.target import Target
@@ -106,7 +106,7 @@ def to_detection(
     if "labels" in columns:
         columns["labels"] = _number(columns["labels"], first_label, label_ids)
     ids = _ids_in(batch, image_id)
-    ends = batch["size"].tolist() if "pixel_mask" in batch else [(None, None)] * len(batch["image"])
+    ends = on_cpu(batch["size"]).tolist() if "pixel_mask" in batch else [(None, None)] * len(batch["image"])
     targets = []
     for row, number in enumerate(batch[f"{boxes}_number"]):
         target = {"boxes": batch[boxes][row], **{key: column[row] for key, column in columns.items()}}
@@ -116,7 +116,7 @@ def to_detection(
             seen = batch[f"{points}_visibility"][row][number]
             target["keypoints"] = torch.cat([batch[points][row][number], seen[..., None].float()], -1)
         if not crowds:
-            stay = target["iscrowd"] == 0
+            stay = to_device(number.device, torch.nonzero(on_cpu(target["iscrowd"]) == 0)[:, 0])
             target = {name: value[stay] for name, value in target.items()}
         targets.append({**target, "image_id": ids[row : row + 1].to(number.device, non_blocking=True)})
     return [image[:, :height, :width] for image, (height, width) in zip(batch["image"], ends)], targets
@@ -186,11 +186,11 @@ def _number(
     if not isinstance(label_ids, Sequence) or not all(each is None or is_integer(each) for each in label_ids):
         raise ConfigError(f"label_ids={describe(label_ids)}: allowed is a list of integers, entry i for label i")
     known = {label: number for label, number in enumerate(label_ids) if number is not None}
-    found = {label for of_sample in labels for label in of_sample.tolist()}
+    found = {label for of_sample in labels for label in on_cpu(of_sample).tolist()}
     if lacking := sorted(found - known.keys()):
         raise ConfigError(f"label_ids has no id for the labels {lacking[:10]}: give one for each label, counted from 0")
     table = torch.tensor([known.get(label, 0) for label in range(len(label_ids))], dtype=torch.int64)
-    return [table.to(of_sample.device, non_blocking=True)[of_sample] for of_sample in labels]
+    return [to_device(of_sample.device, table)[of_sample] for of_sample in labels]
 
 
 def _ids_in(batch: Mapping[str, Any], name: str | None) -> torch.Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gpuloader.internals.torch import default_store, is_forked_after_cuda
+from gpuloader.internals.torch import changes_of, default_store, is_forked_after_cuda
 
 OTHER_SIDE = f"torch {torch.__version__}"
 
@@ -27,6 +27,18 @@ def test_what_is_set_in_the_default_store_is_in_the_one_that_the_ranks_began_wit
     default_store().set("gpuloader", "here")
     assert store.num_keys() == keys + 1
     assert default_store().get("gpuloader") == b"here"
+
+
+def test_changes_in_place_are_counted_also_through_views_and_in_inference_mode() -> None:
+    numbers = torch.zeros(4)
+    first, second = torch.split(numbers, [1, 3])
+    before = changes_of(second)
+    second.add(1)
+    assert changes_of(second) == before
+    with torch.inference_mode():
+        first += 1
+        assert changes_of(torch.zeros(4)) is None
+    assert changes_of(second) != before
 
 
 def test_no_process_is_forked_after_cuda_where_cuda_did_not_begin() -> None:

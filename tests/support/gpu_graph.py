@@ -59,6 +59,18 @@ def load_on(device_id: int | None, tar: Any, batch_size: int = 8, **options: Any
             yield loader
 
 
+@contextmanager
+def no_reads(loader: GPULoader) -> Iterator[None]:
+    """Inside of it a loader on the CPU delivers on torch's device "meta", and every read of its values is an error.
+
+    So is what a GPU would have to finish first: `tolist`, `cpu`, an index of bools.
+    """
+    _ = run_of(loader).parts  # they are those of the CPU
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "device", torch.device("meta"))
+        yield
+
+
 def run_gpu_graph(
     preset: Recipe, images: Sequence[bytes], drawn: AugmentParams, region: bool = True
 ) -> list[torch.Tensor]:

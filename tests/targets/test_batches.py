@@ -7,12 +7,14 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gpu_graph import no_reads
 from making import encoded, saved, write_shard
 from PIL import Image
 from scenes import (
@@ -598,6 +600,39 @@ def test_detection_leaves_out_crowds_with_all_that_belongs_to_them(tar: Path) ->
         for name, value in target.items():
             assert torch.equal(value, whole[row][name] if name == "image_id" else whole[row][name][stay])
     assert left_out
+
+
+def shapes(target: dict[str, torch.Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in target.items()}
+
+
+def test_detection_reads_nothing_from_the_device(tar: Path) -> None:
+    preset = train({"Resize": {"size": 40}}, *FLIPS) | {"batch": {"pad": 32}}
+    fields = {**FIELDS, "image_id": Field("json:annotations", len)}
+    with loader(tar, preset=preset, fields=fields) as batches:
+        expected = list(batches)
+    with loader(tar, preset=preset, fields=fields) as batches, no_reads(batches):
+        found = list(batches)
+    more: list[dict[str, Any]] = [
+        {"first_label": 1, "image_id": "image_id"},
+        {"label_ids": [1, 7, 18]},
+        {"crowds": False, "label_ids": [1, 7, 18], "masks": "objects", "points": "points"},
+    ]
+    for options, (batch, same) in product(more, zip(found, expected, strict=True)):
+        (images, targets), (same_images, same_targets) = (to_detection(each, **options) for each in (batch, same))
+        assert list(map(shapes, targets)) == list(map(shapes, same_targets))
+        assert {value.device.type for target in targets for value in target.values()} == {"meta"}
+        assert [image.shape for image in images] == [image.shape for image in same_images]
+
+
+def test_labels_are_read_again_from_the_device_if_they_were_changed(tar: Path) -> None:
+    with loader(tar) as batches, no_reads(batches):
+        batch = next(iter(batches))
+    with pytest.raises(ConfigError, match=r"label_ids has no id for the labels \[2\]"):
+        to_detection(batch, label_ids=[1, 7])
+    batch["boxes_labels"][3].add_(1)
+    with pytest.raises(NotImplementedError, match="meta"):  # torch's own refusal
+        to_detection(batch, label_ids=[1, 7, 18, 90])
 
 
 @pytest.mark.parametrize(
