@@ -11,7 +11,7 @@ import torch
 from gpuloader.helpers.cores import available_memory_bytes
 from gpuloader.helpers.text import format_bytes
 from gpuloader.internals.dali import is_out_of_memory
-from gpuloader.loading.options import ENGINES_THREADS
+from gpuloader.loading.options import Decoder
 from gpuloader.loading.parts import Parts, bytes_of_pixel, mean_pixels
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import decoder_buffers
@@ -33,15 +33,16 @@ class MemoryEstimate:
         index_bytes: the index in memory. If it is large, all processes of a machine share it.
         encoded_bytes: the encoded images in host memory, and a quarter more to grow: 2 * prefetch + 2 batches, or the
             parts of batches that are read and decoded ahead, see `gpuloader.loading.parts`.
-        decoded_bytes: the decoded regions of two parts, on the device; None if no image's size is known.
+        decoded_bytes: the decoded regions of two parts, on the device, and the whole images if the decoder decodes
+            these; None if no image's size is known.
         worst_part_bytes: the maximum for the decoded images of one part: the largest images with a known size that the
             recipe's `max_pixels` allows.
         machine_bytes: the memory of the machine that this process may use.
         output_bytes: the delivered views of prefetch + 2 batches, or of 2 batches and the parts ahead, on the device,
             in the epoch with the largest images. Images of different sizes count with their mean size, or padded to the
             largest, with their `pixel_mask`; 0 if no image's size is known.
-        decoder_bytes: the memory that a GPU's decoder reserves with the default of 8 threads, on the device; up to
-            twice as much in pinned host memory.
+        decoder_bytes: the memory that a GPU's decoder reserves with its threads, on the device; up to twice as much in
+            pinned host memory.
     """
 
     preset: str
@@ -57,10 +58,16 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    shards: ShardSet, recipe: Recipe, preset: str, batch_size: int, prefetch: int, parts: Parts
+    shards: ShardSet, recipe: Recipe, preset: str, batch_size: int, decoder: Decoder, parts: Parts
 ) -> MemoryEstimate:
-    """Estimates the memory of a loader over these shards; `preset` is the name of the recipe in the estimate."""
+    """Estimates the memory of a loader over these shards.
+
+    Args:
+        preset: the name of the recipe in the estimate.
+        decoder: the settings on the loader's device, from `Decoder.on`.
+    """
     rows = batch_size / len(parts.typical(batch_size))
+    prefetch, num_threads = decoder.prefetch, decoder.num_threads or 1
     ahead = prefetch * parts.ahead(batch_size)
     heights, widths, sizes = map(shards.index.column, ("height", "width", "image_size"))
     pixels = heights.astype(np.int64) * widths
@@ -70,8 +77,10 @@ def estimate_memory(
     if len(some):
         some = some[np.linspace(0, len(some) - 1, min(_SAMPLED, len(some))).astype(np.int64)]
         drawn = recipe.draw(Draws(0, 0, some), np.stack([heights[some], widths[some]], 1).astype(np.int64))
-        region_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
-        decoded = int(2 * rows * 3 * region_pixels.mean())
+        decoded_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
+        if decoder.region is False and not shards.seekable:  # regions are then cut from whole images, and both are kept
+            decoded_pixels = decoded_pixels + pixels[some]
+        decoded = int(2 * rows * 3 * decoded_pixels.mean())
     largest = shards.index.largest_image(recipe.max_pixels)
     return MemoryEstimate(
         preset=preset,
@@ -83,7 +92,7 @@ def estimate_memory(
         worst_part_bytes=sum(_largest_images_bytes(recipe, batch_size, parts)),
         machine_bytes=available_memory_bytes(),
         output_bytes=int((2 * batch_size + ahead * rows) * mean_pixels(drawn) * bytes_of_pixel(recipe)),
-        decoder_bytes=(ENGINES_THREADS + 1) * decoder_buffers(*largest)["device_memory_padding"],
+        decoder_bytes=(num_threads + 1) * decoder_buffers(*largest)["device_memory_padding"],
     )
 
 
@@ -119,7 +128,7 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
     """Returns a message for an out-of-memory error of DALI: what took the memory, and what to lower."""
     height, width = run.shards.index.largest_image(run.recipe.max_pixels)
     batch_size, prefetch = run.plan.batch_size, run.decoder.prefetch
-    needed = estimate_memory(run.shards, run.largest, "", batch_size, prefetch, run.parts)
+    needed = estimate_memory(run.shards, run.largest, "", batch_size, run.decoder, run.parts)
     reserved = "" if run.device_id is None else f", and its decoder reserves {format_bytes(needed.decoder_bytes)}"
     cause = next(line for line in message.splitlines() if is_out_of_memory(line))
     return (

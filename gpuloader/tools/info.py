@@ -19,7 +19,7 @@ from gpuloader.loading.argument_types import AnyDecoder, AnyLabels, AnyPreset, A
 from gpuloader.loading.arguments import advise_groups, resolve_bad_images, resolve_label_from
 from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_part
-from gpuloader.loading.options import Decoder, LabelFrom, Sampling
+from gpuloader.loading.options import ENGINES_THREADS, Decoder, LabelFrom, Sampling
 from gpuloader.loading.parts import Parts
 from gpuloader.loading.selection import Sources, assign_buckets, resolve_sources, sizes_of
 from gpuloader.loading.world import World
@@ -196,9 +196,12 @@ def describe_shards(
     source = resolve_place(shards, labelling.place)
     classes = _classes(shards, replace(labelling, place=source))
     name = preset if isinstance(preset, str) else "a recipe"
-    decoding = as_value(Decoder, "decoder", decoder or {}).on(None, World.of_process().cores)
+    given = as_value(Decoder, "decoder", decoder or {})
+    decoding = given.on(None, World.of_process().cores)
     parts = Parts.on("cpu", shards, recipe.at(recipe.largest_epoch), batch_size, decoding.num_threads or 1)
-    memory = estimate_memory(shards, recipe, name, batch_size, decoding.prefetch, parts)
+    # The regions are a CPU's, and the decoder's memory is a GPU's, on any machine.
+    described = replace(decoding, num_threads=given.num_threads or ENGINES_THREADS)
+    memory = estimate_memory(shards, recipe, name, batch_size, described, parts)
     reads = _reads(shards, nodes, nodes * 8 * batch_size, chosen.groups) if nodes else (None, None, None)
     return Info(
         shards=len(shards.shards),

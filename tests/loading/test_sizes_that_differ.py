@@ -391,5 +391,5 @@ def test_the_memory_is_that_of_the_mean_image_or_of_the_largest(tar: Path) -> No
     shapes = np.array([resized(number) for number in range(COUNT)])
     for batch, size_bytes in ("list", 12 * shapes.prod(1).mean()), ({"pad": 8}, 13 * 64 * 64):  # with `pixel_mask`
         run = run_of(load(tar, batch))
-        estimate = estimate_memory(run.shards, run.recipe, "", batch_size=4, prefetch=2, parts=run.parts)
+        estimate = estimate_memory(run.shards, run.recipe, "", batch_size=4, decoder=run.decoder, parts=run.parts)
         assert estimate.output_bytes == int((2 + 2) * 4 * size_bytes)

@@ -7,13 +7,15 @@ import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from bad_images import turned
+from gpu_graph import GPU, load_on
 from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
 
-from gpuloader import BadImages, Buckets, Compose, GPULoader
+from gpuloader import BadImages, Buckets, Compose, Decoder, GPULoader
 from gpuloader.errors import ConfigError, LabelError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.memory import estimate_memory, excess_of_a_part
@@ -22,7 +24,7 @@ from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet, write_quarantine
 from gpuloader.tools.info import ClassCount, Distribution, describe_shards
 from gpuloader.tools.show import Gallery
-from gpuloader.transforms import RandomResizedCrop, Resize
+from gpuloader.transforms import CenterCrop, RandomResizedCrop, Resize
 
 
 def test_the_bytes_of_a_node_are_those_of_its_shards(tmp_path: Path) -> None:
@@ -187,6 +189,25 @@ def test_the_memory_is_that_of_the_buffers(tmp_path: Path) -> None:
     assert memory.index_bytes < sum(tar.with_name(tar.name + ".gpuidx").stat().st_size for tar in tars)
 
 
+@pytest.mark.parametrize(
+    ("device_id", "decoder", "pixels", "threads"),
+    [
+        (None, {"num_threads": 3}, 44 * 54, 3),  # two pixels more on each side, for the filter
+        (GPU, {"num_threads": 3}, 44 * 54 + 60 * 80, 3),  # a region is cut from the whole image, and both are there
+        (GPU, {"num_threads": 12, "region": True}, 44 * 54, 12),
+    ],
+)
+def test_the_memory_is_that_of_what_the_device_decodes(
+    tmp_path: Path, device_id: int | None, decoder: dict[str, Any], pixels: int, threads: int
+) -> None:
+    tars = write_samples(tmp_path, 8, sizes=[(60, 80)])
+    with load_on(device_id, tars, 4, preset=Compose([CenterCrop((40, 50))]), decoder=decoder) as loader:
+        run = run_of(loader)
+        estimate = estimate_memory(run.shards, run.recipe, "", 4, run.decoder, run.parts)
+    assert estimate.decoded_bytes == 2 * 4 * 3 * pixels
+    assert estimate.decoder_bytes == (threads + 1) * 9 * 60 * 80
+
+
 def test_the_memory_is_that_of_the_largest_epoch(tmp_path: Path) -> None:
     tars = write_samples(tmp_path, 4, sizes=[(60, 80)])
     growing = Compose([RandomResizedCrop({0: 16, 2: 64, 4: 48})])
@@ -227,7 +248,7 @@ def test_what_a_batch_can_take_is_bounded(
     shards = ShardSet.open(write_samples(tmp_path, 40, sizes=[(60, 80), (120, 160)]))
     parts = Parts.on("cpu", shards, recipe, batch_size, num_threads=1)
     excess = excess_of_a_part(recipe, batch_size, parts, memory_bytes)
-    taken = estimate_memory(shards, recipe, "", batch_size, 2, parts).worst_part_bytes
+    taken = estimate_memory(shards, recipe, "", batch_size, Decoder(), parts).worst_part_bytes
     assert taken == 3 * batch_size * (4_800 if max_pixels < 19_200 else 19_200)
     assert (excess is None) == (said is None)
     assert said is None or re.search(said, excess or "")
