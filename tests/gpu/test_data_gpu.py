@@ -38,7 +38,7 @@ def test_large_targets_are_read_into_pinned_memory(gpu: int, tmp_path: Path) -> 
 
 def test_detection_waits_for_nothing_on_the_gpu(gpu: int, tmp_path: Path) -> None:
     preset = train({"Resize": {"size": 40}}, *FLIPS) | {"batch": {"pad": 32}}
-    options = {"preset": preset, "fields": FIELDS, "label_from": None, "output": "dict", "seed": 3}
+    options: dict[str, Any] = {"preset": preset, "fields": FIELDS, "label_from": None, "output": "dict", "seed": 3}
     detection: dict[str, Any] = {"crowds": False, "label_ids": [1, 7, 18], "masks": "objects", "points": "points"}
     tar = shard(tmp_path)
     with GPULoader(tar, 4, gpu, **options) as on_gpu, GPULoader(tar, 4, "cpu", **options) as on_cpu:
