@@ -36,6 +36,8 @@ ELSEWHERE = {
     "docs/gpus-and-nodes.md-6": "tests/scripts/test_elastic_train.py",
     "docs/lightning.md-1": "tests/integrations/test_lightning.py",
     "docs/speed.md-5": "tests/bench/test_bench.py",
+    "docs/trainers.md-2": "tests/integrations/test_trainers.py",
+    "docs/trainers.md-3": "tests/integrations/test_trainers.py",
 }
 
 

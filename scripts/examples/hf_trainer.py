@@ -43,7 +43,9 @@ def main() -> None:
         last_batch="pad",  # Trainer gathers batches of one size from all ranks
         output=BATCH,
     )
-    config = ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], num_labels=10)
+    config = ResNetConfig(
+        embedding_size=24, hidden_sizes=[24, 48, 96], depths=[1, 1, 1], layer_type="basic", num_labels=10
+    )
     model = ResNetForImageClassification(config)
     model.accepts_loss_kwargs = False  # its loss is a mean over the samples of one batch
     trainer = GPULoaderTrainer(model, arguments, train_dataset=train, eval_dataset=val, compute_metrics=accuracy)
@@ -51,7 +53,8 @@ def main() -> None:
     trainer.save_model()
     metrics = trainer.evaluate()
     if trainer.is_world_process_zero():
-        print(f"{trainer.state.global_step} steps; {metrics['eval_samples']} samples, loss {metrics['eval_loss']:.4f}")
+        accuracy_and_loss = f"accuracy {metrics['eval_accuracy']:.1%}, loss {metrics['eval_loss']:.4f}"
+        print(f"{trainer.state.global_step} steps; {metrics['eval_samples']} samples, {accuracy_and_loss}")
 
 
 if __name__ == "__main__":

@@ -28,13 +28,22 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--scale", type=float, nargs=2, default=[0.08, 1], help="of a crop's area")
+    parser.add_argument("--mixup", type=float, default=0.8)
+    parser.add_argument("--cutmix", type=float, default=1.0)
     parser.add_argument("--epochs", type=int, default=300)
+    parser.add_argument("--lr", type=float, default=5e-4, help="of a batch of 512")
     options = parser.parse_args()
 
     train = GPULoader(
         options.shards,
         options.batch_size,
-        preset={"deit": {"RandomResizedCrop": {"size": options.size}, "mix": {"num_classes": options.classes}}},
+        preset={
+            "deit": {
+                "RandomResizedCrop": {"size": options.size, "scale": options.scale},
+                "mix": {"num_classes": options.classes, "mixup_alpha": options.mixup, "cutmix_alpha": options.cutmix},
+            }
+        },
     )
     val = GPULoader(
         options.val,
@@ -46,7 +55,7 @@ def main() -> None:
     size = {"img_size": options.size} if config and config.fixed_input_size else {}
     model = timm.create_model(options.model, num_classes=options.classes, **size).to(train.device)
     ema = ModelEmaV3(model, decay=0.9999, use_warmup=True)
-    optimizer = create_optimizer_v2(model, opt="adamw", lr=5e-4 * options.batch_size / 512, weight_decay=0.05)
+    optimizer = create_optimizer_v2(model, opt="adamw", lr=options.lr * options.batch_size / 512, weight_decay=0.05)
     schedule, epochs = create_scheduler_v2(
         optimizer, num_epochs=options.epochs, step_on_epochs=False, updates_per_epoch=len(train)
     )
@@ -54,7 +63,7 @@ def main() -> None:
         train.set_epoch(epoch)
         loss = train_one_epoch(epoch, model, train, optimizer, SoftTargetCrossEntropy(), schedule, ema)
         top1, samples = validate(ema.module, val)
-        print(f"epoch {epoch}: loss {loss:.4f}, top1 {top1:.1f} % of {samples} samples")
+        print(f"epoch {epoch}: loss {loss:.4f}, accuracy {top1:.1f}% of {samples} samples")
 
 
 def train_one_epoch(

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import indent
@@ -19,6 +21,7 @@ from textwrap import indent
 import pytest
 import torch
 import watched
+from learned import check_that_it_learned
 from making import write_samples
 from torch.nn import functional
 from watched import ARGUMENTS, SAMPLES, check_that_each_sample_counts_once, wait_for
@@ -27,6 +30,7 @@ from gpuloader import GPULoader
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "scripts" / "examples"
+PAGE = ROOT / "docs" / "trainers.md"
 SMALL = {"RandomResizedCrop": {"size": 32}}
 
 
@@ -151,7 +155,7 @@ def test_trainer_goes_on_as_if_nothing_had_been(
     folder, line = trained
     options = ("--output_dir", tmp_path, "--val", shards[0].parent, "--per_device_train_batch_size", 8)
     resumed = run("hf_trainer.py", *HF, *options, "--resume_from_checkpoint", folder / "checkpoint-3")
-    assert line.startswith("10 steps; 40 samples, loss ")
+    assert line.startswith("10 steps; 40 samples, accuracy ")
     assert resumed[-1] == line
     assert (tmp_path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
@@ -164,7 +168,7 @@ def test_trainer_goes_on_with_two_processes_and_evaluates_each_sample_once_over_
     options = ("--output_dir", tmp_path, "--val", shards[0].parent, "--per_device_train_batch_size", 4)
     options += ("--per_device_eval_batch_size", 7, "--resume_from_checkpoint", folder / "checkpoint-3")
     lines = run("hf_trainer.py", *HF, *options, processes=2)  # 42 places for 40
-    assert lines[-1].startswith("10 steps; 40 samples, loss ")
+    assert lines[-1].startswith("10 steps; 40 samples, accuracy ")
     losses = [float(each.rpartition(" ")[2]) for each in (line, lines[-1])]
     assert losses[0] == pytest.approx(losses[1], abs=0.01)  # normalisation of batches of 4 is not that of 8
 
@@ -178,7 +182,7 @@ def test_timm_trains_on_soft_labels(run: Run, shards: list[Path]) -> None:
     lines = run("timm_train.py", "--val", shards[0].parent, *options)
     assert len(lines) == 2
     for epoch, line in enumerate(lines):
-        assert re.fullmatch(rf"epoch {epoch}: loss 2\.\d+, top1 \d+\.\d % of 40 samples", line)
+        assert re.fullmatch(rf"epoch {epoch}: loss 2\.\d+, accuracy \d+\.\d% of 40 samples", line)
 
 
 # --- torchdata and torch.distributed.checkpoint
@@ -267,8 +271,40 @@ def test_ray_goes_on_with_the_workers_that_are_left_and_with_all_when_the_node_i
 # --- the page
 
 
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param("hf_trainer.py", marks=needs("transformers")), pytest.param("timm_train.py", marks=needs("timm"))],
+)
+def test_a_run_on_the_page_learns(demo: Path, tmp_path: Path, example: str) -> None:
+    blocks = re.findall(r"^```bash\n(.*?)^```$.*?^```text\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    [(command, shown)] = [block for block in blocks if example in block[0]]
+    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
+    (tmp_path / "shards").symlink_to(demo / "shards")
+    settings = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        ["bash", "-euc", command],
+        cwd=tmp_path,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    check_that_it_learned(done.stdout, shown)
+
+
+@needs("timm")
+def test_what_the_page_calls_timms_is_in_timms_package() -> None:
+    parts = [import_module(f"timm{part}") for part in ("", ".data", ".loss", ".optim", ".scheduler", ".utils")]
+    names = re.findall(r"timm's\s`(\w+)(?:`| and `(\w+)`)", PAGE.read_text())
+    assert names
+    for name in filter(None, chain(*names)):
+        assert any(hasattr(part, name) for part in parts), name
+
+
 def test_what_the_page_shows_is_in_the_examples() -> None:
-    sections = (ROOT / "docs" / "trainers.md").read_text().split("\n## ")[1:]
+    sections = PAGE.read_text().split("\n## ")[1:]
     shown = set()
     for section in sections:
         examples = re.findall(r"\(\.\./scripts/examples/(\w+\.py)\)", section)
