@@ -38,7 +38,7 @@ def innermost(content: Any, path: str) -> tuple[Any, str]:  # noqa: ANN401
 
 
 def parse_json(content: bytes) -> Any:  # noqa: ANN401
-    """Parses JSON as `json.loads` does, in a tenth of the time; integers of more than 64 bits become floats.
+    """Parses JSON as `json.loads` does, but faster; integers of more than 64 bits become floats.
 
     Raises:
         ValueError, RecursionError: `content` is not JSON, or too deep; the error is that of `json.loads`.
