@@ -44,8 +44,7 @@ def pack(
 
     Several sources may go to one folder, each with its own --prefix.
 
-    It prints each bad picture or object with its cause, then the samples and shards in the folder. Exits with 3 if any
-    was bad.
+    It prints each bad picture or object, then the samples and shards in the folder. Exits with 3 if any was bad.
 
     Example: gpuloader pack imagenet/train shards/train/ --shard-bytes 256MiB
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -48,8 +48,10 @@ class LoaderFacts:
         """Returns the number of steps in an epoch, the same on every rank; in a resumed epoch, the remaining steps."""
         return self._run.plan.steps
 
-    def __getitem__(self, _: object) -> NoReturn:
-        raise ConfigError("a GPULoader has no items by number: loop over it, without a DataLoader around it")
+    if not TYPE_CHECKING:  # type checkers would take it for an iteration by number
+
+        def __getitem__(self, _: object) -> NoReturn:
+            raise ConfigError("a GPULoader has no items by number: loop over it, without a DataLoader around it")
 
     @property
     def num_batches(self) -> int:

@@ -23,7 +23,7 @@ from gpuloader.errors import DataError, GPULoaderError, LabelError, NoSamplesErr
 from gpuloader.loading.loader import run_of
 from gpuloader.pack import pack
 from gpuloader.shards import ClassOrder
-from gpuloader.tools.check import CheckResult, check_shards
+from gpuloader.tools.check import check_shards
 from gpuloader.tools.info import describe_shards
 
 CONTENTS = [*(jpeg(6 + side, 9, seed=side) for side in range(5)), encoded(picture(5, 7), "PNG")]
@@ -139,7 +139,7 @@ def test_all_tools_leave_out_hidden_folders_with_one_line(
     tools: dict[str, Callable[[], object]] = {
         "loader": lambda: described(opened(source, "folder"))["labels"] == [0, 0, 1],
         "info": lambda: [each.samples for each in describe_shards(source, label_from="folder").classes] == [2, 1],
-        "check": lambda: check_shards(source) == CheckResult(1, 3, (), 0, {}),
+        "check": lambda: list(vars(check_shards(source)).values())[1:4] == [3, (), 0],  # samples, faults, left out
         "index": lambda: index([str(source)]),
         "pack": lambda: pack(source, packed, workers=1, shuffle=False).samples == 3,
     }
