@@ -13,7 +13,7 @@ from itertools import chain, count
 from typing import Any
 
 from gpuloader.errors import ConfigError
-from gpuloader.loading.detection import distributed_rank
+from gpuloader.loading.ranks import distributed_rank
 from gpuloader.loading.world import World
 
 _MEETING_SECONDS = 120.0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuloader.errors import ConfigError
 from gpuloader.helpers.cores import available_cores
 from gpuloader.helpers.values import as_python_integer, is_integer
-from gpuloader.loading import detection
+from gpuloader.loading import ranks
 
 if TYPE_CHECKING:  # some builds of torch have no torch.distributed
     from torch.distributed import ProcessGroup
@@ -60,8 +60,8 @@ class World:
         given = {
             "rank": rank,
             "world_size": world_size,
-            "local_rank": detection.local_rank(rank) if local_rank is None else local_rank,
-            "local_world_size": detection.local_world_size() if local_world_size is None else local_world_size,
+            "local_rank": ranks.local_rank(rank) if local_rank is None else local_rank,
+            "local_world_size": ranks.local_world_size() if local_world_size is None else local_world_size,
         }
         numbers = {name: as_python_integer(number) for name, number in given.items()}
         if not all(map(is_integer, numbers.values(), (0, 1, 0, 1))) or numbers["rank"] >= numbers["world_size"]:
@@ -81,13 +81,13 @@ class World:
         Without either, this is rank 0 of 1. Slurm tasks are not used as ranks, because they may be independent runs;
         several tasks log a warning.
         """
-        detection.refuse_several_workers()
-        return cls(*(detection.distributed_rank() or detection.environment_rank()))
+        ranks.refuse_several_workers()
+        return cls(*(ranks.distributed_rank() or ranks.environment_rank()))
 
     @classmethod
     def of_process(cls) -> World:
         """Returns the world for code that does not share data, such as a `Stage`; its local rank chooses the GPU."""
-        return cls(*(detection.distributed_rank() or (0, 1)))
+        return cls(*(ranks.distributed_rank() or (0, 1)))
 
     @property
     def cores(self) -> int:
@@ -164,7 +164,7 @@ class World:
         here = dist.get_rank()
         for rank, processes in enumerate(members):
             if here in processes:
-                return cls(rank, len(members), detection.local_rank(here), members=tuple(map(tuple, members)))
+                return cls(rank, len(members), ranks.local_rank(here), members=tuple(map(tuple, members)))
         raise ConfigError(
             f"this process is rank {here} of torch.distributed, but the {kind} has the ranks "
             f"{sorted(chain(*members))}: make the loader only on these"

@@ -23,8 +23,8 @@ from gpuloader.errors import ConfigError, DataError, InstallationError
 from gpuloader.helpers.cores import cgroup_limits, usable_cores
 from gpuloader.helpers.text import counted
 from gpuloader.helpers.versions import decoder_versions
-from gpuloader.loading.detection import environment_rank
 from gpuloader.loading.installation import NEEDS_DOCSTRINGS
+from gpuloader.loading.ranks import environment_rank
 from gpuloader.loading.world import World
 from gpuloader.shards import Folder, LocalShard, Tar, resolve_shards
 from gpuloader.shards.remote import RemoteShard
