@@ -11,9 +11,9 @@ Importing this package imports neither DALI nor torch; the first use of `GPULoad
 import logging
 from typing import TYPE_CHECKING, Any
 
+from gpuloader.base.late_imports import import_late
+from gpuloader.base.text import make_printable
 from gpuloader.errors import GPULoaderError
-from gpuloader.helpers.late_imports import import_late
-from gpuloader.helpers.text import make_printable
 
 if TYPE_CHECKING:
     from gpuloader import collators as collators

@@ -23,8 +23,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.text import counted
 from gpuloader.errors import describe
-from gpuloader.helpers.text import counted
 
 __all__ = [
     "REFUSALS",

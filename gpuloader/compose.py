@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from gpuloader.base.forking import at_fork
+from gpuloader.base.read_ahead import EndOfItems
+from gpuloader.base.values import as_python_integer, is_integer
 from gpuloader.errors import ConfigError, DataError
-from gpuloader.helpers.forking import at_fork
-from gpuloader.helpers.read_ahead import EndOfItems
-from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.images.gate import admit_each
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.orientation import image_orientations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuloader.helpers.text import as_message, shorten
+from gpuloader.base.text import as_message, shorten
 
 __all__ = [
     "BadImageError",

@@ -17,9 +17,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.read_ahead import EndOfItems, ReadAhead
 from gpuloader.compose import cut_copies, draw_images, way_of
 from gpuloader.errors import ConfigError, DataError, LoaderError, describe
-from gpuloader.helpers.read_ahead import EndOfItems, ReadAhead
 from gpuloader.loading.argument_types import AnyDecoder, AnyDevice
 from gpuloader.loading.arguments import resolve_own_device
 from gpuloader.loading.decoding_loop import DecodingLoop

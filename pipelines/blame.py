@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.dali import decoder_cause, is_decode_failure
+from gpuloader.base.versions import describe_decoder_versions
 from gpuloader.errors import DeviceError
-from gpuloader.helpers.versions import describe_decoder_versions
-from gpuloader.internals.dali import decoder_cause, is_decode_failure
 
 if TYPE_CHECKING:
     from PIL.Image import Image

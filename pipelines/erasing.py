@@ -21,7 +21,7 @@ import numpy as np
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
-from gpuloader.internals.dali import change_where
+from gpuloader.base.dali import change_where
 from gpuloader.pipelines.kernels.call import EraseValue
 from gpuloader.pipelines.steps import Nodes, to_device_of
 

@@ -9,7 +9,7 @@ import numpy as np
 from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
 
-from gpuloader.internals.dali import change_where
+from gpuloader.base.dali import change_where
 from gpuloader.pipelines.erasing import erase
 from gpuloader.pipelines.inputs import under
 from gpuloader.pipelines.kernels.call import EraseValue, augment, resample

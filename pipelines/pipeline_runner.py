@@ -11,8 +11,8 @@ from weakref import WeakSet
 from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
 from nvidia.dali.pipeline import Pipeline
 
-from gpuloader.helpers.forking import at_fork
-from gpuloader.internals.dali import is_decode_failure, leak_after_fork
+from gpuloader.base.dali import is_decode_failure, leak_after_fork
+from gpuloader.base.forking import at_fork
 
 _runners: WeakSet[PipelineRunner] = WeakSet()
 

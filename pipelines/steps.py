@@ -13,8 +13,8 @@ import numpy as np
 from nvidia.dali import fn, math, types
 from nvidia.dali.data_node import DataNode
 
+from gpuloader.base.dali import change_where
 from gpuloader.errors import ConfigError
-from gpuloader.internals.dali import change_where
 from gpuloader.pipelines.inputs import GRAY
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.colors import GaussianBlur

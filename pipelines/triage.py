@@ -17,7 +17,7 @@ from nvidia.nvimgcodec import (
     Region,
 )
 
-from gpuloader.internals.dali import decoder_cause, failed_row, is_out_of_memory
+from gpuloader.base.dali import decoder_cause, failed_row, is_out_of_memory
 from gpuloader.pipelines.blame import GOOD_SIZE, good_jpeg, machine_error
 from gpuloader.pipelines.graph import recipe_pipeline
 from gpuloader.pipelines.pipeline_runner import PipelineRunner, UndecodableError

@@ -18,6 +18,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from gpuloader import __version__
+from gpuloader.base.text import printable
 from gpuloader.cli.bench import bench
 from gpuloader.cli.check import check
 from gpuloader.cli.demo import demo
@@ -29,7 +30,6 @@ from gpuloader.cli.presets import presets
 from gpuloader.cli.show import show
 from gpuloader.cli.verify import verify
 from gpuloader.errors import GPULoaderError
-from gpuloader.helpers.text import printable
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 COMMANDS = (pack, index, info, check, show, presets, bench, doctor, verify, demo)

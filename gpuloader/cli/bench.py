@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuloader.base.text import counted, format_bytes
 from gpuloader.cli.options import (
     AsJson,
     Cpu,
@@ -24,7 +25,6 @@ from gpuloader.cli.options import (
 from gpuloader.cli.printing import finish, say
 from gpuloader.cli.show import Changes, parse_changes
 from gpuloader.cli.signatures import from_tool
-from gpuloader.helpers.text import counted, format_bytes
 
 if TYPE_CHECKING:
     from gpuloader.tools.bench_result import BenchResult, DeviceFigures

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gpuloader.base.text import counted
 from gpuloader.cli.options import AsJson, Cpu, ShardsOrLoader, chosen_device, loader_of
 from gpuloader.cli.printing import at_byte, finish, say
 from gpuloader.cli.signatures import from_tool
-from gpuloader.helpers.text import counted
 from gpuloader.images.traits import describe_reduced
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from gpuloader.base.text import counted
 from gpuloader.cli.options import AsJson, Shards
 from gpuloader.cli.printing import at_byte, print_json, say
-from gpuloader.helpers.text import counted
 
 
 def index(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gpuloader.base.text import counted, format_bytes
 from gpuloader.cli.options import AsJson, LabelFrom, Preset, ShardsOrLoader, loader_of
 from gpuloader.cli.printing import finish, say
 from gpuloader.cli.signatures import from_tool
-from gpuloader.helpers.text import counted, format_bytes
 from gpuloader.images.traits import describe_reduced
 
 if TYPE_CHECKING:

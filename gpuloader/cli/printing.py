@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from gpuloader.helpers.text import printable
+from gpuloader.base.text import printable
 
 FOUND_SOMETHING_WRONG = 3
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpuloader.base.text import counted
 from gpuloader.cli.options import AsJson, Cpu, Functions, LabelFrom, Preset, ShardsOrLoader, chosen_device, loader_of
 from gpuloader.cli.printing import finish, say
 from gpuloader.cli.signatures import from_tool
 from gpuloader.errors import kind_of
-from gpuloader.helpers.text import counted
 
 if TYPE_CHECKING:
     from gpuloader.tools.show import ShowResult

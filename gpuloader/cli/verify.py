@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuloader.base.text import counted
 from gpuloader.cli.options import AsJson, Cpu, DeviceId, chosen_device
 from gpuloader.cli.printing import finish, say
-from gpuloader.helpers.text import counted
 
 if TYPE_CHECKING:
     from gpuloader.tools.verify import Verification

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from gpuloader.base.atomic_files import atomic_file
 from gpuloader.errors import ConfigError, StateError
-from gpuloader.helpers.atomic_files import atomic_file
 
 
 class CheckpointManager:

@@ -9,10 +9,10 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch.utils.data import IterableDataset, random_split
 
+from gpuloader.base.text import counted
 from gpuloader.compat.collators import TaskSpec
 from gpuloader.compat.loaders import DataLoaderConfig, DataLoaderFactory
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.text import counted
 from gpuloader.loading.world import World
 
 Loader: TypeAlias = Iterable[Any]

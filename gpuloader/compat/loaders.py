@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
+from gpuloader.base.cores import available_cores
 from gpuloader.compat.collators import CollatorRegistry, TaskSpec
-from gpuloader.helpers.cores import available_cores
 from gpuloader.loading.world import World
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch.nn.functional import cross_entropy
 
+from gpuloader.base.late_imports import import_late
+from gpuloader.base.text import counted
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.late_imports import import_late
-from gpuloader.helpers.text import counted
 
 if TYPE_CHECKING:
     from gpuloader.loading.mixed_loader import MixedLoader

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from gpuloader.base.text import counted
 from gpuloader.errors import ConfigError, describe
-from gpuloader.helpers.text import counted
 
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _IMAGES = "pixel_values", "image", "img"

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gpuloader.helpers.atomic_files import write_sample
-from gpuloader.helpers.cores import available_cores
+from gpuloader.base.atomic_files import write_sample
+from gpuloader.base.cores import available_cores
 from gpuloader.shards.class_names import CLASSES_FILE
 
 Floats = NDArray[np.floating]  # float32 throughout

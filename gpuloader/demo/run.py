@@ -11,9 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from gpuloader.base.progress import progress_bar, say
 from gpuloader.demo.pictures import CLASSES, write_shards
 from gpuloader.errors import StateError
-from gpuloader.helpers.progress import progress_bar, say
 from gpuloader.loading.loader import GPULoader
 from gpuloader.tools.outputs import PICTURES, check_output
 from gpuloader.tools.sheet import Sheet, as_picture, fitting_tile

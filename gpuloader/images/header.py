@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from gpuloader.helpers.regular_file import Read
+from gpuloader.base.regular_file import Read
 from gpuloader.images import png
 from gpuloader.images.traits import ALPHA, ANIMATED, DEEP, PROFILE, SEEKABLE
 

@@ -9,8 +9,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.regular_file import Read
-from gpuloader.helpers.text import counted
+from gpuloader.base.regular_file import Read
+from gpuloader.base.text import counted
 from gpuloader.images.header import FRAMES, MAX_SEGMENTS, MAX_STRAY_BYTES, SCAN, STRAY, segments
 from gpuloader.images.limits import RefusalError
 

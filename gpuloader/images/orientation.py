@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.regular_file import Read
+from gpuloader.base.regular_file import Read
 from gpuloader.images import png, webp
 from gpuloader.images.header import FILL, FRAMES, MAX_SEGMENTS, segments
 

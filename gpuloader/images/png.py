@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.regular_file import Read
+from gpuloader.base.regular_file import Read
 from gpuloader.images.limits import RefusalError
 
 MAX_CHUNKS = 100_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.regular_file import Read
+from gpuloader.base.regular_file import Read
 from gpuloader.images.limits import RefusalError
 
 MAX_CHUNKS = 1_000_000  # reading so many takes 0.6 seconds

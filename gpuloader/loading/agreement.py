@@ -48,7 +48,7 @@ def agree(world: World, facts: Mapping[str, Any], wait_seconds: float = _MEETING
     members = world.members or [[rank] for rank in range(world_size)]
     from torch.distributed.distributed_c10d import PrefixStore
 
-    from gpuloader.internals.torch import default_store
+    from gpuloader.base.torch import default_store
 
     ranks = sorted(chain(*members))
     meeting = hashlib.blake2b(json.dumps(ranks).encode(), digest_size=16).hexdigest()

@@ -16,12 +16,12 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import get_worker_info
 
+from gpuloader.base.text import counted, did_you_mean, either, similar
+from gpuloader.base.torch import is_forked_after_cuda
+from gpuloader.base.values import as_python_integer, is_integer
 from gpuloader.collators import Collator, collator_of, in_parts
 from gpuloader.errors import ConfigError, DeviceError, describe
-from gpuloader.helpers.text import counted, did_you_mean, either, similar
-from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.images.traits import describe_reduced
-from gpuloader.internals.torch import is_forked_after_cuda
 from gpuloader.loading.fields import FIELDS, Component, Field
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.world import World

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpuloader.helpers.text import counted
+from gpuloader.base.text import counted
 from gpuloader.recipe.model import Integer, kept_as
 from gpuloader.recipe.part import argument
 

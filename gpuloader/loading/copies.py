@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.text import counted
+from gpuloader.base.text import counted
 from gpuloader.images.mipmaps import are_made, extension_of
 from gpuloader.loading.selection import sizes_of
 from gpuloader.plan import Draws

@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 from nvidia.dali.pipeline import Pipeline
 
+from gpuloader.base.read_ahead import EndOfItems
 from gpuloader.errors import LoaderError
-from gpuloader.helpers.read_ahead import EndOfItems
 from gpuloader.loading.options import Decoder
 from gpuloader.pipelines import (
     Feed,

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from typing_extensions import TypedDict, TypeVar
 
+from gpuloader.base.torch import changes_of
 from gpuloader.errors import ConfigError, DataError
-from gpuloader.internals.torch import changes_of
 from gpuloader.loading.blending import mix_images, soft_labels
 from gpuloader.loading.fields import Ragged
 from gpuloader.loading.reader import STAGED_BYTES, EncodedBatch

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 from typing_extensions import Self
 
+from gpuloader.base.text import counted, did_you_mean
+from gpuloader.base.values import innermost, parse_json
 from gpuloader.collators import REFUSALS, Parsing, collator_of, in_parts
 from gpuloader.errors import BESIDE, ConfigError, describe
-from gpuloader.helpers.text import counted, did_you_mean
-from gpuloader.helpers.values import innermost, parse_json
 from gpuloader.images.limits import RefusalError
 from gpuloader.recipe import AugmentParams, Recipe, Shape
 from gpuloader.recipe.part import argument

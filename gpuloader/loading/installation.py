@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.util import find_spec
 
+from gpuloader.base.versions import DALI_BUILDS, installed_versions
 from gpuloader.errors import InstallationError
-from gpuloader.helpers.versions import DALI_BUILDS, installed_versions
 
 NEEDS_DOCSTRINGS = "`python -OO` and PYTHONOPTIMIZE=2 remove docstrings, which DALI needs: use -O, or neither"
 

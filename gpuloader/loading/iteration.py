@@ -9,8 +9,8 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from torch.utils.data import SequentialSampler
 from typing_extensions import Self
 
+from gpuloader.base.worker_threads import not_an_end
 from gpuloader.errors import LoaderError
-from gpuloader.helpers.worker_threads import not_an_end
 from gpuloader.plan import Cursor, Plan, check_epoch
 
 Item_co = TypeVar("Item_co", covariant=True)

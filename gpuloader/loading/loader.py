@@ -14,8 +14,8 @@ from typing import Any, Generic, Literal, overload
 from torch.profiler import record_function
 from typing_extensions import Never, TypeVar
 
+from gpuloader.base.forking import at_fork
 from gpuloader.errors import LoaderError
-from gpuloader.helpers.forking import at_fork
 from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, leave_out

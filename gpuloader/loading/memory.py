@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpuloader.helpers.cores import available_memory_bytes
-from gpuloader.helpers.text import format_bytes
-from gpuloader.internals.dali import is_out_of_memory
+from gpuloader.base.cores import available_memory_bytes
+from gpuloader.base.dali import is_out_of_memory
+from gpuloader.base.text import format_bytes
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.parts import Parts, bytes_of_pixel, mean_pixels
 from gpuloader.loading.run import Run

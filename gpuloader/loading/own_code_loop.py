@@ -20,8 +20,8 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.read_ahead import EndOfItems
 from gpuloader.errors import DataError, LoaderError
-from gpuloader.helpers.read_ahead import EndOfItems
 from gpuloader.loading.decoding_loop import DecodingLoop, Size
 from gpuloader.loading.options import Decoder
 from gpuloader.loading.own_function import Images, Item, Targets

@@ -25,12 +25,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.forking import at_fork
+from gpuloader.base.multiprocessing import forget_child
+from gpuloader.base.progress import ProgressLog, say_if_long
+from gpuloader.base.shared_memory import SharedMemory
+from gpuloader.base.signals import deferred_signals, leave_signals_to_the_parent
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.forking import at_fork
-from gpuloader.helpers.progress import ProgressLog, say_if_long
-from gpuloader.helpers.shared_memory import SharedMemory
-from gpuloader.helpers.signals import deferred_signals, leave_signals_to_the_parent
-from gpuloader.internals.multiprocessing import forget_child
 from gpuloader.loading.own_function import (
     Failure,
     Images,

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpuloader.base.read_ahead import Call, EndOfItems
+from gpuloader.base.text import counted
 from gpuloader.collators import wrong_rows
 from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadImagesError
-from gpuloader.helpers.read_ahead import Call, EndOfItems
-from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit, decoder_file
 from gpuloader.images.limits import RefusalError

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpuloader.base.progress import say_if_long
+from gpuloader.base.values import as_python_integer, is_integer
 from gpuloader.errors import ConfigError, PresetError
-from gpuloader.helpers.progress import say_if_long
-from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading.agreement import agree
 from gpuloader.loading.argument_types import AnyPreset, LoaderArguments
 from gpuloader.loading.arguments import (

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from gpuloader.base.text import counted
+from gpuloader.base.values import is_integer
 from gpuloader.errors import ConfigError, StateError, describe
-from gpuloader.helpers.text import counted
-from gpuloader.helpers.values import is_integer
 from gpuloader.loading.arguments import as_tuple, find_boxes
 from gpuloader.loading.copies import takes_copies
 from gpuloader.loading.fields import Component

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpuloader.base.dali import is_out_of_memory
+from gpuloader.base.read_ahead import ReadAhead
 from gpuloader.errors import DeviceError, LoaderError
-from gpuloader.helpers.read_ahead import ReadAhead
-from gpuloader.internals.dali import is_out_of_memory
 from gpuloader.loading.assembly import Assembly
 from gpuloader.loading.decoding_loop import DecodingLoop
 from gpuloader.loading.memory import explain_lack_of_memory

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.text import counted, either, similar
 from gpuloader.errors import ConfigError, DataError, describe
-from gpuloader.helpers.text import counted, either, similar
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.fields import Component, check_keys

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from gpuloader.base.text import counted
+from gpuloader.base.values import is_integer
 from gpuloader.errors import StateError, describe
-from gpuloader.helpers.text import counted
-from gpuloader.helpers.values import is_integer
 from gpuloader.plan import EPOCHS
 from gpuloader.recipe import Recipe
 from gpuloader.shards import ShardSet

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.regular_file import read_regular
+from gpuloader.base.text import counted, did_you_mean
 from gpuloader.errors import ConfigError, describe
-from gpuloader.helpers.regular_file import read_regular
-from gpuloader.helpers.text import counted, did_you_mean
 from gpuloader.loading.options import Sampling, SubsetOf
 from gpuloader.plan import SampleSubset
 from gpuloader.shards import ShardSet, every, shared, user_path

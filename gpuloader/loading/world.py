@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from gpuloader.base.cores import available_cores
+from gpuloader.base.values import as_python_integer, is_integer
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.cores import available_cores
-from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.loading import ranks
 
 if TYPE_CHECKING:  # some builds of torch have no torch.distributed

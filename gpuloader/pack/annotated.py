@@ -12,8 +12,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from gpuloader.base.regular_file import read_regular
 from gpuloader.errors import PackError
-from gpuloader.helpers.regular_file import read_regular
 from gpuloader.images.header import image_header
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.orientation import FIRST_TRANSPOSED, image_orientations

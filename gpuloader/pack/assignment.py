@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.values import is_integer
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.values import is_integer
 from gpuloader.plan import check_seed, make_order
 
 DEFAULT_SAMPLES_PER_SHARD = 1000

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from gpuloader.base.values import is_integer
 from gpuloader.errors import PackError, describe
-from gpuloader.helpers.values import is_integer
 from gpuloader.pack.annotated import annotated_files, as_whole, read_annotations, renumber
 from gpuloader.pack.records import OpenedSource
 

@@ -15,9 +15,9 @@ from multiprocessing.connection import Connection, wait
 from threading import Thread
 from typing import Any, TypeVar
 
+from gpuloader.base.cores import available_cores
+from gpuloader.base.signals import deferred_signals
 from gpuloader.errors import ConfigError, PackError
-from gpuloader.helpers.cores import available_cores
-from gpuloader.helpers.signals import deferred_signals
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

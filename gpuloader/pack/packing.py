@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from gpuloader.base.atomic_files import remove_leftovers, write_once
+from gpuloader.base.progress import progress_bar
+from gpuloader.base.regular_file import read_regular
+from gpuloader.base.text import counted
+from gpuloader.base.values import as_python_integer, is_integer
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError, describe
-from gpuloader.helpers.atomic_files import remove_leftovers, write_once
-from gpuloader.helpers.progress import progress_bar
-from gpuloader.helpers.regular_file import read_regular
-from gpuloader.helpers.text import counted
-from gpuloader.helpers.values import as_python_integer, is_integer
 from gpuloader.images.traits import IN_PIXELS
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.executors import run

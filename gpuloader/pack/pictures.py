@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from gpuloader.base.values import is_integer
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.values import is_integer
 from gpuloader.images.arrays import MAGIC, admit_array
 from gpuloader.images.formats import RARE_FORMATS, image_format
 from gpuloader.images.header import image_header

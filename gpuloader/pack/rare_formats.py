@@ -23,9 +23,9 @@ from PIL.Jpeg2KImagePlugin import Jpeg2KImageFile
 from PIL.PpmImagePlugin import PpmImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
+from gpuloader.base.child_processes import ChildProcess, write_all
+from gpuloader.base.forking import at_fork
 from gpuloader.errors import PackError
-from gpuloader.helpers.child_processes import ChildProcess, write_all
-from gpuloader.helpers.forking import at_fork
 from gpuloader.images.limits import RefusalError, check_size
 from gpuloader.images.traits import ALPHA, ANIMATED, DEEP, PROFILE
 from gpuloader.pack.tiff import check_tiff

@@ -13,10 +13,10 @@ from typing import NamedTuple, TypeAlias
 
 from PIL import Image
 
+from gpuloader.base.regular_file import read_regular
+from gpuloader.base.text import counted
+from gpuloader.base.values import is_integer
 from gpuloader.errors import LabelError, NoSamplesError, PackError, describe
-from gpuloader.helpers.regular_file import read_regular
-from gpuloader.helpers.text import counted
-from gpuloader.helpers.values import is_integer
 from gpuloader.shards.pictures import in_hidden_folder
 
 MASK = "mask.png"

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuloader.base.atomic_files import atomic_file, naming, write_sample
 from gpuloader.errors import PackError, StateError
-from gpuloader.helpers.atomic_files import atomic_file, naming, write_sample
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.mipmaps import side_of
 from gpuloader.pack.pictures import RenderOptions, render

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from gpuloader.base.values import is_integer
 from gpuloader.errors import NoSamplesError, PackError
-from gpuloader.helpers.values import is_integer
 from gpuloader.pack.records import FoundNames, OpenedSource, labelled_files
 
 SUFFIXES = (".csv", ".jsonl")

@@ -9,9 +9,9 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from gpuloader.base.progress import count_long
+from gpuloader.base.regular_file import open_regular
 from gpuloader.errors import NoSamplesError, ShardChangedError
-from gpuloader.helpers.progress import count_long
-from gpuloader.helpers.regular_file import open_regular
 from gpuloader.pack.records import OpenedSource, Record, SourceSample, fingerprint, number_labels
 from gpuloader.shards.class_names import check_filled
 from gpuloader.shards.index import Index

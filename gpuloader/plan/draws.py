@@ -15,8 +15,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.values import is_integer
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.values import is_integer
 
 _MASK = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)

@@ -32,9 +32,9 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.text import counted
+from gpuloader.base.values import is_integer
 from gpuloader.errors import ConfigError, describe
-from gpuloader.helpers.text import counted
-from gpuloader.helpers.values import is_integer
 from gpuloader.plan.buckets import BucketSampler
 from gpuloader.plan.draws import EPOCHS, Draws, check_seed
 from gpuloader.plan.grouped_sampler import MOST_GROUPS, GroupedSampler

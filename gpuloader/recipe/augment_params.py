@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
+from gpuloader.base.text import did_you_mean
+from gpuloader.base.values import is_integer
 from gpuloader.errors import describe
-from gpuloader.helpers.text import did_you_mean
-from gpuloader.helpers.values import is_integer
 from gpuloader.recipe.model import Ints
 from gpuloader.recipe.placement import MAX_SIDE, GeometricTransform, Placement, Shape
 from gpuloader.recipe.program import Program

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import FunctionType, SimpleNamespace
 from typing import Any, TypeAlias
 
-from gpuloader.helpers.text import did_you_mean
+from gpuloader.base.text import did_you_mean
 from gpuloader.recipe.crops import CenterCrop, Resize
 from gpuloader.recipe.from_config import square
 from gpuloader.recipe.from_timm import ADVICE, TIMMS, NoCounterpartError, centre_crop

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BeforeValidator, Field, GetPydanticSchema
 from pydantic_core import PydanticCustomError, core_schema
 
+from gpuloader.base.values import as_python_number
 from gpuloader.errors import describe
-from gpuloader.helpers.values import as_python_number
 from gpuloader.plan import EPOCHS, Draw, Stream
 from gpuloader.recipe.program import Program
 

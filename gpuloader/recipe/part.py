@@ -15,8 +15,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 from typing_extensions import dataclass_transform
 
+from gpuloader.base.text import did_you_mean, either
 from gpuloader.errors import ConfigError, PresetError, describe
-from gpuloader.helpers.text import did_you_mean, either
 from gpuloader.recipe.model import Transform, of_others
 
 Made = TypeVar("Made")

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias, TypeGuard
 
 import yaml
 
+from gpuloader.base.text import did_you_mean, either
 from gpuloader.errors import PresetError, describe
-from gpuloader.helpers.text import did_you_mean, either
 from gpuloader.recipe import apply, budgets, colors, crops, detection, output, policies, timm, warps
 from gpuloader.recipe.apply import Apply, own_name
 from gpuloader.recipe.mix import Mix

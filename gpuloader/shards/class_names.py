@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpuloader.base.regular_file import read_regular
+from gpuloader.base.values import is_integer
 from gpuloader.errors import DataError, LabelError, describe
-from gpuloader.helpers.regular_file import read_regular
-from gpuloader.helpers.values import is_integer
 from gpuloader.shards.pictures import PICTURE_ENDINGS
 
 CLASSES_FILE = "classes.json"

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.progress import ProgressLog
 from gpuloader.errors import DataError, ShardChangedError
-from gpuloader.helpers.progress import ProgressLog
 from gpuloader.shards.pictures import in_hidden_folder, is_picture
 
 _COLUMNS = ("name_end", "size", "inode", "mtime_ns", "ctime_ns")

@@ -65,10 +65,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from gpuloader.base.atomic_files import atomic_file
+from gpuloader.base.regular_file import read_regular
+from gpuloader.base.values import is_integer
 from gpuloader.errors import IndexFileError
-from gpuloader.helpers.atomic_files import atomic_file
-from gpuloader.helpers.regular_file import read_regular
-from gpuloader.helpers.values import is_integer
 from gpuloader.images.limits import MAX_ENCODED_BYTES
 from gpuloader.images.traits import IN_HEADERS, SEEKABLE
 from gpuloader.shards.data_digest import DataDigest

@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TypeAlias
 
+from gpuloader.base.progress import count_long
+from gpuloader.base.regular_file import open_regular
 from gpuloader.errors import ConfigError, IndexFileError
-from gpuloader.helpers.progress import count_long
-from gpuloader.helpers.regular_file import open_regular
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import Index, most_bytes, write_index
 from gpuloader.shards.scan import scan, scan_folder

@@ -14,9 +14,9 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.text import natural_key, similar
+from gpuloader.base.values import innermost, is_integer, parse_json
 from gpuloader.errors import ConfigError, DataError, LabelError, describe
-from gpuloader.helpers.text import natural_key, similar
-from gpuloader.helpers.values import innermost, is_integer, parse_json
 from gpuloader.shards.class_names import CLASSES_FILE, as_list, check_filled, read_class_names
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL, row_blocks

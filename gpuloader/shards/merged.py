@@ -30,10 +30,10 @@ from tempfile import TemporaryDirectory
 from typing import IO, overload
 from urllib.parse import unquote
 
+from gpuloader.base.atomic_files import atomic_file
+from gpuloader.base.progress import count_long, say_if_long
+from gpuloader.base.regular_file import open_regular
 from gpuloader.errors import ConfigError, DataError, IndexFileError
-from gpuloader.helpers.atomic_files import atomic_file
-from gpuloader.helpers.progress import count_long, say_if_long
-from gpuloader.helpers.regular_file import open_regular
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import Index, write_index
 from gpuloader.shards.index_files import MOST_COPIED_BYTES, LocalShard, map_set, open_indexes

@@ -14,8 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
+from gpuloader.base.text import counted, similar
 from gpuloader.errors import ConfigError, DataError, GPULoaderError, ShardNotFoundError, describe
-from gpuloader.helpers.text import counted, similar
 from gpuloader.shards.braces import expand_braces
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index_files import INDEX_SUFFIX, LocalShard

@@ -6,8 +6,8 @@ import logging
 import re
 from collections.abc import Collection
 
+from gpuloader.base.text import counted
 from gpuloader.errors import describe
-from gpuloader.helpers.text import counted
 
 ARRAY_EXTENSION = "npy"
 """The extension of decoded images, see `gpuloader.images.arrays`, and of other arrays."""

@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from gpuloader.base.atomic_files import atomic_file
+from gpuloader.base.regular_file import read_regular
 from gpuloader.errors import ConfigError, DataError, describe
-from gpuloader.helpers.atomic_files import atomic_file
-from gpuloader.helpers.regular_file import read_regular
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.shard_set import ShardSet
 

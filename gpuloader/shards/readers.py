@@ -17,8 +17,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.regular_file import check_regular
 from gpuloader.errors import DataError, ShardChangedError
-from gpuloader.helpers.regular_file import check_regular
 from gpuloader.shards.folder import Folder
 from gpuloader.shards.index import Index
 from gpuloader.shards.remote import NO_TIME, Entry, ShardCache, WantedCallback, check_wanted, close_shard

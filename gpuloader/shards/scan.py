@@ -15,10 +15,10 @@ from pathlib import Path, PurePath
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.progress import count_long
+from gpuloader.base.regular_file import Read, open_regular
+from gpuloader.base.text import shorten
 from gpuloader.errors import DataError, ShardChangedError, ShardNotFoundError, TarError
-from gpuloader.helpers.progress import count_long
-from gpuloader.helpers.regular_file import Read, open_regular
-from gpuloader.helpers.text import shorten
 from gpuloader.images.arrays import NO_ARRAY, array_size
 from gpuloader.images.header import image_header
 from gpuloader.images.orientation import image_orientation

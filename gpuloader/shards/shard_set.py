@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.text import counted
 from gpuloader.errors import BESIDE, DataError, NoSamplesError
-from gpuloader.helpers.text import counted
 from gpuloader.images.limits import MAX_ENCODED_BYTES, RefusalError, cause_in_bytes
 from gpuloader.images.mipmaps import extension_of, side_of, size_of
 from gpuloader.plan import Plan

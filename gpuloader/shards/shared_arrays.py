@@ -23,10 +23,10 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
+from gpuloader.base.atomic_files import atomic_file
+from gpuloader.base.progress import say_if_long
+from gpuloader.base.regular_file import check_regular
 from gpuloader.errors import IndexFileError
-from gpuloader.helpers.atomic_files import atomic_file
-from gpuloader.helpers.progress import say_if_long
-from gpuloader.helpers.regular_file import check_regular
 
 MOST_PRIVATE = 1_000_000
 """The maximum numbers of an array in the memory of each process; larger arrays are shared."""

@@ -42,9 +42,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from gpuloader.base.regular_file import Read, check_regular
+from gpuloader.base.values import is_integer
 from gpuloader.errors import IndexFileError
-from gpuloader.helpers.regular_file import Read, check_regular
-from gpuloader.helpers.values import is_integer
 
 VERSION = 6
 BLOCK_BYTES = 1 << 20

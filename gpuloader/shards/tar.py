@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from zlib import adler32
 
+from gpuloader.base.regular_file import Read
 from gpuloader.errors import TarError, describe
-from gpuloader.helpers.regular_file import Read
 
 BLOCK_BYTES = 512
 MAX_EXTENDED_HEADER_BYTES = 1 << 20

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.values import is_integer
+from gpuloader.base.values import is_integer
 
 BoxFormat: TypeAlias = Literal["xyxy", "xywh", "cxcywh"]
 NameOf: TypeAlias = Callable[[int], str]

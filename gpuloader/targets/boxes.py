@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from gpuloader.helpers.values import innermost
+from gpuloader.base.values import innermost
 from gpuloader.loading.fields import JsonSource, Ragged, register, under
 from gpuloader.recipe import Shape, ViewParams
 from gpuloader.recipe.model import Flag, Positive, Share, kept_as

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from gpuloader.base.values import is_integer
 from gpuloader.errors import ConfigError, describe
-from gpuloader.helpers.values import is_integer
 from gpuloader.loading.delivery import on_cpu, to_device
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 import gpuloader.targets  # noqa: F401 - it registers the fields that YAML names
+from gpuloader.base.child_processes import cpu_seconds
+from gpuloader.base.progress import progress_bar
+from gpuloader.base.read_ahead import ReadAhead
+from gpuloader.base.text import counted
 from gpuloader.errors import BadImageError, ConfigError, LoaderError
-from gpuloader.helpers.child_processes import cpu_seconds
-from gpuloader.helpers.progress import progress_bar
-from gpuloader.helpers.read_ahead import ReadAhead
-from gpuloader.helpers.text import counted
 from gpuloader.images.mipmaps import are_made, mipmap_sizes
 from gpuloader.loading.copies import USUAL_SCALE, USUAL_SIDES, draw_by_index
 from gpuloader.loading.decoding_loop import build_pipeline, find_bad_rows

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gpuloader.base.text import counted
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.text import counted
 from gpuloader.tools.limits import StageName
 from gpuloader.tools.machine import Machine
 from gpuloader.tools.outputs import check_output

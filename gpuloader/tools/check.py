@@ -13,11 +13,11 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from gpuloader.base.cores import available_cores
+from gpuloader.base.progress import progress_bar
+from gpuloader.base.read_ahead import ReadAhead
+from gpuloader.base.text import counted
 from gpuloader.errors import BESIDE, TarError
-from gpuloader.helpers.cores import available_cores
-from gpuloader.helpers.progress import progress_bar
-from gpuloader.helpers.read_ahead import ReadAhead
-from gpuloader.helpers.text import counted
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import RefusalError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.text import counted
+from gpuloader.base.text import counted
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.fields import Component, parse_fields

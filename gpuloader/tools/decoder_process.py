@@ -19,12 +19,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.child_processes import ChildProcess
+from gpuloader.base.dali import is_cuda_failure
 from gpuloader.errors import DeviceError, LoaderError
-from gpuloader.helpers.child_processes import ChildProcess
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.mipmaps import size_of
-from gpuloader.internals.dali import is_cuda_failure
 
 _DECODED_PIXELS = 64 << 20
 MOST_ENDS = 50

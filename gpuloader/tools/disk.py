@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuloader.helpers.regular_file import open_regular
+from gpuloader.base.regular_file import open_regular
 from gpuloader.shards import Folder, LocalShard
 
 _SECONDS = 2.0

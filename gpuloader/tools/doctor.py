@@ -19,10 +19,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from gpuloader.base.cores import cgroup_limits, usable_cores
+from gpuloader.base.text import counted
+from gpuloader.base.versions import decoder_versions
 from gpuloader.errors import ConfigError, DataError, InstallationError
-from gpuloader.helpers.cores import cgroup_limits, usable_cores
-from gpuloader.helpers.text import counted
-from gpuloader.helpers.versions import decoder_versions
 from gpuloader.loading.installation import NEEDS_DOCSTRINGS
 from gpuloader.loading.ranks import environment_rank
 from gpuloader.loading.world import World

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.values import is_integer
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.values import is_integer
 from gpuloader.loading.argument_types import AnyDecoder, AnyLabels, AnyPreset, AnySampling, OnError
 from gpuloader.loading.arguments import advise_groups, resolve_bad_images, resolve_label_from
 from gpuloader.loading.buckets import Buckets

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gpuloader.base.text import did_you_mean
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.text import did_you_mean
 from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, load_yaml
 from gpuloader.shards import user_path
 

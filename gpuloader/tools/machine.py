@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from gpuloader.helpers.cores import available_cores, available_memory_bytes
-from gpuloader.helpers.text import format_bytes
-from gpuloader.helpers.versions import DALI_BUILDS, installed_versions
+from gpuloader.base.cores import available_cores, available_memory_bytes
+from gpuloader.base.text import format_bytes
+from gpuloader.base.versions import DALI_BUILDS, installed_versions
 
 _PACKAGES = ("gpuloader", *DALI_BUILDS, "torch", "numpy")
 

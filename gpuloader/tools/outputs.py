@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpuloader.base.text import either
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.text import either
 
 PICTURES = (".png", ".jpg", ".jpeg")
 

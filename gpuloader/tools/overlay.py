@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from gpuloader.helpers.text import printable
+from gpuloader.base.text import printable
 from gpuloader.loading.fields import Component, Ragged
 from gpuloader.recipe import AugmentParams
 from gpuloader.targets.boxes import Boxes

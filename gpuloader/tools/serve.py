@@ -36,9 +36,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader import __version__
+from gpuloader.base.text import printable
 from gpuloader.compose import Compose
 from gpuloader.errors import BadImageError, ConfigError, GPULoaderError, kind_of
-from gpuloader.helpers.text import printable
 from gpuloader.loading.argument_types import AnyFields, AnyLabels, AnyPreset
 from gpuloader.loading.selection import Sources
 from gpuloader.plan import check_seed

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
+from gpuloader.base.text import printable
 from gpuloader.errors import ConfigError, kind_of
-from gpuloader.helpers.text import printable
 from gpuloader.tools.overlay import Overlay, draw_targets
 from gpuloader.transforms import Normalize
 

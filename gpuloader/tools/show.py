@@ -24,11 +24,11 @@ import torch
 from numpy.typing import NDArray
 
 from gpuloader import __version__
+from gpuloader.base.text import counted, printable
+from gpuloader.base.values import is_integer
 from gpuloader.compose import Compose, SmallerCopy
 from gpuloader.compose import Image as Encoded
 from gpuloader.errors import BadImageError, ConfigError, DataError
-from gpuloader.helpers.text import counted, printable
-from gpuloader.helpers.values import is_integer
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import MAX_PIXELS, RefusalError

@@ -9,7 +9,7 @@ import numpy as np
 from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
 
-from gpuloader.internals.dali import call_compiled
+from gpuloader.base.dali import call_compiled
 from gpuloader.pipelines.kernels.library import address_of
 from gpuloader.recipe.placement import Rgb
 

@@ -1,4 +1,4 @@
-// The kernels as functions that DALI calls, in its own threads: see gpuloader/internals/dali.py for the signatures.
+// The kernels as functions that DALI calls, in its own threads: see gpuloader/base/dali.py for the signatures.
 //
 // Compiled once for each VARIANT, an instruction set; pipelines/kernels/library.py chooses one.
 

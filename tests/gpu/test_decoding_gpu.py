@@ -14,7 +14,7 @@ import torch
 from making import encoded, jpeg, picture, saved, write_shard
 
 from gpuloader import Decoder, GPULoader
-from gpuloader.helpers.versions import decoder_versions
+from gpuloader.base.versions import decoder_versions
 from gpuloader.tools.check import check_shards
 
 # Mean difference of one image, in levels: decoders differ in chroma upsampling and the inverse DCT. One that was not

@@ -16,7 +16,7 @@ from lifecycles import left_behind, threads_and_files
 from numpy.typing import NDArray
 
 from gpuloader import Decoder, GPULoader
-from gpuloader.helpers.shared_memory import SharedMemory
+from gpuloader.base.shared_memory import SharedMemory
 from gpuloader.recipe import Recipe
 from gpuloader.transforms import Apply, RandomResizedCrop
 

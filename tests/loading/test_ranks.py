@@ -16,8 +16,8 @@ from ranks import outputs_of_ranks
 from warm import Program
 
 from gpuloader import Decoder, World
+from gpuloader.base.cores import available_cores
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.cores import available_cores
 from gpuloader.loading.loader import run_of
 
 
@@ -176,7 +176,7 @@ def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp
         "import sys; import torch.distributed as dist\n"
         "from gpuloader import GPULoader, MixedLoader, World\n"
         "from gpuloader.errors import ConfigError\n"
-        "from gpuloader.helpers.cores import available_cores; from gpuloader.loading.loader import run_of\n"
+        "from gpuloader.base.cores import available_cores; from gpuloader.loading.loader import run_of\n"
         "meeting, rank, *tar = sys.argv[1:]\n"
         "dist.init_process_group('gloo', init_method=f'file://{meeting}', rank=int(rank), world_size=2)\n"
         "loader = GPULoader(tar, 4, None); loader.close()\n"

@@ -24,8 +24,8 @@ from serving import wait_for
 from warm import Program
 
 from gpuloader import GPULoader
+from gpuloader.base.atomic_files import atomic_file
 from gpuloader.errors import ConfigError, DataError, LabelError, NoSamplesError, StateError
-from gpuloader.helpers.atomic_files import atomic_file
 from gpuloader.pack import LeftOutPicture, pack
 from gpuloader.shards import ShardSet, resolve_shards
 

@@ -26,8 +26,8 @@ import torch
 from warm import Program
 
 from gpuloader import GPULoader
+from gpuloader.base.late_imports import import_late
 from gpuloader.errors import BadImageError
-from gpuloader.helpers.late_imports import import_late
 
 TRAINED_EPOCHS = 3
 STEP_BYTES = 140

@@ -157,7 +157,7 @@ def serve(listening_fd: int, folder: str, end_with: int) -> None:
     """Runs what is asked for, each in a child, until it is terminated or that process is gone."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the shell has it ignored in what it does not wait for
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-    from gpuloader.helpers.late_imports import import_late
+    from gpuloader.base.late_imports import import_late
 
     for module in (
         "gpuloader.loading.loader",

@@ -18,8 +18,8 @@ from PIL import Image, ImageOps
 
 from gpuloader import Compose, GPULoader
 from gpuloader import transforms as T  # noqa: N812
+from gpuloader.base.text import printable
 from gpuloader.errors import BadImageError, ConfigError, LabelError, ShardNotFoundError
-from gpuloader.helpers.text import printable
 from gpuloader.pack.packing import pack
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.tools.show import Gallery, show

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.values import is_integer
 from gpuloader.compose import Compose
 from gpuloader.errors import ConfigError, LabelError
-from gpuloader.helpers.values import is_integer
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from gpuloader.helpers.text import shorten
-from gpuloader.internals import fsspec as internals
+from gpuloader.base import fsspec as internals
+from gpuloader.base.text import shorten
 from gpuloader.shards.remote.urls import without_secrets
 
 _LONGEST_PAUSE_SECONDS = 120.0  # a store may not ask for more

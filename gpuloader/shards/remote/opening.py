@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
-from gpuloader.helpers.progress import count_long
+from gpuloader.base.progress import count_long
 from gpuloader.shards.index import Index
 from gpuloader.shards.remote.cache import ShardCache, close_shard
 from gpuloader.shards.remote.cancellation import WantedCallback

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.helpers.worker_threads import WorkerThreads
+from gpuloader.base.worker_threads import WorkerThreads
 from gpuloader.plan import Cursor, Plan
 from gpuloader.shards.remote.cache import ShardCache
 from gpuloader.shards.remote.store import Entry

@@ -16,8 +16,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from gpuloader.base import fsspec as internals
 from gpuloader.errors import ConfigError
-from gpuloader.internals import fsspec as internals
 from gpuloader.shards.remote.cancellation import POLL_SECONDS, WantedCallback, check_wanted
 from gpuloader.shards.remote.failures import is_beyond_the_end
 from gpuloader.shards.remote.urls import protocol_of

@@ -17,9 +17,9 @@ from pathlib import Path, PurePosixPath
 from random import Random
 from typing import IO, Any, TypeVar
 
+from gpuloader.base.fsspec import HttpResponse
+from gpuloader.base.text import shorten
 from gpuloader.errors import DataError, RemoteError, ShardChangedError, ShardNotFoundError, describe
-from gpuloader.helpers.text import shorten
-from gpuloader.internals.fsspec import HttpResponse
 from gpuloader.shards.remote import failures
 from gpuloader.shards.remote.cancellation import WantedCallback, check_wanted, pause
 from gpuloader.shards.remote.requests import Requests, check_size, forget_listings

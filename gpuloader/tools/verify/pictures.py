@@ -13,7 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-from gpuloader.helpers.atomic_files import write_sample
+from gpuloader.base.atomic_files import write_sample
 from gpuloader.images.mipmaps import extension_of
 from gpuloader.pipelines.blame import smooth_picture
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Literal
 
+from gpuloader.base.progress import progress_bar
+from gpuloader.base.versions import decoder_versions
 from gpuloader.errors import ConfigError
-from gpuloader.helpers.progress import progress_bar
-from gpuloader.helpers.versions import decoder_versions
 from gpuloader.loading.arguments import resolve_device
 from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.shards import ShardSet

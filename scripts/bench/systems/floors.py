@@ -13,7 +13,7 @@ import torch
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from gpuloader.helpers.read_ahead import ReadAhead
+from gpuloader.base.read_ahead import ReadAhead
 from gpuloader.loading.reader import EncodedPart, Reader
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import read_cached

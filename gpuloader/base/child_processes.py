@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from gpuloader.helpers.signals import deferred_signals
+from gpuloader.base.signals import deferred_signals
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gpuloader.helpers.child_processes import write_all
+from gpuloader.base.child_processes import write_all
 
 MANY = np.arange(100_000).astype(np.uint8)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from gpuloader.helpers.signals import deferred_signals
+from gpuloader.base.signals import deferred_signals
 
 
 def import_late(name: str) -> ModuleType:

@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from gpuloader.helpers.signals import deferred_signals, leave_signals_to_the_parent
+from gpuloader.base.signals import deferred_signals, leave_signals_to_the_parent
 
 TAKEN = (signal.SIGINT, signal.SIGALRM, signal.SIGTERM, signal.SIGUSR1)
 

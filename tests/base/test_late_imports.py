@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuloader.helpers.late_imports import import_late
+from gpuloader.base.late_imports import import_late
 
 
 def test_an_interrupt_waits_for_the_end_of_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ import pytest
 from command_line import run
 from making import jpeg
 
+from gpuloader.base.text import as_message, format_bytes, printable
 from gpuloader.errors import BadImageError, ConfigError, ShardNotFoundError, TarError
-from gpuloader.helpers.text import as_message, format_bytes, printable
 
 HOSTILE = "\x1b]0;title\x07\x1b[31m\r\n\x7f\x9b1m\u202e\u2066\u2028\u2029[bold red]"
 ESCAPED = r"\x1b]0;title\x07\x1b[31m\r\n\x7f\x9b1m\u202e\u2066\u2028\u2029[bold red]"

@@ -1,4 +1,4 @@
-"""What gpuloader.internals relies on and only a GPU shows."""
+"""What gpuloader.base relies on and only a GPU shows."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import torch
 
 FORKS = """
 import os, torch
-from gpuloader.internals.torch import is_forked_after_cuda
+from gpuloader.base.torch import is_forked_after_cuda
 torch.cuda.init()
 assert not is_forked_after_cuda()
 if (child := os.fork()) == 0:
@@ -18,4 +18,4 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_a_child_that_was_forked_after_cuda_began_knows() -> None:
     result = subprocess.run([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, text=True, check=True)
-    assert result.stdout == "7\n", f"torch {torch.__version__} is not as gpuloader.internals takes it to be"
+    assert result.stdout == "7\n", f"torch {torch.__version__} is not as gpuloader.base takes it to be"

@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
-from gpuloader.helpers import progress
-from gpuloader.helpers.progress import count_long
+from gpuloader.base import progress
+from gpuloader.base.progress import count_long
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Each test asks a server through fsspec, and fails where that is not as gpuloader.internals.fsspec takes it to be."""
+"""Each test asks a server through fsspec, and fails where that is not as gpuloader.base.fsspec takes it to be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import s3fs
 from serving import ENDLESS_BYTES, Server
 
-from gpuloader.internals.fsspec import HttpResponse, begin, get, get_from_s3, what_happened
+from gpuloader.base.fsspec import HttpResponse, begin, get, get_from_s3, what_happened
 
 OTHER_SIDE = f"fsspec {fsspec.__version__} with aiohttp {aiohttp.__version__} and s3fs {s3fs.__version__}"
 

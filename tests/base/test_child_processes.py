@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import pytest
 
-from gpuloader.helpers.child_processes import ChildProcess
+from gpuloader.base.child_processes import ChildProcess
 
 READY = "import json, os, sys, time; say = lambda value: print(json.dumps(value), flush=True); say('ready')\n"
 

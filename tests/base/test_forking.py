@@ -6,7 +6,7 @@ import gc
 import os
 from collections.abc import Callable
 
-from gpuloader.helpers.forking import at_fork
+from gpuloader.base.forking import at_fork
 
 
 class Owner:

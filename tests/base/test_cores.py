@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gpuloader.helpers.cores import available_cores, cgroup_limits, limits_of, usable_cores
+from gpuloader.base.cores import available_cores, cgroup_limits, limits_of, usable_cores
 
 NO_LIMIT_V1 = "9223372036854771712"
 

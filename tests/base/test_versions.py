@@ -7,7 +7,7 @@ import nvidia.dali
 import nvidia.nvimgcodec
 import pytest
 
-from gpuloader.helpers import versions
+from gpuloader.base import versions
 
 
 @pytest.mark.parametrize("name", ["nvJPEG", "nvTIFF"])

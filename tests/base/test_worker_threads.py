@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpuloader.helpers.worker_threads import WorkerThreads
+from gpuloader.base.worker_threads import WorkerThreads
 
 NAME = "fed-by-a-test"
 

@@ -1,4 +1,4 @@
-"""Each test runs DALI itself: it fails where DALI does otherwise than gpuloader.internals.dali relies on."""
+"""Each test runs DALI itself: it fails where DALI does otherwise than gpuloader.base.dali relies on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from making import damaged_jpeg, jpeg
 from nvidia.dali import fn, pipeline_def, types
 
-from gpuloader.internals.dali import (
+from gpuloader.base.dali import (
     call_compiled,
     change_where,
     decoder_cause,
@@ -70,7 +70,7 @@ def test_only_samples_for_which_the_condition_holds_are_changed(chosen: list[boo
 FORKS = """
 import os, signal, sys
 from nvidia.dali import fn, pipeline_def
-from gpuloader.internals.dali import leak_after_fork
+from gpuloader.base.dali import leak_after_fork
 
 @pipeline_def(batch_size=1, num_threads=2, device_id=None)
 def graph():

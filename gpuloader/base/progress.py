@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from threading import Timer
 from typing import TYPE_CHECKING, TypeVar
 
-from gpuloader.helpers.text import printable
+from gpuloader.base.text import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress

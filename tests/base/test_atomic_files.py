@@ -16,8 +16,8 @@ from typing import IO
 import pytest
 from full import full_disk
 
-from gpuloader.helpers import atomic_files
-from gpuloader.helpers.atomic_files import atomic_file, remove_leftovers, write_once
+from gpuloader.base import atomic_files
+from gpuloader.base.atomic_files import atomic_file, remove_leftovers, write_once
 
 
 def write_half(path: Path, error: type[BaseException]) -> None:
@@ -90,7 +90,7 @@ def begun(path: Path) -> subprocess.Popen[bytes]:
     """A process that writes half a file, and waits for a line."""
     work = (
         "import sys; from pathlib import Path\n"
-        "from gpuloader.helpers.atomic_files import atomic_file as new\n"
+        "from gpuloader.base.atomic_files import atomic_file as new\n"
         "with new(Path(sys.argv[1])) as file: file.write(b'th'); print(flush=True); input(); file.write(b'eirs')"
     )
     process = subprocess.Popen([sys.executable, "-c", work, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

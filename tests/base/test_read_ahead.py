@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from gpuloader.helpers.read_ahead import EndOfItems, ReadAhead
+from gpuloader.base.read_ahead import EndOfItems, ReadAhead
 
 NAME = "ahead-in-a-test"
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
-from gpuloader.helpers.worker_threads import WorkerThreads
+from gpuloader.base.worker_threads import WorkerThreads
 
 Item = TypeVar("Item")
 Call: TypeAlias = Callable[[Callable[[], bool]], Item]

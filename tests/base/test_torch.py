@@ -1,4 +1,4 @@
-"""Each test runs torch itself: it fails where torch does otherwise than gpuloader.internals.torch relies on."""
+"""Each test runs torch itself: it fails where torch does otherwise than gpuloader.base.torch relies on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gpuloader.internals.torch import changes_of, default_store, is_forked_after_cuda
+from gpuloader.base.torch import changes_of, default_store, is_forked_after_cuda
 
 OTHER_SIDE = f"torch {torch.__version__}"
 

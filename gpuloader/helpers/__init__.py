@@ -1,1 +1,0 @@
-"""Small helpers that need nothing else from the library: cores, child processes, late imports, texts."""
