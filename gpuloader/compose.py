@@ -223,19 +223,19 @@ class Compose(Recipe):
             raise ConfigError(f'{self.by_boxes} draws by boxes: give each image a target with "boxes", (n, 4)')
         draws = Draws(int(seed), int(epoch), np.arange(len(given)) + sample)
         boxes = () if listed is None else boxes_of(listed)
-        files, drawn, causes = draw_images(self, given, draws, boxes)
+        files, params, causes = draw_images(self, given, draws, boxes)
         _refuse(causes)
-        cut, drawn = cut_copies(files, drawn)
+        cut, params = cut_copies(files, params)
         links, own = self.links, None
         if links is not None and links.takes_targets and listed is not None:
-            own = OwnDictionaries(listed, drawn)
-        views = self._graph.run(_Batch(cut, drawn, way_of(self, draws, own)), resolve_own_device(device_id))
+            own = OwnDictionaries(listed, params)
+        views = self._graph.run(_Batch(cut, params, way_of(self, draws, own)), resolve_own_device(device_id))
         made = finish(self, [view[0] for view in views] if one else views)
         if listed is None:
             return made
         if links is not None:
-            drawn = self.draw(draws, drawn.views[0].placements[0].shape, boxes=boxes)
-        pairs = [(listed, view) for view in drawn.views] if own is None else own.behind
+            params = self.draw(draws, params.views[0].placements[0].shape, boxes=boxes)
+        pairs = [(listed, view) for view in params.views] if own is None else own.behind
         moved = [move_targets(*pair, views[0][0].device) for pair in pairs]
         return made, by_view([view[0] for view in moved] if one else moved)
 
@@ -264,7 +264,7 @@ class _Batch(NamedTuple):
     """Images as the graph takes them, and their random parameters."""
 
     images: Sequence[NDArray[np.uint8]]
-    drawn: AugmentParams
+    params: AugmentParams
     context: OwnCodeContext | None
 
 
@@ -347,15 +347,15 @@ def draw_images(
     each = zip(images, sizes.tolist())
     pictures = np.array([image.picture if isinstance(image, SmallerCopy) else size for image, size in each], np.int64)
     pictures = pictures.reshape(-1, 2)
-    drawn = at.before_own_code.draw(draws, pictures, turned, boxes).in_files(pictures, sizes)
-    return files, drawn, {**drawn.refused(), **refused}
+    params = at.before_own_code.draw(draws, pictures, turned, boxes).in_files(pictures, sizes)
+    return files, params, {**params.refused(), **refused}
 
 
 def cut_copies(
-    images: Sequence[NDArray[np.uint8]], drawn: AugmentParams
+    images: Sequence[NDArray[np.uint8]], params: AugmentParams
 ) -> tuple[Sequence[NDArray[np.uint8]], AugmentParams]:
     """Cuts copies of files to the region that is needed, as the bytes are the caller's; returns arrays unchanged."""
-    return cut_to_region([file.copy() for file in images], drawn) if images[0].ndim == 1 else (images, drawn)
+    return cut_to_region([file.copy() for file in images], params) if images[0].ndim == 1 else (images, params)
 
 
 def _as_arrays(images: Sequence[Any], upright: bool) -> tuple[list[NDArray[np.uint8]], dict[int, str]]:

@@ -158,14 +158,14 @@ class _Batch:
         columns: the ids and all others, as the source gave them.
         ids: (n,), with numbers in place of strings.
         images: n files (bytes,), or arrays (height, width, 3).
-        drawn: the random parameters of the recipe, or of its part before own code.
+        params: the random parameters of the recipe, or of its part before own code.
         context: for own code; None if the recipe has none.
     """
 
     columns: Sequence[Any]
     ids: NDArray[np.int64]
     images: Sequence[NDArray[np.uint8]]
-    drawn: AugmentParams
+    params: AugmentParams
     context: OwnCodeContext | None
 
     def take(self, rows: NDArray[np.int64]) -> _Batch:
@@ -173,7 +173,7 @@ class _Batch:
             [_entries(column, rows) for column in self.columns],
             self.ids[rows],
             [self.images[row] for row in rows.tolist()],
-            self.drawn.take(rows),
+            self.params.take(rows),
             None if self.context is None else replace(self.context, draws=self.context.draws.take(rows)),
         )
 
@@ -205,12 +205,12 @@ class _Gate:
     def _make(self, given: object) -> _Batch | None:
         images, ids, columns = _check(given)
         draws = Draws(self._seed, self._epoch, ids)
-        files, drawn, causes = draw_images(self._recipe, images, draws)
-        batch = self.leave_out(_Batch(columns, ids, files, drawn, way_of(self._recipe, draws)), causes)
+        files, params, causes = draw_images(self._recipe, images, draws)
+        batch = self.leave_out(_Batch(columns, ids, files, params, way_of(self._recipe, draws)), causes)
         if batch is None:
             return None
-        cut, drawn = cut_copies(batch.images, batch.drawn)
-        return replace(batch, images=cut, drawn=drawn)
+        cut, params = cut_copies(batch.images, batch.params)
+        return replace(batch, images=cut, params=params)
 
     def leave_out(self, batch: _Batch, causes: Mapping[int, str]) -> _Batch | None:
         """Drops the rows of bad images; returns None if no row is left. Raises DataError if bad images are errors."""

@@ -18,7 +18,7 @@ class FeedBatch(Protocol):
     def images(self) -> Sequence[Any]: ...
 
     @property
-    def drawn(self) -> AugmentParams: ...
+    def params(self) -> AugmentParams: ...
 
 
 BatchT = TypeVar("BatchT", bound=FeedBatch)
@@ -89,14 +89,14 @@ class Feed(Generic[BatchT]):
         if not self._has_next() or not self._fits(batch := self.in_flight[self._with_pipeline]):
             self.stopped = True
             raise StopIteration
-        images, drawn = batch.images, batch.drawn
+        images, params = batch.images, batch.params
         self._with_pipeline += 1
         least = (self.rows if self._begins else 2) if self._filled else 1
         self._begins = False
         if len(images) >= least:
-            return images, drawn
+            return images, params
         again = np.resize(np.arange(len(images)), least)
-        return [images[row] for row in again.tolist()], drawn.take(again)
+        return [images[row] for row in again.tolist()], params.take(again)
 
     def pop(self) -> BatchT:
         """Removes and returns the first batch in flight, which the pipeline has returned."""

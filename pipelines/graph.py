@@ -90,7 +90,7 @@ def recipe_pipeline(
     pipeline: Pipeline = recipe_graph(
         recipe,
         _fed(source, make, prefetch_queue_depth),
-        make(recipe.drawn_for_none),
+        make(recipe.params_for_none),
         device,
         largest_image,
         decoder_options,
@@ -110,8 +110,8 @@ def _fed(source: Source, make: Callable[[AugmentParams], Arrays], prefetch_queue
     in_use: deque[list[Numbers]] = deque(maxlen=prefetch_queue_depth + 1)  # DALI does not keep them
 
     def feed() -> tuple[Any, ...]:
-        images, drawn = source()
-        given = make(drawn).values()
+        images, params = source()
+        given = make(params).values()
         in_use.append([each if isinstance(each, list) else np.ascontiguousarray(each) for each in given])
         if isinstance(images, np.ndarray):
             return images, *in_use[-1]

@@ -32,7 +32,7 @@ GRAY = (0.2989, 0.587, 0.114)
 
 def make_inputs(
     views: Sequence[ViewPlan],
-    drawn: AugmentParams,
+    params: AugmentParams,
     device: Literal["cpu", "gpu"],
     last_step: LastStep = "all",
     whole: bool = False,
@@ -45,26 +45,26 @@ def make_inputs(
 
     Args:
         views: the recipe's.
-        drawn: for the same views.
+        params: for the same views.
         device: where pixels are changed.
         last_step: as in `recipe_pipeline`.
         whole: whether the kernels get whole images instead of regions; on the CPU only.
     """
-    start, end = drawn.region[:, :2], drawn.region[:, 2:]
+    start, end = params.region[:, :2], params.region[:, 2:]
     made: Arrays = {
-        "region_start": (start - drawn.origin).astype(np.int32),
+        "region_start": (start - params.origin).astype(np.int32),
         "region_shape": (end - start).astype(np.int32),
     }
     if whole:
-        made, start = {}, drawn.origin
+        made, start = {}, params.origin
     if last_step == "decode":
         return made
-    for at, (view, drawn_view, placed) in enumerate(zip(views, drawn.views, placed_by(views), strict=True)):
+    for at, (view, drawn_view, placed) in enumerate(zip(views, params.views, placed_by(views), strict=True)):
         is_placed = view.is_placed or placed != at  # with another view, whose numbers say how
         if device == "cpu":
             named = _for_kernels(drawn_view, None if is_placed else start, last_step)
         else:
-            named = {} if is_placed else _placing(view, drawn_view, drawn.region, len(views) > 1)
+            named = {} if is_placed else _placing(view, drawn_view, params.region, len(views) > 1)
             if last_step == "all" and view.erasing is not None and drawn_view.erased is not None:
                 size = drawn_view.placement.shape.astype(np.int32)
                 named |= erasing(drawn_view.erased, size, isinstance(view.erasing.value, str))
@@ -72,8 +72,8 @@ def make_inputs(
     if device == "cpu" or last_step == "resize":
         return made
     of_steps = step_inputs(  # for all views at once, which is faster
-        np.concatenate([view.program.ops for view in drawn.views], axis=1),
-        np.concatenate([view.program.parameters for view in drawn.views], axis=1),
+        np.concatenate([view.program.ops for view in params.views], axis=1),
+        np.concatenate([view.program.parameters for view in params.views], axis=1),
         [needed(*each) for view in views for each in zip(view.choices, warps_of(view), strict=True)],
     )
     steps = [f"{view.number}/{step}" for view in views for step in range(view.steps)]

@@ -37,7 +37,7 @@ _MOST_NAMED = 8  # each costs another try of the whole batch
 def find_undecodable(
     preset: Recipe,
     images: Sequence[NDArray[np.uint8]],
-    drawn: AugmentParams,
+    params: AugmentParams,
     device_id: int | None,
     num_threads: int = 1,
     decoder_options: Mapping[str, float] | None = None,
@@ -52,7 +52,7 @@ def find_undecodable(
 
     Args:
         images: encoded images that passed validation.
-        drawn: their random parameters.
+        params: their random parameters.
         num_threads: the number of decoding threads.
         decoder_options, region: the options with which the images failed, as for `recipe_pipeline`; JPEG engines are
             not used here.
@@ -61,9 +61,9 @@ def find_undecodable(
     Raises:
         DeviceError: the good JPEG cannot be decoded, so the images are not the cause.
     """
-    refused = _find_refused_on_cpu(images, drawn, num_threads) if device_id is None and region else {}
+    refused = _find_refused_on_cpu(images, params, num_threads) if device_id is None and region else {}
     return refused or _find_refused_by_graph(
-        preset, images, drawn, device_id, num_threads, decoder_options or {}, region, message
+        preset, images, params, device_id, num_threads, decoder_options or {}, region, message
     )
 
 
@@ -73,21 +73,23 @@ def taken_by_engines(images: Sequence[bytes], device_id: int) -> list[bool]:
     return [image is not None for image in decoder.decode([CodeStream(image) for image in images])]
 
 
-def _find_refused_on_cpu(images: Sequence[NDArray[np.uint8]], drawn: AugmentParams, num_threads: int) -> dict[int, str]:
+def _find_refused_on_cpu(
+    images: Sequence[NDArray[np.uint8]], params: AugmentParams, num_threads: int
+) -> dict[int, str]:
     backend = Backend(BackendKind.CPU_ONLY)
     decoder = Decoder(NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=num_threads, backends=[backend])
     # The same settings as DALI's, which converts any depth to 8 bits itself.
-    params = DecodeParams(apply_exif_orientation=False, allow_any_depth=True)
-    in_files = (drawn.region - np.tile(drawn.origin, 2)).tolist()
+    decode_params = DecodeParams(apply_exif_orientation=False, allow_any_depth=True)
+    in_files = (params.region - np.tile(params.origin, 2)).tolist()
     windows = [
         CodeStream(image).get_sub_code_stream(region=Region(region[:2], region[2:]))
         for image, region in zip(images, in_files, strict=True)
     ]
     causes: dict[int, str] = {}
     for first in range(0, len(windows), num_threads):  # decoding the whole batch at once would double its memory
-        decoded = decoder.decode(windows[first : first + num_threads], params=params)
+        decoded = decoder.decode(windows[first : first + num_threads], params=decode_params)
         causes |= {first + row: _CAUSE for row, image in enumerate(decoded) if image is None}
-    if causes and decoder.decode([CodeStream(good_jpeg())], params=params)[0] is None:
+    if causes and decoder.decode([CodeStream(good_jpeg())], params=decode_params)[0] is None:
         raise machine_error("")
     return causes
 
@@ -95,7 +97,7 @@ def _find_refused_on_cpu(images: Sequence[NDArray[np.uint8]], drawn: AugmentPara
 def _find_refused_by_graph(
     preset: Recipe,
     images: Sequence[NDArray[np.uint8]],
-    drawn: AugmentParams,
+    params: AugmentParams,
     device_id: int | None,
     num_threads: int,
     decoder_options: Mapping[str, float],
@@ -107,12 +109,12 @@ def _find_refused_by_graph(
     The graph ends at the decoder, because tracing all of it for each pipeline would take seconds.
     """
     images = [*images, good_jpeg()]
-    good_drawn = preset.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([GOOD_SIZE]))
+    good_params = preset.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([GOOD_SIZE]))
     chosen: Sequence[int] = ()
 
     def source() -> tuple[list[NDArray[np.uint8]], AugmentParams]:
         is_good = chosen == [len(images) - 1]
-        return [images[row] for row in chosen], good_drawn if is_good else drawn.take(chosen)
+        return [images[row] for row in chosen], good_params if is_good else params.take(chosen)
 
     running = PipelineRunner(
         lambda: recipe_pipeline(

@@ -171,11 +171,11 @@ def measure(
     found: dict[str, list[NDArray[np.float64]]] = {graph: [] for graph in graphs}
     for transform in examples:
         preset = recipe(transform)
-        drawn = draw(preset, images, boxes=[BOXES] * len(images))
+        params = draw(preset, images, boxes=[BOXES] * len(images))
         for graph in graphs:
             run = GRAPHS[graph]
-            [ours] = run(preset, images, drawn)
-            theirs = _by_torchvision(transform, images, drawn, run)
+            [ours] = run(preset, images, params)
+            theirs = _by_torchvision(transform, images, params, run)
             levels = 1 if preset.dtype == "uint8" else 255
             found[graph].append(levels * (ours.numpy() - theirs.numpy()).ravel())
     differences = {graph: np.abs(np.concatenate(parts)) for graph, parts in found.items()}
@@ -185,11 +185,11 @@ def measure(
     }
 
 
-def _by_torchvision(transform: Transform, images: list[bytes], drawn: AugmentParams, run: Any) -> torch.Tensor:  # noqa: ANN401
+def _by_torchvision(transform: Transform, images: list[bytes], params: AugmentParams, run: Any) -> torch.Tensor:  # noqa: ANN401
     if isinstance(transform, GeometricTransform):
-        return torch.stack([placed_by_torchvision(transform, image, drawn, row) for row, image in enumerate(images)])
-    [view] = drawn.views
-    without = replace(drawn, views=(replace(view, program=chain([], len(images)), erased=None),))
+        return torch.stack([placed_by_torchvision(transform, image, params, row) for row, image in enumerate(images)])
+    [view] = params.views
+    without = replace(params, views=(replace(view, program=chain([], len(images)), erased=None),))
     if isinstance(transform, PixelTransform):
         [levels] = run(recipe(None), images, without)
         return torch.stack([run_program(view.program, row, image.byte()).float() for row, image in enumerate(levels)])

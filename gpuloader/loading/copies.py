@@ -52,13 +52,13 @@ def draw_pictures(
     return recipe.draw(draws, np.maximum(sizes, 1), turned, boxes)
 
 
-def choose_copies(recipe: Recipe, shards: ShardSet, ids: Ints, drawn: AugmentParams, sizes: Ints) -> Ints:
+def choose_copies(recipe: Recipe, shards: ShardSet, ids: Ints, params: AugmentParams, sizes: Ints) -> Ints:
     """Returns the shorter sides of the copies to decode, (n,), 0 for the picture itself; see `draw_by_index`.
 
     The recipe takes copies: see `takes_copies`.
     """
     assert recipe.mipmap_scale is not None
-    return choose_mipmaps(drawn, sizes, shards.mipmap_sides, shards.mipmaps_of(ids), recipe.mipmap_scale)
+    return choose_mipmaps(params, sizes, shards.mipmap_sides, shards.mipmaps_of(ids), recipe.mipmap_scale)
 
 
 def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:
@@ -96,5 +96,5 @@ def _count_large(index: Index, max_pixels: int) -> int:
 def _would_take(recipe: Recipe, index: Index, sides: Sequence[int]) -> bool:
     """Returns whether some random parameters for the largest picture would use a copy."""
     sizes = np.tile(index.largest_image(recipe.max_pixels), (_DRAWN, 1))
-    drawn = recipe.at(0).before_own_code.draw(Draws(0, 0, np.arange(_DRAWN)), np.maximum(sizes, 1))
-    return choose_mipmaps(drawn, sizes, sides, np.ones((_DRAWN, len(sides)), np.bool_), USUAL_SCALE).any().item()
+    params = recipe.at(0).before_own_code.draw(Draws(0, 0, np.arange(_DRAWN)), np.maximum(sizes, 1))
+    return choose_mipmaps(params, sizes, sides, np.ones((_DRAWN, len(sides)), np.bool_), USUAL_SCALE).any().item()

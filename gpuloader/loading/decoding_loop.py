@@ -66,7 +66,7 @@ def find_bad_rows(
     decoder: Decoder,
     device_id: int | None,
     images: Sequence[Any],
-    drawn: AugmentParams,
+    params: AugmentParams,
     message: str = "",
 ) -> dict[int, str]:
     """Finds the rows of encoded images that cannot be decoded with these random parameters: row -> cause.
@@ -75,7 +75,7 @@ def find_bad_rows(
         message: DALI's error for the batch, if it failed.
     """
     threads = decoder.num_threads or 1
-    return find_undecodable(recipe, images, drawn, device_id, threads, **decoder.graph_options, message=message)
+    return find_undecodable(recipe, images, params, device_id, threads, **decoder.graph_options, message=message)
 
 
 class DecodingLoop(Generic[BatchT]):
@@ -192,7 +192,7 @@ class DecodingLoop(Generic[BatchT]):
         """Replaces the first batch in flight, which failed; later batches are decoded again."""
         assert self._without is not None
         batch = self._feed.in_flight[0]
-        causes = self._find_undecodable(batch.images, batch.drawn, message)
+        causes = self._find_undecodable(batch.images, batch.params, message)
         if not causes:
             raise batch_error(message)
         self._feed.put_back(self._without(batch, causes))

@@ -124,7 +124,7 @@ class Component(ABC):
         return 0
 
     @abstractmethod
-    def collated(self, values: list[Any], drawn: AugmentParams) -> Any:  # noqa: ANN401
+    def collated(self, values: list[Any], params: AugmentParams) -> Any:  # noqa: ANN401
         """Makes the entry of a batch from the values of its samples, and their random parameters.
 
         For a target it returns a dictionary: the entry under "", and `columns` under their names. Each is a list with
@@ -194,7 +194,7 @@ class Field(Component):
         assert component is not None
         return self.parse(under(self.path, json.loads(component)) if self.path else component)
 
-    def collated(self, values: list[Any], drawn: AugmentParams) -> Any:  # noqa: ANN401
+    def collated(self, values: list[Any], params: AugmentParams) -> Any:  # noqa: ANN401
         assert self.collate is not None
         return self.collate(values)
 

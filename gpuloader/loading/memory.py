@@ -72,12 +72,12 @@ def estimate_memory(
     heights, widths, sizes = map(shards.index.column, ("height", "width", "image_size"))
     pixels = heights.astype(np.int64) * widths
     recipe = recipe.at(recipe.largest_epoch)
-    decoded, drawn = None, recipe.drawn_for_none
+    decoded, params = None, recipe.params_for_none
     some = np.flatnonzero((pixels > 0) & (pixels <= recipe.max_pixels))
     if len(some):
         some = some[np.linspace(0, len(some) - 1, min(_SAMPLED, len(some))).astype(np.int64)]
-        drawn = recipe.draw(Draws(0, 0, some), np.stack([heights[some], widths[some]], 1).astype(np.int64))
-        decoded_pixels = (drawn.region[:, 2:] - drawn.region[:, :2]).prod(axis=1)
+        params = recipe.draw(Draws(0, 0, some), np.stack([heights[some], widths[some]], 1).astype(np.int64))
+        decoded_pixels = (params.region[:, 2:] - params.region[:, :2]).prod(axis=1)
         if decoder.region is False and not shards.seekable:  # regions are then cut from whole images, and both are kept
             decoded_pixels = decoded_pixels + pixels[some]
         decoded = int(2 * rows * 3 * decoded_pixels.mean())
@@ -91,7 +91,7 @@ def estimate_memory(
         decoded_bytes=decoded,
         worst_part_bytes=sum(_largest_images_bytes(recipe, batch_size, parts)),
         machine_bytes=available_memory_bytes(),
-        output_bytes=int((2 * batch_size + ahead * rows) * mean_pixels(drawn) * bytes_of_pixel(recipe)),
+        output_bytes=int((2 * batch_size + ahead * rows) * mean_pixels(params) * bytes_of_pixel(recipe)),
         decoder_bytes=(num_threads + 1) * decoder_buffers(*largest)["device_memory_padding"],
     )
 

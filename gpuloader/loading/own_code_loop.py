@@ -73,7 +73,7 @@ class LoopBatch(Protocol):
     def images(self) -> Sequence[Any]: ...
 
     @property
-    def drawn(self) -> AugmentParams: ...
+    def params(self) -> AugmentParams: ...
 
     @property
     def context(self) -> OwnCodeContext | None: ...
@@ -144,7 +144,7 @@ class OwnCodeLoop(Generic[BatchT]):
         batch, context = behind.batch, behind.batch.context
         assert context is not None
         if context.finish is not None:
-            batch = context.finish(batch, AugmentParams.of([each.drawn.views[0] for each in of_views]), behind.targets)
+            batch = context.finish(batch, AugmentParams.of([each.params.views[0] for each in of_views]), behind.targets)
         return batch, [each for [each] in images]
 
     def drop(self) -> None:
@@ -166,7 +166,7 @@ class _OwnCodeResult(Generic[BatchT]):
 
     batch: BatchT
     images: Sequence[Images]
-    drawn: Sequence[AugmentParams]
+    params: Sequence[AugmentParams]
     targets: Sequence[Sequence[Targets]]
 
 
@@ -176,7 +176,7 @@ class _ViewBatch(Generic[BatchT]):
 
     behind: _OwnCodeResult[BatchT]
     images: Images
-    drawn: AugmentParams
+    params: AugmentParams
 
 
 class _Stages(Generic[BatchT]):
@@ -221,7 +221,7 @@ class _Stages(Generic[BatchT]):
             for each in self._waiting:
                 each.append(behind)
         behind = self._waiting[view].popleft()
-        return _ViewBatch(behind, behind.images[view], behind.drawn[view])
+        return _ViewBatch(behind, behind.images[view], behind.params[view])
 
     def drop(self) -> None:
         self._first.drop()
@@ -294,14 +294,14 @@ class _Stages(Generic[BatchT]):
                     {} if context.targets is None else context.targets.before(view, row) for row in range(count)
                 ]
         images, targets = [images[view] for view in links.same], [targets[view] for view in links.same]
-        drawn = []
+        params = []
         for second, of_view, its in zip(links.second, images, targets):
             boxes = () if context.targets is None else context.targets.boxes(its)
             sizes = np.array([image.shape[:2] for image in of_view], np.int64)
-            drawn.append(second.draw(context.draws, sizes, boxes=boxes))
-            for row, cause in drawn[-1].refused().items():
+            params.append(second.draw(context.draws, sizes, boxes=boxes))
+            for row, cause in params[-1].refused().items():
                 raise DataError(f"own code made {sizes[row].tolist()} of {context.name(context.draws, row)}: {cause}")
-        return _OwnCodeResult(batch, images, drawn, targets)
+        return _OwnCodeResult(batch, images, params, targets)
 
     def _explain(self, batch: BatchT, number: int, cause: str) -> str:
         assert batch.context is not None

@@ -28,7 +28,7 @@ class OwnTargets:
     Args:
         fields: the targets by name.
         rows: the values of each image, by field; an image that is not delivered may have none.
-        drawn: the random parameters of the recipe before own code.
+        params: the random parameters of the recipe before own code.
         box_field: the field whose boxes the recipe needs, or None.
     """
 
@@ -36,14 +36,14 @@ class OwnTargets:
         self,
         fields: Mapping[str, FieldTargets],
         rows: Sequence[Mapping[str, Any]],
-        drawn: AugmentParams,
+        params: AugmentParams,
         box_field: str | None,
     ) -> None:
-        self._fields, self._rows, self._drawn, self._box_field = fields, rows, drawn, box_field
+        self._fields, self._rows, self._params, self._box_field = fields, rows, params, box_field
 
     def before(self, view: int, row: int) -> dict[str, NDArray[Any]]:
         """Returns the targets of an image for own code; boxes and points are float64."""
-        placed, given = self._drawn.views[view].take([row]), {}
+        placed, given = self._params.views[view].take([row]), {}
         for name, field in self._fields.items():
             if name in self._rows[row]:
                 for column, entry in field.entries(self._rows[row][name], placed).items():

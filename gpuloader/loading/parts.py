@@ -60,8 +60,8 @@ class Parts:
         """Returns the parts for a loader on a device, "cpu" or "cuda"; the recipe is at its largest output."""
         some = np.linspace(0, len(shards) - 1, min(batch_size, _DRAWN, len(shards))).astype(np.int64)
         sizes = np.stack([shards.index.at(name, some) for name in ("height", "width")], 1).astype(np.int64)
-        drawn = recipe.draw(Draws(0, 0, some), np.maximum(sizes, 1))
-        delivered = mean_pixels(drawn), bytes_of_pixel(recipe)
+        params = recipe.draw(Draws(0, 0, some), np.maximum(sizes, 1))
+        delivered = mean_pixels(params), bytes_of_pixel(recipe)
         parts = cls(shards, recipe.max_pixels, *delivered, cls.MOST_BYTES[device_type], num_threads, batch_size)
         if device_type == "cpu":
             return parts
@@ -105,9 +105,9 @@ class Parts:
         return np.where(height > 0, known, _COMPRESSION * size_bytes)
 
 
-def mean_pixels(drawn: AugmentParams) -> float:
+def mean_pixels(params: AugmentParams) -> float:
     """Computes the mean pixels of a delivered sample, in all views, with padding."""
-    sizes = (view.placement.shape if view.shape is None else np.array([view.shape]) for view in drawn.views)
+    sizes = (view.placement.shape if view.shape is None else np.array([view.shape]) for view in params.views)
     return sum(of_view.prod(1).sum().item() / max(1, len(of_view)) for of_view in sizes)
 
 

@@ -116,7 +116,7 @@ class EncodedPart:
         number: the number of the part.
         rows: the rows of the batch.
         images: encoded images, views into the arena; or arrays (height, width, 3) if the shards contain arrays.
-        drawn: the random parameters; with own code, only of the recipe before it.
+        params: the random parameters; with own code, only of the recipe before it.
         context: the data for the stages after own code; None without own code.
         arena: the memory of `images`; it can be reused when the graph has finished the part.
         reading_seconds: the time for reading the images' bytes.
@@ -127,7 +127,7 @@ class EncodedPart:
     number: int
     rows: slice
     images: Sequence[EncodedImage]
-    drawn: AugmentParams
+    params: AugmentParams
     context: OwnCodeContext | None
     arena: Arena
     reading_seconds: float
@@ -146,7 +146,7 @@ class OpenStep:
     Attributes:
         planned: the step of the plan.
         rows: the delivered samples.
-        drawn: the random parameters for decoding.
+        params: the random parameters for decoding.
         batch: the batch of these samples.
         parts: the rows of each part.
         arena: the memory of the first part; it has the images already if there is no other part.
@@ -154,7 +154,7 @@ class OpenStep:
 
     planned: PlannedBatch
     rows: Sequence[Row]
-    drawn: AugmentParams
+    params: AugmentParams
     batch: EncodedBatch
     parts: Sequence[slice]
     arena: Arena
@@ -194,7 +194,7 @@ class Reader:
         # What a decoder refused of a sample's image or copy, None for the whole file, and why: trying it may build
         # pipelines on a GPU.
         self._undecodable: dict[tuple[int, int], tuple[tuple[int, ...] | None, str]] = {}
-        self._drawn_by_index: tuple[PlannedBatch, Ints, AugmentParams] | None = None
+        self._params_by_index: tuple[PlannedBatch, Ints, AugmentParams] | None = None
         self._opened = 0
         self._of_odd_rows = Arena()
         self.arenas: deque[Arena] = deque()
@@ -259,7 +259,7 @@ class Reader:
             images = self._read_images(planned.ids, sides, arena, wanted)
             reading_seconds = time.perf_counter() - reading
             rows = self._look_at(planned, sides, self._known_sizes(planned, sides, suspects), images, wanted)
-        rows, drawn, delivered = self._judge(planned, rows, suspects)
+        rows, params, delivered = self._judge(planned, rows, suspects)
         if self._unseen:
             documents = (partial(run.shards.read_component, row.sample, "json", wanted) for row in rows)
             self._unseen = check_keys(self._unseen, documents)
@@ -267,15 +267,15 @@ class Reader:
         if bad:  # after the others: this reads shards, which may have changed by now
             each = (planned.take(slice(number, number + 1)) for number in range(len(rows)))
             rows = [self._replace(this, row, suspects, wanted) for this, row in zip(each, rows)]
-            drawn = self._draw(planned, rows)
-            delivered = self._delivered(planned, rows, drawn)
+            params = self._draw(planned, rows)
+            delivered = self._delivered(planned, rows, params)
         mixing = self._draw_mixing(planned)
         ids = np.array([row.sample for row in rows], np.int64)
         valid = np.array([row.valid for row in rows], np.bool_)
         stay = np.flatnonzero(valid) if run.bad_images.skip else np.arange(len(rows))
-        left, drawn_for_left = rows, delivered
+        left, params_for_left = rows, delivered
         if len(stay) < len(rows):
-            left, drawn_for_left = [rows[row] for row in stay.tolist()], delivered.take(stay)
+            left, params_for_left = [rows[row] for row in stay.tolist()], delivered.take(stay)
         self._opened += 1
         batch = EncodedBatch(
             cursor=cursor,
@@ -285,7 +285,7 @@ class Reader:
             mixing=mixing,
             labels=None if run.labels is None else self._labels_of(ids, stay, wanted),
             fields={
-                name: self._collate(name, field, left, drawn_for_left, mixing)
+                name: self._collate(name, field, left, params_for_left, mixing)
                 for name, field in run.fields.items()
                 if (left or field.is_target) and name not in self._own_targets
             },
@@ -295,7 +295,7 @@ class Reader:
             reading_seconds=reading_seconds,
             gating_seconds=time.perf_counter() - started - reading_seconds,
         )
-        return OpenStep(planned, rows, drawn, batch, parts, arena)
+        return OpenStep(planned, rows, params, batch, parts, arena)
 
     def read(self, step: OpenStep, number: int, wanted: WantedCallback = lambda: True) -> EncodedPart:
         """Reads a part of a step, by its number; stops early if it is no longer `wanted`.
@@ -310,10 +310,10 @@ class Reader:
         read = iter(self._read_images(unread[:, 0], unread[:, 1], arena, wanted) if len(unread) else ())
         images = [next(read) if row.image is None else row.image for row in rows]
         reading_seconds = time.perf_counter() - started
-        drawn = step.drawn if len(step.parts) == 1 else step.drawn.take(np.arange(its.start, its.stop))
-        context = self._own_code_context(step.planned.take(its), rows, drawn)
-        files, drawn = self._cut(images, drawn)
-        return EncodedPart(step.batch, number, its, files, drawn, context, arena, reading_seconds)
+        params = step.params if len(step.parts) == 1 else step.params.take(np.arange(its.start, its.stop))
+        context = self._own_code_context(step.planned.take(its), rows, params)
+        files, params = self._cut(images, params)
+        return EncodedPart(step.batch, number, its, files, params, context, arena, reading_seconds)
 
     def _arena(self) -> Arena:
         return self.arenas.popleft() if self.arenas else Arena()
@@ -326,9 +326,9 @@ class Reader:
         run, ids = self._run, planned.ids
         if not run.takes_copies:
             return np.zeros(len(ids), np.int64)
-        drawn, sizes = draw_by_index(run.recipe, run.shards, ids, planned.draws, planned.shape)
-        self._drawn_by_index = planned, sizes, drawn
-        return choose_copies(run.recipe, run.shards, ids, drawn, sizes)
+        params, sizes = draw_by_index(run.recipe, run.shards, ids, planned.draws, planned.shape)
+        self._params_by_index = planned, sizes, params
+        return choose_copies(run.recipe, run.shards, ids, params, sizes)
 
     def _read_images(self, ids: Ints, sides: Ints, arena: Arena, wanted: WantedCallback) -> list[EncodedImage]:
         images = self._run.shards.read_images(ids, arena, wanted, sides if sides.any() else None)
@@ -381,17 +381,17 @@ class Reader:
         The last result is the random parameters of the delivered images.
         """
         rows = list(rows)
-        drawn = self._draw(planned, rows)
-        delivered = self._delivered(planned, rows, drawn)
+        params = self._draw(planned, rows)
+        delivered = self._delivered(planned, rows, params)
         causes = self._find_refused(rows, delivered)
         for number, row in enumerate(rows if suspects else ()):
             is_tried = row.sample in suspects and row.cause is None and number not in causes
-            if is_tried and (cause := self._try(row, drawn.take([number]))):
+            if is_tried and (cause := self._try(row, params.take([number]))):
                 causes[number] = of_copy(row.side, cause)
         for number, cause in causes.items():
             if rows[number].cause is None:
                 rows[number] = rows[number]._replace(cause=cause)
-        return rows, drawn, delivered
+        return rows, params, delivered
 
     def _look_at(
         self,
@@ -472,29 +472,29 @@ class Reader:
             boxes = [row.fields[name].boxes if name in row.fields else _NO_BOXES for row in rows]  # as of a bad sample
         sizes = np.array([side for row in rows for side in row.size], np.int64).reshape(-1, 2)  # pairs take longer
         samples = np.array([row.sample for row in rows], np.int64)
-        by_index = None if whole else self._drawn_by_index
+        by_index = None if whole else self._params_by_index
         if by_index and by_index[0] is planned and _are_same(planned.ids, samples) and _are_same(by_index[1], sizes):
-            drawn = by_index[2]
+            params = by_index[2]
         else:
             recipe = self._run.recipe.at(planned.cursor.epoch, planned.shape)
             recipe = recipe if whole else recipe.before_own_code
-            drawn = draw_pictures(recipe, self._run.shards, samples, planned.draws, sizes, boxes)
+            params = draw_pictures(recipe, self._run.shards, samples, planned.draws, sizes, boxes)
         sides = np.array([row.side for row in rows], np.int64) * sizes.any(1)
         if not sides.any():
-            return drawn
+            return params
         pictures = np.maximum(sizes, 1)
-        return drawn.in_files(pictures, mipmap_sizes(pictures, sides))
+        return params.in_files(pictures, mipmap_sizes(pictures, sides))
 
-    def _delivered(self, planned: PlannedBatch, rows: Sequence[Row], drawn: AugmentParams) -> AugmentParams:
+    def _delivered(self, planned: PlannedBatch, rows: Sequence[Row], params: AugmentParams) -> AugmentParams:
         """Returns the parameters of the whole recipe, if it has own code and sizes or targets are delivered."""
-        return self._draw(planned, rows, whole=True) if self._draws_whole or not rows else drawn
+        return self._draw(planned, rows, whole=True) if self._draws_whole or not rows else params
 
-    def _find_refused(self, rows: Sequence[Row], drawn: AugmentParams) -> dict[int, str]:
+    def _find_refused(self, rows: Sequence[Row], params: AugmentParams) -> dict[int, str]:
         """Finds the rows that the recipe cannot process, and rows whose masks are too large: row -> cause."""
-        refused = drawn.refused()
+        refused = params.refused()
         if not self._run.fields:
             return refused
-        pixels = drawn.pixels
+        pixels = params.pixels
         masks = [sum(self._run.fields[name].count_masks(value) for name, value in row.fields.items()) for row in rows]
         pixels = pixels * np.array(masks, np.int64)
         return refused | {
@@ -503,20 +503,20 @@ class Reader:
             for row in np.flatnonzero(pixels > MOST_MASK_PIXELS).tolist()
         }
 
-    def _try(self, row: Row, drawn: AugmentParams) -> str | None:
+    def _try(self, row: Row, params: AugmentParams) -> str | None:
         """Returns why the random window of a sample cannot be decoded, or None.
 
         Damage may be outside some windows. So only this epoch's window is tried, and epochs stay independent.
         """
         assert row.image is not None
-        files, drawn = self._cut([row.image.copy()], drawn)
+        files, params = self._cut([row.image.copy()], params)
         whole = self._run.decoder.region is False and len(files[0]) == len(row.image)
-        decoded = None if whole else tuple(drawn.region[0].tolist())
+        decoded = None if whole else tuple(params.region[0].tolist())
         known, cause = self._undecodable.get((row.sample, row.side), ((), ""))
         if known == decoded:
             return cause
         run = self._run
-        causes = find_bad_rows(run.recipe.before_own_code, run.decoder, run.decoding_device_id, files, drawn)
+        causes = find_bad_rows(run.recipe.before_own_code, run.decoder, run.decoding_device_id, files, params)
         if causes:
             self._undecodable[row.sample, row.side] = decoded, causes[0]
         return causes.get(0)
@@ -553,18 +553,18 @@ class Reader:
         turned = self._run.shards.index.at("orientation", np.array([sample]))[0] >= FIRST_TRANSPOSED
         return (size[1], size[0]) if turned else size
 
-    def _cut(self, images: list[EncodedImage], drawn: AugmentParams) -> tuple[list[EncodedImage], AugmentParams]:
+    def _cut(self, images: list[EncodedImage], params: AugmentParams) -> tuple[list[EncodedImage], AugmentParams]:
         """Cuts seekable JPEGs to their random windows, in place."""
-        return (images, drawn) if self._run.decoded else cut_to_region(images, drawn)
+        return (images, params) if self._run.decoded else cut_to_region(images, params)
 
     def _own_code_context(
-        self, planned: PlannedBatch, rows: Sequence[Row], drawn: AugmentParams
+        self, planned: PlannedBatch, rows: Sequence[Row], params: AugmentParams
     ) -> OwnCodeContext | None:
         """Returns the data of a part for the stages after own code."""
         links = self._run.recipe.links
         if links is None:
             return None
-        targets = OwnTargets(self._own_targets, [row.fields for row in rows], drawn, self._run.box_field)
+        targets = OwnTargets(self._own_targets, [row.fields for row in rows], params, self._run.box_field)
         return OwnCodeContext(
             self._run.recipe.at(planned.cursor.epoch, planned.shape),
             planned.draws,
@@ -579,10 +579,10 @@ class Reader:
     ) -> EncodedBatch:
         """Returns a batch with the results of own code: sizes, and the targets of the rows that `stay`."""
         own = [part.own for part in parts if part.own is not None]
-        drawn = AugmentParams.joined([each for each, _ in own])
+        params = AugmentParams.joined([each for each, _ in own])
         made = [list(chain(*of_view)) for of_view in zip(*(targets for _, targets in own))]
-        targets = OwnTargets(self._own_targets, (), drawn, self._run.box_field)
-        fields, left = dict(batch.fields), drawn.take(stay)
+        targets = OwnTargets(self._own_targets, (), params, self._run.box_field)
+        fields, left = dict(batch.fields), params.take(stay)
         for name, field in self._own_targets.items():
             of_views = []
             for view, of_view in zip(left.views, made):
@@ -590,7 +590,7 @@ class Reader:
                 moved = [rows[row]._replace(fields={name: value}) for row, value in zip(stay.tolist(), values)]
                 of_views.append(self._collate(name, field, moved, AugmentParams.of([view]), batch.mixing))
             fields[name] = {part: [each for view in of_views for each in view[part]] for part in ("", *field.columns)}
-        return replace(batch, delivered=drawn, fields=fields)
+        return replace(batch, delivered=params, fields=fields)
 
     def _draw_mixing(self, planned: PlannedBatch) -> Mixing | None:
         recipe = self._run.recipe.at(planned.cursor.epoch, planned.shape)
@@ -619,18 +619,18 @@ class Reader:
         return labels
 
     def _collate(
-        self, name: str, field: Component, rows: Sequence[Row], drawn: AugmentParams, mixing: Mixing | None
+        self, name: str, field: Component, rows: Sequence[Row], params: AugmentParams, mixing: Mixing | None
     ) -> Any:  # noqa: ANN401
         values = [row.fields[name] for row in rows]
         try:
-            collated = field.collated(values, drawn)
+            collated = field.collated(values, params)
         except CancelledError:  # as itself, as SystemExit
             raise
         except Exception as error:
             where = f"the field {name}: of {counted(len(values), 'sample')},"
             for row, value in enumerate(values):
                 try:
-                    field.collated([value], drawn.take([row]))
+                    field.collated([value], params.take([row]))
                 except Exception as its_error:
                     component = self._component_name(rows[row].sample, field.extension)
                     raise DataError(f"{where} {component}: {cause_of(its_error)}") from its_error
@@ -669,8 +669,8 @@ def _are_same(one: Ints, other: Ints) -> bool:
     return one is other or np.array_equal(one, other)
 
 
-def _with_own(part: EncodedPart, drawn: AugmentParams, targets: Sequence[Sequence[Mapping[str, Any]]]) -> EncodedPart:
-    return replace(part, own=(drawn, targets))
+def _with_own(part: EncodedPart, params: AugmentParams, targets: Sequence[Sequence[Mapping[str, Any]]]) -> EncodedPart:
+    return replace(part, own=(params, targets))
 
 
 def _pin(entry: Any) -> Any:  # noqa: ANN401

@@ -144,10 +144,10 @@ class RunBatches:
                 return assembled
         raise LoaderError("the batches ended before the plan's last step")
 
-    def _make_no_images(self, drawn: AugmentParams) -> list[Any]:
+    def _make_no_images(self, params: AugmentParams) -> list[Any]:
         recipe = self.run.recipe
         make = partial(torch.empty, dtype=getattr(torch, recipe.graph_dtype), device=self.run.device)
-        shapes = [view.shape for view in drawn.views]
+        shapes = [view.shape for view in params.views]
         return [
             [] if shape is None else make((0, 3, *shape) if recipe.layout == "nchw" else (0, *shape, 3))
             for shape in shapes

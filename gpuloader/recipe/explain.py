@@ -87,8 +87,8 @@ def explain(
     The image has height x width pixels. If the recipe turns images upright, size, windows and boxes, (n, 4), are in
     pixels of the upright image.
     """
-    drawn = recipe.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]), boxes=[boxes])
-    return tuple(_view(view, drawn_view) for view, drawn_view in zip(recipe.each_view, drawn.views, strict=True))
+    params = recipe.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]), boxes=[boxes])
+    return tuple(_view(view, drawn_view) for view, drawn_view in zip(recipe.each_view, params.views, strict=True))
 
 
 def _view(view: ViewPlan, drawn: ViewParams) -> ExplainedView:

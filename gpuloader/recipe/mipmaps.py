@@ -13,7 +13,7 @@ from gpuloader.recipe.model import Ints
 
 
 def choose_mipmaps(
-    drawn: AugmentParams, pictures: Ints, sides: Sequence[int], there: NDArray[np.bool_], scale: float
+    params: AugmentParams, pictures: Ints, sides: Sequence[int], there: NDArray[np.bool_], scale: float
 ) -> Ints:
     """Chooses the file to decode for each of n samples: (n,) the shorter side of a copy, or 0 for the picture.
 
@@ -25,14 +25,14 @@ def choose_mipmaps(
     also taken if resized padding repeats pixels or surrounds a part of the picture, because then its border matters.
 
     Args:
-        drawn: the random parameters for the pictures.
+        params: the random parameters for the pictures.
         pictures: (n, 2) heights and widths; 0 if unknown, which takes the picture.
         sides: the shorter sides of the k copies.
         there: (n, k) whether the samples have them.
         scale: the recipe's `mipmap_scale`.
     """
     chosen = np.zeros(len(pictures), np.int64)
-    places = [view.placement for view in drawn.views]
+    places = [view.placement for view in params.views]
     if any(at.repeats_before for at in places):
         return chosen
     whole = np.concatenate([np.zeros_like(pictures), pictures], 1)

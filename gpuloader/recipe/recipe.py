@@ -309,7 +309,7 @@ class Recipe:
         return made
 
     @cached_property
-    def drawn_for_none(self) -> AugmentParams:
+    def params_for_none(self) -> AugmentParams:
         """The random parameters of no samples: the names, types and operations that all samples share."""
         return self.draw(Draws(0, 0, np.zeros(0, np.int64)), np.zeros((0, 2), np.int64))
 

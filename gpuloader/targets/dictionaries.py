@@ -56,14 +56,14 @@ class OwnDictionaries:
 
     Args:
         targets: the targets of the images.
-        drawn: the random parameters of the recipe before own code.
+        params: the random parameters of the recipe before own code.
 
     Attributes:
         behind: for each view, the targets that own code returned, and the random parameters after it.
     """
 
-    def __init__(self, targets: Sequence[Mapping[str, Any]], drawn: AugmentParams) -> None:
-        self._targets, self._drawn = targets, drawn
+    def __init__(self, targets: Sequence[Mapping[str, Any]], params: AugmentParams) -> None:
+        self._targets, self._params = targets, params
         self.behind: list[tuple[Sequence[Mapping[str, Any]], ViewParams]] = []
 
     def before(self, view: int, row: int) -> dict[str, Any]:
@@ -72,16 +72,16 @@ class OwnDictionaries:
             name: _array(value) if isinstance(value, torch.Tensor) else value
             for name, value in self._targets[row].items()
         }
-        [moved] = _for_each([given], lambda _, target: _move_target(target, self._drawn.views[view].take([row])))
+        [moved] = _for_each([given], lambda _, target: _move_target(target, self._params.views[view].take([row])))
         return {name: _array(value).astype(np.float64) if name == "boxes" else value for name, value in moved.items()}
 
     def boxes(self, made: Sequence[Mapping[str, Any]]) -> list[NDArray[np.float64]]:
         """Returns the boxes of a view's images after own code."""
         return boxes_of(made)
 
-    def finish(self, batch: _Made, drawn: AugmentParams, made: Sequence[Sequence[Mapping[str, Any]]]) -> _Made:
+    def finish(self, batch: _Made, params: AugmentParams, made: Sequence[Sequence[Mapping[str, Any]]]) -> _Made:
         """Keeps the targets that own code returned for each view, and the random parameters after it."""
-        self.behind = list(zip(made, drawn.views))
+        self.behind = list(zip(made, params.views))
         return batch
 
 

@@ -125,14 +125,14 @@ class Mask(Target):
     def count_masks(self, value: NDArray[Any]) -> int:
         return len(value) if self._of_objects else 0
 
-    def collated(self, values: list[Any], drawn: AugmentParams) -> dict[str, list[Any]]:
-        pixels = sum(map(self.count_masks, values)) * sum(prod(view.shape) for view in drawn.views if view.shape)
+    def collated(self, values: list[Any], params: AugmentParams) -> dict[str, list[Any]]:
+        pixels = sum(map(self.count_masks, values)) * sum(prod(view.shape) for view in params.views if view.shape)
         if pixels > len(values) * MOST_MASK_PIXELS:  # only padding can exceed this
             raise ValueError(
                 f"masks of objects with {pixels:,} pixels, padded to the largest image of the batch: allowed are "
                 f'{MOST_MASK_PIXELS:,} for each sample; set the recipe\'s batch to "list", or make its images smaller'
             )
-        return super().collated(values, drawn)
+        return super().collated(values, params)
 
     def moved(self, values: Sequence[NDArray[Any]], view: ViewParams) -> Iterator[tuple[str, Any]]:
         fill = 0 if self._of_objects else self.fill

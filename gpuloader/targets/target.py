@@ -62,8 +62,8 @@ class Target(Component):
         found = under(self.path, document, self.required)
         return [] if found is None and not self.required else found
 
-    def collated(self, values: list[Any], drawn: AugmentParams) -> dict[str, list[Any]]:
-        views = [dict(self.moved(values, view)) for view in drawn.views]
+    def collated(self, values: list[Any], params: AugmentParams) -> dict[str, list[Any]]:
+        views = [dict(self.moved(values, view)) for view in params.views]
         return {name: [view[name] for view in views] for name in ("", *self.columns)}
 
     def entries(self, value: Any, view: ViewParams) -> dict[str, NDArray[Any]]:  # noqa: ANN401

@@ -257,7 +257,7 @@ def _load_epochs(loader: GPULoader) -> Batches:
 
 def _bad_image(run: Run, part: EncodedPart, message: str) -> Exception:
     recipe, device_id = run.recipe.before_own_code, run.decoding_device_id
-    for row, cause in find_bad_rows(recipe, run.decoder, device_id, part.images, part.drawn, message).items():
+    for row, cause in find_bad_rows(recipe, run.decoder, device_id, part.images, part.params, message).items():
         return BadImageError(*run.shards.locate(int(part.batch.ids[part.rows][row])), cause)
     return batch_error(message)
 
@@ -290,10 +290,10 @@ def find_copies(run: Run) -> CopyFacts | None:
     chosen, pixels, cursor = [], np.zeros(2), Cursor()
     for _ in range(min(run.plan.steps_left(cursor), -(-_DRAWN // run.plan.batch_size))):
         planned = run.plan.batch(cursor)
-        drawn, sizes = draw_by_index(recipe, run.shards, planned.ids, planned.draws, planned.shape)
+        params, sizes = draw_by_index(recipe, run.shards, planned.ids, planned.draws, planned.shape)
         there = run.shards.mipmaps_of(planned.ids) if stored else np.stack([are_made(sizes, sides)] * len(sides), 1)
-        pictures, taken = np.maximum(sizes, 1), choose_mipmaps(drawn, sizes, sides, there, scale)
-        regions = [each.region for each in (drawn, drawn.in_files(pictures, mipmap_sizes(pictures, taken)))]
+        pictures, taken = np.maximum(sizes, 1), choose_mipmaps(params, sizes, sides, there, scale)
+        regions = [each.region for each in (params, params.in_files(pictures, mipmap_sizes(pictures, taken)))]
         pixels += [(region[:, 2:] - region[:, :2]).prod(1).sum() for region in regions]
         chosen.append(taken > 0)
         cursor = run.plan.after(cursor)

@@ -65,20 +65,20 @@ def find_targets(extensions: Collection[str], content: bytes | None) -> dict[str
 
 
 def overlays(
-    fields: Mapping[str, Component], values: Mapping[str, Any], drawn: AugmentParams, class_names: Mapping[int, str]
+    fields: Mapping[str, Component], values: Mapping[str, Any], params: AugmentParams, class_names: Mapping[int, str]
 ) -> list[Overlay]:
     """Returns the targets of one sample in each view.
 
     Args:
         fields: the targets, by name.
         values: of the sample, as `parse_fields` returns them.
-        drawn: the sample's random parameters.
+        params: the sample's random parameters.
         class_names: label -> name, if names are known.
     """
-    found = [Overlay([], [], []) for _ in drawn.views]
+    found = [Overlay([], [], []) for _ in params.views]
     for name, given in fields.items():
         field = replace(given, pad_to=None) if isinstance(given, Boxes) else given
-        moved = field.collated([values[name]], drawn)
+        moved = field.collated([values[name]], params)
         for view, overlay in enumerate(found):
             of_view = {part: by_view[view] for part, by_view in moved.items()}
             if isinstance(field, Boxes):

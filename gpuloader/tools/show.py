@@ -238,8 +238,8 @@ class Gallery:
         ids = np.array([sample])
         if not takes_copies(recipe, self._shards):
             return 0
-        drawn, sizes = draw_by_index(recipe, self._shards, ids, Draws(check_seed(seed), check_epoch(epoch), ids))
-        return int(choose_copies(recipe, self._shards, ids, drawn, sizes)[0])
+        params, sizes = draw_by_index(recipe, self._shards, ids, Draws(check_seed(seed), check_epoch(epoch), ids))
+        return int(choose_copies(recipe, self._shards, ids, params, sizes)[0])
 
     def versions(self, compose: Compose, sample: int, seed: int, epoch: int, copy: int | None = None) -> list[Picture]:
         """Returns `tensors` as pictures, without the recipe's normalisation."""
@@ -258,8 +258,8 @@ class Gallery:
         size = self.size(sample, copy=side)
         turned = self._shards.index.at("orientation", np.array([sample]))
         draws, boxes = Draws(check_seed(seed), check_epoch(epoch), np.array([sample])), self._boxes(compose, sample)
-        drawn = compose.draw(draws, np.array([size]), turned, [boxes])
-        return overlays(fields, self._values(compose, sample, fields, side), drawn, self.class_names)
+        params = compose.draw(draws, np.array([size]), turned, [boxes])
+        return overlays(fields, self._values(compose, sample, fields, side), params, self.class_names)
 
     def targets_left_out(self, compose: Recipe, sample: int) -> dict[str, str]:
         """Returns why targets of a sample cannot follow the recipe, by name; MixUp and CutMix are ignored."""

@@ -16,15 +16,15 @@ from gpuloader.recipe import AugmentParams
 
 
 def cut_to_region(
-    files: Sequence[NDArray[np.uint8]], drawn: AugmentParams
+    files: Sequence[NDArray[np.uint8]], params: AugmentParams
 ) -> tuple[list[NDArray[np.uint8]], AugmentParams]:
     """Cuts JPEGs in place to the regions in their random parameters; see `cut_jpegs`.
 
     Returns:
         The cut files, and the random parameters for these.
     """
-    left = cut_jpegs(files, drawn.region)
-    return [file[:size] for file, size in zip(files, left[:, 0].tolist())], replace(drawn, origin=left[:, 1:])
+    left = cut_jpegs(files, params.region)
+    return [file[:size] for file, size in zip(files, left[:, 0].tolist())], replace(params, origin=left[:, 1:])
 
 
 def cut_jpegs(files: Sequence[NDArray[np.uint8]], windows: NDArray[np.int64]) -> NDArray[np.int64]:

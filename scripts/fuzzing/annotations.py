@@ -30,7 +30,7 @@ _TARGETS = (
 
 
 @cache
-def _drawn() -> AugmentParams:
+def _params() -> AugmentParams:
     """What is drawn for a few samples, the same for all mutants."""
     transforms = [RandomResizedCrop(_OUTPUT), RandomHorizontalFlip(), RandomRotation(40), RandomPerspective(0.8, 1)]
     return Recipe(transforms).draw(Draws(1, 2, np.arange(_SAMPLES)), np.tile(SIZE, (_SAMPLES, 1)))
@@ -42,7 +42,7 @@ def takes_annotations(data: bytes) -> bool:
     for target in _TARGETS:
         with suppress(RefusalError):
             values = parse_fields({"": target}, lambda *_: data, SIZE, np.zeros(4))
-            for name, (entry, *_) in target.collated([values[""]] * _SAMPLES, _drawn()).items():
+            for name, (entry, *_) in target.collated([values[""]] * _SAMPLES, _params()).items():
                 numbers = np.asarray(entry.values if isinstance(entry, Ragged) else entry)
                 assert np.isfinite(numbers).all(), f"{name or 'a target'} is not finite"
                 if isinstance(target, Boxes) and not name:

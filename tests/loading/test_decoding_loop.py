@@ -49,10 +49,10 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def noting(source: Source, **options: Any) -> Any:  # noqa: ANN401
         def noted() -> tuple[Sequence[EncodedImage], AugmentParams]:
-            images, drawn = source()
-            assert len(drawn.region) == len(images)
+            images, params = source()
+            assert len(params.region) == len(images)
             rows.append(len(images))
-            return images, drawn
+            return images, params
 
         return recipe_pipeline(source=noted, **options)
 

@@ -144,7 +144,7 @@ def test_seekable_pictures_are_cut_to_the_part_that_the_upright_window_shows(
         found, run = by_sample(loader), run_of(loader)
         assert run.decoder.region is False
         reader = Reader(run)
-        assert (reader.read(reader.open(Cursor(0, 0)), 0).drawn.origin > 0).any(0).all()
+        assert (reader.read(reader.open(Cursor(0, 0)), 0).params.origin > 0).any(0).all()
     with loading(shard(tmp_path / "theirs.tar", stored), device_id, preset=theirs) as loader:
         expected = by_sample(loader)
     for sample, views in expected.items():

@@ -66,7 +66,7 @@ def test_an_image_that_the_gate_accepted_from_a_disk_does_not_go_through_it_agai
     assert all(np.array_equal(*images) for images in zip(first_part.images, second_part.images, strict=True))
     for _, part in batches:  # the decoder gets no text, whether the gate was asked or not
         assert part.images[-1].tobytes() == encoded(picture(64, 64, 4), "PNG")
-    assert np.array_equal(first_part.drawn.views[0].placement.window, second_part.drawn.views[0].placement.window)
+    assert np.array_equal(first_part.params.views[0].placement.window, second_part.params.views[0].placement.window)
     assert seen[0] == set(IMAGES)
     assert seen[1] == set(again)
     assert seen[2] == seen[1] | {"good"}

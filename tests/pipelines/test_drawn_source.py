@@ -80,9 +80,9 @@ def test_a_source_gives_files_and_what_is_drawn_for_each() -> None:
     preset = load_preset("imagenet_train")
     source = drawn_source(JPEGS, preset, 4)
     for rows in (4, 4, 2):
-        files, drawn = source()
+        files, params = source()
         assert [file.dtype for file in files] == [np.dtype(np.uint8)] * rows
-        assert len(drawn.region) == rows
+        assert len(params.region) == rows
     with pytest.raises(StopIteration):
         source()
     assert len(source()[0]) == 4  # the next epoch

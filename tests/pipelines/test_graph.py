@@ -101,9 +101,9 @@ def in_levels(*placing: Transform, **options: Any) -> Recipe:  # noqa: ANN401
     return Recipe(placing, dtype="uint8", **options)
 
 
-def windows(drawn: AugmentParams, view: int = 0) -> list[list[int]]:
+def windows(params: AugmentParams, view: int = 0) -> list[list[int]]:
     """Top, left, height and width of what is resized, in the whole image."""
-    window = drawn.views[view].placement.canvas()
+    window = params.views[view].placement.canvas()
     return np.concatenate([window[:, :2], window[:, 2:] - window[:, :2]], 1).tolist()
 
 
@@ -122,14 +122,14 @@ def test_evaluation_is_within_one_level_of_pil(resize: int, size: int | tuple[in
 @pytest.mark.parametrize("epoch", range(3))
 def test_training_is_within_one_level_of_pil_on_the_drawn_window(epoch: int) -> None:
     preset = load_preset("imagenet_train", {"Normalize": None})
-    drawn = draw(preset, photos(), epoch)
-    mirrored = drawn.views[0].placement.mirrored[:, 1]
+    params = draw(preset, photos(), epoch)
+    mirrored = params.views[0].placement.mirrored[:, 1]
     theirs = []
-    for photo, window, flip in zip(photos(), windows(drawn), mirrored, strict=True):
+    for photo, window, flip in zip(photos(), windows(params), mirrored, strict=True):
         image = transforms.functional.resized_crop(pil(photo), *window, [224, 224])
         theirs.append(levels(transforms.functional.hflip(image) if flip else image))
     assert 0 < mirrored.sum() < len(photos())
-    assert largest_difference(run_graph(preset, photos(), drawn) * 255, theirs) <= 1
+    assert largest_difference(run_graph(preset, photos(), params) * 255, theirs) <= 1
 
 
 @pytest.mark.parametrize("run", [run_graph, lambda *given: run_gpu_graph(*given)[0]], ids=["cpu", "gpu's graph"])
@@ -138,12 +138,12 @@ def test_a_drawn_filter_is_one_of_both_for_each_image(
 ) -> None:
     either = in_levels(RandomResizedCrop((96, 160), interpolation="random"))
     one, other = (in_levels(RandomResizedCrop((96, 160), interpolation=each)) for each in ("bilinear", "bicubic"))
-    drawn = draw(either, photos())
-    bicubic = drawn.views[0].placement.bicubic
+    params = draw(either, photos())
+    bicubic = params.views[0].placement.bicubic
     assert bicubic is not None
     assert 0 < bicubic.sum() < len(photos())
     expected = [run(preset, photos(), draw(preset, photos())) for preset in (one, other)]
-    for row, image in enumerate(run(either, photos(), drawn)):
+    for row, image in enumerate(run(either, photos(), params)):
         assert torch.equal(image, expected[int(bicubic[row])][row])
 
 
@@ -160,13 +160,13 @@ def test_nearest_is_torchs_exact_nearest(antialias: bool) -> None:
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_without_antialias_it_is_torchs_clamped(interpolation: str) -> None:
     preset = Recipe([RandomResizedCrop((96, 160), interpolation=interpolation, antialias=False)])
-    drawn = draw(preset, photos())
+    params = draw(preset, photos())
     mode = transforms.InterpolationMode(interpolation)
     theirs = [
         functional.resized_crop(levels(pil(photo)), *window, [96, 160], mode, antialias=False).clamp(0, 255)
-        for photo, window in zip(photos(), windows(drawn), strict=True)
+        for photo, window in zip(photos(), windows(params), strict=True)
     ]
-    assert largest_difference(run_graph(preset, photos(), drawn) * 255, theirs) <= FLOAT
+    assert largest_difference(run_graph(preset, photos(), params) * 255, theirs) <= FLOAT
 
 
 @pytest.mark.parametrize(("size", "max_size"), [(64, 70), (64, 100), (60, 1000)])
@@ -180,9 +180,9 @@ def test_the_longer_side_is_bounded_as_torchvision_bounds_it(size: int, max_size
 def test_a_random_crop_is_a_window_of_the_padded_image(padding_mode: str) -> None:
     images = [encoded(picture(32, 32, seed), "PNG") for seed in range(40)]
     preset = in_levels(RandomCrop(32, 4, 90.0, padding_mode), RandomHorizontalFlip(), RandomVerticalFlip())
-    drawn = draw(preset, images)
+    params = draw(preset, images)
     theirs = []
-    at = drawn.views[0].placement
+    at = params.views[0].placement
     for image, (top, left), (upside_down, mirrored) in zip(images, at.corner.tolist(), at.mirrored, strict=True):
         padded = transforms.functional.pad(pil(image), [4], 90, padding_mode)
         # A flip turns what the crop shows: the drawn corner is that in the image as it is.
@@ -190,7 +190,7 @@ def test_a_random_crop_is_a_window_of_the_padded_image(padding_mode: str) -> Non
         cropped = transforms.functional.vflip(cropped) if upside_down else cropped
         theirs.append(levels(transforms.functional.hflip(cropped) if mirrored else cropped))
     assert {tuple(flips) for flips in at.mirrored.tolist()} == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    assert largest_difference(run_graph(preset, images, drawn), theirs) == 0
+    assert largest_difference(run_graph(preset, images, params), theirs) == 0
 
 
 def test_a_crop_larger_than_the_image_is_torchvisions() -> None:
@@ -229,8 +229,8 @@ def test_any_chain_is_torchvisions(seed: int) -> None:
     assert largest_difference(run_graph(in_levels(*placing), images), expected) <= 1
     # Without antialiasing, the border of what DALI resizes is as that of torch.
     preset = in_levels(*(replace(each, antialias=False) if isinstance(each, Resize) else each for each in placing))
-    drawn = draw(preset, images)
-    assert largest_difference(run_gpu_graph(preset, images, drawn)[0], run_views(preset, images, drawn)[0]) <= 1
+    params = draw(preset, images)
+    assert largest_difference(run_gpu_graph(preset, images, params)[0], run_views(preset, images, params)[0]) <= 1
 
 
 def chain(rng: random.Random) -> list[Transform]:
@@ -341,8 +341,8 @@ def test_whole_images_give_the_pixels_of_their_regions(run: Any, placing: list[T
     ]
     preset, images = in_levels(*placing), photos()[:4] + others
     for epoch in range(2):
-        drawn = draw(preset, images, epoch)
-        [regions], [whole] = (run(preset, images, drawn, region=region) for region in (True, False))
+        params = draw(preset, images, epoch)
+        [regions], [whole] = (run(preset, images, params, region=region) for region in (True, False))
         assert torch.equal(regions, whole)
 
 
@@ -383,8 +383,8 @@ def test_erasing_fills_the_drawn_box_of_the_normalised_image(
 ) -> None:
     change = [RandomResizedCrop((40, 31)), *behind, Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))]
     preset = Recipe([*change, RandomErasing(0.7, value=value)], dtype=dtype, layout=layout)
-    drawn = draw(preset, small(16))
-    boxes = drawn.views[0].erased[:, :4].tolist()
+    params = draw(preset, small(16))
+    boxes = params.views[0].erased[:, :4].tolist()
     # Whatever is erased, the levels before it are rounded.
     whole = run_graph(in_levels(*change[:-1]), small(16)) / 255
     expected = transforms.Normalize(change[-1].mean, change[-1].std)(whole)
@@ -392,7 +392,7 @@ def test_erasing_fills_the_drawn_box_of_the_normalised_image(
         image[:, top : top + height, left : left + width] = torch.tensor(value).reshape(-1, 1, 1)
     assert 0 < sum(height > 0 for _, _, height, _ in boxes) < 16
     tolerance = {"float32": 1e-5, "float16": 2e-3}[dtype]
-    torch.testing.assert_close(run_graph(preset, small(16), drawn), expected, atol=tolerance, rtol=0)
+    torch.testing.assert_close(run_graph(preset, small(16), params), expected, atol=tolerance, rtol=0)
 
 
 # --- operations on pixels
@@ -429,12 +429,12 @@ PIXELS: list[tuple[Transform, float]] = [  # and the mean difference in levels
 def test_an_operation_on_pixels_is_the_references(change: Transform, tolerance: float) -> None:
     images = small(24)
     preset, placed = (in_levels(RandomResizedCrop((40, 48)), *each) for each in ([change], []))
-    drawn = draw(preset, images)
-    program = drawn.views[0].program
+    params = draw(preset, images)
+    program = params.views[0].program
     before = run_graph(placed, images).to(torch.uint8)
     theirs = torch.stack([run_program(program, row, image) for row, image in enumerate(before)]).float()
     assert (theirs != before).flatten(1).any(1).sum() >= 8
-    assert (run_graph(preset, images, drawn) - theirs).abs().mean() <= tolerance
+    assert (run_graph(preset, images, params) - theirs).abs().mean() <= tolerance
 
 
 def test_a_flip_behind_an_operation_is_a_flip() -> None:
@@ -465,29 +465,29 @@ def test_ten_crops_are_torchvisions(vertical_flip: bool) -> None:
 def test_each_of_several_views_is_its_window_of_the_whole_image() -> None:
     small_ones = View([RandomResizedCrop((31, 24), (0.05, 0.3), interpolation="bicubic"), RandomHorizontalFlip()], 3)
     preset = Recipe(views=[View([RandomResizedCrop(64)]), small_ones], dtype="uint8")
-    drawn = draw(preset, photos())
-    views = run_views(preset, photos(), drawn)
+    params = draw(preset, photos())
+    views = run_views(preset, photos(), params)
     assert [tuple(view.shape[2:]) for view in views] == [(64, 64), (31, 24), (31, 24), (31, 24)]
     for number, view in enumerate(views):
         method = INTERPOLATIONS["bicubic" if number else "bilinear"]
         theirs = []
-        flips = drawn.views[number].placement.mirrored[:, 1]
-        for photo, window, mirrored in zip(photos(), windows(drawn, number), flips, strict=True):
+        flips = params.views[number].placement.mirrored[:, 1]
+        for photo, window, mirrored in zip(photos(), windows(params, number), flips, strict=True):
             top, left, height, width = window
             image = pil(photo).crop((left, top, left + width, top + height)).resize(view.shape[:1:-1], method)
             theirs.append(levels(transforms.functional.hflip(image) if mirrored else image))
         assert largest_difference(view, theirs) <= 2
-    of_views = [windows(drawn, number) for number in range(4)]
+    of_views = [windows(params, number) for number in range(4)]
     assert all(len({str(each[row]) for each in of_views}) == 4 for row in range(len(photos())))
 
 
 def test_several_views_are_decoded_once_as_far_as_any_needs() -> None:
     preset = Recipe([RandomResizedCrop(32, (0.08, 0.2))], views=4)
-    drawn = draw(preset, photos())
+    params = draw(preset, photos())
     assert [operators(preset, device_id)["ImageSlice"] for device_id in (None, 0)] == [1, 1]
-    each = np.array([windows(drawn, number) for number in range(4)])
+    each = np.array([windows(params, number) for number in range(4)])
     start, end = each[:, :, :2].min(0), (each[:, :, :2] + each[:, :, 2:]).max(0)
-    np.testing.assert_array_equal(drawn.region, np.concatenate([start, end], 1))
+    np.testing.assert_array_equal(params.region, np.concatenate([start, end], 1))
     assert ((end - start).prod(1) < np.prod(SIZES, 1)).all()
 
 
@@ -535,12 +535,12 @@ def test_views_that_share_are_those_of_a_recipe_of_shared_and_own(
     options: dict[str, Any],
 ) -> None:
     preset = Recipe(shared, [View(each) for each in own], **options)
-    drawn = draw(preset, small())
-    together = run(preset, small(), drawn)
+    params = draw(preset, small())
+    together = run(preset, small(), params)
     crops = len(together) // len(own)
     for number, view in enumerate(together):
         way, crop = divmod(number, crops)
-        of_way = AugmentParams.of(drawn.views[way * crops : (way + 1) * crops])
+        of_way = AugmentParams.of(params.views[way * crops : (way + 1) * crops])
         alone = run(Recipe([*shared, *own[way]], **options), small(), of_way)[crop]
         only_normalises = way == 0 and not preset.each_view[number].pixels and run is run_views
         off = 0.5 / (1 if "dtype" in options else IN_LEVELS) + FLOAT if only_normalises else 0
@@ -606,8 +606,8 @@ def test_one_pipeline_runs_all_values_by_epoch(on_gpu: bool) -> None:
         for epoch in range(3):
             ours = torch.from_numpy(np.array(pipeline.run()[0].as_tensor()))
             of_epoch = preset.at(epoch)
-            drawn = draw(of_epoch, small(), epoch)
-            theirs = (run_gpu_graph if on_gpu else run_views)(of_epoch, small(), drawn)[0]
+            params = draw(of_epoch, small(), epoch)
+            theirs = (run_gpu_graph if on_gpu else run_views)(of_epoch, small(), params)[0]
             assert torch.equal(ours, theirs)
 
 
@@ -630,10 +630,10 @@ def operators(preset: Recipe, device_id: int | None) -> Counter[str]:
 @pytest.mark.parametrize("name", [name for name in preset_names() if load_preset(name).batch == "dense"])
 def test_the_pixels_do_not_depend_on_neighbours_or_threads(name: str) -> None:
     preset, images = load_preset(name), small(6)
-    drawn = draw(preset, images)
-    together = run_views(preset, images, drawn, num_threads=3)
+    params = draw(preset, images)
+    together = run_views(preset, images, params, num_threads=3)
     for row in (0, 3, 5):
-        alone = run_views(preset, images[row : row + 1], drawn.take([row]), num_threads=1)
+        alone = run_views(preset, images[row : row + 1], params.take([row]), num_threads=1)
         assert all(torch.equal(one[0], many[row]) for one, many in zip(alone, together, strict=True))
 
 
@@ -723,8 +723,8 @@ def test_on_a_gpu_numpy_computes_all_numbers(preset: Recipe, splits: int) -> Non
 @pytest.mark.parametrize("layout", ["nchw", "channels_last"])
 def test_a_gpus_graph_places_and_erases_like_the_kernels(placing: list[Transform], layout: str) -> None:
     preset = Recipe(placing, layout=layout)
-    drawn = draw(preset, small(16))
-    for one, other in zip(run_gpu_graph(preset, small(16), drawn), run_views(preset, small(16), drawn), strict=True):
+    params = draw(preset, small(16))
+    for one, other in zip(run_gpu_graph(preset, small(16), params), run_views(preset, small(16), params), strict=True):
         difference = (one - other).abs() * 255
         scale = 5 if preset.each_view[0].normalize else 1
         # Levels are rounded behind the resize, and DALI repeats the border where PIL and torch cut the filter off.

@@ -26,8 +26,8 @@ AFFINE, PERSPECTIVE = [2, 3, 4, 5, 6, 7, 0, 0, 1], [2, 3, 4, 5, 6, 7, 0.5, 0, 1]
 
 
 def inputs_of(preset: Recipe, device: Any, last_step: Any = "all", whole: bool = False) -> dict[str, Any]:  # noqa: ANN401
-    drawn = preset.draw(Draws(0, 0, np.arange(3)), np.array([[10, 20]] * 3))
-    return make_inputs(preset.each_view, drawn, device, last_step, whole)
+    params = preset.draw(Draws(0, 0, np.arange(3)), np.array([[10, 20]] * 3))
+    return make_inputs(preset.each_view, params, device, last_step, whole)
 
 
 RESIZE = ["resize_size", "resize_start", "resize_end"]
@@ -59,8 +59,8 @@ def test_a_graph_takes_what_it_needs_up_to_its_last_step(last_step: str, on_cpu:
 def test_the_draw_of_no_samples_has_the_names_and_types_of_every_draw(name: str, device: str) -> None:
     preset = load_preset(name)
     inputs, none = (
-        make_inputs(preset.each_view, drawn, device)  # type: ignore[arg-type]
-        for drawn in (preset.draw(Draws(7, 2, np.arange(5)), np.array([[300, 400]] * 5)), preset.drawn_for_none)
+        make_inputs(preset.each_view, params, device)  # type: ignore[arg-type]
+        for params in (preset.draw(Draws(7, 2, np.arange(5)), np.array([[300, 400]] * 5)), preset.params_for_none)
     )
     kinds, kinds_of_none = ([(name, *kind_of(rows)) for name, rows in each.items()] for each in (inputs, none))
     assert kinds == kinds_of_none

@@ -31,9 +31,9 @@ def rows(preset: Recipe, last_step: LastStep, device_id: int | None = None) -> l
 @pytest.mark.parametrize("device_id", [None, GPU])
 def test_decode_ends_with_the_regions(device_id: int | None) -> None:
     preset = load_preset("imagenet_train")
-    drawn = draw(preset, IMAGES)
+    params = draw(preset, IMAGES)
     [decoded] = rows(preset, "decode", device_id)
-    for image, (top, left, _, right), row in zip(IMAGES, drawn.region, decoded, strict=True):
+    for image, (top, left, _, right), row in zip(IMAGES, params.region, decoded, strict=True):
         pixels = np.asarray(Image.open(io.BytesIO(image)))
         np.testing.assert_array_equal(row[0], pixels[top, left:right])
 

@@ -52,11 +52,11 @@ def draw(recipe: Recipe) -> AugmentParams:
     return recipe.draw(Draws(1, 0, np.arange(SAMPLES)), np.tile(SIDES, (SAMPLES, 1)), np.arange(SAMPLES))
 
 
-def on_copies(drawn: AugmentParams) -> tuple[list[Image.Image], AugmentParams]:
+def on_copies(params: AugmentParams) -> tuple[list[Image.Image], AugmentParams]:
     """Copies of three sizes, and for one row in four the picture itself."""
     sizes = ([*COPIES, SIDES] * SAMPLES)[:SAMPLES]
     files = {size: PICTURE.resize(size[::-1], Image.Resampling.LANCZOS) for size in COPIES} | {SIDES: PICTURE}
-    return [files[size] for size in sizes], drawn.in_files(np.tile(SIDES, (SAMPLES, 1)), np.array(sizes))
+    return [files[size] for size in sizes], params.in_files(np.tile(SIDES, (SAMPLES, 1)), np.array(sizes))
 
 
 RECIPES: dict[str, Callable[[], list[Any]]] = {
@@ -78,10 +78,10 @@ RECIPES: dict[str, Callable[[], list[Any]]] = {
 def test_a_copy_shows_what_the_picture_shows(name: str, orientation: Any) -> None:  # noqa: ANN401
     recipe = Recipe(RECIPES[name](), orientation=orientation, dtype="uint8")
     on_pictures = draw(recipe)
-    files, drawn = on_copies(on_pictures)
+    files, params = on_copies(on_pictures)
     images = {id(each): encoded(each, "PNG", compress_level=0) for each in files}
     both = [images[id(each)] for each in [PICTURE] * SAMPLES + files]
-    for view in run_views(recipe, both, AugmentParams.joined([on_pictures, drawn])):
+    for view in run_views(recipe, both, AugmentParams.joined([on_pictures, params])):
         theirs, ours = view[:SAMPLES], view[SAMPLES:]
         assert torch.equal(ours[3::4], theirs[3::4])  # those that are decoded from the picture
         difference = (ours - theirs).abs()
@@ -108,10 +108,10 @@ def jpeg(image: Image.Image) -> bytes:
     ids=["one view", "turned", "several views", "padded"],
 )
 def test_of_a_copy_the_region_and_what_is_left_of_the_file_have_the_pixels_of_all_of_it(recipe: Recipe) -> None:
-    files, drawn = on_copies(draw(recipe))
+    files, params = on_copies(draw(recipe))
     encoded_files = [jpeg(each) for each in files]
-    whole, region = (run_views(recipe, encoded_files, drawn, region=each) for each in (False, True))
-    left, cut = cut_to_region([each.copy() for each in as_arrays(encoded_files)], drawn)
+    whole, region = (run_views(recipe, encoded_files, params, region=each) for each in (False, True))
+    left, cut = cut_to_region([each.copy() for each in as_arrays(encoded_files)], params)
     assert any(len(one) < len(other) for one, other in zip(left, encoded_files, strict=True))
     from_left = run_views(recipe, [each.tobytes() for each in left], cut, region=False)
     for views in zip(whole, region, from_left, strict=True):

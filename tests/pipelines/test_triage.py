@@ -57,11 +57,11 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses(asked: list[dict[str, Any]
     preset = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
     refused = []
     for epoch in range(4):
-        drawn = draw(preset, [PNG, *(file.tobytes() for file in files)], epoch)
+        params = draw(preset, [PNG, *(file.tobytes() for file in files)], epoch)
         images = [*as_arrays([CUT_TIFF]), *files]
-        refused.append(list(find_undecodable(preset, images, drawn, None, num_threads=2)))
+        refused.append(list(find_undecodable(preset, images, params, None, num_threads=2)))
         assert asked == []
-        assert refused[-1] == list(find_undecodable(preset, images, drawn, device_id=0))
+        assert refused[-1] == list(find_undecodable(preset, images, params, device_id=0))
         asked.clear()
     assert len(images) > max(map(len, refused)) > 10
     assert {0 in rows for rows in refused} == {True, False}  # that depends on the window
@@ -71,11 +71,11 @@ def test_the_windows_of_files_that_were_cut_are_those_in_the_cuts(asked: list[di
     seekable = [encoded(picture(160, 240, row), "JPEG", restart_marker_blocks=3) for row in range(4)]
     preset = load_preset("imagenet_train", {"RandomResizedCrop": {"size": 32}})
     images = [*seekable, damaged_jpeg()]
-    files, drawn = cut_to_region([file.copy() for file in as_arrays(images)], draw(preset, images))
-    assert drawn.origin.any(axis=1)[:4].any()
-    assert list(find_undecodable(preset, files, drawn, None)) == [4]
+    files, params = cut_to_region([file.copy() for file in as_arrays(images)], draw(preset, images))
+    assert params.origin.any(axis=1)[:4].any()
+    assert list(find_undecodable(preset, files, params, None)) == [4]
     assert asked == []  # the decoder alone was asked
-    assert list(find_undecodable(preset, files, drawn, device_id=0)) == [4]
+    assert list(find_undecodable(preset, files, params, device_id=0)) == [4]
 
 
 @pytest.mark.parametrize(("region", "bad"), [(True, []), (False, [1])])
@@ -101,8 +101,8 @@ def test_on_a_gpu_an_image_that_is_tried_alone_has_a_pipeline_of_its_own(
 ) -> None:
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(5)]
     given = {"hw_decoder_load": 0.65, "hybrid_huffman_threshold": 7}
-    drawn = draw(PRESET, images)
-    assert list(find_undecodable(PRESET, as_arrays(images), drawn, device_id, decoder_options=given)) == bad
+    params = draw(PRESET, images)
+    assert list(find_undecodable(PRESET, as_arrays(images), params, device_id, decoder_options=given)) == bad
     options = {"hw_decoder_load": 0, "hybrid_huffman_threshold": 7}
     assert asked == pipelines * [{"device_id": device_id, "decoder_options": options}]
 
@@ -124,9 +124,9 @@ def test_the_image_that_dali_names_is_tried_first(
 ) -> None:
     """Of 128, each with a pipeline of its own if it is tried alone: without the name, the search is long."""
     images = as_arrays([damaged_jpeg() if row in bad else jpeg(20, 30) for row in range(128)])
-    drawn = draw(PRESET, [image.tobytes() for image in images])
+    params = draw(PRESET, [image.tobytes() for image in images])
     message = "" if named is None else f"`fn.decoders.image`,\n\nencountered:\n\nFailed to decode sample #{named} : "
-    assert sorted(find_undecodable(PRESET, images, drawn, 0, message=message)) == bad
+    assert sorted(find_undecodable(PRESET, images, params, 0, message=message)) == bad
     assert len(asked) == pipelines
 
 
@@ -139,11 +139,11 @@ from gpuloader.plan import Draws
 from gpuloader.recipe import load_preset
 
 preset = load_preset("cifar10_eval")
-drawn = preset.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([[64, 64]]))
+params = preset.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([[64, 64]]))
 image = np.frombuffer(bytes.fromhex(sys.argv[1]), np.uint8)
 for blame in (
-    lambda: find_undecodable(preset, [image], drawn, None),
-    lambda: find_undecodable(preset, [image], drawn, None, region=False),  # by the graph
+    lambda: find_undecodable(preset, [image], params, None),
+    lambda: find_undecodable(preset, [image], params, None, region=False),  # by the graph
     lambda: WholeDecoder(1, 1, None).failures([image]),
 ):
     try:

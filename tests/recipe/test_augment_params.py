@@ -51,11 +51,11 @@ def assert_equal(one: Any, other: Any) -> None:  # noqa: ANN401
         assert one == other
 
 
-def on_copies(drawn: AugmentParams, sizes: Any) -> AugmentParams:  # noqa: ANN401
+def on_copies(params: AugmentParams, sizes: Any) -> AugmentParams:  # noqa: ANN401
     """On files of half the sides, or more, of each second picture."""
     files = sizes.copy()
     files[1::2] = (files[1::2] + 1) // 2
-    return drawn.in_files(sizes, files)
+    return params.in_files(sizes, files)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -69,16 +69,16 @@ def test_the_draws_of_a_batchs_parts_are_those_of_the_batch(name: str, ends: tup
 @pytest.mark.parametrize("name", RECIPES)
 def test_on_other_files_only_the_place_in_the_file_and_its_region_change(name: str) -> None:
     recipe, all_rows = RECIPES[name], slice(0, 7)
-    drawn = draw(recipe, all_rows)
-    assert drawn.in_files(SIZES, SIZES) is drawn
-    mapped = on_copies(drawn, SIZES)
-    for before, after in zip(drawn.views, mapped.views, strict=True):
+    params = draw(recipe, all_rows)
+    assert params.in_files(SIZES, SIZES) is params
+    mapped = on_copies(params, SIZES)
+    for before, after in zip(params.views, mapped.views, strict=True):
         assert_equal(replace(after, mapped=None), before)
         assert_equal(after.crop(), before.crop())
-    assert_equal(mapped.refused(), drawn.refused())
+    assert_equal(mapped.refused(), params.refused())
     stay, go = np.arange(0, 7, 2), np.arange(1, 7, 2)
     same = AugmentParams(
-        tuple(replace(view, mapped=view.placement) for view in drawn.views), drawn.region, drawn.origin
+        tuple(replace(view, mapped=view.placement) for view in params.views), params.region, params.origin
     )
     assert_equal(mapped.take(stay), same.take(stay))
     assert (mapped.region[go, 2:] <= (SIZES[go] + 1) // 2).all()
@@ -98,21 +98,21 @@ side = st.integers(1, 2**18 - 1)
 
 @given(st.tuples(side, side), st.tuples(side, side))
 def test_a_whole_picture_is_a_whole_file(picture: tuple[int, int], file: tuple[int, int]) -> None:
-    drawn = Recipe([Resize((8, 8))]).draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([picture]))
-    drawn = drawn.in_files(np.array([picture]), np.array([file]))
-    at = drawn.views[0].in_file
-    for box in (at.part, at.window, at.canvas(), drawn.region):
+    params = Recipe([Resize((8, 8))]).draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([picture]))
+    params = params.in_files(np.array([picture]), np.array([file]))
+    at = params.views[0].in_file
+    for box in (at.part, at.window, at.canvas(), params.region):
         assert box.tolist() == [[0, 0, *file]]
 
 
 @given(st.tuples(side, side), st.tuples(side, side), st.integers(0, 999))
 def test_a_window_in_a_picture_is_in_its_file(picture: tuple[int, int], file: tuple[int, int], sample: int) -> None:
-    drawn = Recipe([RandomResizedCrop(8, (0.001, 1))]).draw(Draws(0, 0, np.array([sample])), np.array([picture]))
-    window = drawn.views[0].placement.window / [*picture, *picture]
-    drawn = drawn.in_files(np.array([picture]), np.array([file]))
-    mapped = drawn.views[0].in_file.window / [*file, *file]
+    params = Recipe([RandomResizedCrop(8, (0.001, 1))]).draw(Draws(0, 0, np.array([sample])), np.array([picture]))
+    window = params.views[0].placement.window / [*picture, *picture]
+    params = params.in_files(np.array([picture]), np.array([file]))
+    mapped = params.views[0].in_file.window / [*file, *file]
     np.testing.assert_allclose(mapped, window, rtol=1e-14)
-    for box in (drawn.views[0].in_file.canvas(), drawn.region):
+    for box in (params.views[0].in_file.canvas(), params.region):
         assert (box >= 0).all()
         assert (box[:, 2:] <= file).all()
         assert (box[:, 2:] > box[:, :2]).all()

@@ -120,8 +120,8 @@ def choose(
     turned: int = 0,
 ) -> list[int]:
     sizes = np.tile(size, (samples, 1))
-    drawn = recipe.draw(Draws(5, 0, np.arange(samples)), sizes, np.full(samples, turned))
-    return choose_mipmaps(drawn, sizes, sides, np.broadcast_to(there, (samples, len(sides))), scale).tolist()
+    params = recipe.draw(Draws(5, 0, np.arange(samples)), sizes, np.full(samples, turned))
+    return choose_mipmaps(params, sizes, sides, np.broadcast_to(there, (samples, len(sides))), scale).tolist()
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def test_only_copies_that_are_there_are_chosen() -> None:
 
 
 def test_of_a_picture_of_unknown_size_no_copy_is_chosen() -> None:
-    drawn = Recipe([Resize((9, 9))]).draw(Draws(0, 0, np.arange(2)), np.array([[1, 1], [2000, 3000]]))
+    params = Recipe([Resize((9, 9))]).draw(Draws(0, 0, np.arange(2)), np.array([[1, 1], [2000, 3000]]))
     sizes = np.array([[0, 0], [2000, 3000]])
-    assert choose_mipmaps(drawn, sizes, [512], np.ones((2, 1), np.bool_), 1.0).tolist() == [0, 512]
+    assert choose_mipmaps(params, sizes, [512], np.ones((2, 1), np.bool_), 1.0).tolist() == [0, 512]
 
 
 RECIPES = {
@@ -191,13 +191,13 @@ def test_a_chosen_copy_is_sharp_in_all_views_and_no_smaller_one_is(
     name: str, size: tuple[int, int], scale: float, turned: int
 ) -> None:
     recipe, sizes = RECIPES[name], np.array([size])
-    drawn = recipe.draw(Draws(5, 0, np.arange(1)), sizes)
-    [chosen] = choose_mipmaps(drawn, sizes, SIDES, np.ones((1, 3), np.bool_), scale).tolist()
+    params = recipe.draw(Draws(5, 0, np.arange(1)), sizes)
+    [chosen] = choose_mipmaps(params, sizes, SIDES, np.ones((1, 3), np.bool_), scale).tolist()
 
     def sharpness(side: int) -> float:
         """The fewest pixels of a copy for one of an output, along any axis."""
         each = []
-        for view in drawn.views:
+        for view in params.views:
             [window], [resized] = view.placement.window.tolist(), view.placement.resized.tolist()
             pixels = [Fraction(end) - Fraction(start) for start, end in zip(window[:2], window[2:], strict=True)]
             ratios = map(Fraction, size_of(*size, side), size)
@@ -223,10 +223,10 @@ def test_a_larger_number_never_takes_a_smaller_copy(name: str, size: tuple[int, 
 
 def test_several_views_share_the_largest_of_their_copies() -> None:
     sizes, there = np.tile((3000, 4000), (50, 1)), np.ones((50, 3), np.bool_)
-    drawn = RECIPES["several views"].draw(Draws(5, 0, np.arange(50)), sizes)
-    each = [choose_mipmaps(AugmentParams.of([view]), sizes, SIDES, there, 1.5) for view in drawn.views]
+    params = RECIPES["several views"].draw(Draws(5, 0, np.arange(50)), sizes)
+    each = [choose_mipmaps(AugmentParams.of([view]), sizes, SIDES, there, 1.5) for view in params.views]
     largest = np.max([np.where(chosen, chosen, 9999) for chosen in each], 0)
-    chosen = choose_mipmaps(drawn, sizes, SIDES, there, 1.5)
+    chosen = choose_mipmaps(params, sizes, SIDES, there, 1.5)
     assert np.where(chosen, chosen, 9999).tolist() == largest.tolist()
     assert {512, 1024} <= set(chosen.tolist())
 

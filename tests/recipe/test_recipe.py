@@ -451,8 +451,8 @@ def test_a_recipe_is_for_training_where_samples_differ_by_what_is_drawn(
     transforms: list[Transform], random: bool
 ) -> None:
     preset = Recipe(transforms)
-    drawn = preset.draw(Draws(0, 0, np.arange(COUNT)), np.full((COUNT, 2), 12))
-    assert preset.random == random == any((array != array[0]).any() for array in all_numbers_of(drawn))
+    params = preset.draw(Draws(0, 0, np.arange(COUNT)), np.full((COUNT, 2), 12))
+    assert preset.random == random == any((array != array[0]).any() for array in all_numbers_of(params))
     assert (preset.default_shuffle, preset.default_last_batch) == (("full", "drop") if random else ("none", "partial"))
 
 

@@ -201,20 +201,20 @@ def test_more_than_there_are_numbers_for_is_refused(make: Callable[[], Recipe], 
 
 def test_a_recipe_draws_what_its_views_draw_and_the_region_that_they_need() -> None:
     preset = Recipe(views=[View([CROP, JITTER]), View([Resize(20), CenterCrop(8), NORMAL, ERASE], count=2)])
-    drawn = preset.draw(DRAWS, SIZES)
-    for view, of_view in zip(preset.each_view, drawn.views, strict=True):
+    params = preset.draw(DRAWS, SIZES)
+    for view, of_view in zip(preset.each_view, params.views, strict=True):
         for one, other in zip(numbers_of(view.draw(DRAWS, SIZES)), numbers_of(of_view), strict=True):
             np.testing.assert_array_equal(one, other)
-    needed = np.stack([view.placement.needed() for view in drawn.views])
-    np.testing.assert_array_equal(drawn.region[:, :2], needed[:, :, :2].min(0))
-    np.testing.assert_array_equal(drawn.region[:, 2:], needed[:, :, 2:].max(0))
+    needed = np.stack([view.placement.needed() for view in params.views])
+    np.testing.assert_array_equal(params.region[:, :2], needed[:, :, :2].min(0))
+    np.testing.assert_array_equal(params.region[:, 2:], needed[:, :, 2:].max(0))
 
 
 def test_what_is_drawn_for_some_samples_are_their_rows() -> None:
-    drawn, rows = Recipe([CROP, JITTER, ERASE], views=2).draw(DRAWS, SIZES), [7, 7, 3]
-    some = drawn.take(rows)
-    np.testing.assert_array_equal(some.region, drawn.region[rows])
-    for one, other in zip(some.views, drawn.views, strict=True):
+    params, rows = Recipe([CROP, JITTER, ERASE], views=2).draw(DRAWS, SIZES), [7, 7, 3]
+    some = params.take(rows)
+    np.testing.assert_array_equal(some.region, params.region[rows])
+    for one, other in zip(some.views, params.views, strict=True):
         for few, all_of_them in zip(numbers_of(one), numbers_of(other), strict=True):
             np.testing.assert_array_equal(few, all_of_them[rows])
 
@@ -298,8 +298,8 @@ def test_the_recipe_of_an_epoch_has_no_sizes_by_epoch() -> None:
     assert growing.at(4) is growing.at(3)  # made once, as a run asks for it at every batch
     assert [growing.at(epoch).shapes[0] for epoch in (0, 2, 3, 5)] == [(8, 8), (8, 8), (12, 12), (12, 12)]
     assert growing.shapes == growing.at(0).shapes
-    drawn, of_4 = (preset.draw(Draws(0, 4, np.arange(9)), SIZES[:9]) for preset in (growing, at_4))
-    for one, other in zip(all_numbers_of(drawn), all_numbers_of(of_4), strict=True):
+    params, of_4 = (preset.draw(Draws(0, 4, np.arange(9)), SIZES[:9]) for preset in (growing, at_4))
+    for one, other in zip(all_numbers_of(params), all_numbers_of(of_4), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -357,8 +357,8 @@ def test_values_follow_the_epoch(given: tuple[Any, Any, Any], as_views: bool) ->
     preset, early, late = (Recipe([CROP], [View([each])]) if as_views else Recipe([CROP, each]) for each in given)
     for epoch, of_epoch in ((0, early), (4, early), (5, late), (900, late)):
         assert preset.at(epoch) == of_epoch
-        drawn, expected = (each.draw(Draws(3, epoch, np.arange(200)), SIZES[:200]) for each in (preset, of_epoch))
-        for one, other in zip(all_numbers_of(drawn), all_numbers_of(expected), strict=True):
+        params, expected = (each.draw(Draws(3, epoch, np.arange(200)), SIZES[:200]) for each in (preset, of_epoch))
+        for one, other in zip(all_numbers_of(params), all_numbers_of(expected), strict=True):
             np.testing.assert_array_equal(one, other)
 
 

@@ -81,10 +81,10 @@ def draw(preset: Recipe) -> None:
     sizes = np.array([[1, 70], [64, 1], [48, 48], [3000, 40]])
     boxes = [np.array([[0.0, 0, width, height], [0, 0, 0, 0]]) for height, width in sizes]
     try:
-        drawn = preset.draw(Draws(1, 2, np.arange(4)), sizes, boxes=boxes)
+        params = preset.draw(Draws(1, 2, np.arange(4)), sizes, boxes=boxes)
     except ConfigError:  # a blur that does not fit into the image
         return
-    for array in all_numbers_of(drawn):
+    for array in all_numbers_of(params):
         assert array.nbytes < 10**6
         assert np.isfinite(array).all()
 

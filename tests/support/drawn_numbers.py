@@ -14,6 +14,6 @@ def numbers_of(drawn: ViewParams) -> list[np.ndarray]:
     return [at.window, at.resized, at.corner, at.shape, at.mirrored, program.ops, program.parameters, *erased]
 
 
-def all_numbers_of(drawn: AugmentParams) -> list[np.ndarray]:
+def all_numbers_of(params: AugmentParams) -> list[np.ndarray]:
     """The same for all views, and the region."""
-    return [drawn.region, *(array for view in drawn.views for array in numbers_of(view))]
+    return [params.region, *(array for view in params.views for array in numbers_of(view))]

@@ -72,8 +72,8 @@ def no_reads(loader: GPULoader) -> Iterator[None]:
 
 
 def run_gpu_graph(
-    preset: Recipe, images: Sequence[bytes], drawn: AugmentParams, region: bool = True
+    preset: Recipe, images: Sequence[bytes], params: AugmentParams, region: bool = True
 ) -> list[torch.Tensor]:
     """`run_views` of the GPU's graph."""
     with gpu_graph():
-        return run_views(preset, images, drawn, GPU, region=region)
+        return run_views(preset, images, params, GPU, region=region)

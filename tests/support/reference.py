@@ -90,11 +90,11 @@ def _warp(image: torch.Tensor, matrix: torch.Tensor, mode: str, fill: list[float
     return warped.round().clamp(0, 255).to(torch.uint8)
 
 
-def placed_by_torchvision(transform: GeometricTransform, image: bytes, drawn: AugmentParams, row: int) -> torch.Tensor:
+def placed_by_torchvision(transform: GeometricTransform, image: bytes, params: AugmentParams, row: int) -> torch.Tensor:
     """What resizing, cropping, padding and flipping a Pillow image gives, float32 (3, h, w) levels, as was drawn."""
     image_functional = transforms.functional
     picture = Image.open(io.BytesIO(image)).convert("RGB")
-    at = drawn.views[0].placement
+    at = params.views[0].placement
     top, left, bottom, right = at.canvas()[row].tolist()
     height, width = at.resized[row].tolist()
     first_row, first_column, last_row, last_column = at.shown[row].tolist()

@@ -33,25 +33,25 @@ def draw(
 def run_graph(
     preset: Recipe,
     images: Sequence[bytes],
-    drawn: AugmentParams | None = None,
+    params: AugmentParams | None = None,
     device_id: int | None = None,
     num_threads: int = 2,
 ) -> torch.Tensor:
     """The graph's output for one batch, as float32 (n, 3, height, width) on the CPU."""
-    [images] = run_views(preset, images, drawn, device_id, num_threads)
+    [images] = run_views(preset, images, params, device_id, num_threads)
     return images
 
 
 def run_views(
     preset: Recipe,
     images: Sequence[bytes],
-    drawn: AugmentParams | None = None,
+    params: AugmentParams | None = None,
     device_id: int | None = None,
     num_threads: int = 2,
     region: bool = True,
 ) -> list[torch.Tensor]:
     """The same for each view of the recipe."""
-    batch = ([admit(image)[0] for image in as_arrays(images)], drawn or draw(preset, images))
+    batch = ([admit(image)[0] for image in as_arrays(images)], params or draw(preset, images))
     pipeline = recipe_pipeline(
         preset=preset,
         source=lambda: batch,

@@ -101,8 +101,8 @@ def test_a_mask_is_kept_in_the_smallest_type(
     value = Mask("npy", fill=fill).value(saved(mask), (1, 2), np.zeros(4))
     assert value.dtype == expected
     assert value.tolist() == mask.astype(np.int64).tolist()
-    drawn = Recipe([CenterCrop((1, 4))]).draw(Draws(7, 0, np.arange(1)), np.array([[1, 2]]))
-    [moved] = Mask("npy", fill=fill).collated([value], drawn)[""]
+    params = Recipe([CenterCrop((1, 4))]).draw(Draws(7, 0, np.arange(1)), np.array([[1, 2]]))
+    [moved] = Mask("npy", fill=fill).collated([value], params)[""]
     assert (moved.dtype, moved.tolist()) == (expected, [[[fill, *map(int, numbers), fill]]])
 
 
@@ -211,10 +211,10 @@ def test_the_masks_of_a_batch_are_written_once(
     masks = [np.ones((200, 32, 2048), np.uint8)] * samples
     turned = np.full(samples, 6) if options.get("orientation") else None
     stored = (2048, 32) if options.get("orientation") else (32, 2048)
-    drawn = recipe.draw(Draws(7, 0, np.arange(samples)), np.array([stored] * samples), turned)
-    field.collated(masks, drawn.take([]))  # so that caches are made
+    params = recipe.draw(Draws(7, 0, np.arange(samples)), np.array([stored] * samples), turned)
+    field.collated(masks, params.take([]))  # so that caches are made
     tracemalloc.start()
-    [moved] = field.collated(masks, drawn)[""]
+    [moved] = field.collated(masks, params)[""]
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert moved.values.dtype == np.uint8

@@ -271,10 +271,10 @@ def assert_moves_as_torchvision(
     recipe: Recipe, sizes: Sequence[tuple[int, int]], ties: float = 0.0, beyond: float = 0.0
 ) -> None:
     """Compares all samples and views; a share of `ties` of a mask's pixels may differ."""
-    drawn = recipe.draw(Draws(7, 0, np.arange(len(sizes))), np.array(sizes))
+    params = recipe.draw(Draws(7, 0, np.arange(len(sizes))), np.array(sizes))
     targets = [targets_in(*size, row, beyond) for row, size in enumerate(sizes)]
     rows = np.repeat(np.arange(len(sizes)), 6)
-    for plan, view in zip(recipe.each_view, drawn.views):
+    for plan, view in zip(recipe.each_view, params.views):
         transforms = [*plan.placing, *plan.pixels]
         boxes = move_boxes(np.concatenate([boxes for boxes, _, _ in targets]), rows, view)
         points, _ = move_points(np.concatenate([points for _, points, _ in targets]), rows, view)

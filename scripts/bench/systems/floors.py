@@ -93,8 +93,8 @@ def decode(
     def source() -> tuple[Any, ...]:
         batch = batches.next()
         in_flight.append(batch)
-        start, end = np.split(batch.drawn.region, 2, axis=1)
-        window = ((start - batch.drawn.origin).astype(np.int32), (end - start).astype(np.int32))
+        start, end = np.split(batch.params.region, 2, axis=1)
+        window = ((start - batch.params.origin).astype(np.int32), (end - start).astype(np.int32))
         return (batch.images,) if whole else (batch.images, *window)
 
     @pipeline_def(  # type: ignore[untyped-decorator]

@@ -52,9 +52,9 @@ def placements(draw: st.DrawFn) -> tuple[int, Placement]:
 
 def taps(at: Placement, image: np.ndarray, region: np.ndarray) -> np.ndarray:
     """What the kernel makes of this region of the image, which holds all that is needed."""
-    drawn = RESIZE.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([image.shape[:2]]))
-    drawn = AugmentParams((replace(drawn.views[0], placements=(at,)),), region, drawn.origin)
-    given = make_inputs(RESIZE.each_view, drawn, "cpu", "resize")
+    params = RESIZE.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([image.shape[:2]]))
+    params = AugmentParams((replace(params.views[0], placements=(at,)),), region, params.origin)
+    given = make_inputs(RESIZE.each_view, params, "cpu", "resize")
     [[top, left, bottom, right]] = region.tolist()
     levels = [*(1, 1, 1), *(0, 0, 0), *(0, 0, 0), *(0, 0, 0)]
     how = [*levels, at.antialias, PADDINGS.index(at.padding_mode), True, 0]
