@@ -39,15 +39,15 @@ Image: TypeAlias = "NDArray[np.uint8] | Picture | bytes | bytearray"
 Kind = TypeVar("Kind", bound=Image)
 
 
-class SmallerCopy(bytes):
+class Mipmap(bytes):
     """A file with a smaller copy of a picture; random parameters are drawn for the picture's (height, width)."""
 
     picture: Shape
 
     def __new__(cls, file: bytes, picture: Shape) -> Self:
-        copy = super().__new__(cls, file)
-        copy.picture = picture
-        return copy
+        mipmap = super().__new__(cls, file)
+        mipmap.picture = picture
+        return mipmap
 
 
 class Compose(Recipe):
@@ -345,7 +345,7 @@ def draw_images(
     at = recipe.at(draws.epoch)
     sizes = sizes.reshape(-1, 2)
     each = zip(images, sizes.tolist())
-    pictures = np.array([image.picture if isinstance(image, SmallerCopy) else size for image, size in each], np.int64)
+    pictures = np.array([image.picture if isinstance(image, Mipmap) else size for image, size in each], np.int64)
     pictures = pictures.reshape(-1, 2)
     params = at.before_own_code.draw(draws, pictures, turned, boxes).in_files(pictures, sizes)
     return files, params, {**params.refused(), **refused}

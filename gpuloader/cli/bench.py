@@ -66,10 +66,10 @@ def _print(result: BenchResult) -> None:
     say(f"machine  {result.machine}")
     held = f"{counted(data.images, 'image')} of {format_bytes(data.image_bytes)} in {counted(data.shards, 'shard')}"
     say(f"data     {held}; {settings['preset']}")
-    if (copies := result.copies) is not None:
-        needs = f"with {copies.needs}, " if copies.needs else ""
-        saved = f"{1 - copies.pixels:.0%} fewer pixels to decode"
-        say(f"copies   {needs}{copies.draws:.0%} of the crops use a smaller copy: {saved}")
+    if (mipmaps := result.copies) is not None:
+        needs = f"with {mipmaps.needs}, " if mipmaps.needs else ""
+        saved = f"{1 - mipmaps.pixels:.0%} fewer pixels to decode"
+        say(f"copies   {needs}{mipmaps.draws:.0%} of the crops use a smaller copy: {saved}")
     for device in result.devices:
         _print_device(device, settings["batch_size"])
     say()

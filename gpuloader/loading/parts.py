@@ -72,7 +72,7 @@ class Parts:
 
         Args:
             samples: (b,) their ids.
-            sides: (b,) the shorter sides of the copies that are decoded in place of pictures, 0 for a picture.
+            sides: (b,) the shorter sides of the mipmaps that are decoded in place of pictures, 0 for a picture.
         """
         return self.of_rows(self._decoded_bytes(samples, sides))
 

@@ -1,6 +1,6 @@
 """`Reader`: makes encoded batches from the plan and the shards, and the parts in which they are decoded.
 
-To open a step, it gets the sample ids from the plan, chooses smaller copies if the recipe uses them, validates every
+To open a step, it gets the sample ids from the plan, chooses mipmaps if the recipe uses them, validates every
 image, parses the fields, and draws the random parameters. A bad sample is replaced, dropped, or raises an error, by
 `on_error`. Then it adds labels. If the step has one part, its images stay in memory; otherwise the images are read
 part by part.
@@ -28,12 +28,12 @@ from gpuloader.errors import BadImageError, DataError, LabelError, TooManyBadIma
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit, decoder_file
 from gpuloader.images.limits import RefusalError
-from gpuloader.images.mipmaps import mipmap_sizes, of_copy
+from gpuloader.images.mipmaps import mipmap_sizes, of_mipmap
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.blending import paste_neighbours
-from gpuloader.loading.copies import choose_copies, draw_by_index, draw_pictures
 from gpuloader.loading.decoding_loop import find_bad_rows
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, Ragged, cause_of, check_keys, parse_fields
+from gpuloader.loading.mipmaps import choose_mipmaps_by_index, draw_by_index, draw_pictures
 from gpuloader.loading.own_code_loop import OwnCodeContext
 from gpuloader.loading.own_targets import OwnTargets
 from gpuloader.loading.run import Run
@@ -58,7 +58,7 @@ class Row(NamedTuple):
         image: the image as stored, and then for the graph; None if it is read with its part.
         size: (height, width) of the picture; (0, 0) before validation.
         valid: False for padding, and for a replacement of a bad sample.
-        side: the shorter side of the smaller copy that is the image; 0 for the picture itself.
+        side: the shorter side of the mipmap that is the image; 0 for the picture itself.
         fields: the values of the fields, by name.
         cause: why the sample is bad.
     """
@@ -191,7 +191,7 @@ class Reader:
             name: field for name, field in run.fields.items() if field.is_target and takes_targets
         }
         self._finishes = links is not None and bool(self._own_targets or not links.keeps_sizes)
-        # What a decoder refused of a sample's image or copy, None for the whole file, and why: trying it may build
+        # What a decoder refused of a sample's image or mipmap, None for the whole file, and why: trying it may build
         # pipelines on a GPU.
         self._undecodable: dict[tuple[int, int], tuple[tuple[int, ...] | None, str]] = {}
         self._params_by_index: tuple[PlannedBatch, Ints, AugmentParams] | None = None
@@ -250,7 +250,7 @@ class Reader:
         suspects = frozenset(self._suspects)  # another thread adds to them
         if self._ahead is not None and len(planned.ids):  # another thread reads the steps without samples
             self._ahead.reach(cursor)
-        sides = self.choose_copies(planned)
+        sides = self.choose_mipmaps(planned)
         parts = run.parts.of_step(planned.ids, sides)
         if len(parts) > 1:
             rows, reading_seconds = self._look_at_parts(planned, sides, parts, suspects, wanted)
@@ -318,17 +318,17 @@ class Reader:
     def _arena(self) -> Arena:
         return self.arenas.popleft() if self.arenas else Arena()
 
-    def choose_copies(self, planned: PlannedBatch) -> Ints:
-        """Returns (b,) the shorter sides of the smaller copies that are read in place of pictures, 0 for a picture.
+    def choose_mipmaps(self, planned: PlannedBatch) -> Ints:
+        """Returns (b,) the shorter sides of the mipmaps that are read in place of pictures, 0 for a picture.
 
         They depend only on the random parameters and the index, not on earlier reads.
         """
         run, ids = self._run, planned.ids
-        if not run.takes_copies:
+        if not run.takes_mipmaps:
             return np.zeros(len(ids), np.int64)
         params, sizes = draw_by_index(run.recipe, run.shards, ids, planned.draws, planned.shape)
         self._params_by_index = planned, sizes, params
-        return choose_copies(run.recipe, run.shards, ids, params, sizes)
+        return choose_mipmaps_by_index(run.recipe, run.shards, ids, params, sizes)
 
     def _read_images(self, ids: Ints, sides: Ints, arena: Arena, wanted: WantedCallback) -> list[EncodedImage]:
         images = self._run.shards.read_images(ids, arena, wanted, sides if sides.any() else None)
@@ -368,7 +368,7 @@ class Reader:
 
     def _admit(self, planned: PlannedBatch, suspects: Collection[int], wanted: WantedCallback) -> list[Row]:
         """Reads the planned samples into separate memory; returns their rows, bad ones with the cause."""
-        sides = self.choose_copies(planned)
+        sides = self.choose_mipmaps(planned)
         images = self._read_images(planned.ids, sides, Arena(), wanted)
         sizes = self._known_sizes(planned, sides, suspects)
         return self._judge(planned, self._look_at(planned, sides, sizes, images, wanted), suspects)[0]
@@ -387,7 +387,7 @@ class Reader:
         for number, row in enumerate(rows if suspects else ()):
             is_tried = row.sample in suspects and row.cause is None and number not in causes
             if is_tried and (cause := self._try(row, params.take([number]))):
-                causes[number] = of_copy(row.side, cause)
+                causes[number] = of_mipmap(row.side, cause)
         for number, cause in causes.items():
             if rows[number].cause is None:
                 rows[number] = rows[number]._replace(cause=cause)
@@ -421,14 +421,14 @@ class Reader:
         try:
             if cause := self._known_cause(row.sample):
                 return row._replace(cause=cause)
-            if row.side and (cause := self._run.shards.too_large_copy(row.sample, row.side)):
+            if row.side and (cause := self._run.shards.too_large_mipmap(row.sample, row.side)):
                 raise RefusalError(cause)
             if row.size == _UNKNOWN:
                 assert row.image is not None
                 image, size = (admit_array if self._run.decoded else admit)(row.image, self._run.recipe.max_pixels)
                 row = row._replace(image=image, size=self._run.shards.picture_of(row.sample, row.side, size))
         except RefusalError as error:
-            return row._replace(cause=of_copy(row.side, error.cause))
+            return row._replace(cause=of_mipmap(row.side, error.cause))
         try:
             return self._parse(self._parsed_in_threads, row, numbers, wanted)
         except RefusalError as error:

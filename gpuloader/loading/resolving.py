@@ -32,8 +32,8 @@ from gpuloader.loading.arguments import (
     warn_of_small_buckets,
     warn_of_turned,
 )
-from gpuloader.loading.copies import warn_of_mipmaps
 from gpuloader.loading.fields import LABEL, Component, Field
+from gpuloader.loading.mipmaps import warn_of_mipmaps
 from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
 from gpuloader.loading.run import Run
 from gpuloader.loading.selection import check_components, check_options, make_source, resolve_sources

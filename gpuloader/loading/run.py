@@ -16,8 +16,8 @@ from gpuloader.base.text import counted
 from gpuloader.base.values import is_integer
 from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.loading.arguments import as_tuple, find_boxes
-from gpuloader.loading.copies import takes_copies
 from gpuloader.loading.fields import Component
+from gpuloader.loading.mipmaps import takes_mipmaps
 from gpuloader.loading.options import BadImages, Decoder
 from gpuloader.loading.parts import Parts
 from gpuloader.loading.selection import describe_source
@@ -95,9 +95,9 @@ class Run:
         return self.device_id if self.recipe.links is None else None
 
     @property
-    def takes_copies(self) -> bool:
-        """Whether smaller copies may be decoded in place of pictures."""
-        return takes_copies(self.recipe, self.shards)
+    def takes_mipmaps(self) -> bool:
+        """Whether mipmaps may be decoded in place of pictures."""
+        return takes_mipmaps(self.recipe, self.shards)
 
     @cached_property
     def parts(self) -> Parts:
@@ -193,7 +193,7 @@ class Run:
         }
 
     def _mipmaps(self, samples: int | None = None) -> dict[str, str]:
-        """Returns the digest of the smaller copies of all samples, or of the first, if the recipe uses copies."""
+        """Returns the digest of the mipmaps of all samples, or of the first, if the recipe uses mipmaps."""
         return {} if self.recipe.mipmap_scale is None else {"mipmaps": self.shards.mipmap_digest(samples)}
 
 

@@ -60,7 +60,7 @@ class RunBatches:
         self._quarantine = quarantine
         self._reading: _ReadSession | None = None
         parts = run.parts
-        ahead = 1 if run.takes_copies else parts.ahead(run.plan.batch_size)
+        ahead = 1 if run.takes_mipmaps else parts.ahead(run.plan.batch_size)
         self._decoding: DecodingLoop[EncodedPart] | OwnCodeLoop[EncodedPart] = decoding_of(
             run.recipe,
             replace(run.decoder, prefetch=run.decoder.prefetch * ahead),

@@ -49,7 +49,7 @@ def check_identity(
         StateError: it is not a state, or a state of another run. The message names the transform, shard or argument
             that differs.
     """
-    # A state that was saved without the recipe's `mipmaps` has no digest of copies; then the recipe differs.
+    # A state that was saved without the recipe's `mipmaps` has no digest of mipmaps; then the recipe differs.
     if missing := sorted({*identity, "epoch", "begin", "delivered", "quarantine"} - {*state, "mipmaps"}):
         raise StateError(f"this is not a state of a GPULoader: it lacks {', '.join(missing)}")
     saved = state.get("described")

@@ -213,9 +213,9 @@ def _result(
     source: OpenedSource,
     shards: Sequence[PlannedShard],
     written: Sequence[ShardCounts],
-    copies: bool,
+    mipmaps: bool,
 ) -> PackResult:
-    traits, with_copies = b"".join(each.traits for each in written), sum(each.with_copies for each in written)
+    traits, with_mipmaps = b"".join(each.traits for each in written), sum(each.with_mipmaps for each in written)
     finished = _finished(folder, layout)
     done = [shard for shard in shards if shard.name in finished]
     left_out: list[LeftOutPicture] = []
@@ -237,8 +237,8 @@ def _result(
         splits=splits,
         bytes=sum(finished[shard.name] for shard in done),
         left_out=tuple(left_out),
-        with_copies=with_copies,
-        too_small=len(traits) - with_copies if copies else 0,
+        with_copies=with_mipmaps,
+        too_small=len(traits) - with_mipmaps if mipmaps else 0,
         reduced={name: sum(each & bit > 0 for each in traits) for name, bit in IN_PIXELS.items()},
         passed_over=source.left_out_count,
         classes=source.classes,

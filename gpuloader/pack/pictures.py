@@ -88,14 +88,14 @@ class EncodedPicture(NamedTuple):
 
     Attributes:
         extension, image: the member of the picture.
-        copies: its smaller copies, by extension; None if no copies are asked for, and the copies in the source still
+        mipmaps: its mipmaps, by extension; None if no mipmaps are asked for, and the mipmaps in the source still
             fit.
         traits: of the source's picture, as `traits_of` returns them.
     """
 
     extension: str
     image: bytes
-    copies: Mapping[str, bytes] | None
+    mipmaps: Mapping[str, bytes] | None
     traits: int = 0
 
 
@@ -109,7 +109,7 @@ def parse_mipmaps(sides: str | Sequence[int]) -> tuple[int, ...]:
 
 
 def render(image: bytes | Image.Image, extension: str | None, rendering: RenderOptions) -> EncodedPicture:
-    """Returns a picture's member, and its smaller copies.
+    """Returns a picture's member, and its mipmaps.
 
     A JPEG, PNG or WebP is copied unless it is downsized. All others become PNGs, 8-bit gray or RGB, with the pixels
     that the loader would deliver.
@@ -137,28 +137,28 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: RenderO
             )
         makes_jpegs = rendering.mipmaps is not None or small is not plain
         options = _jpeg_options(image, rendering.quality) if makes_jpegs else {}
-        copies = _copies(small, rendering.mipmaps or (), options) if makes_jpegs else None
+        mipmaps = _mipmaps(small, rendering.mipmaps or (), options) if makes_jpegs else None
         if small is not plain:
             intervals = {} if rendering.seekable is None else restart_option(small)
-            return EncodedPicture("jpg", _encode(small, "JPEG", **options, **intervals), copies, traits)
+            return EncodedPicture("jpg", _encode(small, "JPEG", **options, **intervals), mipmaps, traits)
         if isinstance(image, bytes) and (file_format := image_format(np.frombuffer(image, np.uint8))) in _EXTENSIONS:
             if file_format == "jpeg" and rendering.seekable is not None:
                 image = make_seekable(image, picture)
-            return EncodedPicture(extension or _EXTENSIONS[file_format], image, copies, traits)
-        return EncodedPicture("png", _encode(plain, "PNG", **_orientation_option(image)), copies, traits)
+            return EncodedPicture(extension or _EXTENSIONS[file_format], image, mipmaps, traits)
+        return EncodedPicture("png", _encode(plain, "PNG", **_orientation_option(image)), mipmaps, traits)
 
 
-def _copies(picture: Image.Image, sides: Sequence[int], options: Mapping[str, object]) -> dict[str, bytes]:
-    """Makes the smaller copies of a picture as seekable JPEGs; none if it is too small for them.
+def _mipmaps(picture: Image.Image, sides: Sequence[int], options: Mapping[str, object]) -> dict[str, bytes]:
+    """Makes the mipmaps of a picture as seekable JPEGs; none if it is too small for them.
 
-    Each copy is made from the one before: this takes two thirds of the time, and costs 0.1 dB.
+    Each mipmap is made from the one before: this takes two thirds of the time, and costs 0.1 dB.
     """
-    copies, copy = {}, picture
+    mipmaps, mipmap = {}, picture
     for side in sides if are_made(np.array([[picture.height, picture.width]]), sides).all() else ():
         height, width = size_of(picture.height, picture.width, side)
-        copy = copy.resize((width, height), Image.Resampling.LANCZOS)
-        copies[extension_of(side)] = _encode(copy, "JPEG", **options, **restart_option(copy))
-    return copies
+        mipmap = mipmap.resize((width, height), Image.Resampling.LANCZOS)
+        mipmaps[extension_of(side)] = _encode(mipmap, "JPEG", **options, **restart_option(mipmap))
+    return mipmaps
 
 
 def _decode(data: bytes, extension: str | None) -> tuple[Image.Image, int]:

@@ -54,11 +54,11 @@ class ShardTask:
 
 
 class ShardCounts(NamedTuple):
-    """The counts of a written shard: its records, and the traits and smaller copies of its good pictures."""
+    """The counts of a written shard: its records, and the traits and mipmaps of its good pictures."""
 
     records: int
     traits: bytes
-    with_copies: int
+    with_mipmaps: int
 
 
 def write_shard(task: ShardTask) -> ShardCounts:
@@ -70,7 +70,7 @@ def write_shard(task: ShardTask) -> ShardCounts:
         PackError: a sample cannot be stored.
     """
     left_out: list[LeftOutPicture] = []
-    with_copies, traits = 0, bytearray()
+    with_mipmaps, traits = 0, bytearray()
     with atomic_file(task.path) as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for key, record in zip(task.keys, task.records, strict=True):
@@ -81,22 +81,22 @@ def write_shard(task: ShardTask) -> ShardCounts:
                     left_out.append(LeftOutPicture(record.name, key, refused.cause))
                 else:
                     write_sample(tar, key, members)
-                    with_copies += any(map(side_of, members))
+                    with_mipmaps += any(map(side_of, members))
                     traits.append(found)
                     left_out += (LeftOutPicture(record.name, key, why, each) for each, why in dropped)
         _write_left_out(_left_out_file(task.path), left_out)
-    return ShardCounts(len(task.records), bytes(traits), with_copies)
+    return ShardCounts(len(task.records), bytes(traits), with_mipmaps)
 
 
 def _members(sample: SourceSample, rendering: RenderOptions, name: str) -> tuple[dict[str, bytes], int, Dropped]:
     if sample.extension == ARRAY_EXTENSION and rendering.mipmaps:
         raise PackError(f"{name} is decoded, as .{ARRAY_EXTENSION}, and can have no mipmaps: leave mipmaps out")
-    extension, image, copies, traits = render(sample.image, sample.extension, rendering)
+    extension, image, mipmaps, traits = render(sample.image, sample.extension, rendering)
     if extension == ARRAY_EXTENSION and (others := sorted(set(IMAGE_EXTENSIONS) & set(sample.fields))):
         raise PackError(f"{name} has .{others[0]} beside its image; a decoded sample must not have that")
     fields, dropped = (sample.fields, ()) if sample.fit is None else sample.fit(sample.fields, image)
-    if copies is not None:
-        fields = {**{name: data for name, data in fields.items() if side_of(name) is None}, **copies}
+    if mipmaps is not None:
+        fields = {**{name: data for name, data in fields.items() if side_of(name) is None}, **mipmaps}
     return {**fields, extension: image}, traits, dropped
 
 

@@ -45,7 +45,7 @@ class ViewParams:
         program: the steps that change pixels; empty without such transforms.
         erased: (n, 6 * count) int32, from `RandomErasing.draw`; None if the view does not erase.
         placing: the transforms between the placements.
-        mapped: the last placement in the pixels of the files, if some files are smaller copies of the pictures.
+        mapped: the last placement in the pixels of the files, if some files are mipmaps of the pictures.
     """
 
     shape: Shape | None
@@ -102,7 +102,7 @@ class AugmentParams:
     Attributes:
         views: one for each view of the recipe.
         region: (n, 4) int64 top, left, bottom, right of the part to decode, which some view needs. It is in pixels of
-            the files, which may be smaller copies of the pictures.
+            the files, which may be mipmaps of the pictures.
         origin: (n, 2) int64 top, left of the remaining part of the files; 0, 0 unless the files were cut.
     """
 

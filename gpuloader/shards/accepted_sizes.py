@@ -9,9 +9,9 @@ from gpuloader.shards.index import Index
 
 
 class AcceptedSizes:
-    """The images, and smaller copies by their shorter sides, that passed validation.
+    """The images, and mipmaps by their shorter sides, that passed validation.
 
-    Images whose size is not the size in the index are not recorded. A copy is recorded with the size of its image.
+    Images whose size is not the size in the index are not recorded. A mipmap is recorded with the size of its image.
     """
 
     def __init__(self, index: Index) -> None:
@@ -22,7 +22,7 @@ class AcceptedSizes:
         """Returns (b, 2) height and width of the samples that passed validation, and 0 for the others.
 
         Args:
-            sides: (b,) the shorter sides of copies, 0 for the images themselves; None for images only.
+            sides: (b,) the shorter sides of mipmaps, 0 for the images themselves; None for images only.
         """
         sizes = np.stack([self._index.at(side, samples) for side in ("height", "width")], 1).astype(np.int64)
         asked = np.zeros(len(samples), np.int64) if sides is None else sides
@@ -32,7 +32,7 @@ class AcceptedSizes:
         return sizes * accepted[:, None]
 
     def note(self, sample: int, size: tuple[int, int], side: int = 0) -> None:
-        """Records that an image of this (height, width), or its copy, passed, if the index has this size."""
+        """Records that an image of this (height, width), or its mipmap, passed, if the index has this size."""
         if tuple(self._index.at(name, np.array([sample])).item() for name in ("height", "width")) == size:
             if side not in self._marks:
                 self._marks[side] = np.zeros_like(self._marks[0])

@@ -235,15 +235,15 @@ class ShardSet:
 
     @cached_property
     def mipmap_sides(self) -> tuple[int, ...]:
-        """The shorter sides of the smaller copies in the data, such as `KEY.mip1024`, ascending."""
+        """The shorter sides of the mipmaps in the data, such as `KEY.mip1024`, ascending."""
         return tuple(sorted(filter(None, map(side_of, self.index.extensions))))
 
     def mipmaps_of(self, samples: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Returns which copies samples have, (n, k), for n samples and the k `mipmap_sides`."""
-        return self._copies_of(samples) >= 0
+        """Returns which mipmaps samples have, (n, k), for n samples and the k `mipmap_sides`."""
+        return self._mipmap_rows(samples) >= 0
 
     def mipmap_digest(self, samples: int | None = None) -> str:
-        """Returns a digest of which samples have which copies, 32 hex digits; of all samples, or of the first."""
+        """Returns a digest of which samples have which mipmaps, 32 hex digits; of all samples, or of the first."""
         count = len(self) if samples is None else samples
         digest = hashlib.blake2b(digest_size=16)
         for side in self.mipmap_sides:
@@ -253,16 +253,16 @@ class ShardSet:
             digest.update(side.to_bytes(4, "little") + np.packbits(has).tobytes() if has.any() else b"")
         return digest.hexdigest()
 
-    def too_large_copy(self, sample: int, side: int) -> str | None:
-        """Returns why a sample's copy is too large to read, or None; see `too_large`."""
+    def too_large_mipmap(self, sample: int, side: int) -> str | None:
+        """Returns why a sample's mipmap is too large to read, or None; see `too_large`."""
         offset_and_size = self.index.component(sample, extension_of(side))
         return None if offset_and_size is None else cause_in_bytes(offset_and_size[1])
 
     def picture_of(self, sample: int, side: int, size: tuple[int, int]) -> tuple[int, int]:
-        """Returns the (height, width) of the picture for an image file of this size; from the index for a copy.
+        """Returns the (height, width) of the picture for an image file of this size; from the index for a mipmap.
 
         Raises:
-            RefusalError: the copy does not have the size in its name.
+            RefusalError: the mipmap does not have the size in its name.
         """
         if not side:
             return size
@@ -272,7 +272,7 @@ class ShardSet:
         return height, width
 
     def locate(self, sample: int, side: int = 0) -> Location:
-        """Returns the location of a sample's image, or of its copy with this shorter side."""
+        """Returns the location of a sample's image, or of its mipmap with this shorter side."""
         samples, sides = np.array([sample]), np.array([side])
         offset = self._places(samples, sides)[0]
         shard = self.shards[self.shard_of(sample)]
@@ -326,8 +326,8 @@ class ShardSet:
         """Reads the encoded images of samples into views of the arena; the view of a `too_large` image is empty.
 
         Args:
-            sides: (n,) the shorter sides of the copies to read in place of the images, 0 for an image; the samples must
-                have these copies. None reads the images.
+            sides: (n,) the shorter sides of the mipmaps to read in place of the images, 0 for an image; the samples
+                must have these mipmaps. None reads the images.
 
         Raises:
             InterruptedError: the images are no longer `wanted`; checked before each image that is not in the page
@@ -361,19 +361,19 @@ class ShardSet:
         self._read(np.array([[shard, *offset_and_size, view.ctypes.data]]), [view], wanted)
         return view.tobytes()
 
-    def _copies_of(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns the component rows of the copies, (n, k), -1 where there is none."""
+    def _mipmap_rows(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the component rows of the mipmaps, (n, k), -1 where there is none."""
         return self.index.component_rows(samples, [extension_of(side) for side in self.mipmap_sides])
 
     def _places(
         self, samples: NDArray[np.int64], sides: NDArray[np.int64] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the offsets and sizes, (n,) each, of images, or of their copies where `sides` is not 0."""
+        """Returns the offsets and sizes, (n,) each, of images, or of their mipmaps where `sides` is not 0."""
         offsets, sizes = (self.index.at(name, samples) for name in ("image_offset", "image_size"))
         chosen = np.flatnonzero(sides) if sides is not None else ()
         if sides is not None and len(chosen):
             columns = np.searchsorted(self.mipmap_sides, sides[chosen])
-            rows = self._copies_of(samples[chosen])[np.arange(len(chosen)), columns]
+            rows = self._mipmap_rows(samples[chosen])[np.arange(len(chosen)), columns]
             assert (rows >= 0).all(), "a copy is read that its sample does not have"
             offsets[chosen], sizes[chosen] = (self.index.at(f"component_{name}", rows) for name in ("offset", "size"))
         return offsets, sizes

@@ -24,9 +24,9 @@ from gpuloader.base.read_ahead import ReadAhead
 from gpuloader.base.text import counted
 from gpuloader.errors import BadImageError, ConfigError, LoaderError
 from gpuloader.images.mipmaps import are_made, mipmap_sizes
-from gpuloader.loading.copies import USUAL_SCALE, USUAL_SIDES, draw_by_index
 from gpuloader.loading.decoding_loop import build_pipeline, find_bad_rows
 from gpuloader.loading.loader import GPULoader, run_of
+from gpuloader.loading.mipmaps import USUAL_SCALE, USUAL_SIDES, draw_by_index
 from gpuloader.loading.reader import EncodedPart, Reader
 from gpuloader.loading.run import Run
 from gpuloader.loading.run_batches import largest_decoded
@@ -37,9 +37,9 @@ from gpuloader.recipe import choose_mipmaps, load_preset
 from gpuloader.shards import Arena
 from gpuloader.tools.bench_result import (
     BenchResult,
-    CopyFacts,
     DataFacts,
     DeviceFigures,
+    MipmapFacts,
     StageFigures,
     check_plotting,
     draw_plot,
@@ -104,13 +104,13 @@ def bench(
     with ExitStack() as stack:
         # All of them first, so that an invalid argument is reported before anything is measured.
         loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in devices]
-        data, copies = _data(run_of(loaders[0]), machine), find_copies(run_of(loaders[0]))
+        data, mipmaps = _data(run_of(loaders[0]), machine), find_mipmaps(run_of(loaders[0]))
         measured = [_measure_device(loader, data, machine, seconds, progress) for loader in loaders]
     result = BenchResult(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=machine,
         data=data,
-        copies=copies,
+        copies=mipmaps,
         settings={"tar": tar, "batch_size": batch_size, **arguments, "seconds": seconds},
         devices=tuple(measured),
     )
@@ -192,7 +192,7 @@ def _first_steps(run: Run, seconds: float) -> list[Cursor]:
     reader, arena = Reader(run), Arena()
     for _ in range(run.plan.steps_left(cursor)):
         planned = run.plan.batch(cursor)
-        run.shards.read_images(planned.ids, arena, sides=reader.choose_copies(planned))
+        run.shards.read_images(planned.ids, arena, sides=reader.choose_mipmaps(planned))
         cursors.append(cursor)
         cursor = run.plan.after(cursor)
         if time.perf_counter() > ends:
@@ -204,7 +204,7 @@ def _read(run: Run, cursors: Iterable[Cursor]) -> Batches:
     reader, arena = Reader(run), Arena()
     for cursor in cursors:
         planned = run.plan.batch(cursor)
-        yield len(run.shards.read_images(planned.ids, arena, sides=reader.choose_copies(planned)))
+        yield len(run.shards.read_images(planned.ids, arena, sides=reader.choose_mipmaps(planned)))
 
 
 def _gate(run: Run, cursors: Iterable[Cursor]) -> Batches:
@@ -280,8 +280,8 @@ def _data(run: Run, machine: Machine) -> DataFacts:
     )
 
 
-def find_copies(run: Run) -> CopyFacts | None:
-    """Estimates what smaller copies save or would save; None if the recipe would use none."""
+def find_mipmaps(run: Run) -> MipmapFacts | None:
+    """Estimates what mipmaps save or would save; None if the recipe would use none."""
     recipe = run.recipe
     stored, given = run.shards.mipmap_sides, recipe.mipmap_scale
     if run.decoded or recipe.mipmaps == "off" or recipe.refuses_mipmaps:
@@ -302,4 +302,4 @@ def find_copies(run: Run) -> CopyFacts | None:
         return None
     packed = [] if stored else [f"`gpuloader pack --mipmaps {','.join(map(str, sides))}`"]
     needs = packed + ([] if given else [f"`mipmaps: {scale:g}` in the recipe"])
-    return CopyFacts(" and ".join(needs), draws, float(pixels[1] / pixels[0]))
+    return MipmapFacts(" and ".join(needs), draws, float(pixels[1] / pixels[0]))

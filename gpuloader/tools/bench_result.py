@@ -77,7 +77,7 @@ class DataFacts:
 
 
 @dataclass(frozen=True)
-class CopyFacts:
+class MipmapFacts:
     """What smaller copies of pictures save, estimated from the index and some crops of the first epoch.
 
     Attributes:
@@ -106,7 +106,7 @@ class BenchResult:
     date: str
     machine: Machine
     data: DataFacts
-    copies: CopyFacts | None
+    copies: MipmapFacts | None
     settings: dict[str, Any]
     devices: tuple[DeviceFigures, ...]
 

@@ -46,8 +46,8 @@ from gpuloader.shards import (
 )
 from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, open_remote
 from gpuloader.tools.check_targets import TargetCheck
-from gpuloader.tools.copies import copy_bytes, read_copies
 from gpuloader.tools.decoder_process import Causes, DecoderProcess, runs
+from gpuloader.tools.mipmaps import mipmap_bytes, read_mipmaps
 from gpuloader.tools.outputs import check_output
 
 __all__ = ["CheckResult", "Fault", "check_shards"]
@@ -164,10 +164,10 @@ def check_shards(
         with closing(ShardSet(paths, index, entries, shard_cache)) as shards:
             shards.warn_of_hidden()
             targets = TargetCheck(shards, parsed, recipe, read_names(paths)) if parsed else None
-            found, wrong, bad_copies = _find(shards, targets, device, progress)
+            found, wrong, bad_mipmaps = _find(shards, targets, device, progress)
             causes = dict(sorted((_cut(shards, indexes, damages) | found).items()))
             bad = [Fault("bad", *shards.locate(sample), cause, sample=sample) for sample, cause in causes.items()]
-            others += [_bad_copy(shards, *place, cause) for place, cause in sorted(bad_copies.items())]
+            others += [_bad_mipmap(shards, *place, cause) for place, cause in sorted(bad_mipmaps.items())]
             others += _lacking(shards)
             for sample, faults in wrong.items():
                 others += [Fault(kind, *shards.locate(sample), cause, sample=sample) for kind, cause in faults]
@@ -185,7 +185,7 @@ def check_shards(
     )
 
 
-def _bad_copy(shards: ShardSet, sample: int, side: int, cause: str) -> Fault:
+def _bad_mipmap(shards: ShardSet, sample: int, side: int, cause: str) -> Fault:
     extension, (shard, key, offset) = extension_of(side), shards.locate(sample)
     if offset:  # of a tar
         offset, _ = shards.index.component(sample, extension) or (0, 0)
@@ -232,7 +232,7 @@ def _scan(shard: LocalShard) -> tuple[Index, TarError | None]:
 def _find(
     shards: ShardSet, targets: TargetCheck | None, device_id: int | None, progress: bool
 ) -> tuple[dict[int, str], dict[int, _Wrong], Causes]:
-    """Returns the causes of bad samples, the faults of the targets of other samples, and the causes of bad copies.
+    """Returns the causes of bad samples, the faults of the targets of other samples, and the causes of bad mipmaps.
 
     A sample is bad if validation or the decoder refuses its image, or if a field cannot be parsed.
     """
@@ -240,17 +240,17 @@ def _find(
     batch_size = threads * _IMAGES_PER_THREAD
     bad: dict[int, str] = dict(shards.too_large)
     wrong: dict[int, _Wrong] = {}
-    bad_copies: Causes = {}
-    sizes = (shards.index.column("image_size") + copy_bytes(shards.index)).tolist()
+    bad_mipmaps: Causes = {}
+    sizes = (shards.index.column("image_size") + mipmap_bytes(shards.index)).tolist()
     compares = any(map(side_of, shards.index.extensions))
     with progress_bar(progress) as bar, DecoderProcess(batch_size, threads, device_id, compares) as decoder:
         task = bar.add_task("checking images", total=len(shards))
         for samples, images in _read(shards, runs(sizes, batch_size, _READ_BYTES)):
-            each = [read_copies(shards, sample) if compares else ({}, {}) for sample in samples]
-            found = decoder.bad([{0: image, **copies} for image, (copies, _) in zip(images, each, strict=True)])
+            each = [read_mipmaps(shards, sample) if compares else ({}, {}) for sample in samples]
+            found = decoder.bad([{0: image, **mipmaps} for image, (mipmaps, _) in zip(images, each, strict=True)])
             bad = {samples[row]: cause for (row, side), cause in found.items() if not side} | bad
             found |= {(row, side): cause for row, (_, large) in enumerate(each) for side, cause in large.items()}
-            bad_copies |= {(samples[row], side): cause for (row, side), cause in found.items() if side}
+            bad_mipmaps |= {(samples[row], side): cause for (row, side), cause in found.items() if side}
             for sample, image in zip(samples, images):
                 if targets is None or sample in bad:
                     continue
@@ -260,7 +260,7 @@ def _find(
                 except RefusalError as refused:
                     bad[sample] = refused.cause
             bar.advance(task, len(samples))
-    return bad, wrong, bad_copies
+    return bad, wrong, bad_mipmaps
 
 
 def _size(shards: ShardSet, sample: int, image: EncodedImage) -> tuple[int, int]:
@@ -293,12 +293,12 @@ def _cut(shards: ShardSet, indexes: Sequence[Index], damaged: Collection[int]) -
 
 
 def _beside(index: Index, row: int) -> set[str]:
-    """Returns the extensions of a sample's components, except copies, which small pictures lack."""
+    """Returns the extensions of a sample's components, except mipmaps, which small pictures lack."""
     return {extension for extension, *_ in index.components(row) if side_of(extension) is None}
 
 
 def _lacking(shards: ShardSet) -> Iterator[Fault]:
-    """Finds the components, other than copies, that some samples lack.
+    """Finds the components, other than mipmaps, that some samples lack.
 
     All extensions are counted at once, because a tar may have very many.
     """

@@ -29,10 +29,10 @@ from gpuloader.images.mipmaps import size_of
 _DECODED_PIXELS = 64 << 20
 MOST_ENDS = 50
 _CUDA_FAILED = 70
-_MOST_LEVELS = 8.0  # that a copy may be from its picture, on average over 32 x 32 pixels; resizing makes about 1
+_MOST_LEVELS = 8.0  # that a mipmap may be from its picture, on average over 32 x 32 pixels; resizing makes about 1
 
 Images: TypeAlias = Mapping[int, NDArray[np.uint8]]
-"""The encoded images of a sample: the picture under 0, and smaller copies under their shorter sides in pixels."""
+"""The encoded images of a sample: the picture under 0, and mipmaps under their shorter sides in pixels."""
 
 Causes: TypeAlias = dict[tuple[int, int], str]
 """The causes of faults, by the row of the sample and the image in it."""
@@ -47,7 +47,7 @@ class DecoderProcess:
         batch_size: the most images at a time.
         num_threads: the threads that decode.
         device_id: a GPU; None for the CPU.
-        compares: whether copies are compared with their pictures.
+        compares: whether mipmaps are compared with their pictures.
     """
 
     def __init__(self, batch_size: int, num_threads: int, device_id: int | None, compares: bool = False) -> None:
@@ -56,7 +56,7 @@ class DecoderProcess:
         self._ends = 0
 
     def bad(self, samples: Sequence[Images]) -> Causes:
-        """Returns the causes for images that cannot be decoded, and for copies that do not fit their picture.
+        """Returns the causes for images that cannot be decoded, and for mipmaps that do not fit their picture.
 
         A batch that ends the process is halved. A single image that ends it is tried once more, in a new process,
         because an image before it may have done the damage.

@@ -35,7 +35,7 @@ from gpuloader.shards import (
     resolve_place,
 )
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
-from gpuloader.tools.copies import copy_bytes
+from gpuloader.tools.mipmaps import mipmap_bytes
 
 __all__ = ["Info", "describe_shards"]
 
@@ -189,7 +189,7 @@ def describe_shards(
     shards.warn_of_hidden()
     bad = {} if listed is None else read_quarantine(Path(listed), shards)
     index = shards.index
-    of_copies = copy_bytes(index)
+    of_mipmaps = mipmap_bytes(index)
     heights, widths, sizes = map(shards.index.column, ("height", "width", "image_size"))
     known = (heights > 0) & (widths > 0)
     heights, widths = heights[known], widths[known]
@@ -219,8 +219,8 @@ def describe_shards(
         seekable=index.counts["seekable"],
         turned=shards.index.counts["turned"],
         reduced=shards.index.reduced,
-        with_copies=int((of_copies > 0).sum()),
-        copy_bytes=int(of_copies.sum()),
+        with_copies=int((of_mipmaps > 0).sum()),
+        copy_bytes=int(of_mipmaps.sum()),
         components=_by_name(index.column("component_extension"), index.extensions),
         height=_spread(heights),
         width=_spread(widths),

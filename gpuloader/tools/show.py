@@ -26,18 +26,18 @@ from numpy.typing import NDArray
 from gpuloader import __version__
 from gpuloader.base.text import counted, printable
 from gpuloader.base.values import is_integer
-from gpuloader.compose import Compose, SmallerCopy
+from gpuloader.compose import Compose, Mipmap
 from gpuloader.compose import Image as Encoded
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
 from gpuloader.images.limits import MAX_PIXELS, RefusalError
-from gpuloader.images.mipmaps import extension_of, of_copy
+from gpuloader.images.mipmaps import extension_of, of_mipmap
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.argument_types import AnyFields, AnyLabels, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields, resolve_label_from
-from gpuloader.loading.copies import choose_copies, draw_by_index, takes_copies
 from gpuloader.loading.fields import Component, parse_fields
+from gpuloader.loading.mipmaps import choose_mipmaps_by_index, draw_by_index, takes_mipmaps
 from gpuloader.loading.options import LabelFrom
 from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.loading.world import World
@@ -229,17 +229,17 @@ class Gallery:
             else:
                 tensors = run(image, device_id=self.device_id)
         except DataError as error:
-            cause = of_copy(side, str(error).partition(": ")[2])
+            cause = of_mipmap(side, str(error).partition(": ")[2])
             raise BadImageError(*self._shards.locate(sample, side), cause) from None
         return tensors if isinstance(tensors, list) else [tensors]
 
     def copy_side(self, recipe: Recipe, sample: int, seed: int, epoch: int) -> int:
         """Returns the shorter side of the smaller copy that a loader decodes in this epoch, 0 for the picture."""
         ids = np.array([sample])
-        if not takes_copies(recipe, self._shards):
+        if not takes_mipmaps(recipe, self._shards):
             return 0
         params, sizes = draw_by_index(recipe, self._shards, ids, Draws(check_seed(seed), check_epoch(epoch), ids))
-        return int(choose_copies(recipe, self._shards, ids, params, sizes)[0])
+        return int(choose_mipmaps_by_index(recipe, self._shards, ids, params, sizes)[0])
 
     def versions(self, compose: Compose, sample: int, seed: int, epoch: int, copy: int | None = None) -> list[Picture]:
         """Returns `tensors` as pictures, without the recipe's normalisation."""
@@ -331,17 +331,17 @@ class Gallery:
         """
         [view] = self._shards.read_images(np.array([sample]), Arena(), sides=np.array([side]))
         try:
-            too_large = self._shards.too_large_copy(sample, side) if side else self._shards.too_large.get(sample)
+            too_large = self._shards.too_large_mipmap(sample, side) if side else self._shards.too_large.get(sample)
             if too_large:
                 raise RefusalError(too_large)
             file, size = admit_array(view) if self._shards.decoded else admit(view)
             height, width = self._shards.picture_of(sample, side, size)
         except RefusalError as refused:
-            raise BadImageError(*self._shards.locate(sample, side), of_copy(side, refused.cause)) from None
+            raise BadImageError(*self._shards.locate(sample, side), of_mipmap(side, refused.cause)) from None
         [stored] = self._shards.index.at("orientation", np.array([sample]))
         size = (width, height) if orientation == "apply" and stored >= FIRST_TRANSPOSED else (height, width)
         if side:
-            return SmallerCopy(view.tobytes(), (height, width)), size
+            return Mipmap(view.tobytes(), (height, width)), size
         return file if self._shards.decoded else view.tobytes(), size
 
 

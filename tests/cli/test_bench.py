@@ -28,15 +28,15 @@ def test_it_prints_the_figures_or_all_of_it_as_json(shards: list[Path], tmp_path
     assert [stage["stage"] for stage in device["stages"]][-1] == "loader"
 
 
-def test_it_says_what_smaller_copies_would_save(tmp_path: Path) -> None:
+def test_it_says_what_mipmaps_would_save(tmp_path: Path) -> None:
     image = encoded(Image.new("RGB", (1280, 1280)), "JPEG")
     shard = write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": image, "cls": b"0"}])
     options = ("bench", shard, "--preset", "imagenet_eval", "--cpu", "--seconds", "0.1")
     needs = "`gpuloader pack --mipmaps 1024,512` and `mipmaps: 1.5` in the recipe"
     line = f"copies   with {needs}, 100% of the crops use a smaller copy: 84% fewer pixels to decode"
     assert line in run(*options).stdout.splitlines()
-    copies = json.loads(run(*options, "--json").stdout)["copies"]
-    assert (copies["needs"], copies["draws"], round(copies["pixels"], 2)) == (needs, 1, 0.16)
+    mipmaps = json.loads(run(*options, "--json").stdout)["copies"]
+    assert (mipmaps["needs"], mipmaps["draws"], round(mipmaps["pixels"], 2)) == (needs, 1, 0.16)
 
 
 def test_it_measures_the_recipe_with_changed_values(shards: list[Path], tmp_path: Path) -> None:

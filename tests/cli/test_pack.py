@@ -83,22 +83,22 @@ def test_it_says_how_many_samples_each_split_has(tmp_path: Path) -> None:
     assert said[1:] == [f"{train} train, {val} val"]
 
 
-def test_it_says_how_many_pictures_have_copies_and_how_to_load_them(tmp_path: Path) -> None:
+def test_it_says_how_many_pictures_have_mipmaps_and_how_to_load_them(tmp_path: Path) -> None:
     source = write_class_folders(tmp_path / "photos", count=3)
     (source / "cat" / "large.jpg").write_bytes(jpeg(60, 80))
     options = ("--samples-per-shard", 1, "--workers", 1, "--mipmaps", "40,20")
     both = [run(source, tmp_path / "packed", *options, "--part", part).stdout for part in ("0/2", "1/2")]
     line = "to load the copies, add the line `mipmaps: 1.5` to the recipe"
-    with_copies = [line in said for said in both]
-    assert sorted(with_copies) == [False, True]
-    said = both[with_copies.index(True)]
+    with_mipmaps = [line in said for said in both]
+    assert sorted(with_mipmaps) == [False, True]
+    said = both[with_mipmaps.index(True)]
     assert f"of what this call wrote, 1 picture with smaller copies; too small for them: 1\n{line}" in said
     [command] = re.findall(r"\(gpuloader presets .*", said)
     bash = ["bash", "-euc", command]
     path = f"{warm().folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     subprocess.run(bash, cwd=tmp_path, check=True, env={**os.environ, "PATH": path})
     assert Compose.load(tmp_path / "recipe.yaml").mipmaps == 1.5
-    said = both[with_copies.index(False)]
+    said = both[with_mipmaps.index(False)]
     assert "of what this call wrote, 0 pictures with smaller copies; too small for them: 2\n" in said
     assert "copies" not in run(source, tmp_path / "packed", *options).stdout  # it wrote nothing
 

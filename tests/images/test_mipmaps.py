@@ -48,12 +48,12 @@ def test_side_of_an_extension(extension: str, side: int | None) -> None:
         (3, 10, 1, (1, 3)),
     ],
 )
-def test_size_of_a_copy(height: int, width: int, side: int, expected: tuple[int, int]) -> None:
+def test_size_of_a_mipmap(height: int, width: int, side: int, expected: tuple[int, int]) -> None:
     assert size_of(height, width, side) == expected
 
 
 @given(st.integers(1, 65_500), st.integers(1, 65_500), st.integers(1, 65_500))
-def test_a_copys_size_is_exact(height: int, width: int, side: int) -> None:
+def test_a_mipmaps_size_is_exact(height: int, width: int, side: int) -> None:
     size = size_of(height, width, side)
     assert min(size) == side
     assert max(size) == int(Fraction(side * max(height, width), min(height, width)))
@@ -74,5 +74,5 @@ def test_a_copys_size_is_exact(height: int, width: int, side: int) -> None:
         (500, 200_000, (300,), False),  # 120,000 pixels are too many for a JPEG
     ],
 )
-def test_pictures_that_get_copies(height: int, width: int, sides: tuple[int, ...], made: bool) -> None:
+def test_pictures_that_get_mipmaps(height: int, width: int, sides: tuple[int, ...], made: bool) -> None:
     assert are_made(np.array([[height, width]]), sides).tolist() == [made]

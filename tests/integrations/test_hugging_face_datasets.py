@@ -12,7 +12,7 @@ from gpuloader.pack import pack
 datasets = pytest.importorskip("datasets", reason="scripts/test_integrations installs it")
 
 
-def test_it_reads_pictures_and_copies(tmp_path: Path) -> None:
+def test_it_reads_pictures_and_mipmaps(tmp_path: Path) -> None:
     images = [encoded(picture(120, 160, seed), "JPEG") for seed in range(4)]
     write_shard(
         tmp_path / "a.tar", [{"__key__": f"{n}", "jpg": each, "cls": b"%d" % n} for n, each in enumerate(images)]

@@ -18,12 +18,17 @@ CROP = [RandomResizedCrop(16)]
 LARGE, SMALL = (1400, 1600), (40, 60)
 
 
-def shard(path: Path, with_copies: Sequence[int] = (), size: tuple[int, int] = SMALL, count: int = 8) -> Path:
+def shard(path: Path, with_mipmaps: Sequence[int] = (), size: tuple[int, int] = SMALL, count: int = 8) -> Path:
     """Samples, those with these numbers with a copy of a tenth of a side."""
     side, image = size[0] // 10, jpeg(*size)
     copy = jpeg(side, side * size[1] // size[0])
     samples = [
-        {"__key__": f"{path.stem}/{n}", "jpg": image, "cls": b"1", **({f"mip{side}": copy} if n in with_copies else {})}
+        {
+            "__key__": f"{path.stem}/{n}",
+            "jpg": image,
+            "cls": b"1",
+            **({f"mip{side}": copy} if n in with_mipmaps else {}),
+        }
         for n in range(count)
     ]
     return write_shard(path, samples)
@@ -53,14 +58,14 @@ def tars(tmp_path: Path) -> dict[str, Path]:
     return {kind: shard(tmp_path / kind / "a.tar", chosen) for kind, chosen in kinds.items()}
 
 
-def test_a_state_without_the_key_is_as_before_whatever_copies_there_are(tars: dict[str, Path]) -> None:
+def test_a_state_without_the_key_is_as_before_whatever_mipmaps_there_are(tars: dict[str, Path]) -> None:
     states = [state_of(tar, off) for tar in tars.values() for off in (None, "off")]
     assert all("mipmaps" not in state and "mipmaps" not in state["described"]["recipe"] for state in states)
     for tar in tars.values():  # packing copies does not end a run that takes none
         assert load(states[0], tar, "off") == states[0]
 
 
-def test_with_the_key_a_state_goes_on_with_the_same_copies_alone(tars: dict[str, Path]) -> None:
+def test_with_the_key_a_state_goes_on_with_the_same_mipmaps_alone(tars: dict[str, Path]) -> None:
     states = {kind: state_of(tar, 1.5) for kind, tar in tars.items()}
     assert len({state["mipmaps"] for state in states.values()}) == 3
     for kind, state in states.items():
@@ -79,7 +84,7 @@ def test_another_value_of_the_key_is_another_recipe(tars: dict[str, Path], saved
         load(state_of(tars["some"], saved), tars["some"], now)
 
 
-def test_shards_are_appended_with_copies_or_without(tmp_path: Path) -> None:
+def test_shards_are_appended_with_mipmaps_or_without(tmp_path: Path) -> None:
     first, second, third = (
         shard(tmp_path / f"{name}.tar", chosen) for name, chosen in (("a", [1, 4]), ("b", range(8)), ("c", ()))
     )
@@ -100,7 +105,7 @@ def said(caplog: pytest.LogCaptureFixture, *arguments: Any) -> list[str]:  # noq
         return [message for message in caplog.messages if "copies" in message]
 
 
-def test_copies_that_a_recipe_could_take_are_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_mipmaps_that_a_recipe_could_take_are_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tar = shard(tmp_path / "a.tar", [0, 2, 3], LARGE, 4)  # of a shorter side of 140
     [line] = said(caplog, tar)
     assert line.startswith("3 pictures have smaller copies")
@@ -119,7 +124,7 @@ def test_copies_that_a_recipe_could_take_are_named_once(tmp_path: Path, caplog: 
         assert said(caplog, *arguments) == []
 
 
-def test_pictures_that_could_have_copies_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_pictures_that_could_have_mipmaps_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     edge = shard(tmp_path / "a.tar", size=(1280, 1300), count=3)  # 1.25 times 1024
     small = shard(tmp_path / "b.tar", size=(1279, 1300), count=3)
     [line] = said(caplog, [edge, small], 1.5)

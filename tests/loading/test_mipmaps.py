@@ -92,11 +92,11 @@ def decibels(one: torch.Tensor, other: torch.Tensor) -> float:
 @pytest.mark.parametrize("transforms", [TRAIN, EVALUATION], ids=["training", "evaluation"])
 @pytest.mark.parametrize("orientation", ["off", "apply"])
 def test_the_pixels_are_nearly_those_of_the_pictures(tar: Path, transforms: list[Any], orientation: str) -> None:
-    with_copies, plain = (
+    with_mipmaps, plain = (
         images_by_sample(load(tar, recipe(transforms, mipmaps, orientation=orientation))) for mipmaps in (1.5, "off")
     )
-    assert with_copies.keys() == plain.keys()
-    for (sample, epoch), image in with_copies.items():
+    assert with_mipmaps.keys() == plain.keys()
+    for (sample, epoch), image in with_mipmaps.items():
         if sample % 3 == 0:  # it has no copies
             assert torch.equal(image, plain[sample, epoch])
         else:
@@ -108,7 +108,7 @@ def chosen(tar: Path, preset: Compose) -> list[int]:
     """The shorter side of the file that each sample is decoded from in the first step, 0 for the picture."""
     with GPULoader(tar, COUNT, None, preset=preset, shuffle="none", label_from=None) as loader:
         run = run_of(loader)
-        return Reader(run).choose_copies(run.plan.batch(Cursor())).tolist()
+        return Reader(run).choose_mipmaps(run.plan.batch(Cursor())).tolist()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def chosen(tar: Path, preset: Compose) -> list[int]:
         (40, 1, 48),
     ],
 )
-def test_the_smallest_copy_that_is_sharp_enough_is_taken(tar: Path, side: int, scale: float, expected: int) -> None:
+def test_the_smallest_mipmap_that_is_sharp_enough_is_taken(tar: Path, side: int, scale: float, expected: int) -> None:
     taken = chosen(tar, recipe([Resize(side), CenterCrop(side)], scale))
     assert taken == [0 if number % 3 == 0 else expected for number in range(COUNT)]
     assert not any(chosen(tar, recipe([Resize(side), CenterCrop(side)], "off")))
@@ -172,7 +172,7 @@ def test_ranks_batches_parts_and_what_was_seen_change_no_pixel(tar: Path, monkey
     assert len(rest) == len(whole) - 1
 
 
-def test_an_untarred_shard_has_copies_like_the_shard(tar: Path, tmp_path: Path) -> None:
+def test_an_untarred_shard_has_mipmaps_like_the_shard(tar: Path, tmp_path: Path) -> None:
     with tarfile.open(tar) as file:
         file.extractall(tmp_path / "folder", filter="data")
     expected = images_by_sample(load(tar, recipe(EVALUATION), label_from=None))
@@ -216,7 +216,7 @@ def nothing(data: bytes) -> bytes:
         (damaged, "DALI's decoder fails on it"),
     ],
 )
-def test_a_bad_copy_is_a_bad_image_where_it_is_taken(
+def test_a_bad_mipmap_is_a_bad_image_where_it_is_taken(
     tar: Path, tmp_path: Path, spoil: Callable[[bytes], bytes], cause: str
 ) -> None:
     bad = rewritten(tar, tmp_path / "bad.tar", lambda name, data: spoil(data) if name == "04.mip48" else data)
@@ -235,7 +235,7 @@ def test_a_bad_copy_is_a_bad_image_where_it_is_taken(
         assert [*loader.stats().bad] == [4]
 
 
-def test_a_picture_that_is_too_large_is_bad_whatever_its_copies_are(tar: Path) -> None:
+def test_a_picture_that_is_too_large_is_bad_whatever_its_mipmaps_are(tar: Path) -> None:
     allowed = recipe(EVALUATION, max_pixels=350 * 350)
     options: dict[str, Any] = {"output": "dict", "on_error": BadImages(skip=True, max_share=1)}
     with GPULoader(tar, 4, None, preset=allowed, **options) as loader:

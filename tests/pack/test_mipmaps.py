@@ -54,7 +54,7 @@ def distance(found: Image.Image, expected: Image.Image) -> float:
 
 @pytest.mark.parametrize("quality", [None, 60])
 @pytest.mark.parametrize("mode", ["RGB", "L"])
-def test_copies_are_pillows(mode: str, quality: int | None) -> None:
+def test_mipmaps_are_pillows(mode: str, quality: int | None) -> None:
     image = picture(HEIGHT, WIDTH).convert(mode)
     data = encoded(image, "PNG")
     rendered = render(data, None, RenderOptions(mipmaps=SIDES, quality=quality))
@@ -63,24 +63,24 @@ def test_copies_are_pillows(mode: str, quality: int | None) -> None:
 
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF", "BMP"])
 @pytest.mark.parametrize("orientation", [1, 6, 8])
-def test_copies_of_any_format_are_as_stored_and_keep_the_tag(image_format: str, orientation: int) -> None:
+def test_mipmaps_of_any_format_are_as_stored_and_keep_the_tag(image_format: str, orientation: int) -> None:
     options = {"quality": 95} if image_format in ("JPEG", "WEBP") else {}
     tag = {} if image_format == "BMP" else {"exif": turned(orientation)}
     data = encoded(picture(HEIGHT, WIDTH), image_format, **tag, **options)
-    copies = render(data, None, MIPMAPS).copies
-    assert copies is not None
-    assert set(copies) == set(SIZES)
+    mipmaps = render(data, None, MIPMAPS).mipmaps
+    assert mipmaps is not None
+    assert set(mipmaps) == set(SIZES)
     for extension, size in SIZES.items():
-        copy = opened(copies[extension])
+        copy = opened(mipmaps[extension])
         assert (copy.format, copy.size) == ("JPEG", size)
         assert distance(copy, picture(HEIGHT, WIDTH).resize(size, Image.Resampling.LANCZOS)) < 6
         assert copy.getexif().get(0x0112, 1) == (orientation if tag else 1)
 
 
-def test_copies_have_all_of_the_colour_and_can_be_cut() -> None:
-    copies = render(jpeg(HEIGHT, WIDTH), None, MIPMAPS).copies
-    assert copies is not None
-    for copy in copies.values():
+def test_mipmaps_have_all_of_the_colour_and_can_be_cut() -> None:
+    mipmaps = render(jpeg(HEIGHT, WIDTH), None, MIPMAPS).mipmaps
+    assert mipmaps is not None
+    for copy in mipmaps.values():
         assert [layer[1:3] for layer in opened(copy).layer] == [(1, 1)] * 3
         [[size, *_]] = cut_jpegs([np.frombuffer(copy, np.uint8).copy()], np.array([[0, 0, 1, 1]])).tolist()
         assert size < len(copy)
@@ -96,10 +96,10 @@ def test_copies_have_all_of_the_colour_and_can_be_cut() -> None:
         (30, 30, []),  # the largest copy decides
     ],
 )
-def test_small_pictures_have_no_copies(height: int, width: int, sides: list[str]) -> None:
-    extension, data, copies, _ = render(jpeg(height, width), None, MIPMAPS)
+def test_small_pictures_have_no_mipmaps(height: int, width: int, sides: list[str]) -> None:
+    extension, data, mipmaps, _ = render(jpeg(height, width), None, MIPMAPS)
     assert (extension, data) == ("jpg", jpeg(height, width))
-    assert list(copies or {}) == sides
+    assert list(mipmaps or {}) == sides
 
 
 @pytest.mark.parametrize(
@@ -110,19 +110,19 @@ def test_small_pictures_have_no_copies(height: int, width: int, sides: list[str]
         (1000, ["mip64", "mip24"]),
     ],
 )
-def test_copies_are_of_the_downsized_picture(max_size: int, sides: list[str]) -> None:
-    _, data, copies, _ = render(encoded(picture(HEIGHT, WIDTH), "PNG"), None, RenderOptions(max_size, mipmaps=SIDES))
-    assert copies is not None
-    assert list(copies) == sides
+def test_mipmaps_are_of_the_downsized_picture(max_size: int, sides: list[str]) -> None:
+    _, data, mipmaps, _ = render(encoded(picture(HEIGHT, WIDTH), "PNG"), None, RenderOptions(max_size, mipmaps=SIDES))
+    assert mipmaps is not None
+    assert list(mipmaps) == sides
     width, height = opened(data).size
-    for extension, copy in copies.items():
+    for extension, copy in mipmaps.items():
         side = int(extension.removeprefix("mip"))
         assert opened(copy).size == (side * width // height, side)
         assert distance(opened(copy), picture(HEIGHT, WIDTH).resize(opened(copy).size, Image.Resampling.LANCZOS)) < 6
 
 
 @pytest.mark.needs_program("jpegtran")
-def test_seekable_pictures_have_the_same_copies(tmp_path: Path) -> None:
+def test_seekable_pictures_have_the_same_mipmaps(tmp_path: Path) -> None:
     source = [(jpeg(HEIGHT, WIDTH, seed), 0) for seed in range(3)]
     plain = pack(source, tmp_path / "plain", mipmaps=SIDES, workers=1)
     seekable = pack(source, tmp_path / "seekable", mipmaps=SIDES, seekable=True, workers=1)
@@ -135,7 +135,7 @@ def test_seekable_pictures_have_the_same_copies(tmp_path: Path) -> None:
 # --- copies in the source
 
 
-def shard_with_copies(path: Path) -> Path:
+def shard_with_mipmaps(path: Path) -> Path:
     """Two pictures with copies that are of nothing that is packed here: one is of another size, one not asked for."""
     stale = {"mip64": jpeg(9, 9), "mip32": b"of another tool"}
     sizes = {"large": (HEIGHT, WIDTH), "small": (40, 60)}
@@ -154,10 +154,10 @@ def shard_with_copies(path: Path) -> Path:
         ({"decoded": 500}, set(), set()),
     ],
 )
-def test_copies_of_the_source_stay_only_with_their_picture(
+def test_mipmaps_of_the_source_stay_only_with_their_picture(
     tmp_path: Path, options: dict[str, Any], large: set[str], small: set[str]
 ) -> None:
-    pack(shard_with_copies(tmp_path / "a.tar"), tmp_path / "packed", shuffle=False, workers=1, **options)
+    pack(shard_with_mipmaps(tmp_path / "a.tar"), tmp_path / "packed", shuffle=False, workers=1, **options)
     samples = samples_of(tmp_path / "packed")
     image = "npy" if "decoded" in options else "jpg"
     assert [set(sample) - {"__key__", "cls", image} for sample in samples] == [large, small]
@@ -166,14 +166,14 @@ def test_copies_of_the_source_stay_only_with_their_picture(
 
 
 @pytest.mark.needs_program("jpegtran")
-def test_a_lossless_rewrite_keeps_the_copies_of_the_source(tmp_path: Path) -> None:
+def test_a_lossless_rewrite_keeps_the_mipmaps_of_the_source(tmp_path: Path) -> None:
     """The pixels stay, so the copies are still of them."""
-    pack(shard_with_copies(tmp_path / "a.tar"), tmp_path / "packed", seekable=True, workers=1)
+    pack(shard_with_mipmaps(tmp_path / "a.tar"), tmp_path / "packed", seekable=True, workers=1)
     for sample in samples_of(tmp_path / "packed"):
         assert (sample["mip64"], sample["mip32"]) == (jpeg(9, 9), b"of another tool")
 
 
-def test_decoded_pictures_cannot_have_copies(tmp_path: Path) -> None:
+def test_decoded_pictures_cannot_have_mipmaps(tmp_path: Path) -> None:
     tar = write_shard(tmp_path / "a.tar", [{"__key__": "a", "npy": saved(picture(HEIGHT, WIDTH)), "cls": b"0"}])
     with pytest.raises(PackError, match=r"a in .*a\.tar is decoded, as \.npy, and can have no mipmaps: leave mipmaps"):
         pack(tar, tmp_path / "packed", mipmaps=SIDES, workers=1)
@@ -184,7 +184,7 @@ def test_decoded_pictures_cannot_have_copies(tmp_path: Path) -> None:
 # --- packing as a whole: tests/pack/test_pack.py has copies in its shards, too
 
 
-def test_the_result_counts_pictures_with_copies(tmp_path: Path) -> None:
+def test_the_result_counts_pictures_with_mipmaps(tmp_path: Path) -> None:
     source = [(jpeg(*size), 0) for size in [(HEIGHT, WIDTH), (80, 80), (40, 60), (9, 300)]] + [(b"no picture", 0)]
     first = pack(source, tmp_path / "packed", mipmaps=SIDES, workers=1)
     assert (first.samples, first.with_copies, first.too_small) == (4, 2, 2)
@@ -195,7 +195,7 @@ def test_the_result_counts_pictures_with_copies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["coco", "voc"])
-def test_pictures_with_boxes_have_copies_and_keep_their_boxes(tmp_path: Path, kind: str) -> None:
+def test_pictures_with_boxes_have_mipmaps_and_keep_their_boxes(tmp_path: Path, kind: str) -> None:
     source = write_coco(tmp_path) if kind == "coco" else write_voc(tmp_path, {"a": [], "b.c": [], "d": []})
     plain = pack(source, tmp_path / "plain", shuffle=False, workers=1)
     packed = pack(source, tmp_path / "packed", shuffle=False, workers=1, mipmaps="4")
@@ -236,7 +236,7 @@ def test_an_older_pack_goes_on_unless_its_pictures_would_be_others(
 # --- readers that know nothing of copies
 
 
-def test_readers_leave_copies_alone(tmp_path: Path) -> None:
+def test_readers_leave_mipmaps_alone(tmp_path: Path) -> None:
     source = [(jpeg(HEIGHT - 8 * seed, WIDTH, seed), seed % 3) for seed in range(6)]  # the last three get no copies
     plain = pack(source, tmp_path / "plain", samples_per_shard=3, workers=1)
     packed = pack(source, tmp_path / "packed", samples_per_shard=3, workers=1, mipmaps=SIDES)

@@ -30,7 +30,7 @@ from gpuloader.transforms import (
 )
 
 SIDES = (617, 999)
-COPIES = [(308, 499), (200, 324), (411, 666)]  # size_of(617, 999, N), where each side has a ratio of its own
+MIPMAPS = [(308, 499), (200, 324), (411, 666)]  # size_of(617, 999, N), where each side has a ratio of its own
 SAMPLES = 9
 RNG = np.random.default_rng(0)
 
@@ -52,10 +52,10 @@ def draw(recipe: Recipe) -> AugmentParams:
     return recipe.draw(Draws(1, 0, np.arange(SAMPLES)), np.tile(SIDES, (SAMPLES, 1)), np.arange(SAMPLES))
 
 
-def on_copies(params: AugmentParams) -> tuple[list[Image.Image], AugmentParams]:
+def on_mipmaps(params: AugmentParams) -> tuple[list[Image.Image], AugmentParams]:
     """Copies of three sizes, and for one row in four the picture itself."""
-    sizes = ([*COPIES, SIDES] * SAMPLES)[:SAMPLES]
-    files = {size: PICTURE.resize(size[::-1], Image.Resampling.LANCZOS) for size in COPIES} | {SIDES: PICTURE}
+    sizes = ([*MIPMAPS, SIDES] * SAMPLES)[:SAMPLES]
+    files = {size: PICTURE.resize(size[::-1], Image.Resampling.LANCZOS) for size in MIPMAPS} | {SIDES: PICTURE}
     return [files[size] for size in sizes], params.in_files(np.tile(SIDES, (SAMPLES, 1)), np.array(sizes))
 
 
@@ -75,10 +75,10 @@ RECIPES: dict[str, Callable[[], list[Any]]] = {
 
 
 @pytest.mark.parametrize(("name", "orientation"), [*((name, "off") for name in RECIPES), ("crops and flips", "apply")])
-def test_a_copy_shows_what_the_picture_shows(name: str, orientation: Any) -> None:  # noqa: ANN401
+def test_a_mipmap_shows_what_the_picture_shows(name: str, orientation: Any) -> None:  # noqa: ANN401
     recipe = Recipe(RECIPES[name](), orientation=orientation, dtype="uint8")
     on_pictures = draw(recipe)
-    files, params = on_copies(on_pictures)
+    files, params = on_mipmaps(on_pictures)
     images = {id(each): encoded(each, "PNG", compress_level=0) for each in files}
     both = [images[id(each)] for each in [PICTURE] * SAMPLES + files]
     for view in run_views(recipe, both, AugmentParams.joined([on_pictures, params])):
@@ -107,8 +107,8 @@ def jpeg(image: Image.Image) -> bytes:
     ],
     ids=["one view", "turned", "several views", "padded"],
 )
-def test_of_a_copy_the_region_and_what_is_left_of_the_file_have_the_pixels_of_all_of_it(recipe: Recipe) -> None:
-    files, params = on_copies(draw(recipe))
+def test_of_a_mipmap_the_region_and_what_is_left_of_the_file_have_the_pixels_of_all_of_it(recipe: Recipe) -> None:
+    files, params = on_mipmaps(draw(recipe))
     encoded_files = [jpeg(each) for each in files]
     whole, region = (run_views(recipe, encoded_files, params, region=each) for each in (False, True))
     left, cut = cut_to_region([each.copy() for each in as_arrays(encoded_files)], params)

@@ -51,7 +51,7 @@ def assert_equal(one: Any, other: Any) -> None:  # noqa: ANN401
         assert one == other
 
 
-def on_copies(params: AugmentParams, sizes: Any) -> AugmentParams:  # noqa: ANN401
+def on_mipmaps(params: AugmentParams, sizes: Any) -> AugmentParams:  # noqa: ANN401
     """On files of half the sides, or more, of each second picture."""
     files = sizes.copy()
     files[1::2] = (files[1::2] + 1) // 2
@@ -71,7 +71,7 @@ def test_on_other_files_only_the_place_in_the_file_and_its_region_change(name: s
     recipe, all_rows = RECIPES[name], slice(0, 7)
     params = draw(recipe, all_rows)
     assert params.in_files(SIZES, SIZES) is params
-    mapped = on_copies(params, SIZES)
+    mapped = on_mipmaps(params, SIZES)
     for before, after in zip(params.views, mapped.views, strict=True):
         assert_equal(replace(after, mapped=None), before)
         assert_equal(after.crop(), before.crop())
@@ -87,7 +87,7 @@ def test_on_other_files_only_the_place_in_the_file_and_its_region_change(name: s
 
 def test_parts_on_files_and_on_pictures_are_joined() -> None:
     recipe = RECIPES["turned"]
-    parts = [draw(recipe, slice(0, 3)), on_copies(draw(recipe, slice(3, 7)), SIZES[3:])]
+    parts = [draw(recipe, slice(0, 3)), on_mipmaps(draw(recipe, slice(3, 7)), SIZES[3:])]
     files = SIZES.copy()
     files[[4, 6]] = (files[[4, 6]] + 1) // 2
     assert_equal(AugmentParams.joined(parts), draw(recipe, slice(0, 7)).in_files(SIZES, files))

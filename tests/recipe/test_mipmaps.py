@@ -36,7 +36,7 @@ def negate(image: Any) -> Any:  # noqa: ANN401
 
 
 @pytest.mark.parametrize("given", [None, "off", False, 1, 1.5, 16])
-def test_it_is_off_or_says_how_sharp_a_copy_has_to_be(given: Any) -> None:  # noqa: ANN401
+def test_it_is_off_or_says_how_sharp_a_mipmap_has_to_be(given: Any) -> None:  # noqa: ANN401
     recipe = Recipe([CROP], mipmaps=given)
     assert recipe.mipmap_scale == (given or None if given != "off" else None)
     assert load_preset({"imagenet_train": {"mipmaps": given}}).mipmap_scale == recipe.mipmap_scale
@@ -74,7 +74,7 @@ def test_it_is_shown_as_the_other_keys() -> None:
         ),
     ],
 )
-def test_recipes_that_can_take_no_copies_say_why(make: Callable[[Any], Recipe], says: str) -> None:
+def test_recipes_that_can_take_no_mipmaps_say_why(make: Callable[[Any], Recipe], says: str) -> None:
     with pytest.raises(PresetError, match=rf"`mipmaps` 1.5 is not for this recipe: .*{says}.*, or leave `mipmaps` out"):
         make(1.5)
     for off in (None, "off"):
@@ -88,13 +88,13 @@ def test_recipes_that_can_take_no_copies_say_why(make: Callable[[Any], Recipe], 
         Recipe(views=[View([CROP, Apply(negate)]), View([CROP])], mipmaps=2),
     ],
 )
-def test_with_own_code_the_recipe_before_it_takes_copies(recipe: Recipe) -> None:
+def test_with_own_code_the_recipe_before_it_takes_mipmaps(recipe: Recipe) -> None:
     assert recipe.links is not None
     assert recipe.links.first.mipmap_scale == 2
     assert {each.mipmap_scale for each in recipe.links.second} == {None}
 
 
-def test_all_presets_may_take_copies_but_those_without_antialiasing() -> None:
+def test_all_presets_may_take_mipmaps_but_those_without_antialiasing() -> None:
     refused = {name for name in preset_names() if load_preset(name).refuses_mipmaps}
     assert refused == {"detection", "detection_eval", "ssd", "ssd_eval", "ssdlite", "ssdlite_eval"}
 
@@ -152,7 +152,7 @@ def choose(
         ([Resize(100), RandomCrop(100, padding=8, padding_mode="reflect")], (3000, 4000), 2, 300),
     ],
 )
-def test_the_smallest_copy_with_enough_pixels_is_chosen(
+def test_the_smallest_mipmap_with_enough_pixels_is_chosen(
     transforms: Any,  # noqa: ANN401
     size: tuple[int, int],
     scale: float,
@@ -161,7 +161,7 @@ def test_the_smallest_copy_with_enough_pixels_is_chosen(
     assert choose(Recipe(transforms), size, scale) == [side]
 
 
-def test_only_copies_that_are_there_are_chosen() -> None:
+def test_only_mipmaps_that_are_there_are_chosen() -> None:
     recipe = Recipe([Resize(100), CenterCrop(100)])
     there = [[True, True, True], [True, True, False], [False, True, False], [False, False, False]]
     assert choose(recipe, (3000, 4000), 2, there=there, samples=4) == [300, 512, 1024, 0]
@@ -169,7 +169,7 @@ def test_only_copies_that_are_there_are_chosen() -> None:
     assert choose(recipe, (3000, 4000), 2, samples=0) == []
 
 
-def test_of_a_picture_of_unknown_size_no_copy_is_chosen() -> None:
+def test_of_a_picture_of_unknown_size_no_mipmap_is_chosen() -> None:
     params = Recipe([Resize((9, 9))]).draw(Draws(0, 0, np.arange(2)), np.array([[1, 1], [2000, 3000]]))
     sizes = np.array([[0, 0], [2000, 3000]])
     assert choose_mipmaps(params, sizes, [512], np.ones((2, 1), np.bool_), 1.0).tolist() == [0, 512]
@@ -187,7 +187,7 @@ scales = st.floats(1, 16)
 
 
 @given(st.sampled_from([*RECIPES]), st.tuples(side, side), scales, st.integers(0, 8))
-def test_a_chosen_copy_is_sharp_in_all_views_and_no_smaller_one_is(
+def test_a_chosen_mipmap_is_sharp_in_all_views_and_no_smaller_one_is(
     name: str, size: tuple[int, int], scale: float, turned: int
 ) -> None:
     recipe, sizes = RECIPES[name], np.array([size])
@@ -216,12 +216,14 @@ def test_a_chosen_copy_is_sharp_in_all_views_and_no_smaller_one_is(
 
 
 @given(st.sampled_from([*RECIPES]), st.tuples(side, side), scales, scales)
-def test_a_larger_number_never_takes_a_smaller_copy(name: str, size: tuple[int, int], one: float, other: float) -> None:
+def test_a_larger_number_never_takes_a_smaller_mipmap(
+    name: str, size: tuple[int, int], one: float, other: float
+) -> None:
     pairs = zip(*(choose(RECIPES[name], size, scale, samples=4) for scale in sorted((one, other))), strict=True)
     assert all((small or 10**9) <= (large or 10**9) for small, large in pairs)
 
 
-def test_several_views_share_the_largest_of_their_copies() -> None:
+def test_several_views_share_the_largest_of_their_mipmaps() -> None:
     sizes, there = np.tile((3000, 4000), (50, 1)), np.ones((50, 3), np.bool_)
     params = RECIPES["several views"].draw(Draws(5, 0, np.arange(50)), sizes)
     each = [choose_mipmaps(AugmentParams.of([view]), sizes, SIDES, there, 1.5) for view in params.views]
@@ -232,6 +234,6 @@ def test_several_views_share_the_largest_of_their_copies() -> None:
 
 
 @given(st.tuples(side, side), st.integers(1, 200))
-def test_the_sizes_of_copies_are_those_that_pack_makes(size: tuple[int, int], copy: int) -> None:
+def test_the_sizes_of_mipmaps_are_those_that_pack_makes(size: tuple[int, int], copy: int) -> None:
     sizes = mipmap_sizes(np.array([size, size]), np.array([copy, 0]))
     assert sizes.tolist() == [[*size_of(*size, copy)], [*size]]

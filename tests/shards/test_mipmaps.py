@@ -22,8 +22,8 @@ IMAGE = jpeg(20, 30)
 
 def sample(key: str, *sides: int, **others: bytes) -> dict[str, bytes | str]:
     """Copies that are told apart by their content."""
-    copies = {f"mip{side}": f"copy {side} of {key}".encode() for side in sides}
-    return {"__key__": key, "jpg": IMAGE + key.encode(), **copies, **others}
+    mipmaps = {f"mip{side}": f"copy {side} of {key}".encode() for side in sides}
+    return {"__key__": key, "jpg": IMAGE + key.encode(), **mipmaps, **others}
 
 
 FIRST = [sample("a", 512, 1024), sample("b"), sample("c/d", 1024, 512, cls=b"3"), sample("e", 512, json=b"{}")]
@@ -47,7 +47,7 @@ def read(shard_set: ShardSet, samples: Sequence[int], sides: Sequence[int]) -> l
 
 
 @pytest.mark.parametrize("in_folders", [False, True])
-def test_a_shard_says_which_samples_have_which_copies(shards: list[Path], tmp_path: Path, in_folders: bool) -> None:
+def test_a_shard_says_which_samples_have_which_mipmaps(shards: list[Path], tmp_path: Path, in_folders: bool) -> None:
     parts = [Folder(unpack([shard], tmp_path / shard.stem)) for shard in shards[::2]] if in_folders else shards
     opened = ShardSet.open(parts)
     assert opened.mipmap_sides == (64, 512, 1024)
@@ -57,14 +57,14 @@ def test_a_shard_says_which_samples_have_which_copies(shards: list[Path], tmp_pa
         assert of_some.tolist() == np.array(HAS, bool)[list(samples)].reshape(-1, 3).tolist()
 
 
-def test_a_shard_without_copies_says_so(tmp_path: Path) -> None:
+def test_a_shard_without_mipmaps_says_so(tmp_path: Path) -> None:
     opened = ShardSet.open(written(tmp_path / "shards", [sample("a"), sample("b", mipmap=b"none", mip07=b"none")]))
     assert opened.mipmap_sides == ()
     assert opened.mipmaps_of(np.arange(2)).shape == (2, 0)
 
 
 @pytest.mark.parametrize("in_folders", [False, True])
-def test_copies_and_images_are_read_together(shards: list[Path], tmp_path: Path, in_folders: bool) -> None:
+def test_mipmaps_and_images_are_read_together(shards: list[Path], tmp_path: Path, in_folders: bool) -> None:
     parts = [Folder(unpack([shard], tmp_path / shard.stem)) for shard in shards[::2]] if in_folders else shards
     opened = ShardSet.open(parts)
     samples, sides = [4, 0, 2, 0, 1, 6, 0, 3], [64, 512, 1024, 1024, 0, 512, 0, 0]
@@ -80,7 +80,7 @@ def test_copies_and_images_are_read_together(shards: list[Path], tmp_path: Path,
         read(opened, [0, 1], [0, 512])
 
 
-def test_the_place_of_a_copy_is_said(shards: list[Path], tmp_path: Path) -> None:
+def test_the_place_of_a_mipmap_is_said(shards: list[Path], tmp_path: Path) -> None:
     opened = ShardSet.open(shards)
     for number, side, name in ((0, 512, "a.mip512"), (2, 1024, "c/d.mip1024"), (4, 64, "f.mip64"), (4, 0, "f.jpg")):
         where = opened.locate(number, side)
@@ -91,7 +91,7 @@ def test_the_place_of_a_copy_is_said(shards: list[Path], tmp_path: Path) -> None
     assert ShardSet.open([folder]).locate(0, 512) == (str(folder.path / "a.mip512"), "./a", 0)
 
 
-def test_a_shard_that_changed_is_an_error_for_copies_too(shards: list[Path]) -> None:
+def test_a_shard_that_changed_is_an_error_for_mipmaps_too(shards: list[Path]) -> None:
     opened = ShardSet.open(shards)
     with shards[0].open("ab") as file:
         file.write(b"more")
@@ -99,21 +99,21 @@ def test_a_shard_that_changed_is_an_error_for_copies_too(shards: list[Path]) -> 
         read(opened, [0], [512])
 
 
-def test_a_copy_of_too_many_bytes_is_not_read(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mipmap_of_too_many_bytes_is_not_read(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     opened = ShardSet.open(shards)
-    assert opened.too_large_copy(2, 1024) is None
+    assert opened.too_large_mipmap(2, 1024) is None
     monkeypatch.setattr(limits, "MAX_ENCODED_BYTES", len("copy 1024 of c/d") - 1)
     monkeypatch.setattr("gpuloader.shards.shard_set.MAX_ENCODED_BYTES", limits.MAX_ENCODED_BYTES)
     assert read(opened, [2, 2, 0], [1024, 512, 512]) == [b"", b"copy 512 of c/d", b"copy 512 of a"]
-    assert opened.too_large_copy(2, 1024) == f"it has 16 bytes, more than {limits.MAX_ENCODED_BYTES}"
-    assert opened.too_large_copy(2, 512) is None
+    assert opened.too_large_mipmap(2, 1024) == f"it has 16 bytes, more than {limits.MAX_ENCODED_BYTES}"
+    assert opened.too_large_mipmap(2, 512) is None
     assert MAX_ENCODED_BYTES == 256 << 20
 
 
 # The digest.
 
 
-def test_the_digest_says_which_samples_have_which_copies(tmp_path: Path) -> None:
+def test_the_digest_says_which_samples_have_which_mipmaps(tmp_path: Path) -> None:
     def digest(*parts: Sequence[dict[str, bytes | str]]) -> str:
         return ShardSet.open(written(tmp_path / str(len(list(tmp_path.iterdir()))), *parts)).mipmap_digest()
 
@@ -152,7 +152,7 @@ def test_the_digest_of_the_first_samples_is_that_of_a_set_of_only_these(tmp_path
 # What the gate accepted.
 
 
-def test_copies_and_their_images_are_accepted_apart(shards: list[Path]) -> None:
+def test_mipmaps_and_their_images_are_accepted_apart(shards: list[Path]) -> None:
     opened = ShardSet.open(shards)
     accepted = AcceptedSizes(opened.index)
     size, none, samples = [20, 30], [0, 0], np.array([0, 0, 0, 2, 1, 4])

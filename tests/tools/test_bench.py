@@ -19,8 +19,8 @@ from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.loading.loader import run_of
 from gpuloader.pack.packing import pack
 from gpuloader.recipe import Recipe
-from gpuloader.tools.bench import bench, find_copies
-from gpuloader.tools.bench_result import BenchResult, CopyFacts
+from gpuloader.tools.bench import bench, find_mipmaps
+from gpuloader.tools.bench_result import BenchResult, MipmapFacts
 from gpuloader.tools.machine import this_machine
 from gpuloader.transforms import Apply, CenterCrop, Resize
 
@@ -178,40 +178,40 @@ BY_PACK = "`gpuloader pack --mipmaps 1024,512`"
 @pytest.mark.parametrize(
     ("data", "side", "mipmaps", "expected"),
     [
-        ("packed", 24, 1.5, CopyFacts("", 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
-        ("packed", 24, 4, CopyFacts("", 2 / 3, (2 * 96**2 + 60**2) / (2 * 300**2 + 60**2))),
-        ("packed", 80, 1.5, CopyFacts("", 0, 1)),  # as 120 pixels are needed
-        ("packed", 24, None, CopyFacts(BY_RECIPE, 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
+        ("packed", 24, 1.5, MipmapFacts("", 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
+        ("packed", 24, 4, MipmapFacts("", 2 / 3, (2 * 96**2 + 60**2) / (2 * 300**2 + 60**2))),
+        ("packed", 80, 1.5, MipmapFacts("", 0, 1)),  # as 120 pixels are needed
+        ("packed", 24, None, MipmapFacts(BY_RECIPE, 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
         ("packed", 24, "off", None),
         ("packed", 80, None, None),
-        ("large", 224, None, CopyFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (512 / 1280) ** 2)),
-        ("large", 400, None, CopyFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (1024 / 1280) ** 2)),
-        ("large", 224, 3, CopyFacts(BY_PACK, 1, (1024 / 1280) ** 2)),
+        ("large", 224, None, MipmapFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (512 / 1280) ** 2)),
+        ("large", 400, None, MipmapFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (1024 / 1280) ** 2)),
+        ("large", 224, 3, MipmapFacts(BY_PACK, 1, (1024 / 1280) ** 2)),
         ("large", 800, None, None),
         ("medium", 224, None, None),
         ("plain", 24, None, None),
     ],
 )
-def test_what_copies_save_is_known_from_the_draws(
+def test_what_mipmaps_save_is_known_from_the_draws(
     squares: dict[str, Path],
     data: str,
     side: int,
     mipmaps: Any,  # noqa: ANN401
-    expected: CopyFacts | None,
+    expected: MipmapFacts | None,
 ) -> None:
     preset = Recipe([Resize(side), CenterCrop(side)], mipmaps=mipmaps)
     with GPULoader(squares[data], 2, None, preset=preset) as loader:
-        found = find_copies(run_of(loader))
+        found = find_mipmaps(run_of(loader))
     if expected is None:
         assert found is None
     else:
         assert found == replace(expected, pixels=pytest.approx(expected.pixels))
 
 
-def test_copies_of_recipes_that_refuse_them_and_of_decoded_images_are_left_out(
+def test_mipmaps_of_recipes_that_refuse_them_and_of_decoded_images_are_left_out(
     squares: dict[str, Path], tmp_path: Path
 ) -> None:
     aliased = Recipe([Resize(24, antialias=False), CenterCrop(24)])
     for tar, preset in ((squares["packed"], aliased), (write_decoded(tmp_path, [squares["large"]]), "imagenet_eval")):
         with GPULoader(tar, 1, None, preset=preset) as loader:
-            assert find_copies(run_of(loader)) is None
+            assert find_mipmaps(run_of(loader)) is None

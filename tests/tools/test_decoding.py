@@ -52,10 +52,10 @@ def test_an_image_that_ends_the_process_is_named_and_no_other(killers: list[int]
 
 
 @pytest.mark.usefixtures("killing")
-def test_a_copy_that_ends_the_process_is_named_and_neither_its_picture_nor_another_copy() -> None:
-    copies = as_arrays([GOOD[0], KILLER, jpeg(10, 15)])
+def test_a_mipmap_that_ends_the_process_is_named_and_neither_its_picture_nor_another_mipmap() -> None:
+    mipmaps = as_arrays([GOOD[0], KILLER, jpeg(10, 15)])
     with DecoderProcess(20, 2, None, compares=True) as decoding:
-        causes = decoding.bad([*alone(GOOD[1:]), dict(zip((0, 20, 10), copies, strict=True))])
+        causes = decoding.bad([*alone(GOOD[1:]), dict(zip((0, 20, 10), mipmaps, strict=True))])
     assert causes == {(19, 20): "decoding it ends the process (SIGSEGV)"}
 
 

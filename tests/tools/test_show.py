@@ -329,7 +329,7 @@ def test_a_mistake_is_named(shards: list[Path], tmp_path: Path, arguments: dict[
 
 
 @pytest.fixture(scope="module")
-def with_copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def with_mipmaps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Eight pictures that have copies, turned in each way, and a ninth that is too small."""
     folder = tmp_path_factory.mktemp("copies")
     images = [encoded(picture(300, 420, number), "JPEG", exif=turned(1 + number)) for number in range(8)]
@@ -354,14 +354,14 @@ COPIED = [T.RandomResizedCrop({0: 24, 1: 32}, scale=(0.2, 1.0)), T.RandomHorizon
     ],
     ids=["crops", "views", "list", "own code"],
 )
-def test_a_version_is_decoded_from_the_copy_that_the_loader_takes(
-    with_copies: Path,
+def test_a_version_is_decoded_from_the_mipmap_that_the_loader_takes(
+    with_mipmaps: Path,
     keys: dict[str, Any],
     orientation: Any,  # noqa: ANN401
 ) -> None:
     compose = Compose(mipmaps=1.5, orientation=orientation, **keys)
-    gallery, decoded = Gallery(with_copies, device_id=None), set()
-    with GPULoader(with_copies, 3, None, preset=compose, seed=4, output="dict") as loader:
+    gallery, decoded = Gallery(with_mipmaps, device_id=None), set()
+    with GPULoader(with_mipmaps, 3, None, preset=compose, seed=4, output="dict") as loader:
         for epoch in range(2):
             for batch in loader:
                 views = batch["image"] if len(compose.each_view) > 1 else [batch["image"]]
@@ -373,8 +373,8 @@ def test_a_version_is_decoded_from_the_copy_that_the_loader_takes(
     assert decoded & {48, 96}
 
 
-def test_the_file_that_is_decoded_is_said(with_copies: Path, tmp_path: Path) -> None:
-    gallery = Gallery(with_copies, device_id=None)
+def test_the_file_that_is_decoded_is_said(with_mipmaps: Path, tmp_path: Path) -> None:
+    gallery = Gallery(with_mipmaps, device_id=None)
     small, large, largest = (Compose([T.Resize(side), T.CenterCrop(side)], mipmaps=1.5) for side in (24, 48, 70))
     for compose, sample, expected in ((small, 0, "mip48"), (large, 0, "mip96"), (largest, 0, None), (small, 8, None)):
         [view] = gallery.explain(compose, sample, 0, 0)
@@ -385,8 +385,8 @@ def test_the_file_that_is_decoded_is_said(with_copies: Path, tmp_path: Path) -> 
     captions = []
     for mipmaps in (1.5, "off"):
         drawn = show(
-            with_copies, tmp_path / "a.png", preset=Compose(small.transforms, mipmaps=mipmaps), samples=[0], versions=1,
-            device_id=None,
+            with_mipmaps, tmp_path / "a.png", preset=Compose(small.transforms, mipmaps=mipmaps), samples=[0],
+            versions=1, device_id=None,
         )  # fmt: skip
         with Image.open(drawn.picture) as image:
             captions.append(np.asarray(image.crop((148, 70 + 128, 276, 70 + 128 + 16))))
@@ -399,10 +399,10 @@ def without_codes(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-40], without_codes], ids=["gate", "decoder"])
-def test_a_damaged_picture_is_shown_by_its_copy_where_the_recipe_takes_it(
-    with_copies: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+def test_a_damaged_picture_is_shown_by_its_mipmap_where_the_recipe_takes_it(
+    with_mipmaps: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
-    with tarfile.open(with_copies) as tar, tarfile.open(tmp_path / "a.tar", "w") as made:
+    with tarfile.open(with_mipmaps) as tar, tarfile.open(tmp_path / "a.tar", "w") as made:
         for member in tar.getmembers():
             content = tar.extractfile(member).read()  # type: ignore[union-attr]
             content = damage(content) if member.name == "5.jpg" else content
@@ -413,14 +413,14 @@ def test_a_damaged_picture_is_shown_by_its_copy_where_the_recipe_takes_it(
         compose = Compose([T.Resize(side), T.CenterCrop(side)], mipmaps=1.5, orientation="apply")
         drawn = show(tmp_path / "a.tar", tmp_path / "a.png", preset=compose, **shown)
         assert (set(drawn.bad) == {5}) == sees_it
-        good = show(with_copies, tmp_path / "b.png", preset=compose, **shown)
+        good = show(with_mipmaps, tmp_path / "b.png", preset=compose, **shown)
         with Image.open(drawn.picture) as one, Image.open(good.picture) as other:
             sheets = [np.asarray(each.convert("L"), np.float64)[70:190, 5:300] for each in (one, other)]
         assert (np.abs(sheets[0] - sheets[1]).mean() > 10) == sees_it
 
 
-def test_a_bad_copy_is_named_where_it_is_decoded(with_copies: Path, tmp_path: Path) -> None:
-    with tarfile.open(with_copies) as tar, tarfile.open(tmp_path / "a.tar", "w") as made:
+def test_a_bad_mipmap_is_named_where_it_is_decoded(with_mipmaps: Path, tmp_path: Path) -> None:
+    with tarfile.open(with_mipmaps) as tar, tarfile.open(tmp_path / "a.tar", "w") as made:
         for member in tar.getmembers():
             content = tar.extractfile(member).read()  # type: ignore[union-attr]
             if member.name in ("0.mip48", "1.mip48", "2.mip48"):

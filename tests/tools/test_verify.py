@@ -103,7 +103,7 @@ def test_wrong_pixels_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPat
     assert off == ["the other images"]
 
 
-def test_windows_of_pictures_on_their_copies_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_of_pictures_on_their_mipmaps_are_told(shards: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     placing = inputs._placing
     on_picture = lambda view, drawn, *rest: placing(view, replace(drawn, mapped=None), *rest)  # noqa: E731
     monkeypatch.setattr(inputs, "_placing", on_picture)

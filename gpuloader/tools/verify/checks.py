@@ -39,12 +39,12 @@ from gpuloader.tools.verify.comparison import (
     load_both,
 )
 from gpuloader.tools.verify.operations import operations
-from gpuloader.tools.verify.pictures import COPY, LARGE, SMALL, encoded, jpeg, picture, tar_of, turned
+from gpuloader.tools.verify.pictures import LARGE, MIPMAP, SMALL, encoded, jpeg, picture, tar_of, turned
 
 _RESIZE = T.Resize(80, max_size=100)
 _CHANGES = (T.RandomHorizontalFlip(), T.ColorJitter(0.4), T.RandomErasing(1.0, value=0.5))
 _CROP = Recipe((T.RandomResizedCrop(96), T.RandomHorizontalFlip()))
-_ON_COPIES = Recipe((T.RandomResizedCrop(32, (0.3, 1)), *_CROP.transforms[1:]), orientation="apply", mipmaps=1.5)
+_ON_MIPMAPS = Recipe((T.RandomResizedCrop(32, (0.3, 1)), *_CROP.transforms[1:]), orientation="apply", mipmaps=1.5)
 _RECIPES: Mapping[str, Recipe] = {
     "turned upright": Recipe((T.RandomResizedCrop(96), T.RandomVerticalFlip()), orientation="apply"),
     "list, bfloat16": Recipe((_RESIZE, *_CHANGES), batch="list", dtype="bfloat16"),
@@ -81,17 +81,17 @@ def _recipe(subject: Subject, name: str) -> Outcome:
 
 
 def forms(subject: Subject) -> Comparisons:
-    """Compares pictures of each EXIF orientation, their targets and copies, and the output of a Stage."""
-    files, copies = (
-        [jpeg(number, size, exif=turned(1 + number % 8)) for number in range(BATCH_SIZE)] for size in (SMALL, COPY)
+    """Compares pictures of each EXIF orientation, their targets and mipmaps, and the output of a Stage."""
+    files, mipmaps = (
+        [jpeg(number, size, exif=turned(1 + number % 8)) for number in range(BATCH_SIZE)] for size in (SMALL, MIPMAP)
     )
     with tar_of(files) as tar:
         for name, recipe in _RECIPES.items():
             yield name, partial(compare_loads, subject, tar, WIDER, preset=recipe)
         yield "boxes, masks, key points", partial(_targets, subject, tar)
         yield "Stage", partial(_stage, subject, tar, files)
-    with tar_of(files, copies) as tar:
-        yield "smaller copies", partial(compare_loads, subject, tar, 1.0, preset=_ON_COPIES)
+    with tar_of(files, mipmaps) as tar:
+        yield "smaller copies", partial(compare_loads, subject, tar, 1.0, preset=_ON_MIPMAPS)
 
 
 def _targets(subject: Subject, tar: Path) -> Outcome:

@@ -20,8 +20,8 @@ from gpuloader.pipelines.blame import smooth_picture
 SMALL = (120, 160)
 LARGE = (1500, 2000)
 """(height, width) of a JPEG that another of nvJPEG's backends decodes, as of any above 1,000,000 pixels."""
-COPY = (96, 128)
-"""(height, width) of a smaller copy of a `SMALL` picture."""
+MIPMAP = (96, 128)
+"""(height, width) of a mipmap of a `SMALL` picture."""
 _OBJECTS = ((20, 10, 120, 90), (90, 50, 150, 110))
 """left, top, right, bottom in a `SMALL` picture."""
 
@@ -51,8 +51,8 @@ def turned(orientation: int) -> bytes:
 
 
 @contextmanager
-def tar_of(images: Iterable[bytes], copies: Sequence[bytes] = ()) -> Iterator[Path]:
-    """Writes images under the keys 00, 01, ..., with labels, targets, and copies of the size `COPY` if they are given.
+def tar_of(images: Iterable[bytes], mipmaps: Sequence[bytes] = ()) -> Iterator[Path]:
+    """Writes images under the keys 00, 01, ..., with labels, targets, and mipmaps of the size `MIPMAP` if given.
 
     Their content says their format.
     """
@@ -68,6 +68,6 @@ def tar_of(images: Iterable[bytes], copies: Sequence[bytes] = ()) -> Iterator[Pa
         with tarfile.open(path, "w") as tar:
             for number, image in enumerate(images):
                 beside = {"cls": b"%d" % (number % 10), **targets}
-                beside |= {extension_of(COPY[0]): copies[number]} if copies else {}
+                beside |= {extension_of(MIPMAP[0]): mipmaps[number]} if mipmaps else {}
                 write_sample(tar, f"{number:02d}", {"jpg": image, **beside})
         yield path

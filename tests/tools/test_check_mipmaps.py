@@ -30,15 +30,15 @@ def _decoding_begins_warm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(warm().python))
 
 
-def copy_of(seed: int, height: int, width: int, **options: object) -> bytes:
+def mipmap_of(seed: int, height: int, width: int, **options: object) -> bytes:
     small = picture(HEIGHT, WIDTH, seed).resize((width, height), Image.Resampling.LANCZOS)
     return encoded(small, "JPEG", subsampling="4:4:4", **options)
 
 
-def with_copies(key: int, **changed: bytes) -> Sample:
+def with_mipmaps(key: int, **changed: bytes) -> Sample:
     """A picture of its own for each key, with copies that fit it unless they are `changed`."""
-    copies = {"mip64": copy_of(key, 64, 96), "mip24": copy_of(key, 24, 36)}
-    return {"__key__": f"{key:03d}", "jpg": jpeg(HEIGHT, WIDTH, key), "cls": b"0", **copies, **changed}
+    mipmaps = {"mip64": mipmap_of(key, 64, 96), "mip24": mipmap_of(key, 24, 36)}
+    return {"__key__": f"{key:03d}", "jpg": jpeg(HEIGHT, WIDTH, key), "cls": b"0", **mipmaps, **changed}
 
 
 def damaged(jpeg: bytes) -> bytes:
@@ -68,18 +68,18 @@ def test_what_pack_writes_is_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("copy", "cause"),
     [
-        (damaged(copy_of(1, 64, 96)), "DALI's decoder fails on it"),
-        (copy_of(1, 64, 97), "its header says 97x64 pixels, where its picture needs 96x64"),
-        (copy_of(1, 24, 36), "its header says 36x24 pixels, where its picture needs 96x64"),
-        (copy_of(2, 64, 96), "it is of another picture: at 32x32 pixels they are 74 levels apart"),
-        (copy_of(1, 64, 96)[:-2], "a JPEG that is cut: it has no end-of-image marker"),
+        (damaged(mipmap_of(1, 64, 96)), "DALI's decoder fails on it"),
+        (mipmap_of(1, 64, 97), "its header says 97x64 pixels, where its picture needs 96x64"),
+        (mipmap_of(1, 24, 36), "its header says 36x24 pixels, where its picture needs 96x64"),
+        (mipmap_of(2, 64, 96), "it is of another picture: at 32x32 pixels they are 74 levels apart"),
+        (mipmap_of(1, 64, 96)[:-2], "a JPEG that is cut: it has no end-of-image marker"),
         (b"", "the file is empty"),
         (saved(picture(64, 96, 1)), "no image format that DALI reads"),
         (b"no image", "no image format that DALI reads, or a broken header"),
     ],
 )
-def test_a_bad_copy_is_named_with_its_place(tmp_path: Path, copy: bytes, cause: str) -> None:
-    tar = write_shard(tmp_path / "a.tar", [with_copies(0), with_copies(1, mip64=copy), with_copies(2)])
+def test_a_bad_mipmap_is_named_with_its_place(tmp_path: Path, copy: bytes, cause: str) -> None:
+    tar = write_shard(tmp_path / "a.tar", [with_mipmaps(0), with_mipmaps(1, mip64=copy), with_mipmaps(2)])
     result = check_shards(tar, quarantine=tmp_path / "bad.jsonl")
     [fault] = result.faults
     assert (fault.kind, fault.shard, fault.key, fault.sample) == ("bad copy", str(tar), "001", 1)
@@ -93,15 +93,15 @@ def test_a_bad_copy_is_named_with_its_place(tmp_path: Path, copy: bytes, cause: 
     ("levels", "well"),
     [(7, True), (9, False)],  # brighter everywhere
 )
-def test_a_copy_may_be_a_few_levels_from_its_picture(tmp_path: Path, levels: int, well: bool) -> None:
+def test_a_mipmap_may_be_a_few_levels_from_its_picture(tmp_path: Path, levels: int, well: bool) -> None:
     flat, copy = (Image.new("RGB", size, (value,) * 3) for size, value in (((151, 100), 100), ((96, 64), 100 + levels)))
     sample: Sample = {"__key__": "a", "png": encoded(flat, "PNG"), "mip64": encoded(copy, "JPEG", quality=100)}
     assert check_shards(write_shard(tmp_path / "a.tar", [sample])).all_well == well
 
 
-def test_a_bad_picture_is_bad_and_its_copies_are_looked_at_alone(tmp_path: Path) -> None:
-    broken = with_copies(1, jpg=damaged(jpeg(HEIGHT, WIDTH, 1)), mip24=b"no image")
-    tar = write_shard(tmp_path / "a.tar", [with_copies(0), broken, with_copies(2)])
+def test_a_bad_picture_is_bad_and_its_mipmaps_are_looked_at_alone(tmp_path: Path) -> None:
+    broken = with_mipmaps(1, jpg=damaged(jpeg(HEIGHT, WIDTH, 1)), mip24=b"no image")
+    tar = write_shard(tmp_path / "a.tar", [with_mipmaps(0), broken, with_mipmaps(2)])
     result = check_shards(tar, quarantine=tmp_path / "bad.jsonl")
     [bad], [copy] = result.of("bad"), result.of("bad copy")
     assert (bad.key, bad.cause) == ("001", "DALI's decoder fails on it")
@@ -112,17 +112,17 @@ def test_a_bad_picture_is_bad_and_its_copies_are_looked_at_alone(tmp_path: Path)
     assert json.loads(line)["key"] == "001"
 
 
-def test_the_last_sample_of_a_cut_shard_needs_no_copies(tmp_path: Path) -> None:
+def test_the_last_sample_of_a_cut_shard_needs_no_mipmaps(tmp_path: Path) -> None:
     small: Sample = {"__key__": "002", "jpg": jpeg(40, 60), "cls": b"0"}
-    whole = write_shard(tmp_path / "a.tar", [with_copies(0), with_copies(1), small, with_copies(3)])
+    whole = write_shard(tmp_path / "a.tar", [with_mipmaps(0), with_mipmaps(1), small, with_mipmaps(3)])
     data = whole.read_bytes()
     (tmp_path / "cut.tar").write_bytes(data[: data.index(b"003.jpg") + 100])  # within a header
     result = check_shards(tmp_path / "cut.tar")
     assert (result.samples, {fault.kind for fault in result.faults}) == (3, {"broken", "left out"})
 
 
-def test_copies_in_a_folder_are_as_in_its_tar(tmp_path: Path) -> None:
-    tar = write_shard(tmp_path / "a.tar", [with_copies(0), with_copies(1, mip64=b"no image"), with_copies(2)])
+def test_mipmaps_in_a_folder_are_as_in_its_tar(tmp_path: Path) -> None:
+    tar = write_shard(tmp_path / "a.tar", [with_mipmaps(0), with_mipmaps(1, mip64=b"no image"), with_mipmaps(2)])
     folder = unpack([tar], tmp_path / "photos")
     [expected], [found] = check_shards(tar).faults, check_shards(folder).faults
     assert found == Fault("bad copy", str(folder / "001.jpg"), "./001", 0, expected.cause, sample=1)
@@ -130,8 +130,8 @@ def test_copies_in_a_folder_are_as_in_its_tar(tmp_path: Path) -> None:
     assert (one.with_copies, one.copy_bytes) == (other.with_copies, other.copy_bytes)
 
 
-def test_info_counts_pictures_with_copies_and_their_bytes(tmp_path: Path) -> None:
-    rows = [with_copies(0), {"__key__": "1", "jpg": jpeg(40, 60), "cls": b"0"}, with_copies(2)]
+def test_info_counts_pictures_with_mipmaps_and_their_bytes(tmp_path: Path) -> None:
+    rows = [with_mipmaps(0), {"__key__": "1", "jpg": jpeg(40, 60), "cls": b"0"}, with_mipmaps(2)]
     tars = [write_shard(tmp_path / "a.tar", rows[:2]), write_shard(tmp_path / "b.tar", rows[2:])]
     info = describe_shards(tars)
     expected = sum(len(row[name]) for row in (rows[0], rows[2]) for name in ("mip64", "mip24"))
@@ -145,8 +145,10 @@ def test_info_counts_pictures_with_copies_and_their_bytes(tmp_path: Path) -> Non
     assert "copies" not in command_line.run("info", plain).stdout
 
 
-def test_turned_copies_are_compared_as_stored(tmp_path: Path) -> None:
+def test_turned_mipmaps_are_compared_as_stored(tmp_path: Path) -> None:
     file = io.BytesIO()
     picture(HEIGHT, WIDTH, 1).save(file, "JPEG", exif=turned(8))
-    sample = with_copies(1, jpg=file.getvalue(), mip64=copy_of(1, 64, 96, exif=turned(8)), mip24=copy_of(1, 24, 36))
+    sample = with_mipmaps(
+        1, jpg=file.getvalue(), mip64=mipmap_of(1, 64, 96, exif=turned(8)), mip24=mipmap_of(1, 24, 36)
+    )
     assert check_shards(write_shard(tmp_path / "a.tar", [sample])).all_well

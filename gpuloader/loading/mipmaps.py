@@ -18,13 +18,13 @@ from gpuloader.recipe.model import Ints
 from gpuloader.shards import ShardSet
 from gpuloader.shards.index import Index
 
-USUAL_SIDES, USUAL_SCALE = (1024, 512), 1.5  # of copies, and of the recipe's `mipmaps` for training
+USUAL_SIDES, USUAL_SCALE = (1024, 512), 1.5  # of mipmaps, and of the recipe's `mipmaps` for training
 _DRAWN = 32
 _log = logging.getLogger("gpuloader")
 
 
-def takes_copies(recipe: Recipe, shards: ShardSet) -> bool:
-    """Returns whether smaller copies may be decoded in place of pictures."""
+def takes_mipmaps(recipe: Recipe, shards: ShardSet) -> bool:
+    """Returns whether mipmaps may be decoded in place of pictures."""
     return recipe.mipmap_scale is not None and bool(shards.mipmap_sides)
 
 
@@ -40,7 +40,7 @@ def draw_by_index(
         The random parameters; and (n, 2) the sizes, 0 if the index does not know the size or the picture is too large.
     """
     sizes = sizes_of(shards, ids, upright=False)
-    sizes[sizes.prod(1) > recipe.max_pixels] = 0  # the sample is bad, with or without copies
+    sizes[sizes.prod(1) > recipe.max_pixels] = 0  # the sample is bad, with or without mipmaps
     return draw_pictures(recipe.at(draws.epoch, shape).before_own_code, shards, ids, draws, sizes), sizes
 
 
@@ -52,17 +52,17 @@ def draw_pictures(
     return recipe.draw(draws, np.maximum(sizes, 1), turned, boxes)
 
 
-def choose_copies(recipe: Recipe, shards: ShardSet, ids: Ints, params: AugmentParams, sizes: Ints) -> Ints:
-    """Returns the shorter sides of the copies to decode, (n,), 0 for the picture itself; see `draw_by_index`.
+def choose_mipmaps_by_index(recipe: Recipe, shards: ShardSet, ids: Ints, params: AugmentParams, sizes: Ints) -> Ints:
+    """Returns the shorter sides of the mipmaps to decode, (n,), 0 for the picture itself; see `draw_by_index`.
 
-    The recipe takes copies: see `takes_copies`.
+    The recipe takes mipmaps: see `takes_mipmaps`.
     """
     assert recipe.mipmap_scale is not None
     return choose_mipmaps(params, sizes, shards.mipmap_sides, shards.mipmaps_of(ids), recipe.mipmap_scale)
 
 
 def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:
-    """Logs a warning if a recipe uses smaller copies but the data has none, or if it does not use existing ones."""
+    """Logs a warning if a recipe uses mipmaps but the data has none, or if it does not use existing ones."""
     index, sides = shards.index, shards.mipmap_sides
     if (
         recipe.mipmap_scale is not None
@@ -86,7 +86,7 @@ def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:
 
 
 def _count_large(index: Index, max_pixels: int) -> int:
-    """Counts the pictures that would get the usual copies."""
+    """Counts the pictures that would get the usual mipmaps."""
     if prod(index.largest_image(max_pixels)) < max(USUAL_SIDES) ** 2:
         return 0  # without reading the sizes
     sizes = np.stack([index.column(name) for name in ("height", "width")], 1).astype(np.int64)
@@ -94,7 +94,7 @@ def _count_large(index: Index, max_pixels: int) -> int:
 
 
 def _would_take(recipe: Recipe, index: Index, sides: Sequence[int]) -> bool:
-    """Returns whether some random parameters for the largest picture would use a copy."""
+    """Returns whether some random parameters for the largest picture would use a mipmap."""
     sizes = np.tile(index.largest_image(recipe.max_pixels), (_DRAWN, 1))
     params = recipe.at(0).before_own_code.draw(Draws(0, 0, np.arange(_DRAWN)), np.maximum(sizes, 1))
     return choose_mipmaps(params, sizes, sides, np.ones((_DRAWN, len(sides)), np.bool_), USUAL_SCALE).any().item()

@@ -22,14 +22,14 @@ def mutated(copy: bytes, seed: int) -> bytes:
     return bytes(data)
 
 
-def test_no_copy_ends_the_run_or_takes_another_sample_with_it(tmp_path: Path) -> None:
+def test_no_mipmap_ends_the_run_or_takes_another_sample_with_it(tmp_path: Path) -> None:
     large = jpeg(300, 400)
     copy = encoded(Image.open(io.BytesIO(large)).resize((128, SIDE)), "JPEG", subsampling="4:4:4", quality=90)
-    copies = {kind.name: kind.data for kind in bad_kinds()}
-    copies |= {f"mutated-{seed:02d}": mutated(copy, seed) for seed in range(40)}
-    copies |= {"of another size": encoded(picture(64, 64), "JPEG"), **{f"whole-{n}": copy for n in range(5)}}
-    keys = sorted(copies)
-    samples = [{"__key__": key, "jpg": large, f"mip{SIDE}": copies[key]} for key in keys]
+    mipmaps = {kind.name: kind.data for kind in bad_kinds()}
+    mipmaps |= {f"mutated-{seed:02d}": mutated(copy, seed) for seed in range(40)}
+    mipmaps |= {"of another size": encoded(picture(64, 64), "JPEG"), **{f"whole-{n}": copy for n in range(5)}}
+    keys = sorted(mipmaps)
+    samples = [{"__key__": key, "jpg": large, f"mip{SIDE}": mipmaps[key]} for key in keys]
     shard = write_shard(tmp_path / "copies.tar", samples)
     evaluation = {"Resize": {"size": 36}, "CenterCrop": {"size": 32}, "dtype": "uint8", "Normalize": None}
     recipe = {"imagenet_eval": {**evaluation, "mipmaps": 2}}

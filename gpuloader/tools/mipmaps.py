@@ -10,8 +10,8 @@ from gpuloader.images.mipmaps import side_of
 from gpuloader.shards import Index, ShardSet
 
 
-def copy_bytes(index: Index) -> NDArray[np.int64]:
-    """Returns the bytes of each sample's copies, (n,); 0 without copies."""
+def mipmap_bytes(index: Index) -> NDArray[np.int64]:
+    """Returns the bytes of each sample's mipmaps, (n,); 0 without mipmaps."""
     numbers = [number for number, extension in enumerate(index.extensions) if side_of(extension)]
     if not numbers:
         return np.zeros(len(index), np.int64)
@@ -21,13 +21,13 @@ def copy_bytes(index: Index) -> NDArray[np.int64]:
     return np.bincount(rows[chosen], sizes, minlength=len(index)).astype(np.int64)
 
 
-def read_copies(shards: ShardSet, sample: int) -> tuple[dict[int, NDArray[np.uint8]], dict[int, str]]:
-    """Returns a sample's copies by their shorter sides in pixels, and the causes for copies that are too large."""
-    copies, causes = {}, {}
+def read_mipmaps(shards: ShardSet, sample: int) -> tuple[dict[int, NDArray[np.uint8]], dict[int, str]]:
+    """Returns a sample's mipmaps by their shorter sides in pixels, and the causes for mipmaps that are too large."""
+    mipmaps, causes = {}, {}
     for extension, _, size in shards.index.components(sample):
         if side := side_of(extension):
             if cause := cause_in_bytes(size):
                 causes[side] = cause
             else:
-                copies[side] = np.frombuffer(shards.read_component(sample, extension) or b"", np.uint8)
-    return copies, causes
+                mipmaps[side] = np.frombuffer(shards.read_component(sample, extension) or b"", np.uint8)
+    return mipmaps, causes
