@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpuloader import errors as errors
     from gpuloader import targets as targets
     from gpuloader import transforms as transforms
+    from gpuloader.chain.settings import Decoder
     from gpuloader.compose import Compose
     from gpuloader.loading.buckets import Buckets
     from gpuloader.loading.delivery import Batch
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from gpuloader.loading.loader import GPULoader
     from gpuloader.loading.mixed_loader import MixedLoader
     from gpuloader.loading.monitor import WaitMonitor
-    from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
+    from gpuloader.loading.options import BadImages, Cache, LabelFrom, Sampling
     from gpuloader.loading.stats import Stats
     from gpuloader.loading.world import World
     from gpuloader.stage import Stage
@@ -67,7 +68,7 @@ _LATE = {
     "Buckets": "gpuloader.loading.buckets",
     "Sampling": "gpuloader.loading.options",
     "LabelFrom": "gpuloader.loading.options",
-    "Decoder": "gpuloader.loading.options",
+    "Decoder": "gpuloader.chain.settings",
     "Cache": "gpuloader.loading.options",
     "BadImages": "gpuloader.loading.options",
     "Field": "gpuloader.loading.fields",

@@ -6,29 +6,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 from gpuloader.base.forking import at_fork
-from gpuloader.base.read_ahead import EndOfItems
 from gpuloader.base.values import as_python_integer, is_integer
-from gpuloader.errors import ConfigError, DataError
-from gpuloader.images.gate import admit_each
-from gpuloader.images.limits import RefusalError
-from gpuloader.images.orientation import image_orientations
+from gpuloader.chain.batch import Batch
+from gpuloader.chain.decoding import decoding
+from gpuloader.chain.given import Given, cut_images, given_batch, refuse
+from gpuloader.chain.link import Link
+from gpuloader.chain.own import OwnCodeTargets
+from gpuloader.chain.settings import Decoder
+from gpuloader.errors import ConfigError
 from gpuloader.loading.argument_types import AnyDevice
 from gpuloader.loading.arguments import resolve_own_device
-from gpuloader.loading.decoding_loop import DecodingLoop
 from gpuloader.loading.delivery import Images, by_view, finish
-from gpuloader.loading.options import Decoder
-from gpuloader.loading.own_code_loop import OwnCodeContext, OwnCodeLoop, decoding_of
 from gpuloader.loading.world import World
-from gpuloader.pipelines import cut_to_region
 from gpuloader.plan import Draws
-from gpuloader.recipe import AnyPreset, AugmentParams, Recipe, Shape, load_preset, recipe_from_torchvision, recipe_yaml
+from gpuloader.recipe import AnyPreset, Recipe, load_preset, recipe_from_torchvision, recipe_yaml
 from gpuloader.targets.dictionaries import OwnDictionaries, boxes_of, check_targets, move_targets
 
 if TYPE_CHECKING:
@@ -37,17 +34,6 @@ if TYPE_CHECKING:
 Image: TypeAlias = "NDArray[np.uint8] | Picture | bytes | bytearray"
 """An image: an array uint8 (height, width, 3), a PIL image, or the bytes of a file."""
 Kind = TypeVar("Kind", bound=Image)
-
-
-class Mipmap(bytes):
-    """A file with a smaller copy of a picture; random parameters are drawn for the picture's (height, width)."""
-
-    picture: Shape
-
-    def __new__(cls, file: bytes, picture: Shape) -> Self:
-        mipmap = super().__new__(cls, file)
-        mipmap.picture = picture
-        return mipmap
 
 
 class Compose(Recipe):
@@ -223,20 +209,19 @@ class Compose(Recipe):
             raise ConfigError(f'{self.by_boxes} draws by boxes: give each image a target with "boxes", (n, 4)')
         draws = Draws(int(seed), int(epoch), np.arange(len(given)) + sample)
         boxes = () if listed is None else boxes_of(listed)
-        files, params, causes = draw_images(self, given, draws, boxes)
-        _refuse(causes)
-        cut, params = cut_copies(files, params)
-        links, own = self.links, None
-        if links is not None and links.takes_targets and listed is not None:
-            own = OwnDictionaries(listed, params)
-        views = self._graph.run(_Batch(cut, params, way_of(self, draws, own)), resolve_own_device(device_id))
-        made = finish(self, [view[0] for view in views] if one else views)
+        batch = given_batch(self, given, draws, boxes, listed)
+        refuse({row: cause for row, cause in enumerate(batch.causes) if cause is not None})
+        batch = self._graph.run(cut_images(batch), resolve_own_device(device_id))
+        made = finish(self, [view[0] for view in batch.views] if one else list(batch.views))
         if listed is None:
             return made
-        if links is not None:
-            params = self.draw(draws, params.views[0].placements[0].shape, boxes=boxes)
-        pairs = [(listed, view) for view in params.views] if own is None else own.behind
-        moved = [move_targets(*pair, views[0][0].device) for pair in pairs]
+        pairs = [(listed, view) for view in batch.params.views]
+        if self.own_code is not None:
+            whole = self.draw(draws, batch.delivered.views[0].placements[0].shape, boxes=boxes)
+            pairs = [(listed, view) for view in whole.views]
+            if self.own_code.takes_targets:
+                pairs = list(zip(batch.targets, batch.params.views))
+        moved = [move_targets(*pair, batch.views[0][0].device) for pair in pairs]
         return made, by_view([view[0] for view in moved] if one else moved)
 
     def close(self) -> None:
@@ -248,7 +233,7 @@ class Compose(Recipe):
 
     def __getstate__(self) -> dict[str, Any]:
         return {
-            name: value for name, value in self.__dict__.items() if name not in ("_graph", "links")
+            name: value for name, value in self.__dict__.items() if name not in ("_graph", "own_code", "graphs")
         }  # each process has its own
 
     @cached_property
@@ -260,52 +245,44 @@ class Compose(Recipe):
         return cls(**{name: getattr(preset, name) for name in Recipe.__dataclass_fields__})
 
 
-class _Batch(NamedTuple):
-    """Images as the graph takes them, and their random parameters."""
-
-    images: Sequence[NDArray[np.uint8]]
-    params: AugmentParams
-    context: OwnCodeContext | None
-
-
-def way_of(recipe: Recipe, draws: Draws, own: OwnDictionaries | None = None) -> OwnCodeContext | None:
-    """Returns the context of a recipe's own code, which names images by their ids; None without own code."""
-    if recipe.links is None:
-        return None
-    finish = None if own is None else own.finish
-    return OwnCodeContext(recipe.at(draws.epoch), draws, lambda its, row: f"image {its.ids[row]}", own, finish)
-
-
 class _Graph:
-    """A recipe's graph, which runs one batch at a time and is kept for the next calls on the same device."""
+    """A recipe's chain, `Given < Decode [< Own < Decode]`, which is kept for the next calls on the same device."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._lock = Lock()
-        self._decoding: dict[int | None, DecodingLoop[_Batch] | OwnCodeLoop[_Batch]] = {}
+        self._chains: dict[int | None, Link] = {}
         at_fork(self, _Graph._renew_lock)
 
-    def run(self, batch: _Batch, device_id: int | None) -> list[Any]:
-        """Returns the images of each view; raises DataError if one cannot be decoded."""
+    def run(self, batch: Batch, device_id: int | None) -> Batch:
+        """Returns the batch with its views; raises DataError if an image cannot be decoded."""
         with self._lock:
-            if device_id not in self._decoding:
+            if device_id not in self._chains:
                 self._close()
                 decoder = Decoder(prefetch=1).on(device_id, World.of_process().cores)
-                self._decoding = {device_id: decoding_of(self._recipe, decoder, device_id, between_calls=False)}
-            batches = iter([batch])
-            self._decoding[device_id].start(lambda: next(batches, EndOfItems()), lambda _, causes: _refuse(causes))
-            decoded = self._decoding[device_id].next()
+                own = self._recipe.own_code
+                targets = OwnDictionaries() if own is not None and own.takes_targets else OwnCodeTargets()
+                self._chains = {
+                    device_id: decoding(Given(), self._recipe, decoder, device_id, targets, runs_ahead=False)
+                }
+            chain = self._chains[device_id]
+            try:
+                chain.seek([batch])
+                decoded = chain.next()
+            except BaseException:
+                chain.close()
+                raise
         assert decoded is not None
-        return decoded[1]
+        return decoded
 
     def close(self) -> None:
         with self._lock:
             self._close()
 
     def _close(self) -> None:
-        for decoding in self._decoding.values():
-            decoding.close()
-        self._decoding.clear()
+        for chain in self._chains.values():
+            chain.close()
+        self._chains.clear()
 
     def _renew_lock(self) -> None:
         self._lock = Lock()  # another thread may have held it in the parent
@@ -317,77 +294,3 @@ def _check_images(images: Sequence[Any]) -> None:
         raise ConfigError(
             f"images: found {len(images)}, {sum(encoded)} of them bytes: give at least one, all arrays or all bytes"
         )
-
-
-def _refuse(causes: Mapping[int, str]) -> None:
-    if causes:
-        raise DataError("; ".join(f"image {number} cannot be decoded: {cause}" for number, cause in causes.items()))
-
-
-def draw_images(
-    recipe: Recipe, images: Sequence[Any], draws: Draws, boxes: Sequence[NDArray[np.float64]] = ()
-) -> tuple[list[NDArray[np.uint8]], AugmentParams, dict[int, str]]:
-    """Returns (images as the graph takes them, their random parameters, the causes of refused images by row).
-
-    The parameters are for the part of the recipe before its own code, if it has any. An image is refused if it cannot
-    be decoded or its output would be too large.
-
-    Raises:
-        ConfigError: an image is neither a file nor uint8 (height, width, 3).
-    """
-    turned = None
-    if images and isinstance(images[0], (bytes, bytearray)):
-        files, sizes, refused = admit_each(images, recipe.max_pixels)
-        turned = image_orientations(images) if recipe.orientation == "apply" else None
-    else:
-        files, refused = _as_arrays(images, upright=recipe.orientation == "apply")
-        sizes = np.array([array.shape[:2] for array in files], np.int64)
-    at = recipe.at(draws.epoch)
-    sizes = sizes.reshape(-1, 2)
-    each = zip(images, sizes.tolist())
-    pictures = np.array([image.picture if isinstance(image, Mipmap) else size for image, size in each], np.int64)
-    pictures = pictures.reshape(-1, 2)
-    params = at.before_own_code.draw(draws, pictures, turned, boxes).in_files(pictures, sizes)
-    return files, params, {**params.refused(), **refused}
-
-
-def cut_copies(
-    images: Sequence[NDArray[np.uint8]], params: AugmentParams
-) -> tuple[Sequence[NDArray[np.uint8]], AugmentParams]:
-    """Cuts copies of files to the region that is needed, as the bytes are the caller's; returns arrays unchanged."""
-    return cut_to_region([file.copy() for file in images], params) if images[0].ndim == 1 else (images, params)
-
-
-def _as_arrays(images: Sequence[Any], upright: bool) -> tuple[list[NDArray[np.uint8]], dict[int, str]]:
-    """Converts arrays and PIL images to arrays; also returns by row why one cannot be converted."""
-    arrays, refused = [np.zeros((1, 1, 3), np.uint8)] * len(images), {}
-    for number, image in enumerate(images):
-        try:
-            array = _as_array(image, upright)
-        except RefusalError as error:
-            refused[number] = error.cause
-            continue
-        if not (array.ndim == 3 and array.shape[2] == 3 and array.dtype == np.uint8 and array.size):
-            of_numbers = array.dtype.kind in "biuf"
-            found = f"{array.dtype} of shape {array.shape}" if of_numbers else f"a {type(image).__name__}"
-            raise ConfigError(
-                f"image {number} is {found}: allowed are the bytes of a file, PIL images, and uint8 arrays of RGB "
-                "(height, width, 3)"
-            )
-        arrays[number] = array
-    return arrays, refused
-
-
-def _as_array(image: Any, upright: bool) -> NDArray[Any]:  # noqa: ANN401
-    """Converts an array or a PIL image to an array; `upright` applies a PIL image's EXIF orientation."""
-    try:
-        return np.ascontiguousarray(_turn_upright(image) if upright else image)
-    except Exception as error:  # PIL's decoders and a user's `__array__` raise errors of any type
-        said = str(error) or type(error).__name__
-        raise RefusalError(f"this {type(image).__name__} cannot become an array: {said}") from error
-
-
-def _turn_upright(image: object) -> object:
-    from PIL import Image, ImageOps  # imported late: a normal start does not need it
-
-    return ImageOps.exif_transpose(image) if isinstance(image, Image.Image) else image

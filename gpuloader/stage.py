@@ -1,35 +1,33 @@
 """`Stage`: runs a recipe on batches from any iterable, such as a webdataset pipeline or torch's `DataLoader`.
 
-source -> _Gate -> ReadAhead -> DecodingLoop -> Stage
-          (a thread)
+_Gate < Ahead < Decode [< Own < Decode]
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import repeat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.base.read_ahead import EndOfItems, ReadAhead
-from gpuloader.compose import cut_copies, draw_images, way_of
+from gpuloader.chain.batch import Batch
+from gpuloader.chain.decoding import decoding
+from gpuloader.chain.given import cut_images, given_batch
+from gpuloader.chain.link import Ahead, Causes, Wanted
+from gpuloader.chain.own import OwnCodeTargets
+from gpuloader.chain.settings import Decoder
 from gpuloader.errors import ConfigError, DataError, LoaderError, describe
 from gpuloader.loading.argument_types import AnyDecoder, AnyDevice
 from gpuloader.loading.arguments import resolve_own_device
-from gpuloader.loading.decoding_loop import DecodingLoop
 from gpuloader.loading.delivery import finish
 from gpuloader.loading.iteration import CloseableMixin
-from gpuloader.loading.options import Decoder
-from gpuloader.loading.own_code_loop import OwnCodeContext, OwnCodeLoop, decoding_of
 from gpuloader.loading.world import World
 from gpuloader.plan import Draws, check_epoch, check_seed
-from gpuloader.recipe import AnyPreset, AugmentParams, Recipe, load_preset
+from gpuloader.recipe import AnyPreset, Recipe, load_preset
 from gpuloader.recipe.part import as_value
 
 _log = logging.getLogger("gpuloader")
@@ -91,12 +89,14 @@ class Stage(CloseableMixin):
         self.bad: dict[int | str, str] = {}
         self._recipe = recipe
         self._seed = check_seed(seed)
-        self._skip = on_error == "skip"
         self._device_id = device = resolve_own_device(device_id)
-        decoding = as_value(Decoder, "decoder", {} if decoder is None else decoder)
-        self._decoder = decoding.on(device, World.of_process().cores)
-        self._decoding: DecodingLoop[_Batch] | OwnCodeLoop[_Batch] = decoding_of(recipe, self._decoder, device)
-        self._reading: ReadAhead[_Batch] | None = None
+        settings = as_value(Decoder, "decoder", {} if decoder is None else decoder)
+        self._decoder = decoder = settings.on(device, World.of_process().cores)
+        wanted = Wanted()
+        gate = _Gate(recipe, self._seed, self.bad if on_error == "skip" else None, wanted)
+        self._ahead = Ahead(gate, decoder.prefetch + 1, wanted, "gpuloader-stage")
+        self._chain = decoding(self._ahead, recipe, decoder, device, OwnCodeTargets())
+        self._loop: object | None = None
 
     def __call__(self, source: Iterable[Any], *, epoch: int = 0) -> Iterator[tuple[Any, ...]]:
         """Iterates over the batches of a source, which a thread reads ahead.
@@ -126,96 +126,63 @@ class Stage(CloseableMixin):
 
     def close(self) -> None:
         """Ends the loop and frees the pipeline's memory. A later loop makes a new pipeline; closing twice is fine."""
-        self._end_loop()
-        self._decoding.close()
+        self._loop = None
+        self._chain.close()
 
     def _iterate(self, batches: Iterator[Any], epoch: int) -> Iterator[tuple[Any, ...]]:
-        self._end_loop()
-        gate = _Gate(self._recipe, self._seed, epoch, self.bad if self._skip else None)
-        reads = repeat(partial(gate.read, batches))
-        self._reading = reading = ReadAhead(reads, self._decoder.prefetch + 1, "gpuloader-stage")
-        self._decoding.start(reading.take, gate.leave_out)
+        self._loop = loop = object()
         try:
-            while (decoded := self._decoding.next()) is not None:
-                batch, views = decoded
-                yield finish(self._recipe, views), *batch.columns
-                if self._reading is not reading:
+            self._chain.seek((batches, epoch))
+            while (batch := self._chain.next()) is not None:
+                yield finish(self._recipe, list(batch.views)), *_columns(batch)
+                if self._loop is not loop:
                     raise LoaderError("this loop is over: a later one over this Stage has begun, or it was closed")
+        except GeneratorExit:
+            raise
+        except BaseException:
+            if self._loop is loop:
+                self._chain.close()
+            raise
         finally:
-            reading.close()
-
-    def _end_loop(self) -> None:
-        if self._reading is not None:
-            self._reading.close()
-            self._reading = None
-
-
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """A batch before decoding.
-
-    Attributes:
-        columns: the ids and all others, as the source gave them.
-        ids: (n,), with numbers in place of strings.
-        images: n files (bytes,), or arrays (height, width, 3).
-        params: the random parameters of the recipe, or of its part before own code.
-        context: for own code; None if the recipe has none.
-    """
-
-    columns: Sequence[Any]
-    ids: NDArray[np.int64]
-    images: Sequence[NDArray[np.uint8]]
-    params: AugmentParams
-    context: OwnCodeContext | None
-
-    def take(self, rows: NDArray[np.int64]) -> _Batch:
-        return _Batch(
-            [_entries(column, rows) for column in self.columns],
-            self.ids[rows],
-            [self.images[row] for row in rows.tolist()],
-            self.params.take(rows),
-            None if self.context is None else replace(self.context, draws=self.context.draws.take(rows)),
-        )
+            if self._loop is loop:
+                self._ahead.close()
 
 
 class _Gate:
-    """Validates what a source gives in one epoch, and makes batches for decoding.
+    """The head of a chain: validates what a source gives in one epoch.
 
     Args:
         bad: collects dropped images; None raises an error instead.
+        wanted: says whether a batch is still wanted.
     """
 
-    def __init__(self, recipe: Recipe, seed: int, epoch: int, bad: dict[int | str, str] | None) -> None:
-        self._recipe = recipe
-        self._seed = seed
-        self._epoch = epoch
-        self._bad = bad
+    def __init__(self, recipe: Recipe, seed: int, bad: dict[int | str, str] | None, wanted: Wanted) -> None:
+        self._recipe, self._seed, self._bad, self._wanted = recipe, seed, bad, wanted
+        self._source: Iterator[Any] = iter(())
+        self._epoch = 0
 
-    def read(self, given: Iterator[Any], wanted: Callable[[], bool]) -> _Batch:
-        """Returns the next batch that has images; raises EndOfItems at the end of the source."""
-        while wanted():
+    def seek(self, place: tuple[Iterator[Any], int]) -> None:
+        self._source, self._epoch = place
+
+    def next(self) -> Batch | None:
+        """Returns the next batch that has images."""
+        while self._wanted():
             try:
-                each = next(given)
+                given = next(self._source)
             except StopIteration:
                 break
-            if (batch := self._make(each)) is not None:
-                return batch
-        raise EndOfItems
+            images, ids, columns = _check(given)
+            batch = given_batch(self._recipe, images, Draws(self._seed, self._epoch, ids))
+            batch = replace(batch, step=replace(batch.step, given=columns))
+            left = self.again(batch, {row: cause for row, cause in enumerate(batch.causes) if cause is not None})
+            if left is not None:
+                return cut_images(left)
+        return None
 
-    def _make(self, given: object) -> _Batch | None:
-        images, ids, columns = _check(given)
-        draws = Draws(self._seed, self._epoch, ids)
-        files, params, causes = draw_images(self._recipe, images, draws)
-        batch = self.leave_out(_Batch(columns, ids, files, params, way_of(self._recipe, draws)), causes)
-        if batch is None:
-            return None
-        cut, params = cut_copies(batch.images, batch.params)
-        return replace(batch, images=cut, params=params)
-
-    def leave_out(self, batch: _Batch, causes: Mapping[int, str]) -> _Batch | None:
+    def again(self, batch: Batch, causes: Causes) -> Batch | None:
         """Drops the rows of bad images; returns None if no row is left. Raises DataError if bad images are errors."""
         for row, cause in sorted(causes.items()):
-            given = batch.columns[0][row]
+            given = batch.step.given[0][int(batch.planned[row])]
             sample = str(given) if isinstance(given, str) else int(given)
             if self._bad is None:
                 raise DataError(
@@ -225,8 +192,21 @@ class _Gate:
             if sample not in self._bad:
                 self._bad[sample] = cause
                 _log.warning("bad image left out: %r: %s", sample, cause)
-        rows = np.setdiff1d(np.arange(len(batch.ids)), list(causes))
-        return None if not len(rows) else batch.take(rows) if causes else batch
+        rows = np.setdiff1d(np.arange(len(batch)), list(causes))
+        return None if not len(rows) else _left(batch, rows) if causes else batch
+
+    def close(self) -> None:
+        self._source = iter(())
+
+
+def _left(batch: Batch, rows: NDArray[np.int64]) -> Batch:
+    return replace(batch.take(rows), rows=slice(0, len(rows)))
+
+
+def _columns(batch: Batch) -> list[Any]:
+    """Returns the ids and the others as the source gave them, without the entries of dropped images."""
+    given = batch.step.given
+    return list(given) if len(batch) == batch.step.count else [_entries(column, batch.planned) for column in given]
 
 
 def _check(given: object) -> tuple[list[Any], NDArray[np.int64], list[Any]]:

@@ -1,9 +1,9 @@
-"""Builds DALI graphs and runs them, without files, YAML, ranks or epochs."""
+"""Builds DALI graphs and runs them."""
 
 from gpuloader.pipelines.blame import GOOD_SIZE, batch_error, good_jpeg
+from gpuloader.pipelines.drawn_images import Mipmap, draw_images
 from gpuloader.pipelines.drawn_source import drawn_source
-from gpuloader.pipelines.feed import Feed, FeedBatch
-from gpuloader.pipelines.graph import Source, recipe_pipeline
+from gpuloader.pipelines.graph import GraphInputs, Source, graph_pipeline, recipe_pipeline
 from gpuloader.pipelines.inputs import LastStep
 from gpuloader.pipelines.kernels.cutting import cut_to_region
 from gpuloader.pipelines.kernels.reading import read_cached
@@ -15,9 +15,9 @@ from gpuloader.pipelines.whole_decoder import WholeDecoder
 
 __all__ = [
     "GOOD_SIZE",
-    "Feed",
-    "FeedBatch",
+    "GraphInputs",
     "LastStep",
+    "Mipmap",
     "PipelineRunner",
     "Source",
     "UndecodableError",
@@ -26,9 +26,11 @@ __all__ = [
     "check_for_gpu",
     "cut_to_region",
     "decoder_buffers",
+    "draw_images",
     "drawn_source",
     "find_undecodable",
     "good_jpeg",
+    "graph_pipeline",
     "read_cached",
     "recipe_pipeline",
     "release_unused_memory",

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuloader.errors import DataError
-from gpuloader.images.gate import admit_each
-from gpuloader.images.orientation import image_orientations
+from gpuloader.pipelines.drawn_images import admit_images
 from gpuloader.pipelines.graph import Source
 from gpuloader.plan import Draws
 from gpuloader.recipe import AnyPreset, AugmentParams, load_preset
@@ -32,16 +31,16 @@ def drawn_source(jpegs: Sequence[bytes], preset: AnyPreset, batch_size: int, see
         DataError: an image cannot be decoded; the message names the first one.
     """
     recipe = load_preset(preset)
-    files, sizes, refused = admit_each(jpegs, recipe.max_pixels)
+    files, sizes, _, turned, refused = admit_images(recipe, jpegs)
     for number, cause in refused.items():
         raise DataError(f"image {number} cannot be decoded: {cause}")
-    turned = image_orientations(jpegs) if recipe.orientation == "apply" else np.zeros(len(files), np.int64)
 
     def batches() -> Iterator[tuple[list[Any], AugmentParams] | None]:
         for epoch in count():
             for first in range(0, len(files), batch_size):
                 ids = np.arange(first, min(first + batch_size, len(files)))
-                yield [files[number] for number in ids], recipe.draw(Draws(seed, epoch, ids), sizes[ids], turned[ids])
+                params = recipe.draw(Draws(seed, epoch, ids), sizes[ids], None if turned is None else turned[ids])
+                yield [files[number] for number in ids], params
             yield None
 
     each = batches()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -21,6 +20,7 @@ from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU
 
+from gpuloader.errors import ConfigError
 from gpuloader.pipelines.inputs import Arrays, LastStep, Numbers, make_inputs, under
 from gpuloader.pipelines.operators import (
     cut_region,
@@ -31,11 +31,61 @@ from gpuloader.pipelines.operators import (
     place_on_gpu,
 )
 from gpuloader.pipelines.steps import Nodes, check_for_gpu
-from gpuloader.recipe import AnyPreset, AugmentParams, Recipe, load_preset
-from gpuloader.recipe.view import placed_by
+from gpuloader.recipe import AnyPreset, AugmentParams, Graph, load_preset
+from gpuloader.recipe.view import ViewPlan, placed_by
 
 Source: TypeAlias = Callable[[], tuple[Sequence[Any], AugmentParams]]
 """Returns a batch: its encoded images with their random parameters; or raises StopIteration."""
+
+
+class GraphInputs:
+    """Makes what DALI takes for a batch: the images of each source of a graph, then numbers by name.
+
+    Args:
+        graph: the graph.
+        device_id: a GPU; None for the CPU.
+        decoded: whether the images are arrays, uint8 HWC RGB, instead of files.
+        region: whether only the region of a file is decoded.
+        prefetch_queue_depth: the number of batches that DALI makes ahead.
+        last_step: where the graph ends, see `recipe_pipeline`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        device_id: int | None,
+        *,
+        decoded: bool,
+        region: bool,
+        prefetch_queue_depth: int,
+        last_step: LastStep = "all",
+    ) -> None:
+        self.graph, self.decoded, self.region, self.last_step = graph, decoded, region, last_step
+        self.device: Literal["cpu", "gpu"] = "cpu" if device_id is None else "gpu"
+        self._whole = self.device == "cpu" and (decoded or not region)
+        self._in_use: deque[list[Numbers]] = deque(maxlen=prefetch_queue_depth + 1)  # DALI does not keep them
+
+    def __call__(self, images: Sequence[Any], params: AugmentParams) -> tuple[Any, ...]:
+        """Returns the images of each source and the numbers, and keeps the numbers until DALI has used them."""
+        numbers = self.numbers(params).values()
+        self._in_use.append([each if isinstance(each, list) else np.ascontiguousarray(each) for each in numbers])
+        return *map(_as_dali, images), *self._in_use[-1]
+
+    def numbers(self, params: AugmentParams) -> Arrays:
+        """Returns the numbers of each part of the graph, as PART/NAME; see `make_inputs`."""
+        made, left = Arrays(), deque(params.views)
+        for number, (_, views) in enumerate(self.graph.parts):
+            its = [left.popleft() for _ in views]
+            of_part = params if len(self.graph.parts) == 1 else AugmentParams.of(its)
+            inputs = make_inputs(views, of_part, self.device, self.last_step, self._whole)
+            made |= {f"{number}/{name}": each for name, each in inputs.items()}
+        return made
+
+
+def _as_dali(images: Any) -> Any:  # noqa: ANN401 - an array of all images, or a list
+    if isinstance(images, np.ndarray):
+        return images
+    return [TensorCPU(image) for image in images]  # DALI takes twice as long to do so itself
 
 
 def recipe_pipeline(
@@ -79,24 +129,66 @@ def recipe_pipeline(
         ConfigError: a GPU cannot do what the recipe asks for.
     """
     recipe = load_preset(preset)
-    device: Literal["cpu", "gpu"] = "cpu" if device_id is None else "gpu"
-    if device == "gpu":
+    if recipe.own_code is not None:
+        raise ConfigError("the recipe has own code, which no graph can run: use a GPULoader, a Stage or a Compose")
+    if device_id is not None:
         check_for_gpu(recipe)
-        decoder_options = {"hw_decoder_load": 0.0} if decoder_options is None else decoder_options
-    region = device == "cpu" if region is None else region
-    whole = device == "cpu" and (decoded or not region)
-    # It does not hold the recipe, because that may hold the pipeline.
-    make = partial(make_inputs, recipe.each_view, device=device, last_step=last_step, whole=whole)
-    pipeline: Pipeline = recipe_graph(
-        recipe,
-        _fed(source, make, prefetch_queue_depth),
-        make(recipe.params_for_none),
-        device,
+    [graph] = recipe.graphs
+    region = device_id is None if region is None else region
+    inputs = GraphInputs(
+        graph,
+        device_id,
+        decoded=decoded,
+        region=region,
+        prefetch_queue_depth=prefetch_queue_depth,
+        last_step=last_step,
+    )
+    return graph_pipeline(
+        inputs,
+        fed_by(source, inputs),
+        batch_size=batch_size,
+        num_threads=num_threads,
+        device_id=device_id,
+        prefetch_queue_depth=prefetch_queue_depth,
+        largest_image=largest_image,
+        decoder_options=decoder_options,
+    )
+
+
+def fed_by(source: Source, inputs: GraphInputs) -> Callable[[], tuple[Any, ...]]:
+    """Returns the function that DALI calls, for a source of files and a graph that takes files."""
+
+    def feed() -> tuple[Any, ...]:
+        images, params = source()
+        return inputs([images], params)
+
+    return feed
+
+
+def graph_pipeline(
+    inputs: GraphInputs,
+    feed: Callable[[], tuple[Any, ...]],
+    *,
+    batch_size: int,
+    num_threads: int,
+    device_id: int | None,
+    prefetch_queue_depth: int,
+    largest_image: tuple[int, int] = (0, 0),
+    decoder_options: Mapping[str, float] | None = None,
+) -> Pipeline:
+    """Builds the pipeline of a graph; see `recipe_pipeline`.
+
+    Args:
+        feed: returns what `inputs` makes for the next batch, or raises StopIteration.
+    """
+    if device_id is not None and decoder_options is None:
+        decoder_options = {"hw_decoder_load": 0.0}
+    pipeline: Pipeline = dali_graph(
+        inputs,
+        feed,
+        inputs.numbers(inputs.graph.of_none),
         largest_image,
         decoder_options,
-        region,
-        decoded,
-        last_step,
         batch_size=batch_size,
         num_threads=num_threads,
         device_id=device_id,
@@ -105,66 +197,48 @@ def recipe_pipeline(
     return pipeline
 
 
-def _fed(source: Source, make: Callable[[AugmentParams], Arrays], prefetch_queue_depth: int) -> Callable[[], Any]:
-    """Wraps a source as DALI calls it: it gives the images, then the inputs made from the random parameters."""
-    in_use: deque[list[Numbers]] = deque(maxlen=prefetch_queue_depth + 1)  # DALI does not keep them
-
-    def feed() -> tuple[Any, ...]:
-        images, params = source()
-        given = make(params).values()
-        in_use.append([each if isinstance(each, list) else np.ascontiguousarray(each) for each in given])
-        if isinstance(images, np.ndarray):
-            return images, *in_use[-1]
-        return [TensorCPU(image) for image in images], *in_use[-1]  # DALI takes twice as long to do so itself
-
-    return feed
-
-
 @pipeline_def(seed=0)  # type: ignore[untyped-decorator]
-def recipe_graph(
-    preset: Recipe,
-    source: Callable[[], Any],
+def dali_graph(
+    inputs: GraphInputs,
+    feed: Callable[[], Any],
     like: Arrays,
-    device: Literal["cpu", "gpu"],
     largest_image: tuple[int, int],
     decoder_options: Mapping[str, float] | None,
-    region: bool,
-    decoded: bool,
-    last_step: LastStep,
 ) -> tuple[DataNode, ...]:
-    """Builds the graph of `recipe_pipeline`; its source gives images and the values of the inputs."""
-    image, *nodes = fn.external_source(
-        source=source,
-        num_outputs=1 + len(like),
-        dtype=[types.UINT8, *(types.to_dali_type(array.dtype) for array in like.values())],
-        ndim=[3 if decoded else 1, *(array.ndim - 1 for array in like.values())],
+    """Builds the nodes of a graph; `like` has the names, types and dimensions of its numbers."""
+    graph, count, device = inputs.graph, inputs.graph.sources, inputs.device
+    nodes = fn.external_source(
+        source=feed,
+        num_outputs=count + len(like),
+        dtype=[types.UINT8] * count + [types.to_dali_type(array.dtype) for array in like.values()],
+        ndim=[3 if inputs.decoded else 1] * count + [array.ndim - 1 for array in like.values()],
         no_copy=True,
     )
-    given = dict(zip(like, nodes))
-    if not decoded:
-        image = decode_region(image, given, device, largest_image, decoder_options, region)
-    elif device == "gpu":
-        image = cut_region(image, given).gpu()
-    views = _views(image, given, preset, device, last_step)
-    if last_step != "all" or not isinstance(preset.batch, dict):
-        return views
-    axes = (1, 2) if preset.layout == "nchw" else (0, 1)
-    return tuple(fn.pad(view, axes=axes, align=[preset.batch["pad"]] * 2, fill_value=0.0) for view in views)
+    given, outputs = dict(zip(like, nodes[count:])), list[DataNode]()
+    for number, (source, views) in enumerate(graph.parts):
+        its, image = under(given, number), nodes[source]
+        if not inputs.decoded:
+            image = decode_region(image, its, device, largest_image, decoder_options, inputs.region)
+        elif device == "gpu":
+            image = cut_region(image, its).gpu()
+        outputs += _views(image, its, views, inputs)
+    if inputs.last_step != "all" or not isinstance(graph.batch, dict):
+        return tuple(outputs)
+    axes = (1, 2) if graph.layout == "nchw" else (0, 1)
+    return tuple(fn.pad(view, axes=axes, align=[graph.batch["pad"]] * 2, fill_value=0.0) for view in outputs)
 
 
-def _views(
-    region: DataNode, given: Nodes, preset: Recipe, device: Literal["cpu", "gpu"], last_step: LastStep
-) -> tuple[DataNode, ...]:
-    """Returns all views, or one row of each after an earlier step."""
-    views = preset.each_view
-    if last_step == "decode":
+def _views(region: DataNode, given: Nodes, views: Sequence[ViewPlan], inputs: GraphInputs) -> tuple[DataNode, ...]:
+    """Returns the views of an image, or one row of each after an earlier step."""
+    if inputs.last_step == "decode":
         return (region[0:1],) * len(views)
-    place, finish = (place_on_cpu, finish_on_cpu) if device == "cpu" else (place_on_gpu, finish_on_gpu)
+    on_cpu, graph = inputs.device == "cpu", inputs.graph
+    place, finish = (place_on_cpu, finish_on_cpu) if on_cpu else (place_on_gpu, finish_on_gpu)
     of_views, first = [under(given, view.number) for view in views], placed_by(views)
     placed = {
-        at: region if views[at].is_placed else place(region, of_views[at], views[at], preset)
+        at: region if views[at].is_placed else place(region, of_views[at], views[at], graph)
         for at in dict.fromkeys(first)
     }
-    if last_step == "resize":
+    if inputs.last_step == "resize":
         return tuple(placed[at][0:1] for at in first)
-    return tuple(finish(placed[at], of_view, view, preset) for at, of_view, view in zip(first, of_views, views))
+    return tuple(finish(placed[at], of_view, view, graph) for at, of_view, view in zip(first, of_views, views))

@@ -14,7 +14,7 @@ from gpuloader.pipelines.erasing import erase
 from gpuloader.pipelines.inputs import under
 from gpuloader.pipelines.kernels.call import EraseValue, augment, resample
 from gpuloader.pipelines.steps import Nodes, run_steps
-from gpuloader.recipe import Recipe
+from gpuloader.recipe import Graph
 from gpuloader.recipe.placement import Placement, Rgb, rgb
 from gpuloader.recipe.program import PARAMETERS, Op
 from gpuloader.recipe.view import ViewPlan
@@ -76,7 +76,7 @@ def cut_region(image: DataNode, drawn: Nodes) -> DataNode:
     return fn.slice(image, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1))
 
 
-def finish_on_cpu(image: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe) -> DataNode:
+def finish_on_cpu(image: DataNode, drawn: Nodes, view: ViewPlan, graph: Graph) -> DataNode:
     """Finishes what `place_on_cpu` made with a second pass, unless it is finished already."""
     if view.in_one_pass:
         return image
@@ -89,15 +89,15 @@ def finish_on_cpu(image: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe)
     given = {
         name: drawn[name] if name in drawn else types.Constant(none, device="cpu") for name, none in nothing.items()
     }
-    like_output, finish = drawn["like_output"], _finish(view, preset)
+    like_output, finish = drawn["like_output"], _finish(view, graph)
     return augment(image, **given, like_output=like_output, erase_value=_erase_value(view), **finish)
 
 
-def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe) -> DataNode:
+def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, graph: Graph) -> DataNode:
     """Resizes, crops, pads and flips. The result is finished if one pass does everything, otherwise uint8 HWC."""
     placement = view.how_placed
     levels: dict[str, Any] = {"scale": _ONES, "offset": _ZEROS, "dtype": "uint8", "channels_first": False}
-    first = _finish(view, preset) if view.in_one_pass else levels
+    first = _finish(view, graph) if view.in_one_pass else levels
     return resample(
         region,
         drawn["roi"],
@@ -110,10 +110,10 @@ def place_on_cpu(region: DataNode, drawn: Nodes, view: ViewPlan, preset: Recipe)
     )
 
 
-def _finish(view: ViewPlan, preset: Recipe) -> dict[str, Any]:
+def _finish(view: ViewPlan, graph: Graph) -> dict[str, Any]:
     """Returns the format and scale of the image after the last pass."""
-    scale, offset = _scale_and_offset(view, preset)
-    return {"scale": scale, "offset": offset, "dtype": preset.graph_dtype, "channels_first": preset.layout == "nchw"}
+    scale, offset = _scale_and_offset(view, graph)
+    return {"scale": scale, "offset": offset, "dtype": graph.dtype, "channels_first": graph.layout == "nchw"}
 
 
 def _erase_value(view: ViewPlan) -> EraseValue:
@@ -121,18 +121,18 @@ def _erase_value(view: ViewPlan) -> EraseValue:
     return value if isinstance(value, str) else rgb(value)
 
 
-def finish_on_gpu(image: DataNode, given: Nodes, view: ViewPlan, preset: Recipe) -> DataNode:
+def finish_on_gpu(image: DataNode, given: Nodes, view: ViewPlan, graph: Graph) -> DataNode:
     """Finishes what `place_on_gpu` made with DALI's operators."""
     mirror = given.get("horizontal") if _mirrors_last(given, view) else None
     image = run_steps(image, [under(given, step) for step in range(view.steps)], view.choices)
     if view.erasing is None:
-        return normalise(image, view, preset, preset.graph_dtype, mirror)
-    image = normalise(image, view, preset, "float32", mirror)
-    image = erase(image, given, _erase_value(view), "CHW" if preset.layout == "nchw" else "HWC")
-    return image if preset.graph_dtype == "float32" else fn.cast(image, dtype=_DTYPES[preset.graph_dtype])
+        return normalise(image, view, graph, graph.dtype, mirror)
+    image = normalise(image, view, graph, "float32", mirror)
+    image = erase(image, given, _erase_value(view), "CHW" if graph.layout == "nchw" else "HWC")
+    return image if graph.dtype == "float32" else fn.cast(image, dtype=_DTYPES[graph.dtype])
 
 
-def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, _preset: Recipe) -> DataNode:
+def place_on_gpu(region: DataNode, given: Nodes, view: ViewPlan, _graph: Graph) -> DataNode:
     """Resizes, crops, pads and flips, except a flip that normalising does; the result is uint8 HWC.
 
     At the border, DALI's filter repeats pixels, while the filters of PIL and torch are cut off.
@@ -201,22 +201,22 @@ def _reflect(image: DataNode, given: Nodes, name: str, padding_mode: str) -> Dat
     return image
 
 
-def normalise(image: DataNode, view: ViewPlan, preset: Recipe, dtype: str, mirror: DataNode | None) -> DataNode:
+def normalise(image: DataNode, view: ViewPlan, graph: Graph, dtype: str, mirror: DataNode | None) -> DataNode:
     """Converts HWC in [0, 255] to the recipe's range and layout: CHW, or HWC for channels_last; and mirrors it."""
-    scale, offset = _scale_and_offset(view, preset)
+    scale, offset = _scale_and_offset(view, graph)
     return fn.crop_mirror_normalize(
         image,
         mean=[-shift / factor for shift, factor in zip(offset, scale)],
         std=[1 / factor for factor in scale],
         dtype=_DTYPES[dtype],
-        output_layout="CHW" if preset.layout == "nchw" else "HWC",
+        output_layout="CHW" if graph.layout == "nchw" else "HWC",
         mirror=0 if mirror is None else mirror,
     )
 
 
-def _scale_and_offset(view: ViewPlan, preset: Recipe) -> tuple[Rgb, Rgb]:
+def _scale_and_offset(view: ViewPlan, graph: Graph) -> tuple[Rgb, Rgb]:
     """Computes (scale, offset) by channel: a value x in [0, 255] becomes scale x + offset."""
-    if preset.graph_dtype == "uint8":
+    if graph.dtype == "uint8":
         return _ONES, _ZEROS
     mean, std = (_ZEROS, _ONES) if view.normalize is None else (view.normalize.mean, view.normalize.std)
     scale = (1 / (255 * std[0]), 1 / (255 * std[1]), 1 / (255 * std[2]))

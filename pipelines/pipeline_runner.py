@@ -60,7 +60,8 @@ class PipelineRunner:
         self._views = list(views)
         self._as_lists = as_lists
         self._pipeline: Pipeline | None = None
-        self._iterator: Any = None
+        self._run: Any = None
+        self._reset: Any = None
         self._ended = False  # until the source is asked again
         self.between_calls = between_calls
         _runners.add(self)
@@ -81,6 +82,11 @@ class PipelineRunner:
         failure: Exception | None = None
         outputs: Any = None
         try:
+            if self._pipeline is None:
+                self._start()
+            if self._ended:
+                self._reset()
+                self._ended = False
             outputs = self._run()
         except StopIteration:
             self._ended, failure = True, StopIteration()
@@ -90,7 +96,7 @@ class PipelineRunner:
             if outputs is None and not self._ended:
                 self.drop()
         if failure is None:
-            return outputs
+            return outputs[0] if self._views else outputs
         failure.__context__ = None
         try:
             raise failure
@@ -98,27 +104,25 @@ class PipelineRunner:
             del failure  # with this frame, it would be a reference cycle
 
     def drop(self) -> None:
-        self._iterator = self._pipeline = None
+        self._pipeline = self._run = self._reset = None
         self._ended = False
 
-    def _run(self) -> Any:  # noqa: ANN401
-        if self._pipeline is None:
-            self._pipeline = self._build()
-            if self._views:
-                from nvidia.dali.plugin.pytorch import (  # here, because it imports torch
-                    DALIGenericIterator,
-                    DALIRaggedIterator,
-                )
+    def _start(self) -> None:
+        pipeline: Any = self._build()
+        running, self._run = pipeline, pipeline.run
+        if self._views:
+            from nvidia.dali.plugin.pytorch import (  # here, because it imports torch
+                DALIGenericIterator,
+                DALIRaggedIterator,
+            )
 
-                kind: Any = DALIGenericIterator
-                if self._as_lists:
-                    tags = [DALIRaggedIterator.SPARSE_LIST_TAG] * len(self._views)
-                    kind = partial(DALIRaggedIterator, output_types=tags)
-                self._iterator = kind(self._pipeline, self._views, prepare_first_batch=False)
-        if self._ended:
-            (self._pipeline if self._iterator is None else self._iterator).reset()
-            self._ended = False
-        return next(self._iterator)[0] if self._iterator is not None else self._pipeline.run()
+            kind: Any = DALIGenericIterator
+            if self._as_lists:
+                tags = [DALIRaggedIterator.SPARSE_LIST_TAG] * len(self._views)
+                kind = partial(DALIRaggedIterator, output_types=tags)
+            running = kind(pipeline, self._views, prepare_first_batch=False)
+            self._run = running.__next__
+        self._pipeline, self._reset = pipeline, running.reset
 
     def _leave_to_the_parent(self) -> None:
         if self._pipeline is not None:

@@ -19,10 +19,10 @@ from nvidia.nvimgcodec import (
 
 from gpuloader.base.dali import decoder_cause, failed_row, is_out_of_memory
 from gpuloader.pipelines.blame import GOOD_SIZE, good_jpeg, machine_error
-from gpuloader.pipelines.graph import recipe_pipeline
+from gpuloader.pipelines.graph import GraphInputs, fed_by, graph_pipeline
 from gpuloader.pipelines.pipeline_runner import PipelineRunner, UndecodableError
 from gpuloader.plan import Draws
-from gpuloader.recipe import AugmentParams, Recipe
+from gpuloader.recipe import AugmentParams, Graph
 
 WITHOUT_ENGINES: dict[str, Any] = {"hw_decoder_load": 0.0}
 """The options of DALI's decoder with which an image that failed in a batch fails again.
@@ -35,7 +35,7 @@ _MOST_NAMED = 8  # each costs another try of the whole batch
 
 
 def find_undecodable(
-    preset: Recipe,
+    graph: Graph,
     images: Sequence[NDArray[np.uint8]],
     params: AugmentParams,
     device_id: int | None,
@@ -63,7 +63,7 @@ def find_undecodable(
     """
     refused = _find_refused_on_cpu(images, params, num_threads) if device_id is None and region else {}
     return refused or _find_refused_by_graph(
-        preset, images, params, device_id, num_threads, decoder_options or {}, region, message
+        graph, images, params, device_id, num_threads, decoder_options or {}, region, message
     )
 
 
@@ -95,7 +95,7 @@ def _find_refused_on_cpu(
 
 
 def _find_refused_by_graph(
-    preset: Recipe,
+    graph: Graph,
     images: Sequence[NDArray[np.uint8]],
     params: AugmentParams,
     device_id: int | None,
@@ -109,24 +109,23 @@ def _find_refused_by_graph(
     The graph ends at the decoder, because tracing all of it for each pipeline would take seconds.
     """
     images = [*images, good_jpeg()]
-    good_params = preset.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([GOOD_SIZE]))
+    good_params = graph.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([GOOD_SIZE]))
     chosen: Sequence[int] = ()
 
     def source() -> tuple[list[NDArray[np.uint8]], AugmentParams]:
         is_good = chosen == [len(images) - 1]
         return [images[row] for row in chosen], good_params if is_good else params.take(chosen)
 
+    inputs = GraphInputs(graph, device_id, decoded=False, region=region, prefetch_queue_depth=1, last_step="decode")
     running = PipelineRunner(
-        lambda: recipe_pipeline(
-            preset=preset,
-            source=source,
+        lambda: graph_pipeline(
+            inputs,
+            fed_by(source, inputs),
             batch_size=len(images) - 1,
             num_threads=num_threads,
             device_id=device_id,
             prefetch_queue_depth=1,
             decoder_options={**decoder_options, **WITHOUT_ENGINES},
-            region=region,
-            last_step="decode",
         )
     )
 

@@ -86,22 +86,18 @@ def _serve(
     outcomes: SimpleQueue[Result | BaseException],
     stopping: list[bool],
 ) -> None:
+    outcome: Result | BaseException | None
     while (request := requests.get()) is not None:
-        if (outcome := _outcome(work, request, lambda: not stopping)) is not None:
+        try:
+            outcome = work(request, lambda: not stopping)
+        except StopIteration as error:
+            outcome = not_an_end(error)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
+            outcome = error
+        if outcome is not None:
             outcomes.put(outcome)
         del outcome
     del work, outcomes  # otherwise an error that they keep would hold itself, through this frame
-
-
-def _outcome(
-    work: Work[Request, Result | None], request: Request, wanted: Callable[[], bool]
-) -> Result | BaseException | None:
-    try:
-        return work(request, wanted)
-    except StopIteration as error:
-        return not_an_end(error)
-    except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for it
-        return error
 
 
 def _stop(requests: SimpleQueue[Any], threads: Sequence[Thread], stopping: list[bool]) -> None:

@@ -10,9 +10,10 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from typing_extensions import TypedDict
 
+from gpuloader.chain.settings import Decoder
 from gpuloader.collators import Collator
 from gpuloader.loading.fields import Component
-from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
+from gpuloader.loading.options import BadImages, Cache, LabelFrom, Sampling
 from gpuloader.loading.selection import CustomOrder, Sources
 from gpuloader.loading.world import World
 from gpuloader.plan import LastBatch, Shuffle

@@ -19,11 +19,12 @@ from torch.utils.data import get_worker_info
 from gpuloader.base.text import counted, did_you_mean, either, similar
 from gpuloader.base.torch import is_forked_after_cuda
 from gpuloader.base.values import as_python_integer, is_integer
+from gpuloader.chain.settings import Decoder
 from gpuloader.collators import Collator, collator_of, in_parts
 from gpuloader.errors import ConfigError, DeviceError, describe
 from gpuloader.images.traits import describe_reduced
 from gpuloader.loading.fields import FIELDS, Component, Field
-from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
+from gpuloader.loading.options import BadImages, Cache, LabelFrom, Sampling
 from gpuloader.loading.world import World
 from gpuloader.plan import BucketSampler, Plan, Shuffle, choose_groups
 from gpuloader.recipe import Recipe
@@ -414,7 +415,7 @@ def find_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> str | None:
 
 def check_buckets(recipe: Recipe) -> None:
     """Checks that own code does not change the aspect ratio of images; raises ConfigError if it can."""
-    if recipe.links is not None and not recipe.links.keeps_sizes:
+    if recipe.own_code is not None and not recipe.own_code.keeps_sizes:
         raise ConfigError("buckets need images that keep their aspect ratio: leave Apply(same_size=False) out")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,10 +10,11 @@ import torch
 from typing_extensions import TypedDict, TypeVar
 
 from gpuloader.base.torch import changes_of
+from gpuloader.chain.batch import Batch as ChainBatch
 from gpuloader.errors import ConfigError, DataError
 from gpuloader.loading.blending import mix_images, soft_labels
+from gpuloader.loading.collating import STAGED_BYTES
 from gpuloader.loading.fields import Ragged
-from gpuloader.loading.reader import STAGED_BYTES, EncodedBatch
 from gpuloader.loading.run import Run
 from gpuloader.recipe import Recipe, ViewParams
 
@@ -55,63 +54,41 @@ B_co = TypeVar("B_co", covariant=True, default=Any)
 """A loader's batch: `tuple[Images, Labels]`, `Batch`, `dict[str, Any]` or what a function returns, by `output`."""
 
 
-def deliver(run: Run, batch: EncodedBatch, views: list[Any]) -> Any:  # noqa: ANN401 - depends on `output`
-    """Makes the batch of the training loop from an encoded batch, and the images of each view from the graph.
+def deliver(run: Run, batch: ChainBatch) -> Any:  # noqa: ANN401 - depends on `output`
+    """Makes the batch of the training loop from a decoded batch, without the rows that do not stay.
 
     Raises:
         DataError: torch cannot convert an array of a field.
         ConfigError: the function `output` returned None, which would end the loop.
     """
-    recipe, on_device = run.recipe, partial(_on_device, run.device)
-    views = channels_first(recipe, views)
-    labels = None if batch.labels is None else on_device(batch.labels)
-    if recipe.mix is not None and batch.mixing is not None:
-        mix_images(views[0], batch.mixing)
-        if labels is not None:
-            weight = on_device(batch.mixing.weight)
-            labels = soft_labels(labels, weight, recipe.mix.num_classes, recipe.mix.label_smoothing)
-    views = round_to_dtype(recipe, views)
-    images = by_view(views)
-    values: dict[str, Callable[[], Any]] = {
-        "image": lambda: images,
-        "label": lambda: labels,
-        "index": lambda: on_device(batch.ids),
-        "valid": lambda: on_device(batch.valid),
-        "key": lambda: [run.shards.index.key(int(sample)) for sample in batch.ids],
-        "original_size": lambda: on_device(batch.delivered.views[0].placements[0].shape.copy()),
-        "size": lambda: by_view([_deliver_size(run.device, view) for view in batch.delivered.views]),
-        "crop": lambda: by_view([on_device(view.crop()) for view in batch.delivered.views]),
-        "pixel_mask": lambda: by_view([_pixel_mask(run.device, view) for view in batch.delivered.views]),
-    }
-    values["target_size"] = values["size"]
+    if not batch.stays.all():
+        batch = batch.take(np.flatnonzero(batch.stays))
+    entries = dict(zip(("image", "label"), _images_and_labels(run, batch)))
+    entries |= {name: _ENTRIES[name](run, batch) for name in run.names if name in _ENTRIES}
     for name, field in run.fields.items():
         if field.is_target:
-            for part, of_views in batch.fields[name].items():
-                entry = f"{name}_{part}" if part else name
-                values[entry] = partial(_deliver_target, run.device, entry, of_views, field.is_widened)
-        else:
-            values[name] = partial(_deliver_field, run.device, name, batch.fields.get(name, []))
-    made = run.make({name: values[entry]() for entry, name in run.names.items()})
+            for part, of_views in batch.step.fields[name].items():
+                if (entry := f"{name}_{part}" if part else name) in run.names:
+                    entries[entry] = _deliver_target(run.device, entry, of_views, field.is_widened)
+        elif name in run.names:
+            entries[name] = _deliver_field(run.device, name, batch.step.fields.get(name, []))
+    made = run.make({name: entries[entry] for entry, name in run.names.items()})
     if made is None:
         raise ConfigError("output: the function returned None: return the batch, which may be anything else")
     return made
 
 
-def leave_out(batch: EncodedBatch, views: list[Any]) -> tuple[EncodedBatch, list[Any]]:
-    """Drops the invalid rows of a batch and its decoded images; its fields do not have them."""
-    if batch.valid.all():
-        return batch, views
-    rows = np.flatnonzero(batch.valid)
-    left = replace(
-        batch,
-        ids=batch.ids[rows],
-        valid=batch.valid[rows],
-        labels=None if batch.labels is None else batch.labels[rows],
-        delivered=batch.delivered.take(rows),
-    )
-    return left, [
-        [view[row] for row in rows] if isinstance(view, list) else view[_on_device(view.device, rows)] for view in views
-    ]
+def _images_and_labels(run: Run, batch: ChainBatch) -> tuple[Any, torch.Tensor | None]:
+    """Returns the images, and the labels if there are any, mixed if the recipe mixes."""
+    recipe, mixing = run.recipe, batch.step.mixing
+    views = channels_first(recipe, list(batch.views))
+    labels = None if batch.labels is None else _on_device(run.device, batch.labels)
+    if recipe.mix is not None and mixing is not None:
+        mix_images(views[0], mixing)
+        if labels is not None:
+            weight = _on_device(run.device, mixing.weight)
+            labels = soft_labels(labels, weight, recipe.mix.num_classes, recipe.mix.label_smoothing)
+    return by_view(round_to_dtype(recipe, views)), labels
 
 
 def channels_first(recipe: Recipe, views: list[Any]) -> list[Any]:
@@ -190,6 +167,22 @@ def to_device(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
+
+def _deliver_sizes(run: Run, batch: ChainBatch) -> Any:  # noqa: ANN401 - a tensor, or one for each view
+    return by_view([_deliver_size(run.device, view) for view in batch.delivered.views])
+
+
+_ENTRIES: Mapping[str, Callable[[Run, ChainBatch], Any]] = {
+    "index": lambda run, batch: _on_device(run.device, batch.ids),
+    "valid": lambda run, batch: _on_device(run.device, batch.valid),
+    "key": lambda run, batch: [run.shards.index.key(sample) for sample in batch.ids.tolist()],
+    "original_size": lambda run, batch: _on_device(run.device, batch.delivered.views[0].placements[0].shape.copy()),
+    "size": _deliver_sizes,
+    "target_size": _deliver_sizes,
+    "crop": lambda run, batch: by_view([_on_device(run.device, view.crop()) for view in batch.delivered.views]),
+    "pixel_mask": lambda run, batch: by_view([_pixel_mask(run.device, view) for view in batch.delivered.views]),
+}
+"""The entries beside images, labels and fields, by name."""
 
 _ORIGINAL = "_gpuloader_original"  # the attribute of a delivered tensor
 

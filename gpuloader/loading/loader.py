@@ -18,14 +18,14 @@ from gpuloader.base.forking import at_fork
 from gpuloader.errors import LoaderError
 from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import refuse_unknown
-from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver, leave_out
+from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
 from gpuloader.loading.facts import LoaderFacts
 from gpuloader.loading.iteration import CloseableMixin, Iteration, Progress, Resumption
+from gpuloader.loading.loader_chain import LoaderChain, lack_of_memory, make_chain
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.resolving import resolve
 from gpuloader.loading.run import ResumePoint, Run
-from gpuloader.loading.run_batches import RunBatches
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
 from gpuloader.plan import Cursor, LastBatch
@@ -167,7 +167,8 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         self._run = self._fresh
         self._progress = Progress()
         self._quarantine = Quarantine(self._fresh)
-        self._batches = RunBatches(self._fresh, self._quarantine)
+        self._chain: LoaderChain | None = None
+        self._chain_at: Cursor | None = None  # of its next batch; None before the first, and while it runs
         warn_of_memory(self._fresh)
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
@@ -259,18 +260,18 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
     def close(self) -> None:
         """Stops threads, closes files and frees memory. The loader cannot be used again. Closing twice is allowed."""
         self._unusable = self._unusable or "is closed"
-        self._batches.close()
+        self._end_chain()
         self._run.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles a loader that has not started: unpickling makes a new loader at the same cursor."""
         self._check_open()
-        if self._batches.begun:
+        if self._chain is not None:
             raise LoaderError("a loader that has begun cannot be pickled: send its state_dict() to a new one")
         return _make_again, (self._arguments, self.state_dict())
 
     def __del__(self, _at_end: Callable[[], bool] = sys.is_finalizing) -> None:  # at the end, modules are empty
-        if hasattr(self, "_batches") and not _at_end():
+        if hasattr(self, "_chain_at") and not _at_end():
             self.close()
 
     def _check_open(self) -> None:
@@ -286,30 +287,38 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
             self._progress.cursor, self._progress.running = self._progress.start, None
             return None
         started = time.perf_counter()
-        if self._batches.run is not run:  # a state was loaded
-            self._batches.close()
-            self._batches = RunBatches(run, self._quarantine)
-        own_code_seconds = self._batches.own_code_seconds
         with record_function("gpuloader: decode"):
-            batch, images = self._batches.decode(cursor)
-            if run.bad_images.skip:
-                batch, images = leave_out(batch, images)
+            try:
+                chain = self._chain_from(cursor)
+                # None while the step runs: if an interrupt ends it, nobody knows which batches DALI has.
+                self._chain_at = None
+                batch = chain.end.next()
+                assert batch is not None  # as the epoch has steps left
+                bad = {sample: cause for sample, cause in batch.bad.items() if sample not in run.known_bad}
+                self._quarantine.add(bad, len(run.shards))
+                after = run.plan.after(cursor)
+                self._chain_at = run.plan.at_step(after)
+            except BaseException as error:
+                # All batches in flight are lost, but not the cursor: the next call starts from it again.
+                self._end_chain()
+                if (lack := lack_of_memory(run, error)) is not None:
+                    raise lack from None
+                raise
         decoded = time.perf_counter()
         with record_function("gpuloader: deliver"):
-            result = deliver(run, batch, images)
-        after = run.plan.after(cursor)
+            result = deliver(run, chain.collate(batch) if chain.collate else batch)
         now = time.perf_counter()
         step = Stats(
             batches=1,
-            samples=len(batch.ids),
+            samples=int(batch.stays.sum()),
             elapsed_seconds=now - (epoch.delivered_at or started),
             waiting_seconds=now - started,
             decoding_seconds=decoded - started,
-            own_code_seconds=self._batches.own_code_seconds - own_code_seconds,
+            own_code_seconds=batch.own_code_seconds,
             delivering_seconds=now - decoded,
             reading_seconds=batch.reading_seconds,
-            gating_seconds=batch.gating_seconds,
-            ready_batches=self._batches.ready,
+            gating_seconds=batch.step.gating_seconds,
+            ready_batches=chain.ahead.ready,
         )
         self._stats = self._stats.after(step)
         epoch.delivered_at = now
@@ -317,9 +326,27 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         self._progress.cursor = after
         return result
 
+    def _chain_from(self, cursor: Cursor) -> LoaderChain:
+        """Returns the chain, which goes on at this cursor, with the same pipeline if it runs."""
+        if self._chain is not None and (self._chain_at is None or self._chain.run is not self._run):
+            self._end_chain()
+        if self._chain is None:
+            self._chain = make_chain(self._run, self._quarantine.suspects)
+        if self._chain_at != cursor:
+            self._chain_at = None
+            self._chain.end.seek(cursor)
+        return self._chain
+
+    def _end_chain(self) -> None:
+        """Ends threads, processes and the pipeline. After an interrupt, it can be called again."""
+        self._chain_at = None
+        if self._chain is not None:
+            self._chain.end.close()
+            self._chain = None
+
     def _leave_to_the_parent(self) -> None:
         """Releases what belongs to the parent, in a forked child."""
-        self._batches.leave_to_the_parent()
+        self._chain = self._chain_at = None
         self._run.shards.renew_lock()
         self._unusable = "belongs to the parent of this forked process"
 
@@ -327,7 +354,7 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         """Resumes from a validated state."""
         self._check_open()
         own = self._progress
-        self._batches.close()
+        self._end_chain()
         self._quarantine.suspects.update(resumed.bad)
         # No calls from here on, so that an interrupt comes before all of these lines or after them.
         own.running = None

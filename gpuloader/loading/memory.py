@@ -11,7 +11,7 @@ import torch
 from gpuloader.base.cores import available_memory_bytes
 from gpuloader.base.dali import is_out_of_memory
 from gpuloader.base.text import format_bytes
-from gpuloader.loading.options import Decoder
+from gpuloader.chain.settings import Decoder
 from gpuloader.loading.parts import Parts, bytes_of_pixel, mean_pixels
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import decoder_buffers

@@ -13,7 +13,7 @@ from gpuloader.base.text import counted
 from gpuloader.images.mipmaps import are_made, extension_of
 from gpuloader.loading.selection import sizes_of
 from gpuloader.plan import Draws
-from gpuloader.recipe import AugmentParams, Recipe, Shape, choose_mipmaps
+from gpuloader.recipe import AugmentParams, Graph, Recipe, Shape, choose_mipmaps
 from gpuloader.recipe.model import Ints
 from gpuloader.shards import ShardSet
 from gpuloader.shards.index import Index
@@ -41,15 +41,15 @@ def draw_by_index(
     """
     sizes = sizes_of(shards, ids, upright=False)
     sizes[sizes.prod(1) > recipe.max_pixels] = 0  # the sample is bad, with or without mipmaps
-    return draw_pictures(recipe.at(draws.epoch, shape).before_own_code, shards, ids, draws, sizes), sizes
+    return draw_pictures(recipe.at(draws.epoch, shape).graphs[0], shards, ids, draws, sizes), sizes
 
 
 def draw_pictures(
-    recipe: Recipe, shards: ShardSet, ids: Ints, draws: Draws, sizes: Ints, boxes: Sequence[NDArray[np.float64]] = ()
+    graph: Graph, shards: ShardSet, ids: Ints, draws: Draws, sizes: Ints, boxes: Sequence[NDArray[np.float64]] = ()
 ) -> AugmentParams:
-    """Draws the random parameters of an epoch's recipe for pictures of these sizes, (n, 2); 0 counts as 1."""
-    turned = shards.index.at("orientation", ids) if recipe.orientation == "apply" else None
-    return recipe.draw(draws, np.maximum(sizes, 1), turned, boxes)
+    """Draws the random parameters of an epoch's graph for pictures of these sizes, (n, 2); 0 counts as 1."""
+    turned = shards.index.at("orientation", ids) if graph.upright else None
+    return graph.draw(draws, np.maximum(sizes, 1), turned, boxes)
 
 
 def choose_mipmaps_by_index(recipe: Recipe, shards: ShardSet, ids: Ints, params: AugmentParams, sizes: Ints) -> Ints:
@@ -96,5 +96,5 @@ def _count_large(index: Index, max_pixels: int) -> int:
 def _would_take(recipe: Recipe, index: Index, sides: Sequence[int]) -> bool:
     """Returns whether some random parameters for the largest picture would use a mipmap."""
     sizes = np.tile(index.largest_image(recipe.max_pixels), (_DRAWN, 1))
-    params = recipe.at(0).before_own_code.draw(Draws(0, 0, np.arange(_DRAWN)), np.maximum(sizes, 1))
+    params = recipe.at(0).graphs[0].draw(Draws(0, 0, np.arange(_DRAWN)), np.maximum(sizes, 1))
     return choose_mipmaps(params, sizes, sides, np.ones((_DRAWN, len(sides)), np.bool_), USUAL_SCALE).any().item()

@@ -8,8 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.chain.batch import Batch
+from gpuloader.chain.own import OwnCodeTargets
 from gpuloader.errors import DataError, describe
-from gpuloader.recipe import AugmentParams, ViewParams
+from gpuloader.loading.run import Run
+from gpuloader.recipe import ViewParams
 
 
 class FieldTargets(Protocol):
@@ -22,40 +25,39 @@ class FieldTargets(Protocol):
         """Converts entries to a value; raises ValueError if they are invalid."""
 
 
-class OwnTargets:
-    """The targets of a batch before and after own code.
+class OwnTargets(OwnCodeTargets):
+    """The targets of a loader's samples before and after own code.
 
-    Args:
-        fields: the targets by name.
-        rows: the values of each image, by field; an image that is not delivered may have none.
-        params: the random parameters of the recipe before own code.
-        box_field: the field whose boxes the recipe needs, or None.
+    Attributes:
+        fields: the targets that own code changes, by name.
     """
 
-    def __init__(
-        self,
-        fields: Mapping[str, FieldTargets],
-        rows: Sequence[Mapping[str, Any]],
-        params: AugmentParams,
-        box_field: str | None,
-    ) -> None:
-        self._fields, self._rows, self._params, self._box_field = fields, rows, params, box_field
+    def __init__(self, run: Run) -> None:
+        self._run, own = run, run.recipe.own_code
+        takes = own is not None and own.takes_targets
+        self.fields: Mapping[str, Any] = {name: each for name, each in run.fields.items() if each.is_target and takes}
 
-    def before(self, view: int, row: int) -> dict[str, NDArray[Any]]:
-        """Returns the targets of an image for own code; boxes and points are float64."""
-        placed, given = self._params.views[view].take([row]), {}
-        for name, field in self._fields.items():
-            if name in self._rows[row]:
-                for column, entry in field.entries(self._rows[row][name], placed).items():
+    def before(self, batch: Batch, view: int, row: int) -> dict[str, NDArray[Any]]:
+        """Returns the targets of an image; boxes and points are float64. One that is not delivered may have none."""
+        given: dict[str, NDArray[Any]] = {}
+        if not self.fields:
+            return given
+        placed = batch.params.views[view].take([row])
+        for name, field in self.fields.items():
+            if name in batch.values[row]:
+                for column, entry in field.entries(batch.values[row][name], placed).items():
                     wide = entry.astype(np.float64) if entry.dtype.kind == "f" and not column else entry
                     given[f"{name}_{column}" if column else name] = wide
         return given
 
     def boxes(self, made: Sequence[Mapping[str, Any]]) -> list[NDArray[np.float64]]:
-        """Returns the boxes of a view's images after own code."""
-        if self._box_field is None:
+        name = self._run.box_field
+        if name is None:
             return []
-        return [np.asarray(each.get(self._box_field, np.zeros((0, 4))), np.float64).reshape(-1, 4) for each in made]
+        return [np.asarray(each.get(name, np.zeros((0, 4))), np.float64).reshape(-1, 4) for each in made]
+
+    def name(self, batch: Batch, row: int) -> str:
+        return "{0.key!r} in {0.shard}".format(self._run.shards.locate(int(batch.ids[row])))
 
     def value(self, name: str, made: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Returns the value of a field from the targets that own code returned.
@@ -68,6 +70,6 @@ class OwnTargets:
         try:
             if name not in made:
                 raise ValueError(f"it is missing; there are {describe(sorted(made))}")
-            return self._fields[name].value_of({"": made[name], **entries})
+            return self.fields[name].value_of({"": made[name], **entries})
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(f"own code returned no target {name!r} that can be used: {error}") from error

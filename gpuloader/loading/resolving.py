@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuloader.base.progress import say_if_long
 from gpuloader.base.values import as_python_integer, is_integer
+from gpuloader.chain.settings import Decoder
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.loading.agreement import agree
 from gpuloader.loading.argument_types import AnyPreset, LoaderArguments
@@ -34,7 +35,7 @@ from gpuloader.loading.arguments import (
 )
 from gpuloader.loading.fields import LABEL, Component, Field
 from gpuloader.loading.mipmaps import warn_of_mipmaps
-from gpuloader.loading.options import BadImages, Cache, Decoder, LabelFrom, Sampling
+from gpuloader.loading.options import BadImages, Cache, LabelFrom, Sampling
 from gpuloader.loading.run import Run
 from gpuloader.loading.selection import check_components, check_options, make_source, resolve_sources
 from gpuloader.loading.subset import choose, used

@@ -14,11 +14,12 @@ import torch
 
 from gpuloader.base.text import counted
 from gpuloader.base.values import is_integer
+from gpuloader.chain.settings import Decoder
 from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.loading.arguments import as_tuple, find_boxes
 from gpuloader.loading.fields import Component
 from gpuloader.loading.mipmaps import takes_mipmaps
-from gpuloader.loading.options import BadImages, Decoder
+from gpuloader.loading.options import BadImages
 from gpuloader.loading.parts import Parts
 from gpuloader.loading.selection import describe_source
 from gpuloader.loading.state import STATE_VERSION, check_identity, check_quarantine, describe_run, is_same
@@ -92,7 +93,7 @@ class Run:
     @property
     def decoding_device_id(self) -> int | None:
         """The device for decoding, a GPU's number or None for the CPU; the CPU if the recipe has own code."""
-        return self.device_id if self.recipe.links is None else None
+        return self.device_id if self.recipe.own_code is None else None
 
     @property
     def takes_mipmaps(self) -> bool:
@@ -103,6 +104,15 @@ class Run:
     def parts(self) -> Parts:
         """The division of steps into parts."""
         return Parts.on(self.device.type, self.shards, self.largest, self.plan.batch_size, self.num_threads)
+
+    def known_cause(self, sample: int) -> str | None:
+        """Returns why a sample is bad, if that is known before its bytes are read."""
+        return self.known_bad.get(sample) or self.shards.too_large.get(sample)
+
+    def component_name(self, sample: int, extension: str) -> str:
+        """Returns the name of a sample's component, for errors."""
+        where = self.shards.locate(sample)
+        return f"the .{extension} component of {where.key!r} in {where.shard}"
 
     @cached_property
     def box_field(self) -> str | None:

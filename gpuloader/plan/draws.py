@@ -9,6 +9,7 @@ the address of a number, so any number of any sample can be computed alone and i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -128,6 +129,13 @@ class Draws:
 
     def take(self, rows: slice | NDArray[np.int64]) -> Draws:
         return replace(self, ids=self.ids[rows], passes=None if self.passes is None else self.passes[rows])
+
+    @staticmethod
+    def joined(parts: Sequence[Draws]) -> Draws:
+        """Joins the numbers of samples of one epoch."""
+        first, ids = parts[0], np.concatenate([part.ids for part in parts])
+        passes = [part.passes for part in parts if part.passes is not None]
+        return replace(first, ids=ids, passes=np.concatenate(passes) if passes else None)
 
     def of(self, stream: Stream, occurrence: int = 0, view: int = 0) -> Draw:
         """Returns the numbers of the `occurrence`-th transform of its kind in a view of the image."""

@@ -3,6 +3,7 @@
 from gpuloader.recipe.augment_params import AugmentParams, ViewParams
 from gpuloader.recipe.explain import ExplainedView, Step, explain
 from gpuloader.recipe.from_torchvision import recipe_from_torchvision
+from gpuloader.recipe.graph import Graph, OwnCode
 from gpuloader.recipe.mipmaps import choose_mipmaps
 from gpuloader.recipe.mix import Mix, Mixing
 from gpuloader.recipe.placement import Shape
@@ -23,8 +24,10 @@ __all__ = [
     "AnyPreset",
     "AugmentParams",
     "ExplainedView",
+    "Graph",
     "Mix",
     "Mixing",
+    "OwnCode",
     "PresetName",
     "Recipe",
     "Shape",

@@ -20,6 +20,7 @@ from gpuloader.plan import Draws, LastBatch, Shuffle
 from gpuloader.plan.draws import VIEWS
 from gpuloader.recipe.augment_params import AugmentParams, Batching
 from gpuloader.recipe.crops import FiveCrop, TenCrop
+from gpuloader.recipe.graph import Graph, GraphDtype, Layout, OwnCode
 from gpuloader.recipe.mix import Mix, as_mix
 from gpuloader.recipe.model import MAX_STEPS, Ints, Transform, at_epoch, check_transforms, kept_as, with_inner
 from gpuloader.recipe.part import as_plain_values, part, set_values, values_of
@@ -43,7 +44,6 @@ Mipmaps: TypeAlias = Annotated[
 ]
 
 if TYPE_CHECKING:
-    from gpuloader.recipe.split_recipe import SplitRecipe
 
     class _GivenMix:
         """For type checkers: a recipe takes a `Mix` or a mapping of its keys, and has a `Mix`."""
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 else:
     _GivenMix = Annotated[Mix | None, BeforeValidator(as_mix)]
-
-Layout: TypeAlias = Literal["nchw", "channels_last"]
 
 _SEVERAL = (FiveCrop, TenCrop)
 _NOT_PIXELS = {"layout"}
@@ -177,16 +175,20 @@ class Recipe:
         return tuple(ViewPlan(own, number, self.batch, shared) for number, (own, shared) in enumerate(ways))
 
     @cached_property
-    def links(self) -> SplitRecipe | None:
-        """The recipes before and after the own code; None without own code."""
-        from gpuloader.recipe.split_recipe import cut  # imported late: they are recipes
+    def own_code(self) -> OwnCode | None:
+        """The functions between the graphs; None without own code."""
+        return OwnCode.of(self.each_view)
 
-        return cut(self)
+    @cached_property
+    def graphs(self) -> tuple[Graph, ...]:
+        """What DALI runs: a graph, or with own code one before it and one after it."""
+        return (self.whole_graph,) if self.own_code is None else self.own_code.graphs(self.whole_graph)
 
-    @property
-    def before_own_code(self) -> Recipe:
-        """The recipe of encoded images: the recipe itself, or its part before own code."""
-        return self if self.links is None else self.links.first
+    @cached_property
+    def whole_graph(self) -> Graph:
+        """The graph of all transforms, without own code."""
+        form = self.graph_dtype, self.layout, self.batch
+        return Graph(((0, self.each_view),), *form, upright=self.orientation == "apply")
 
     @cached_property
     def random(self) -> bool:
@@ -219,7 +221,7 @@ class Recipe:
         return ("transforms",) if isinstance(self.views, int) else ()
 
     @property
-    def graph_dtype(self) -> Literal["float32", "float16", "uint8"]:
+    def graph_dtype(self) -> GraphDtype:
         """The dtype of the graph's images; for bfloat16, which DALI lacks, float32 is rounded after the graph."""
         return "float32" if self.dtype == "bfloat16" else self.dtype
 
@@ -325,13 +327,7 @@ class Recipe:
             boxes: of each image, (k, 4) left, top, right, bottom in pixels of the upright image, for transforms that
                 draw by boxes; empty if no image has boxes.
         """
-        if self.orientation == "off":
-            orientations = None
-        elif orientations is None:
-            orientations = np.zeros(len(sizes), np.int64)
-        return AugmentParams.of(
-            [view.draw(draws, sizes, orientations, boxes) for view in self.at(draws.epoch).each_view]
-        )
+        return self.at(draws.epoch).whole_graph.draw(draws, sizes, orientations, boxes)
 
 
 def _at(transforms: Sequence[Transform], epoch: int, shape: Shape | None = None) -> list[Transform]:

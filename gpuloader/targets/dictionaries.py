@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpuloader.chain.batch import Batch
+from gpuloader.chain.own import OwnCodeTargets
+from gpuloader.chain.target_rows import has_rows, take_rows
 from gpuloader.errors import ConfigError, describe
 from gpuloader.loading.delivery import to_device
-from gpuloader.loading.target_rows import has_rows, take_rows
-from gpuloader.recipe import AugmentParams, Recipe, Shape, ViewParams
+from gpuloader.recipe import Recipe, Shape, ViewParams
 from gpuloader.targets.annotations import ParsedBoxes, parse_boxes, parse_column, parse_points
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
@@ -51,38 +53,18 @@ def boxes_of(targets: Sequence[Mapping[str, Any]]) -> list[NDArray[np.float64]]:
     return _for_each(targets, lambda _, target: _read_boxes(target).boxes)
 
 
-class OwnDictionaries:
-    """The targets of images for own code, which takes and returns dictionaries of arrays.
+class OwnDictionaries(OwnCodeTargets):
+    """The targets of images in memory for own code, which takes and returns dictionaries of arrays."""
 
-    Args:
-        targets: the targets of the images.
-        params: the random parameters of the recipe before own code.
-
-    Attributes:
-        behind: for each view, the targets that own code returned, and the random parameters after it.
-    """
-
-    def __init__(self, targets: Sequence[Mapping[str, Any]], params: AugmentParams) -> None:
-        self._targets, self._params = targets, params
-        self.behind: list[tuple[Sequence[Mapping[str, Any]], ViewParams]] = []
-
-    def before(self, view: int, row: int) -> dict[str, Any]:
+    def before(self, batch: Batch, view: int, row: int) -> dict[str, Any]:
         """Returns the targets of an image for own code; boxes are float64."""
-        given = {
-            name: _array(value) if isinstance(value, torch.Tensor) else value
-            for name, value in self._targets[row].items()
-        }
-        [moved] = _for_each([given], lambda _, target: _move_target(target, self._params.views[view].take([row])))
+        values = batch.values[row].items()
+        given = {name: _array(value) if isinstance(value, torch.Tensor) else value for name, value in values}
+        [moved] = _for_each([given], lambda _, target: _move_target(target, batch.params.views[view].take([row])))
         return {name: _array(value).astype(np.float64) if name == "boxes" else value for name, value in moved.items()}
 
     def boxes(self, made: Sequence[Mapping[str, Any]]) -> list[NDArray[np.float64]]:
-        """Returns the boxes of a view's images after own code."""
         return boxes_of(made)
-
-    def finish(self, batch: _Made, params: AugmentParams, made: Sequence[Sequence[Mapping[str, Any]]]) -> _Made:
-        """Keeps the targets that own code returned for each view, and the random parameters after it."""
-        self.behind = list(zip(made, params.views))
-        return batch
 
 
 def move_targets(targets: Sequence[Mapping[str, Any]], view: ViewParams, device: torch.device) -> list[dict[str, Any]]:

@@ -99,9 +99,9 @@ def check_recipe_moves(recipe: Recipe, *, repeats: bool = False) -> None:
     Raises:
         ConfigError: the recipe blends warped images, or its padding repeats parts of the picture.
     """
-    for own, second in () if recipe.links is None else zip(recipe.links.own, recipe.links.second):
-        if own is not None and not own.targets and (second.by_boxes or not own.same_size):
-            cause = f"{second.by_boxes} after it needs boxes" if second.by_boxes else "it changes sizes"
+    for own, view in () if recipe.own_code is None else zip(recipe.own_code.functions, recipe.graphs[1].views):
+        if own is not None and not own.targets and (view.by_boxes or not own.same_size):
+            cause = f"{view.by_boxes} after it needs boxes" if view.by_boxes else "it changes sizes"
             raise ConfigError(
                 f"targets cannot follow {own.called}, because {cause}: use Apply(..., targets=True), and return the "
                 f"targets with the image"

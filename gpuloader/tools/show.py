@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from gpuloader import __version__
 from gpuloader.base.text import counted, printable
 from gpuloader.base.values import is_integer
-from gpuloader.compose import Compose, Mipmap
+from gpuloader.compose import Compose
 from gpuloader.compose import Image as Encoded
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.images.arrays import admit_array
@@ -41,6 +41,7 @@ from gpuloader.loading.mipmaps import choose_mipmaps_by_index, draw_by_index, ta
 from gpuloader.loading.options import LabelFrom
 from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.loading.world import World
+from gpuloader.pipelines import Mipmap
 from gpuloader.plan import Draws, check_epoch, check_seed, make_order
 from gpuloader.recipe import ExplainedView, Recipe, explain
 from gpuloader.recipe.explain import Step

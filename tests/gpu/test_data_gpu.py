@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from loaders import first_part
 from making import encoded, picture, write_shard
 from PIL import Image
 from scenes import FIELDS, FLIPS, shard, train
@@ -13,8 +14,6 @@ from scenes import FIELDS, FLIPS, shard, train
 from gpuloader import GPULoader, Mask
 from gpuloader.compat import CellMapDataLoader
 from gpuloader.loading.loader import run_of
-from gpuloader.loading.reader import Reader
-from gpuloader.plan import Cursor
 from gpuloader.targets import to_detection
 
 
@@ -29,7 +28,7 @@ def test_large_targets_are_read_into_pinned_memory(gpu: int, tmp_path: Path) -> 
     tar = write_shard(tmp_path / "a.tar", [{"__key__": "0", **parts}])
     options = {"preset": {"transforms": [{"Resize": {"size": [200, 300]}}]}, "label_from": None, "output": "dict"}
     with GPULoader(tar, 1, gpu, **options, fields={"objects": Mask("mask.png", instances=True)}) as loader:
-        [read] = Reader(run_of(loader)).open(Cursor()).batch.fields["objects"][""]
+        [read] = first_part(run_of(loader)).step.fields["objects"][""]
         assert read.values.is_pinned()
         [objects] = next(iter(loader))["objects"]
         assert objects.device == torch.device("cuda", gpu)

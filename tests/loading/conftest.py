@@ -8,7 +8,7 @@ import pytest
 from loaders import Clock
 
 from gpuloader.loading.delivery import deliver
-from gpuloader.pipelines import recipe_pipeline
+from gpuloader.pipelines import graph_pipeline
 
 
 @pytest.fixture
@@ -21,7 +21,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         return deliver(*arguments)
 
     monkeypatch.setattr("gpuloader.loading.loader.time", clock)
-    monkeypatch.setattr("gpuloader.loading.reader.time", clock)
+    monkeypatch.setattr("gpuloader.loading.opening.time", clock)
+    monkeypatch.setattr("gpuloader.loading.reading.time", clock)
     monkeypatch.setattr("gpuloader.loading.loader.deliver", deliver_slowly)
     return clock
 
@@ -31,10 +32,10 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Has an entry for each pipeline that a loader, or its triage, has built since."""
     pipelines: list[object] = []
 
-    def build_and_note(**kwargs: Any) -> Any:  # noqa: ANN401
+    def build_and_note(inputs: Any, feed: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         pipelines.append(kwargs)
-        return recipe_pipeline(**kwargs)
+        return graph_pipeline(inputs, feed, **kwargs)
 
-    monkeypatch.setattr("gpuloader.loading.decoding_loop.recipe_pipeline", build_and_note)
-    monkeypatch.setattr("gpuloader.pipelines.triage.recipe_pipeline", build_and_note)
+    monkeypatch.setattr("gpuloader.chain.decode.graph_pipeline", build_and_note)
+    monkeypatch.setattr("gpuloader.pipelines.triage.graph_pipeline", build_and_note)
     return pipelines

@@ -16,9 +16,9 @@ from PIL import Image
 
 from gpuloader import BadImages, Boxes, Compose, Decoder, GPULoader, World
 from gpuloader.errors import BadImageError
+from gpuloader.loading.drawing import Choose
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.parts import Parts, cut
-from gpuloader.loading.reader import Reader
 from gpuloader.pack.packing import pack
 from gpuloader.plan import Cursor
 from gpuloader.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
@@ -108,7 +108,7 @@ def chosen(tar: Path, preset: Compose) -> list[int]:
     """The shorter side of the file that each sample is decoded from in the first step, 0 for the picture."""
     with GPULoader(tar, COUNT, None, preset=preset, shuffle="none", label_from=None) as loader:
         run = run_of(loader)
-        return Reader(run).choose_mipmaps(run.plan.batch(Cursor())).tolist()
+        return Choose(run)(run.plan.batch(Cursor())).sides.tolist()
 
 
 @pytest.mark.parametrize(

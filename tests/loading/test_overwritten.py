@@ -43,7 +43,8 @@ def overwrite(shard: Path, new: list[bytes]) -> None:
 def let_it_read_ahead(loader: GPULoader) -> None:
     """Waits until the reader rests: otherwise it may see a shard that is overwritten before its old times are back."""
     for _ in range(10_000):
-        if loader._batches.ready > run_of(loader).decoder.prefetch:
+        chain = loader._chain
+        if chain is not None and chain.ahead.ready > run_of(loader).decoder.prefetch:
             return
         time.sleep(0.001)
     raise TimeoutError("the reader still reads after ten seconds")

@@ -30,8 +30,8 @@ from scenes import assert_same, by_sample, shard
 from torchvision.transforms import v2
 
 from gpuloader import BadImages, Compose, Decoder, GPULoader, Stage, World
+from gpuloader.chain import own_workers
 from gpuloader.errors import ConfigError, DataError, LoaderError
-from gpuloader.loading import own_workers
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.model import Transform
 from gpuloader.transforms import (

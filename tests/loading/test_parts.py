@@ -13,11 +13,9 @@ from making import damaged_jpeg, jpeg, write_samples, write_shard
 from numpy.typing import NDArray
 
 from gpuloader import BadImages, Boxes, Decoder, GPULoader
+from gpuloader.chain.join import Join
 from gpuloader.errors import BadImageError
 from gpuloader.loading.parts import Parts, cut
-from gpuloader.loading.reader import Reader
-from gpuloader.loading.run import Run
-from gpuloader.plan import Cursor, Plan, all_samples
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.shards import ShardSet
 from gpuloader.transforms import Apply, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, View
@@ -166,30 +164,6 @@ def test_images_that_cannot_be_decoded_are_replaced_or_left_out_in_any_part(
     assert not bad & set(found[0][0][0]["index"])
 
 
-@pytest.mark.parametrize("rows", [BATCH, 3, 1])
-def test_a_step_tries_the_images_that_were_suspects_when_it_was_opened(
-    tmp_path: Path, rows: int, cut_by: CutBy
-) -> None:
-    shards = ShardSet.open([with_bad(tmp_path, {1, 5})])
-    plan = Plan(all_samples(SAMPLES, "none"), BATCH)
-    run = Run(plan, shards, Recipe([Resize([64, 64])]), bad_images=BadImages(replace=True, max_share=1))
-    suspects: set[int] = set()
-    cut_by(rows)
-    reader, reads = Reader(run, suspects), 0
-
-    def while_reading() -> bool:
-        """Is called while images are read; the loop adds suspects at any time, here when the last part is read."""
-        nonlocal reads
-        reads += 1
-        if reads >= len(range(0, BATCH, rows)):
-            suspects.update({1, 5})
-        return True
-
-    assert not reader.open(Cursor(0, 0), while_reading).batch.bad
-    assert suspects
-    assert set(reader.open(Cursor(0, 0)).batch.bad) == {1, 5}
-
-
 def test_an_error_names_the_image_of_a_later_part(tmp_path: Path, cut_by: CutBy) -> None:
     cut_by(2)
     with GPULoader(with_bad(tmp_path, {5}), BATCH, None, preset=Recipe([Resize([64, 64])]), shuffle="none") as loader:
@@ -203,9 +177,7 @@ def test_an_interrupt_between_parts_loses_no_row(shard: Path, cut_by: CutBy, mon
     options: dict[str, Any] = {"preset": Recipe([Resize([8, 8]), Normalize([0] * 3, [1] * 3)]), "shuffle": "none"}
     with GPULoader(shard, BATCH, None, **options) as loader:
         whole = [labels.tolist() for _, labels in loader]
-    from gpuloader.loading.assembly import Assembly
-
-    added, calls = Assembly.add, 0
+    added, calls = Join._placed, 0  # which copies the images of a part
 
     def interrupted(*arguments: Any) -> Any:  # noqa: ANN401
         nonlocal calls
@@ -214,7 +186,7 @@ def test_an_interrupt_between_parts_loses_no_row(shard: Path, cut_by: CutBy, mon
             raise KeyboardInterrupt
         return added(*arguments)
 
-    monkeypatch.setattr(Assembly, "add", interrupted)
+    monkeypatch.setattr(Join, "_placed", interrupted)
     with GPULoader(shard, BATCH, None, **options) as loader:
         epoch = iter(loader)
         with pytest.raises(KeyboardInterrupt):

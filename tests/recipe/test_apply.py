@@ -177,11 +177,10 @@ def test_a_function_that_is_missing_is_named(functions: list[Callable[..., Any]]
 def test_both_halves_draw_what_the_whole_draws(at: int) -> None:
     transforms = [CROP, FLIP, JITTER, GaussianBlur(3), JITTER]  # of a kind on both sides, the second draws its own
     whole = Recipe([*transforms, NORMAL, ERASE])
-    links = Recipe([*transforms[:at], Apply(film), *transforms[at:], NORMAL, ERASE], batch="list").links
-    assert links is not None
+    first, second = Recipe([*transforms[:at], Apply(film), *transforms[at:], NORMAL, ERASE], batch="list").graphs
     sizes = np.array([[40, 50]] * 5)
-    before = links.first.draw(DRAWS, sizes).views[0]
-    [behind] = links.second[0].draw(DRAWS, before.placement.shape).views
+    before = first.draw(DRAWS, sizes).views[0]
+    [behind] = second.draw(DRAWS, before.placement.shape).views
     [expected] = whole.draw(DRAWS, sizes).views
     programs = np.concatenate([before.program.ops, behind.program.ops], 1)
     parameters = np.concatenate([before.program.parameters, behind.program.parameters], 1)
@@ -193,15 +192,16 @@ def test_both_halves_draw_what_the_whole_draws(at: int) -> None:
 
 
 def test_a_view_without_own_code_is_cut_behind_its_geometry() -> None:
-    links = Recipe(views=[View([CROP, Apply(film), NORMAL]), View([Pad(1), CROP, JITTER, NORMAL])]).links
-    assert links is not None
-    assert [None if own is None else own.called for own in links.own] == ["film", None]
-    assert [[type(each).__name__ for each in view.placing] for view in links.first.each_view] == [
+    recipe = Recipe(views=[View([CROP, Apply(film), NORMAL]), View([Pad(1), CROP, JITTER, NORMAL])])
+    assert recipe.own_code is not None
+    assert [None if own is None else own.called for own in recipe.own_code.functions] == ["film", None]
+    first, second = recipe.graphs
+    assert [[type(each).__name__ for each in view.placing] for view in first.views] == [
         ["RandomResizedCrop"],
         ["Pad", "RandomResizedCrop"],
     ]
-    assert [view.shape for second in links.second for view in second.each_view] == [(16, 16)] * 2
-    assert [view.number for second in links.second for view in second.each_view] == [0, 1]
+    assert [view.shape for view in second.views] == [(16, 16)] * 2
+    assert [view.number for view in second.views] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -215,13 +215,14 @@ def test_a_view_without_own_code_is_cut_behind_its_geometry() -> None:
 def test_own_code_that_views_share_runs_once(
     shared: list[Transform], own: list[list[Transform]], same: tuple[int, ...]
 ) -> None:
-    links = Recipe(shared, views=[View(each) for each in own]).links
-    assert links is not None
-    assert links.same == same
+    own_code = Recipe(shared, views=[View(each) for each in own]).own_code
+    assert own_code is not None
+    assert own_code.same == same
 
 
 def test_a_recipe_without_own_code_is_not_cut() -> None:
-    assert Recipe([CROP, NORMAL]).links is None
+    assert Recipe([CROP, NORMAL]).own_code is None
+    assert len(Recipe([CROP, NORMAL]).graphs) == 1
 
 
 @pytest.mark.parametrize(

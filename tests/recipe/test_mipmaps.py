@@ -89,9 +89,8 @@ def test_recipes_that_can_take_no_mipmaps_say_why(make: Callable[[Any], Recipe],
     ],
 )
 def test_with_own_code_the_recipe_before_it_takes_mipmaps(recipe: Recipe) -> None:
-    assert recipe.links is not None
-    assert recipe.links.first.mipmap_scale == 2
-    assert {each.mipmap_scale for each in recipe.links.second} == {None}
+    assert recipe.mipmap_scale == 2
+    assert recipe.refuses_mipmaps == ""
 
 
 def test_all_presets_may_take_mipmaps_but_those_without_antialiasing() -> None:

@@ -31,11 +31,9 @@ GPU = 0
 @contextmanager
 def gpu_graph() -> Iterator[None]:
     """Inside of it there is one GPU, `GPU`, in whose place the CPU works; a loader on it must begin and end there."""
-    recipe_graph = graph.recipe_graph
+    build = graph.dali_graph
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            graph, "recipe_graph", lambda *args, **options: recipe_graph(*args, **options | {"device_id": None})
-        )
+        patch.setattr(graph, "dali_graph", lambda *args, **options: build(*args, **options | {"device_id": None}))
         patch.setattr(graph, "decode_region", lambda image, drawn, _, *rest: decode_region(image, drawn, "cpu", *rest))
         patch.setattr(DataNode, "gpu", lambda node: node)
 

@@ -12,6 +12,12 @@ import torch
 from making import SIZES, jpeg, write_shard
 
 from gpuloader import GPULoader
+from gpuloader.chain.batch import Batch
+from gpuloader.chain.link import Wanted
+from gpuloader.loading.loader_chain import read_chain
+from gpuloader.loading.reading import Read
+from gpuloader.loading.run import Run
+from gpuloader.plan import Cursor
 
 SMALL = {"RandomResizedCrop": {"size": 32}}
 SAMPLES = 40
@@ -25,6 +31,16 @@ def loader(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: 
 def evaluation(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # noqa: ANN401
     overrides = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
     return loader(tar, batch_size, preset={"imagenet_eval": overrides}, **kwargs)
+
+
+def first_part(run: Run, suspects: set[int] | None = None) -> Batch:
+    """The first part of a run that is read, before it is decoded."""
+    wanted = Wanted()
+    link = read_chain(run, suspects or set(), Read(run, wanted), wanted)
+    link.seek(Cursor())
+    part = link.next()
+    assert part is not None
+    return part
 
 
 def indices(batches: Iterable[Any]) -> list[list[int]]:

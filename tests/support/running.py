@@ -12,7 +12,7 @@ import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.images.gate import admit
-from gpuloader.pipelines import recipe_pipeline
+from gpuloader.pipelines import graph_pipeline, recipe_pipeline
 from gpuloader.plan import Draws
 from gpuloader.recipe import AugmentParams, Recipe
 
@@ -72,10 +72,10 @@ def built_pipelines(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     """Returns a list that gets each pipeline that a loader, a Stage or a Compose builds from now on: a weak one."""
     built: list[weakref.ref[Any]] = []
 
-    def build(**given: Any) -> Any:  # noqa: ANN401
-        pipeline = recipe_pipeline(**given)
+    def build(*given: Any, **options: Any) -> Any:  # noqa: ANN401
+        pipeline = graph_pipeline(*given, **options)
         built.append(weakref.ref(pipeline))
         return pipeline
 
-    monkeypatch.setattr("gpuloader.loading.decoding_loop.recipe_pipeline", build)
+    monkeypatch.setattr("gpuloader.chain.decode.graph_pipeline", build)
     return built

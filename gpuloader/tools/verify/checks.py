@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from gpuloader import transforms as T  # noqa: N812
+from gpuloader.chain.settings import Decoder
 from gpuloader.errors import BadImageError
 from gpuloader.loading.loader import GPULoader
-from gpuloader.loading.options import Decoder
 from gpuloader.pipelines import taken_by_engines
 from gpuloader.recipe import Recipe, load_preset, preset_names
 from gpuloader.stage import Stage

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from gpuloader.chain.settings import Decoder
 from gpuloader.loading.loader import GPULoader
-from gpuloader.loading.options import BadImages, Decoder
+from gpuloader.loading.options import BadImages
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
 

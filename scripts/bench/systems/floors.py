@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpuloader.loading.reader import EncodedPart, Reader
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.base.read_ahead import ReadAhead
-from gpuloader.loading.reader import EncodedPart, Reader
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import read_cached
 from gpuloader.plan import Cursor, Plan, all_samples

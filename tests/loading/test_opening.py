@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loaders import first_part
 from making import encoded, jpeg, picture, write_shard
 
 from gpuloader.images.gate import admit, decoder_file
 from gpuloader.images.limits import AdmittedImage
 from gpuloader.loading.options import BadImages
-from gpuloader.loading.reader import Reader
 from gpuloader.loading.run import Run
-from gpuloader.plan import Cursor, Plan, all_samples
+from gpuloader.plan import Plan, all_samples
 from gpuloader.recipe import load_preset
 from gpuloader.shards import EncodedImage, ShardSet, make_labels
 
@@ -48,25 +48,24 @@ def test_an_image_that_the_gate_accepted_from_a_disk_does_not_go_through_it_agai
         asked.add(image.tobytes())
         return admit(image, *recipe)
 
-    monkeypatch.setattr("gpuloader.loading.reader.admit", watched)
+    monkeypatch.setattr("gpuloader.loading.admitting.admit", watched)
     run = Run(plan, shards, SMALL, make_labels(shards, "cls"), bad_images=REPLACED)
     batches, seen = [], []
-    for reader in (Reader(run), Reader(run), Reader(run, suspects=[0])):  # a suspect is decoded, whatever was accepted
+    for suspects in (set[int](), set[int](), {0}):  # a suspect is decoded, whatever was accepted
         asked.clear()
-        step = reader.open(Cursor(0, 0))
-        batches.append((step.batch, reader.read(step, 0)))
+        batches.append(first_part(run, suspects))
         # A replacement is read, and reduced by the gate.
         files = {
             name: {image, decoder_file(np.frombuffer(image, np.uint8)).tobytes()} for name, image in IMAGES.items()
         }
         seen.append({name for name, either in files.items() if not either.isdisjoint(asked)})
-    (first, first_part), (second, second_part), _ = batches
+    first, second, _ = batches
     assert first.bad.keys() == second.bad.keys() == {1, 2}
     assert first.ids.tolist() == second.ids.tolist()
-    assert all(np.array_equal(*images) for images in zip(first_part.images, second_part.images, strict=True))
-    for _, part in batches:  # the decoder gets no text, whether the gate was asked or not
-        assert part.images[-1].tobytes() == encoded(picture(64, 64, 4), "PNG")
-    assert np.array_equal(first_part.params.views[0].placement.window, second_part.params.views[0].placement.window)
+    assert all(np.array_equal(*images) for images in zip(first.images[0], second.images[0], strict=True))
+    for part in batches:  # the decoder gets no text, whether the gate was asked or not
+        assert part.images[0][-1].tobytes() == encoded(picture(64, 64, 4), "PNG")
+    assert np.array_equal(first.params.views[0].placement.window, second.params.views[0].placement.window)
     assert seen[0] == set(IMAGES)
     assert seen[1] == set(again)
     assert seen[2] == seen[1] | {"good"}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.loading.target_rows import has_rows, take_rows
+from gpuloader.chain.target_rows import has_rows, take_rows
 
 _WORDS = {("f", 2): "bboxes", ("u", 2): "mask", ("i", 2): "mask", ("u", 3): "masks", ("f", 3): "keypoints"}
 

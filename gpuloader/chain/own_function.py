@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpuloader.chain.own_albumentations import call_with_targets
 from gpuloader.errors import describe
 from gpuloader.images.limits import MAX_SIDE
-from gpuloader.loading.own_albumentations import call_with_targets
 from gpuloader.recipe.apply import Apply, is_albumentations, is_module, takes_rng
 
 Levels: TypeAlias = NDArray[np.uint8]

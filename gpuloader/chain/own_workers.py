@@ -30,8 +30,7 @@ from gpuloader.base.multiprocessing import forget_child
 from gpuloader.base.progress import ProgressLog, say_if_long
 from gpuloader.base.shared_memory import SharedMemory
 from gpuloader.base.signals import deferred_signals, leave_signals_to_the_parent
-from gpuloader.errors import ConfigError
-from gpuloader.loading.own_function import (
+from gpuloader.chain.own_function import (
     Failure,
     Images,
     Item,
@@ -41,12 +40,13 @@ from gpuloader.loading.own_function import (
     kept_generators,
     one_thread_each,
 )
+from gpuloader.errors import ConfigError
 from gpuloader.recipe.apply import Apply, is_transform
 
 Outcomes: TypeAlias = list["OwnOutput | Failure"]
 
 
-class Batch(NamedTuple):
+class Results(NamedTuple):
     """The results of own code for a batch of images.
 
     Attributes:
@@ -60,13 +60,13 @@ class Batch(NamedTuple):
     failure: tuple[int, Failure] | None = None
 
 
-def batch_of(outcomes: Outcomes) -> Batch:
+def results_of(outcomes: Outcomes) -> Results:
     """Returns the results of all images of a batch, in their order."""
     for number, outcome in enumerate(outcomes):
         if isinstance(outcome, Failure):
-            return Batch((), (), (number, outcome))
+            return Results((), (), (number, outcome))
     made: list[OwnOutput] = outcomes  # type: ignore[assignment] # none of them is a failure
-    return Batch([image for image, _ in made], [targets for _, targets in made])
+    return Results([image for image, _ in made], [targets for _, targets in made])
 
 
 _HEADER_BYTES = 64
@@ -83,7 +83,7 @@ class Workers(ABC):
         """Starts a batch. The caller may change its images when this returns."""
 
     @abstractmethod
-    def get(self) -> Batch:
+    def get(self) -> Results:
         """Returns the results of the oldest batch.
 
         Raises:
@@ -114,8 +114,8 @@ class InlineWorkers(Workers):
         with kept_generators():
             self._made.append([self._functions[item.function].run(copied(item)) for item in items])
 
-    def get(self) -> Batch:
-        return batch_of(self._made.popleft())
+    def get(self) -> Results:
+        return results_of(self._made.popleft())
 
     def close(self) -> None:
         self._made.clear()
@@ -134,10 +134,10 @@ class ThreadWorkers(Workers):
         parts = [self._threads.submit(self._run, items[number :: self._count]) for number in range(self._count)]
         self._made.append((len(items), parts))
 
-    def get(self) -> Batch:
+    def get(self) -> Results:
         count, parts = self._made.popleft()
         with say_if_long("own code works on a batch of %s images", count):
-            return batch_of(dealt([part.result() for part in parts], count))
+            return results_of(dealt([part.result() for part in parts], count))
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -225,22 +225,22 @@ class _Worker:
 
 
 class ProcessWorkers(Workers):
-    """Workers that run own code in processes, which start with the first batch.
+    """Workers that run own code in processes.
 
     The images of a batch are dealt to them in turns. Pipes carry only locations, so they never fill up.
     """
 
     def __init__(self, functions: Sequence[Apply], count: int, batches: int) -> None:
-        self._functions, self._count, self._batches = functions, count, batches
+        self._count, self._batches = count, batches
         self._workers: list[_Worker] = []
         self._items: deque[Sequence[Item]] = deque()
         self._put = self._got = 0
         at_fork(self, ProcessWorkers._leave_to_the_parent)
+        for _ in range(count):
+            with deferred_signals():
+                self._workers.append(_Worker(functions, batches))
 
     def put(self, items: Sequence[Item]) -> None:
-        while len(self._workers) < self._count:
-            with deferred_signals():
-                self._workers.append(_Worker(self._functions, self._batches))
         slot = self._put % self._batches
         for number, worker in enumerate(self._workers):
             write(worker.memories[slot], items[number :: self._count])
@@ -249,13 +249,13 @@ class ProcessWorkers(Workers):
         self._put += 1
         self._items.append(items)
 
-    def get(self) -> Batch:
+    def get(self) -> Results:
         items, slot = self._items[0], self._got % self._batches
         self._wait(slot, items)
         self._items.popleft()
         self._got += 1
         memories = [worker.memories[slot] for worker in self._workers]
-        made = batch_of(dealt(list(map(read, memories)), len(items)))
+        made = results_of(dealt(list(map(read, memories)), len(items)))
         if made.failure is not None or len({image.shape for image in made.images}) != 1:
             return made._replace(images=[image.copy() for image in made.images])
         stacked: Any = np.stack(made.images)

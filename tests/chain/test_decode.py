@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,9 @@ from making import damaged_jpeg, jpeg, write_shard
 from nvidia.dali import fn
 
 from gpuloader import BadImages, Compose, Decoder, GPULoader
+from gpuloader.chain import decode
 from gpuloader.errors import DeviceError
-from gpuloader.loading import decoding_loop
-from gpuloader.pipelines import Source, decoder_buffers, recipe_pipeline
-from gpuloader.recipe import AugmentParams
-from gpuloader.shards import EncodedImage
+from gpuloader.pipelines import GraphInputs, decoder_buffers, graph_pipeline
 
 
 def test_the_decoder_is_told_the_largest_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,16 +44,16 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of each batch that pipelines are given."""
     rows: list[int] = []
 
-    def noting(source: Source, **options: Any) -> Any:  # noqa: ANN401
-        def noted() -> tuple[Sequence[EncodedImage], AugmentParams]:
-            images, params = source()
-            assert len(params.region) == len(images)
-            rows.append(len(images))
-            return images, params
+    def noting(inputs: GraphInputs, feed: Any, **options: Any) -> Any:  # noqa: ANN401
+        def noted() -> tuple[Any, ...]:
+            given = feed()
+            assert {len(each) for each in given} == {len(given[0])}
+            rows.append(len(given[0]))
+            return given
 
-        return recipe_pipeline(source=noted, **options)
+        return graph_pipeline(inputs, noted, **options)
 
-    monkeypatch.setattr("gpuloader.loading.decoding_loop.recipe_pipeline", noting)
+    monkeypatch.setattr("gpuloader.chain.decode.graph_pipeline", noting)
     return rows
 
 
@@ -130,7 +127,7 @@ def test_a_batch_that_fails_while_each_of_its_images_decodes_is_the_decoders_err
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a GPU's engines may fail. Here an image that fails passes when it is tried alone."""
-    monkeypatch.setattr(decoding_loop, "find_undecodable", lambda *_, **__: {})
+    monkeypatch.setattr(decode, "find_undecodable", lambda *_, **__: {})
     files = [jpeg(48, 64), damaged_jpeg(), jpeg(48, 64)]
     shard = write_shard(tmp_path / "a.tar", [{"__key__": str(n), "jpg": file} for n, file in enumerate(files)])
     bad_images = BadImages(replace=True)

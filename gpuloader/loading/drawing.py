@@ -1,0 +1,71 @@
+"""`Choose` and `Draw`: draw the random parameters of a batch, and choose the smaller copies that are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpuloader.chain.batch import Batch
+from gpuloader.images.mipmaps import mipmap_sizes
+from gpuloader.loading.mipmaps import choose_mipmaps_by_index, draw_by_index, draw_pictures
+from gpuloader.loading.run import Run
+from gpuloader.plan import PlannedBatch
+from gpuloader.recipe import AugmentParams
+
+_NO_BOXES = np.zeros((0, 4))
+
+
+class Choose:
+    """A function that begins a batch: draws by the sizes in the index, and chooses the smaller copies to read.
+
+    What it chooses depends only on the random parameters and the index, not on earlier reads.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __call__(self, planned: PlannedBatch) -> Batch:
+        run = self._run
+        params, sizes = draw_by_index(run.recipe, run.shards, planned.ids, planned.draws, planned.shape)
+        batch = replace(Batch.of(planned, params), sizes=sizes)
+        if not run.takes_mipmaps:
+            return batch
+        return replace(batch, sides=choose_mipmaps_by_index(run.recipe, run.shards, planned.ids, params, sizes))
+
+
+class Draw:
+    """A function that draws the random parameters of validated images.
+
+    With own code, `params` are those before it. `delivered` are those of the whole recipe, if sizes or targets are
+    delivered and own code keeps them.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run, own = run, run.recipe.own_code
+        says_sizes = run.recipe.batch != "dense" or run.plan.bucketed is not None
+        has_targets = any(field.is_target for field in run.fields.values())
+        self._draws_whole = own is not None and own.keeps_sizes and (says_sizes or has_targets)
+
+    def __call__(self, batch: Batch, chosen: Batch) -> Batch:
+        """Draws for a batch that began as `chosen`, whose parameters are taken if the index knew all sizes."""
+        is_drawn = self._run.box_field is None and np.array_equal(batch.sizes, chosen.sizes)
+        params = self._in_files(batch, chosen.params if is_drawn else self._draw(batch, whole=False))
+        delivered = self._in_files(batch, self._draw(batch, whole=True)) if self._draws_whole else params
+        return replace(batch, params=params, delivered=delivered)
+
+    def _draw(self, batch: Batch, whole: bool) -> AugmentParams:
+        run, name, boxes = self._run, self._run.box_field, []
+        if name is not None:
+            boxes = [each[name].boxes if name in each else _NO_BOXES for each in batch.values]  # as of a bad sample
+        recipe = run.recipe.at(batch.draws.epoch, batch.step.shape)
+        graph = recipe.whole_graph if whole else recipe.graphs[0]
+        return draw_pictures(graph, run.shards, batch.ids, batch.draws, batch.sizes, boxes)
+
+    @staticmethod
+    def _in_files(batch: Batch, params: AugmentParams) -> AugmentParams:
+        sides = batch.sides * batch.sizes.any(1)
+        if not sides.any():
+            return params
+        pictures = np.maximum(batch.sizes, 1)
+        return params.in_files(pictures, mipmap_sizes(pictures, sides))
