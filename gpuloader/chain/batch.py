@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import chain
 from typing import Any, TypeAlias
+from weakref import ref
 
 import numpy as np
 import torch
@@ -27,12 +27,22 @@ _PER_ROW, _PER_VIEW = {"column": "rows"}, {"column": "views"}
 class Lease:
     """Memory for files, which goes back to its pool when no batch holds it any more."""
 
-    def __init__(self, pool: deque[Arena]) -> None:
-        self.arena = pool.popleft() if pool else Arena()
-        self._pool = pool
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
 
-    def __del__(self) -> None:
-        self._pool.append(self.arena)
+
+class Pool:
+    """Memory that is leased to one batch after another. It has no `__del__`, which would swallow an interrupt."""
+
+    def __init__(self) -> None:
+        self._leases: list[tuple[Arena, ref[Lease]]] = []
+
+    def lease(self) -> Lease:
+        """Returns memory that no batch holds."""
+        free = next((number for number, (_, lease) in enumerate(self._leases) if lease() is None), None)
+        made = Lease(Arena() if free is None else self._leases.pop(free)[0])
+        self._leases.append((made.arena, ref(made)))
+        return made
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,8 +3,8 @@
     under -> Feed -> DALI's pipeline -> PipelineRunner -> Decode
     (called by the pipeline, in the thread that calls `next`)
 
-The pipeline holds `Feed`, and that the link under it. Neither may hold `Decode`: in a reference cycle the pipeline
-would keep its threads and memory until garbage collection.
+`Feed` holds the link under it. Neither it nor the pipeline may hold `Decode`: in a reference cycle the pipeline would
+keep its threads and memory until garbage collection.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import proxy
 
 import numpy as np
 import torch
@@ -121,10 +122,6 @@ class Decode(Over):
         self._under.close()
         release_unused_memory()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_feed"):
-            self._feed.cut()
-
     def _leave_out(self, message: str) -> None:
         """Replaces the first batch in flight, which failed; later batches are decoded again."""
         feed = self._feed
@@ -179,7 +176,7 @@ def _build(feed: Feed, decoder: Decoder, device_id: int | None, largest_image: S
     """Builds the pipeline for the batches of `feed`, which has begun."""
     return graph_pipeline(
         feed.inputs,
-        feed,
+        proxy(feed),  # DALI's operators hold their source in a reference cycle, and what that holds
         batch_size=feed.rows,
         num_threads=min(decoder.num_threads or 1, feed.rows),
         device_id=device_id,

@@ -55,11 +55,6 @@ class Feed:
         self._unwanted = 0  # how many of these are no longer wanted
         self.stopped, self._begins = False, True
 
-    def cut(self) -> None:
-        """Lets go of the link under it. DALI's operators hold their source in a reference cycle, after the pipeline."""
-        self.clear()
-        del self._under
-
     def restart(self) -> None:
         """Pulls the next batches from another place; a running pipeline first returns those it has, unwanted."""
         while self.waits:

@@ -20,6 +20,9 @@ Causes: TypeAlias = Mapping[int, str]
 """The rows of a batch that cannot be used, row -> cause."""
 
 
+_OF_A_THREAD = "_gpuloader_of_a_thread"  # the attribute of an error that a thread has raised, which is no interrupt
+
+
 class Link(Protocol):
     """What hands on batches."""
 
@@ -81,7 +84,9 @@ class Pulled:
             self.batches.append(batch)
 
     def fail(self, error: BaseException) -> None:
-        """Adds an error in place of further batches, without its frames."""
+        """Adds an error in place of further batches, without its frames; raises an interrupt of this thread at once."""
+        if not isinstance(error, Exception) and not hasattr(error, _OF_A_THREAD):
+            raise error
         self.ended, self._failure = True, without_frames(error)
 
     def finish(self) -> None:
@@ -167,6 +172,7 @@ def _work(
 
 def _raised_or(outcome: tuple[Batch | None] | BaseException) -> Batch | None:
     if isinstance(outcome, BaseException):
+        setattr(outcome, _OF_A_THREAD, True)
         raise outcome
     return outcome[0]
 

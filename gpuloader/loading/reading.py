@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from gpuloader.chain.batch import Batch, Lease
+from gpuloader.chain.batch import Batch, Pool
 from gpuloader.chain.link import Wanted
 from gpuloader.images.gate import decoder_file
 from gpuloader.loading.run import Run
-from gpuloader.shards import Arena
 
 
 class Read:
@@ -21,7 +19,7 @@ class Read:
 
     def __init__(self, run: Run, wanted: Wanted) -> None:
         self._run, self._wanted = run, wanted
-        self._pool: deque[Arena] = deque()
+        self._pool = Pool()
 
     def __call__(self, batch: Batch, rows: Sequence[int] | None = None) -> Batch:
         started = time.perf_counter()
@@ -29,7 +27,7 @@ class Read:
         unread = [row for row in (range(len(batch)) if rows is None else rows) if images[row] is None]
         memory = batch.memory
         if unread:
-            memory, at = Lease(self._pool), np.array(unread)
+            memory, at = self._pool.lease(), np.array(unread)
             sides = batch.sides[at]
             read = self._run.shards.read_images(
                 batch.ids[at], memory.arena, self._wanted, sides if sides.any() else None
