@@ -58,6 +58,14 @@ class Over:
         self._under.close()
 
 
+def cut(end: Link, behind: type[Over]) -> Link | None:
+    """Returns the first link of a class in a chain: what works without the links over it. None if there is none."""
+    found, link = None, end
+    while isinstance(link, Over):
+        found, link = link if isinstance(link, behind) else found, link._under  # noqa: SLF001 - this module is its class's
+    return found
+
+
 class Wanted:
     """Whether the work of a chain is still wanted. The thread that does it says whom to ask."""
 

@@ -24,6 +24,7 @@ from gpuloader.loading.opening import Open, Split
 from gpuloader.loading.own_targets import OwnTargets
 from gpuloader.loading.reading import Read
 from gpuloader.loading.run import Run
+from gpuloader.pipelines import LastStep
 from gpuloader.plan import Draws
 from gpuloader.recipe import Shape
 
@@ -41,11 +42,12 @@ class LoaderChain(NamedTuple):
     collate: Collate | None
 
 
-def make_chain(run: Run, suspects: set[int]) -> LoaderChain:
-    """Makes the chain of a loader.
+def make_chain(run: Run, suspects: set[int], last_step: LastStep = "all") -> LoaderChain:
+    """Makes the chain of a loader, which may be `cut` behind any link.
 
     Args:
         suspects: samples that are tried one by one; images that fail to decode become suspects.
+        last_step: as in `decoding`.
     """
     wanted, collate = Wanted(), Collate(run)
     read = Read(run, wanted)
@@ -60,6 +62,7 @@ def make_chain(run: Run, suspects: set[int]) -> LoaderChain:
         rows=run.parts.most_rows,
         largest_image=largest_decoded(run),
         delivers=collate.is_behind_own_code,
+        last_step=last_step,
     )
     end = Join(decoded, pads=isinstance(run.recipe.batch, dict))
     return LoaderChain(run, end, ahead, collate if collate.is_behind_own_code else None)

@@ -38,7 +38,10 @@ _LIMITS: dict[Bottleneck, tuple[str, str]] = {  # what limits, and what to chang
     ),
     "resize": ("Resizing and normalising are", f"give them {_STRONGER}, or store {_SMALLER}"),
     "pixels": ("The recipe's operations on pixels are", f"give them {_STRONGER}, or use fewer of them"),
-    "own code": ("Own code is", "give it more processes (`Decoder(processes=...)`), or put it behind a crop or Resize"),
+    "own code": (
+        "Own code is",
+        "give it more processes (`Decoder(processes=...)`), make it faster, or put it behind a crop or Resize",
+    ),
     "delivery": (
         "Delivering batches (labels to the device, mixing) is",
         "use larger batches, or the GPU that trains (device_id)",

@@ -1,16 +1,16 @@
 """Measures what each stage of loading costs on your shards and machine, and finds the one that limits.
 
-The stages are measured one after the other, each with all stages before it, through the library's own reader and graph.
+The stages are measured one after the other, each with all stages before it: the loader's chain, cut behind a link.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
-from functools import partial
 from itertools import cycle
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -20,21 +20,24 @@ import torch
 import gpuloader.targets  # noqa: F401 - it registers the fields that YAML names
 from gpuloader.base.child_processes import cpu_seconds
 from gpuloader.base.progress import progress_bar
-from gpuloader.base.read_ahead import ReadAhead
 from gpuloader.base.text import counted
-from gpuloader.errors import BadImageError, ConfigError, LoaderError
+from gpuloader.chain.batch import Batch
+from gpuloader.chain.decode import Decode
+from gpuloader.chain.link import Link, Over, Wanted, cut
+from gpuloader.chain.own import Own
+from gpuloader.errors import ConfigError
 from gpuloader.images.mipmaps import are_made, mipmap_sizes
-from gpuloader.loading.decoding_loop import build_pipeline, find_bad_rows
+from gpuloader.loading.drawing import Choose
 from gpuloader.loading.loader import GPULoader, run_of
+from gpuloader.loading.loader_chain import make_chain
 from gpuloader.loading.mipmaps import USUAL_SCALE, USUAL_SIDES, draw_by_index
-from gpuloader.loading.reader import EncodedPart, Reader
+from gpuloader.loading.opening import Split
+from gpuloader.loading.reading import Read
 from gpuloader.loading.run import Run
-from gpuloader.loading.run_batches import largest_decoded
 from gpuloader.loading.selection import Sources
-from gpuloader.pipelines import Feed, LastStep, PipelineRunner, UndecodableError, batch_error
+from gpuloader.pipelines import LastStep
 from gpuloader.plan import Cursor
 from gpuloader.recipe import choose_mipmaps, load_preset
-from gpuloader.shards import Arena
 from gpuloader.tools.bench_result import (
     BenchResult,
     DataFacts,
@@ -54,7 +57,15 @@ _PAGE_CACHE_SHARE = 0.8  # of the memory; the rest is for programs
 _LARGEST_BATCH = 128
 _WARM_UP_BATCHES = 3
 _WARM_UP_SHARE = 0.2
+_MOST_READ = 100_000  # images into the page cache
 _DRAWN = 1000
+_CUTS: Mapping[StageName, tuple[type[Over], LastStep]] = {  # behind which link, and where the first graph ends
+    "gate": (Split, "all"),
+    "decode": (Decode, "decode"),
+    "resize": (Decode, "resize"),
+    "pixels": (Decode, "all"),
+    "own code": (Own, "all"),
+}
 
 Batches: TypeAlias = Generator[int, None, None]
 """Runs a stage batch by batch, and yields the number of images in each batch."""
@@ -105,7 +116,7 @@ def bench(
         # All of them first, so that an invalid argument is reported before anything is measured.
         loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in devices]
         data, mipmaps = _data(run_of(loaders[0]), machine), find_mipmaps(run_of(loaders[0]))
-        measured = [_measure_device(loader, data, machine, seconds, progress) for loader in loaders]
+        measured = [_measure_device(loader, seconds, progress) for loader in loaders]
     result = BenchResult(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=machine,
@@ -132,44 +143,42 @@ def _count_samples(tar: Sources, arguments: Mapping[str, Any]) -> int:
         return max(1, loader.num_samples // loader.world.world_size)
 
 
-def _measure_device(
-    loader: GPULoader, data: DataFacts, machine: Machine, seconds: float, progress: bool
-) -> DeviceFigures:
-    on_gpu = loader.device.type == "cuda"
-    run = run_of(loader)
-    cursors = _first_steps(run, seconds / len(TITLES))
-    stages: dict[StageName, Callable[[], Batches]] = {
-        "read": lambda: _read(run, cycle(cursors)),
-        "gate": lambda: _gate(run, cycle(cursors)),
-        "decode": lambda: _run_graph(run, "decode"),
-        "resize": lambda: _run_graph(run, "resize"),
-        "pixels": lambda: _run_graph(run, "all"),
-        "loader": lambda: _load_epochs(loader),
-    }
-    if data.decoded:
-        del stages["decode"]
-    if not on_gpu and all(view.in_one_pass for view in loader.preset.each_view):
-        del stages["pixels"]
-    costs: dict[StageName, Cost] = {}
+def _measure_device(loader: GPULoader, seconds: float, progress: bool) -> DeviceFigures:
+    stages, costs = _stages(loader, seconds), dict[StageName, Cost]()
     with progress_bar(progress) as bar:
         task = bar.add_task(f"measuring, {loader.device}", total=len(stages))
-        for stage, work in stages.items():
-            with closing(work()) as batches:
-                costs[stage] = _measure(batches, seconds / len(stages), lambda: loader.stats().own_code_seconds)
+        for stage, batches in stages.items():
+            with closing(batches):
+                costs[stage] = _measure(batches, seconds / len(stages))
             bar.advance(task)
     shares = cpu_shares(costs)
     return DeviceFigures(
         device=str(loader.device),
-        num_threads=run.num_threads,
+        num_threads=run_of(loader).num_threads,
         stages=tuple(
             StageFigures(stage, TITLES[stage], 1000 / cost.seconds, cost.cpu_seconds, shares[stage])
             for stage, cost in costs.items()
         ),
-        limit=what_limits(costs, on_gpu),
+        limit=what_limits(costs, loader.device.type == "cuda"),
     )
 
 
-def _measure(batches: Batches, seconds: float, own_code_seconds: Callable[[], float]) -> Cost:
+def _stages(loader: GPULoader, seconds: float) -> dict[StageName, Batches]:
+    """Returns the stages of a loader, which start when they are first pulled."""
+    run = run_of(loader)
+    steps = _first_steps(run, seconds / len(TITLES))
+    stages: dict[StageName, Batches] = {"read": _read(run, steps)}
+    for stage, (behind, last_step) in _CUTS.items():
+        if (link := cut(make_chain(run, set(), last_step).end, behind)) is not None:
+            stages[stage] = _pull(link, len(steps) if stage == "gate" else inf)
+    if run.decoded:
+        del stages["decode"]
+    if run.decoding_device_id is None and all(view.in_one_pass for view in run.recipe.graphs[0].views):
+        del stages["pixels"]
+    return {**stages, "loader": _load_epochs(loader)}
+
+
+def _measure(batches: Batches, seconds: float) -> Cost:
     """Measures the cost of a stage for at least this long and one batch, after warming up."""
     started, done = time.perf_counter(), 0
     while done < _WARM_UP_BATCHES or time.perf_counter() - started < _WARM_UP_SHARE * seconds:
@@ -177,70 +186,45 @@ def _measure(batches: Batches, seconds: float, own_code_seconds: Callable[[], fl
         if done == 0:  # the first batch may have built the graph
             started = time.perf_counter()
         done += 1
-    images, cpu_started, own_started, started = 0, cpu_seconds(), own_code_seconds(), time.perf_counter()
+    images, cpu_started, started = 0, cpu_seconds(), time.perf_counter()
     for count in batches:
         images += count
         if time.perf_counter() - started >= seconds:
             break
-    spent = time.perf_counter() - started, cpu_seconds() - cpu_started, own_code_seconds() - own_started
+    spent = time.perf_counter() - started, cpu_seconds() - cpu_started
     return Cost(*(each / images * 1000 for each in spent))
 
 
-def _first_steps(run: Run, seconds: float) -> list[Cursor]:
-    """Reads steps of an epoch into the page cache for this many seconds, and returns their cursors."""
-    cursors, cursor, ends = [], Cursor(), time.perf_counter() + seconds
-    reader, arena = Reader(run), Arena()
-    for _ in range(run.plan.steps_left(cursor)):
-        planned = run.plan.batch(cursor)
-        run.shards.read_images(planned.ids, arena, sides=reader.choose_mipmaps(planned))
-        cursors.append(cursor)
+def _first_steps(run: Run, seconds: float) -> list[Batch]:
+    """Reads steps of an epoch into the page cache for this many seconds, and returns them without images."""
+    steps, cursor, ends = list[Batch](), Cursor(), time.perf_counter() + seconds
+    choose, read = Choose(run), Read(run, Wanted())
+    for _ in range(min(run.plan.steps_left(cursor), -(-_MOST_READ // run.plan.batch_size))):
+        steps.append(choose(run.plan.batch(cursor)))
+        read(steps[-1])
         cursor = run.plan.after(cursor)
         if time.perf_counter() > ends:
             break
-    return cursors
+    return steps
 
 
-def _read(run: Run, cursors: Iterable[Cursor]) -> Batches:
-    reader, arena = Reader(run), Arena()
-    for cursor in cursors:
-        planned = run.plan.batch(cursor)
-        yield len(run.shards.read_images(planned.ids, arena, sides=reader.choose_mipmaps(planned)))
+def _read(run: Run, steps: Iterable[Batch]) -> Batches:
+    read = Read(run, Wanted())
+    for step in cycle(steps):
+        yield len(read(step))
 
 
-def _gate(run: Run, cursors: Iterable[Cursor]) -> Batches:
-    reader = Reader(run)
-    for cursor in cursors:
-        step = reader.open(cursor)
-        for number in range(len(step.parts)):
-            reader.arenas.append(reader.read(step, number).arena)
-        yield len(step.rows)
-
-
-def _run_graph(run: Run, last_step: LastStep) -> Batches:
-    """Runs the graph without the loader around it, up to its last step."""
-    reader = Reader(run)
-    batches = ReadAhead(reader.calls(Cursor()), run.decoder.prefetch + 1, "gpuloader-reader")
-    feed: Feed[EncodedPart] = Feed(run.decoder.hw_load, run.plan.batch_size)
-    feed.restart(batches.take)
-    largest = partial(largest_decoded, run)
-    running = PipelineRunner(
-        partial(
-            build_pipeline, run.recipe.before_own_code, feed, run.decoder, run.decoding_device_id, largest, last_step
-        )
-    )
-    with closing(batches):
-        while running.begun or feed.begin():
-            try:
-                outputs = running.next()
-            except UndecodableError as error:
-                raise _bad_image(run, feed.in_flight[0], str(error)) from None
-            except StopIteration:
-                break
-            del outputs
-            part = feed.pop()
-            reader.arenas.append(part.arena)
-            yield len(part.images)
-    raise feed.failure or LoaderError("there was nothing to decode")
+def _pull(link: Link, steps: float) -> Batches:
+    """Runs a chain over the first steps, again and again."""
+    try:
+        while True:
+            link.seek(Cursor())
+            left = steps
+            while left and (batch := link.next()) is not None:
+                yield len(batch)
+                left -= batch.rows.stop == batch.step.count
+    finally:
+        link.close()
 
 
 def _load_epochs(loader: GPULoader) -> Batches:
@@ -253,13 +237,6 @@ def _load_epochs(loader: GPULoader) -> Batches:
             now = loader.stats().samples
             yield now - before
             before = now
-
-
-def _bad_image(run: Run, part: EncodedPart, message: str) -> Exception:
-    recipe, device_id = run.recipe.before_own_code, run.decoding_device_id
-    for row, cause in find_bad_rows(recipe, run.decoder, device_id, part.images, part.params, message).items():
-        return BadImageError(*run.shards.locate(int(part.batch.ids[part.rows][row])), cause)
-    return batch_error(message)
 
 
 def _data(run: Run, machine: Machine) -> DataFacts:

@@ -19,7 +19,7 @@ class StageFigures:
     """The figures of a stage, including all stages before it.
 
     Attributes:
-        stage: "read", "gate", "decode", "resize", "pixels" or "loader".
+        stage: "read", "gate", "decode", "resize", "pixels", "own code" or "loader".
         title: what the stage does, in words.
         images_per_second: by elapsed time.
         cpu_seconds_per_1000: core-seconds of CPU time for 1,000 images.
@@ -40,8 +40,8 @@ class DeviceFigures:
     Attributes:
         device: "cpu" or "cuda:N".
         num_threads: the number of threads that decode.
-        stages: in order; there is no "decode" if the images are decoded already, and no "pixels" if the CPU does all
-            work after the decoder in one pass.
+        stages: in order; there is no "decode" if the images are decoded already, no "pixels" if the CPU does all
+            work after the decoder in one pass, and no "own code" if the recipe has none.
         limit: one sentence: what limits the loader on this device, and what to change.
     """
 

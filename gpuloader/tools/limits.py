@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from gpuloader.loading.monitor import MOST_OF_THE_TIME, Bottleneck, describe_bottleneck
 
-StageName: TypeAlias = Literal["read", "gate", "decode", "resize", "pixels", "loader"]
+StageName: TypeAlias = Literal["read", "gate", "decode", "resize", "pixels", "own code", "loader"]
 """The stages, each with all stages before it."""
 
 _READER_IS_BUSY = 0.8
@@ -19,6 +19,7 @@ TITLES: Mapping[StageName, str] = {
     "decode": "+ decode the regions",
     "resize": "+ resize, crop, flip",
     "pixels": "+ change pixels, normalise",
+    "own code": "+ own code",
     "loader": "the loader: + deliver batches",
 }
 
@@ -30,45 +31,36 @@ class Cost:
     Attributes:
         seconds: elapsed time.
         cpu_seconds: core-seconds of CPU time, with child processes.
-        own_code_seconds: the part of `seconds` that the loader waited for own code.
     """
 
     seconds: float
     cpu_seconds: float
-    own_code_seconds: float = 0.0
 
 
 def cpu_shares(costs: Mapping[StageName, Cost]) -> dict[StageName, float]:
     """Returns the share of the CPU time that each stage adds to those before it; together 1."""
-    before = [0.0, *(cost.cpu_seconds for cost in costs.values())]
-    added = [max(0.0, cost.cpu_seconds - less) for cost, less in zip(costs.values(), before)]
-    return {stage: share / (sum(added) or 1.0) for stage, share in zip(costs, added)}
+    added = _added({stage: cost.cpu_seconds for stage, cost in costs.items()})
+    return {stage: share / (sum(added.values()) or 1.0) for stage, share in added.items()}
 
 
-def limit_of(costs: Mapping[StageName, Cost], on_gpu: bool) -> tuple[Bottleneck, float]:
-    """Returns what limits the loader, and its share of the loader's time.
+def limit_of(costs: Mapping[StageName, Cost], on_gpu: bool) -> tuple[Bottleneck, float, str]:
+    """Returns what limits the loader, and its share of the loader's time or CPU time.
 
     A separate thread reads and validates images while others decode. It limits the loader if it is busy nearly all of
-    the time. Own code limits the loader if it is waited for most of the time. Otherwise the limit is the stage that
-    adds most CPU time, or on a GPU most elapsed time.
+    the time. Own code limits the loader if it adds most of the time. Otherwise the limit is the stage that adds most
+    CPU time, or on a GPU most elapsed time.
     """
-    reading, gated = costs["read"].seconds, costs["gate"].seconds
-    busy = max(reading, gated) / costs["loader"].seconds
+    reading, gated, total = (costs[stage].seconds for stage in ("read", "gate", "loader"))
+    busy = max(reading, gated) / total
     if busy > _READER_IS_BUSY:
-        return "gate" if gated > 2 * reading else "read", min(1.0, busy)
-    waited = costs["loader"].own_code_seconds / costs["loader"].seconds
-    if waited > MOST_OF_THE_TIME:
-        return "own code", min(1.0, waited)
-    behind: list[StageName] = [stage for stage in ("decode", "resize", "pixels", "loader") if stage in costs]
-    if on_gpu:
-        before = [0.0, *(costs[stage].seconds for stage in behind)]
-        added = {stage: costs[stage].seconds - less for stage, less in zip(behind, before)}
-        total = costs["loader"].seconds
-    else:
-        added = {stage: cpu_shares(costs)[stage] for stage in behind}
-        total = 1.0
-    most = max(behind, key=lambda stage: added[stage])
-    return ("delivery" if most == "loader" else most), min(1.0, added[most] / total)
+        return "gate" if gated > 2 * reading else "read", min(1.0, busy), "time"
+    behind = {stage: cost.seconds / total for stage, cost in costs.items() if stage not in ("read", "gate")}
+    shares, unit = _added(behind), "time"
+    if not on_gpu and shares.get("own code", 0.0) <= MOST_OF_THE_TIME:
+        in_cpu, unit = cpu_shares(costs), "CPU time"
+        shares = {stage: in_cpu[stage] for stage in behind}
+    most = max(shares, key=lambda stage: shares[stage])
+    return ("delivery" if most == "loader" else most), min(1.0, shares[most]), unit
 
 
 def contradiction(costs: Mapping[StageName, Cost], on_gpu: bool) -> str | None:
@@ -101,6 +93,10 @@ def what_limits(costs: Mapping[StageName, Cost], on_gpu: bool) -> str:
             f"The measurements contradict each other, so no bottleneck is named: {found}. Measure longer "
             f"(`--seconds`), while nothing else uses the machine."
         )
-    limit, share = limit_of(costs, on_gpu)
-    time = "time" if on_gpu or limit in ("read", "gate", "own code") else "CPU time"
-    return describe_bottleneck(limit, f"{share:.0%} of the {time}")
+    limit, share, unit = limit_of(costs, on_gpu)
+    return describe_bottleneck(limit, f"{share:.0%} of the {unit}")
+
+
+def _added(costs: Mapping[StageName, float]) -> dict[StageName, float]:
+    """Returns what each stage adds to the one before it, at least 0."""
+    return {stage: max(0.0, cost - less) for (stage, cost), less in zip(costs.items(), [0.0, *costs.values()])}

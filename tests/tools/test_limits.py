@@ -41,7 +41,7 @@ ROWS = [
 def test_the_stage_that_adds_most_limits_unless_the_reading_thread_is_busy(
     measured: dict[StageName, Cost], on_gpu: bool, expected: str
 ) -> None:
-    limit, share = limit_of(measured, on_gpu)
+    limit, share, _ = limit_of(measured, on_gpu)
     assert limit == expected
     assert 0 < share <= 1
 
