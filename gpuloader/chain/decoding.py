@@ -26,11 +26,7 @@ def decoding(
     delivers: bool = False,
     last_step: LastStep = "all",
 ) -> Link:
-    """Puts the graphs of a recipe over a link, with its own code between them; see `Decode` and `Own`.
-
-    Args:
-        last_step: where the first graph ends; only "all" makes images for the links over it.
-    """
+    """Puts the graphs of a recipe over a link, with its own code between them; see `Decode` and `Own`."""
     graphs, decode = recipe.graphs, partial(Decode, rows=rows, runs_ahead=runs_ahead)
     if recipe.own_code is None:
         return decode(under, graphs[0], decoder, device_id, largest_image=largest_image, last_step=last_step)

@@ -47,11 +47,12 @@ def make_chain(run: Run, suspects: set[int], last_step: LastStep = "all") -> Loa
 
     Args:
         suspects: samples that are tried one by one; images that fail to decode become suspects.
-        last_step: as in `decoding`.
+        last_step: where the first graph ends, see `Decode`.
     """
     wanted, collate = Wanted(), Collate(run)
     read = Read(run, wanted)
-    ahead = Ahead(read_chain(run, suspects, read, wanted), run.decoder.prefetch + 1, wanted, "gpuloader-reader")
+    parts = Split(Open(run, suspects, wanted, read), read, run.decoded)
+    ahead = Ahead(parts, run.decoder.prefetch + 1, wanted, "gpuloader-reader")
     parts_ahead = 1 if run.takes_mipmaps else run.parts.ahead(run.plan.batch_size)
     decoded = decoding(
         ahead,
@@ -66,11 +67,6 @@ def make_chain(run: Run, suspects: set[int], last_step: LastStep = "all") -> Loa
     )
     end = Join(decoded, pads=isinstance(run.recipe.batch, dict))
     return LoaderChain(run, end, ahead, collate if collate.is_behind_own_code else None)
-
-
-def read_chain(run: Run, suspects: set[int], read: Read, wanted: Wanted) -> Link:
-    """Makes the links that read: parts of steps, before they are decoded."""
-    return Split(Open(run, suspects, wanted, read), read, run.decoded)
 
 
 def largest_decoded(run: Run) -> Shape:

@@ -6,7 +6,7 @@ The stages are measured one after the other, each with all stages before it: the
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
 from itertools import cycle
@@ -36,7 +36,7 @@ from gpuloader.loading.reading import Read
 from gpuloader.loading.run import Run
 from gpuloader.loading.selection import Sources
 from gpuloader.pipelines import LastStep
-from gpuloader.plan import Cursor
+from gpuloader.plan import Cursor, PlannedBatch
 from gpuloader.recipe import choose_mipmaps, load_preset
 from gpuloader.tools.bench_result import (
     BenchResult,
@@ -55,9 +55,9 @@ __all__ = ["bench"]
 _PAGE_CACHE_SHARE = 0.8  # of the memory; the rest is for programs
 
 _LARGEST_BATCH = 128
-_WARM_UP_BATCHES = 3
+_WARM_UP_BATCHES = 2  # after the first
 _WARM_UP_SHARE = 0.2
-_MOST_READ = 100_000  # images into the page cache
+_MOST_READ = 100_000
 _DRAWN = 1000
 _CUTS: Mapping[StageName, tuple[type[Over], LastStep]] = {  # behind which link, and where the first graph ends
     "gate": (Split, "all"),
@@ -104,9 +104,7 @@ def bench(
         check_plotting(Path(plot))
     arguments = _with_output({"preset": "imagenet_train", "last_batch": "pad", "label_from": "auto", **arguments})
     machine = this_machine()
-    devices: list[int | Literal["auto"] | None] = [None]
-    if device_id is not None and (machine.gpus or device_id != "auto"):
-        devices.append(device_id)
+    gpus = [] if device_id is None or (device_id == "auto" and not machine.gpus) else [device_id]
     samples = _count_samples(tar, arguments)
     if batch_size is None:
         batch_size = min(_LARGEST_BATCH, 1 << (samples.bit_length() - 1))
@@ -114,7 +112,7 @@ def bench(
         raise ConfigError(f"batch_size={batch_size}: the shards have {counted(samples, 'sample')}; give at most that")
     with ExitStack() as stack:
         # All of them first, so that an invalid argument is reported before anything is measured.
-        loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in devices]
+        loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in (None, *gpus)]
         data, mipmaps = _data(run_of(loaders[0]), machine), find_mipmaps(run_of(loaders[0]))
         measured = [_measure_device(loader, seconds, progress) for loader in loaders]
     result = BenchResult(
@@ -146,11 +144,9 @@ def _count_samples(tar: Sources, arguments: Mapping[str, Any]) -> int:
 def _measure_device(loader: GPULoader, seconds: float, progress: bool) -> DeviceFigures:
     stages, costs = _stages(loader, seconds), dict[StageName, Cost]()
     with progress_bar(progress) as bar:
-        task = bar.add_task(f"measuring, {loader.device}", total=len(stages))
-        for stage, batches in stages.items():
+        for stage, batches in bar.track(stages.items(), description=f"measuring, {loader.device}"):
             with closing(batches):
                 costs[stage] = _measure(batches, seconds / len(stages))
-            bar.advance(task)
     shares = cpu_shares(costs)
     return DeviceFigures(
         device=str(loader.device),
@@ -164,10 +160,10 @@ def _measure_device(loader: GPULoader, seconds: float, progress: bool) -> Device
 
 
 def _stages(loader: GPULoader, seconds: float) -> dict[StageName, Batches]:
-    """Returns the stages of a loader, which start when they are first pulled."""
+    """Returns the stages of a loader; each starts when its first batch is pulled."""
     run = run_of(loader)
-    steps = _first_steps(run, seconds / len(TITLES))
-    stages: dict[StageName, Batches] = {"read": _read(run, steps)}
+    steps, read = _read_first_steps(run, seconds / len(TITLES)), Read(run, Wanted())
+    stages: dict[StageName, Batches] = {"read": (len(read(step)) for step in cycle(steps))}
     for stage, (behind, last_step) in _CUTS.items():
         if (link := cut(make_chain(run, set(), last_step).end, behind)) is not None:
             stages[stage] = _pull(link, len(steps) if stage == "gate" else inf)
@@ -180,63 +176,63 @@ def _stages(loader: GPULoader, seconds: float) -> dict[StageName, Batches]:
 
 def _measure(batches: Batches, seconds: float) -> Cost:
     """Measures the cost of a stage for at least this long and one batch, after warming up."""
-    started, done = time.perf_counter(), 0
-    while done < _WARM_UP_BATCHES or time.perf_counter() - started < _WARM_UP_SHARE * seconds:
-        next(batches)
-        if done == 0:  # the first batch may have built the graph
-            started = time.perf_counter()
-        done += 1
-    images, cpu_started, started = 0, cpu_seconds(), time.perf_counter()
-    for count in batches:
-        images += count
-        if time.perf_counter() - started >= seconds:
-            break
-    spent = time.perf_counter() - started, cpu_seconds() - cpu_started
-    return Cost(*(each / images * 1000 for each in spent))
+    next(batches)  # it may build the graph
+    _count(batches, _WARM_UP_SHARE * seconds, least=_WARM_UP_BATCHES)
+    cpu_started, started = cpu_seconds(), time.perf_counter()
+    images = _count(batches, seconds)
+    elapsed, cpu = time.perf_counter() - started, cpu_seconds() - cpu_started
+    return Cost(1000 * elapsed / images, 1000 * cpu / images)
 
 
-def _first_steps(run: Run, seconds: float) -> list[Batch]:
-    """Reads steps of an epoch into the page cache for this many seconds, and returns them without images."""
-    steps, cursor, ends = list[Batch](), Cursor(), time.perf_counter() + seconds
-    choose, read = Choose(run), Read(run, Wanted())
-    for _ in range(min(run.plan.steps_left(cursor), -(-_MOST_READ // run.plan.batch_size))):
-        steps.append(choose(run.plan.batch(cursor)))
+def _count(batches: Batches, seconds: float, least: int = 1) -> int:
+    """Counts the images of the next batches, for at least this long and this many batches."""
+    images, ends = 0, time.perf_counter() + seconds
+    while least > 0 or time.perf_counter() < ends:
+        images += next(batches)
+        least -= 1
+    return images
+
+
+def _read_first_steps(run: Run, seconds: float) -> list[Batch]:
+    """Reads steps into the page cache for this many seconds, and returns them without images."""
+    steps, choose, read, ends = list[Batch](), Choose(run), Read(run, Wanted()), time.perf_counter() + seconds
+    for planned in _first_planned(run, _MOST_READ):
+        steps.append(choose(planned))
         read(steps[-1])
-        cursor = run.plan.after(cursor)
         if time.perf_counter() > ends:
             break
     return steps
 
 
-def _read(run: Run, steps: Iterable[Batch]) -> Batches:
-    read = Read(run, Wanted())
-    for step in cycle(steps):
-        yield len(read(step))
+def _first_planned(run: Run, images: int) -> Iterator[PlannedBatch]:
+    """Yields the steps of the first epoch, up to about this many images."""
+    cursor = Cursor()
+    for _ in range(min(run.plan.steps_left(cursor), -(-images // run.plan.batch_size))):
+        yield run.plan.batch(cursor)
+        cursor = run.plan.after(cursor)
 
 
 def _pull(link: Link, steps: float) -> Batches:
-    """Runs a chain over the first steps, again and again."""
-    try:
+    """Runs a chain over its first steps again and again."""
+    with closing(link):
         while True:
             link.seek(Cursor())
             left = steps
-            while left and (batch := link.next()) is not None:
+            while left:
+                batch = link.next()
+                assert batch is not None  # a chain goes on with the next epoch
                 yield len(batch)
                 left -= batch.rows.stop == batch.step.count
-    finally:
-        link.close()
 
 
 def _load_epochs(loader: GPULoader) -> Batches:
     """Runs the loader itself, epoch after epoch, and waits for each batch."""
-    before = loader.stats().samples
     while True:
         for _ in loader:
             if loader.device.type == "cuda":
                 torch.cuda.current_stream(loader.device).synchronize()
-            now = loader.stats().samples
-            yield now - before
-            before = now
+            last = loader.stats().last
+            yield 0 if last is None else last.samples
 
 
 def _data(run: Run, machine: Machine) -> DataFacts:
@@ -264,16 +260,14 @@ def find_mipmaps(run: Run) -> MipmapFacts | None:
     if run.decoded or recipe.mipmaps == "off" or recipe.refuses_mipmaps:
         return None
     sides, scale = stored or USUAL_SIDES, given or USUAL_SCALE
-    chosen, pixels, cursor = [], np.zeros(2), Cursor()
-    for _ in range(min(run.plan.steps_left(cursor), -(-_DRAWN // run.plan.batch_size))):
-        planned = run.plan.batch(cursor)
+    chosen, pixels = [], np.zeros(2)
+    for planned in _first_planned(run, _DRAWN):
         params, sizes = draw_by_index(recipe, run.shards, planned.ids, planned.draws, planned.shape)
         there = run.shards.mipmaps_of(planned.ids) if stored else np.stack([are_made(sizes, sides)] * len(sides), 1)
         pictures, taken = np.maximum(sizes, 1), choose_mipmaps(params, sizes, sides, there, scale)
         regions = [each.region for each in (params, params.in_files(pictures, mipmap_sizes(pictures, taken)))]
         pixels += [(region[:, 2:] - region[:, :2]).prod(1).sum() for region in regions]
         chosen.append(taken > 0)
-        cursor = run.plan.after(cursor)
     draws = float(np.concatenate(chosen).mean())
     if not draws and not (stored and given):
         return None

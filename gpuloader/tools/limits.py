@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from gpuloader.loading.monitor import MOST_OF_THE_TIME, Bottleneck, describe_bottleneck
 
@@ -24,14 +23,8 @@ TITLES: Mapping[StageName, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Cost:
-    """The cost of a stage, with all stages before it, for 1,000 images.
-
-    Attributes:
-        seconds: elapsed time.
-        cpu_seconds: core-seconds of CPU time, with child processes.
-    """
+class Cost(NamedTuple):
+    """The elapsed seconds of a stage for 1,000 images, and its core-seconds of CPU time, with child processes."""
 
     seconds: float
     cpu_seconds: float
@@ -70,14 +63,13 @@ def contradiction(costs: Mapping[StageName, Cost], on_gpu: bool) -> str | None:
     """
     units = [("s", "seconds")] if on_gpu else [("s", "seconds"), ("CPU s", "cpu_seconds")]
     for unit, cost in units:
-        chain = [(stage, getattr(each, cost)) for stage, each in costs.items()]
-        for number, (stage, taken) in enumerate(chain[1:], start=1):
-            part, most = max(chain[:number], key=lambda each: each[1])
+        most, part = 0.0, ""
+        for stage, each in costs.items():
+            taken, title = getattr(each, cost), TITLES[stage]
             if taken < (1 - _MUCH_NOISE) * most:
-                return (
-                    f"`{TITLES[stage]}` took {taken:.3g} {unit} for 1,000 images, but `{TITLES[part]}`, a part of it, "
-                    f"took {most:.3g} {unit}"
-                )
+                took = f"took {taken:.3g} {unit} for 1,000 images"
+                return f"`{title}` {took}, but `{part}`, a part of it, took {most:.3g} {unit}"
+            most, part = max((most, part), (taken, title))
     return None
 
 

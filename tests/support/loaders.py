@@ -13,9 +13,9 @@ from making import SIZES, jpeg, write_shard
 
 from gpuloader import GPULoader
 from gpuloader.chain.batch import Batch
-from gpuloader.chain.link import Wanted
-from gpuloader.loading.loader_chain import read_chain
-from gpuloader.loading.reading import Read
+from gpuloader.chain.link import cut
+from gpuloader.loading.loader_chain import make_chain
+from gpuloader.loading.opening import Split
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor
 
@@ -35,8 +35,8 @@ def evaluation(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # no
 
 def first_part(run: Run, suspects: set[int] | None = None) -> Batch:
     """The first part of a run that is read, before it is decoded."""
-    wanted = Wanted()
-    link = read_chain(run, suspects or set(), Read(run, wanted), wanted)
+    link = cut(make_chain(run, suspects or set()).end, Split)
+    assert link is not None
     link.seek(Cursor())
     part = link.next()
     assert part is not None

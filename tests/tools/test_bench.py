@@ -21,6 +21,7 @@ from gpuloader.pack.packing import pack
 from gpuloader.recipe import Recipe
 from gpuloader.tools.bench import bench, find_mipmaps
 from gpuloader.tools.bench_result import BenchResult, MipmapFacts
+from gpuloader.tools.limits import Cost, limit_of
 from gpuloader.tools.machine import this_machine
 from gpuloader.transforms import Apply, CenterCrop, Resize
 
@@ -83,11 +84,19 @@ def busy(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return image
 
 
-def test_own_code_in_processes_is_counted_and_named(shards: list[Path]) -> None:
+def test_own_code_is_a_stage_whose_processes_count_and_limits_if_it_is_slow(shards: list[Path]) -> None:
     recipe = Recipe([CenterCrop(32), Apply(busy)])
-    [cpu] = bench(shards, 8, None, preset=recipe, seconds=1, decoder=Decoder(2, processes=1)).devices
-    assert cpu.stages[-1].cpu_seconds_per_1000 > 10  # of 20, because a batch may have been ready before
-    assert "Own code is the bottleneck" in cpu.limit or "contradict" in cpu.limit
+    result = bench(shards, 8, None, preset=recipe, seconds=1, decoder=Decoder(2, processes=1))
+    assert stages(result) == ["read", "gate", "decode", "resize", "own code", "loader"]
+    figures = {each.stage: each for each in result.devices[0].stages}
+    assert figures["resize"].cpu_seconds_per_1000 < 10
+    for stage in ("own code", "loader"):
+        assert figures[stage].cpu_seconds_per_1000 > 10  # of 20, because a batch may have been ready before
+        assert figures[stage].images_per_second < 100
+    costs = {stage: Cost(1000 / each.images_per_second, each.cpu_seconds_per_1000) for stage, each in figures.items()}
+    assert limit_of(costs, on_gpu=False)[0] == "own code"
+    limit = result.devices[0].limit
+    assert ("Own code is the bottleneck" in limit and "Decoder(processes=...)" in limit) or "contradict" in limit
 
 
 def test_decoded_images_are_not_decoded(shards: list[Path], tmp_path: Path) -> None:
