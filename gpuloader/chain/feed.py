@@ -53,7 +53,7 @@ class Feed:
         self._pulled.begin()
         self._with_pipeline = 0  # how many of those in flight the pipeline has
         self._unwanted = 0  # how many of these are no longer wanted
-        self.stopped, self._begins = False, True
+        self.stopped = self._begins = self._fills = False
 
     def restart(self) -> None:
         """Pulls the next batches from another place; a running pipeline first returns those it has, unwanted."""
@@ -68,9 +68,11 @@ class Feed:
         if not self._pulls():
             return False
         batch = self.in_flight[self._with_pipeline]
-        self.inputs = self._make_inputs(decoded=_is_decoded(batch))
-        self._begins, self.stopped = True, False
-        least = max(len(batch), 2 if self._is_filled else 1)
+        decoded = _is_decoded(batch)
+        self.inputs, self.stopped = self._make_inputs(decoded), False
+        self._fills = bool(self._decoder.hw_load) and not decoded
+        self._begins = self._fills
+        least = max(len(batch), 2 if self._fills else 1)
         if least > self.rows:
             self.rows = 1 << (least - 1).bit_length()
         return True
@@ -86,7 +88,7 @@ class Feed:
             raise StopIteration
         self._with_pipeline += 1
         images, params = batch.images, batch.params
-        least = (self.rows if self._begins else 2) if self._is_filled else 1
+        least = self.rows if self._begins else 2 if self._fills else 1
         self._begins = False
         if len(batch) < least:
             again = np.resize(np.arange(len(batch)), least)
@@ -142,10 +144,6 @@ class Feed:
         if batch is not None:
             self.in_flight.appendleft(batch)
         self._with_pipeline = 0
-
-    @property
-    def _is_filled(self) -> bool:
-        return bool(self._decoder.hw_load) and not self.inputs.decoded
 
     def _fits(self, batch: Batch) -> bool:
         return len(batch) <= self.rows and _is_decoded(batch) == self.inputs.decoded

@@ -49,7 +49,8 @@ def bench(
 
     It measures the CPU, and the GPU if there is one. A line below each table says what to change.
 
-    Each row includes the stages before it. Its share is the part of the CPU time that this stage adds.
+    Each row includes the stages before it. Its share is the part of the CPU time that this stage adds. Own code has a
+    row, which includes its processes.
 
     Example: gpuloader bench shards/train/ --preset imagenet_train
     """

@@ -59,14 +59,15 @@ def limit_of(costs: Mapping[StageName, Cost], on_gpu: bool) -> tuple[Bottleneck,
 def contradiction(costs: Mapping[StageName, Cost], on_gpu: bool) -> str | None:
     """Returns which stage cost much less than a stage that it contains; None if no stage did.
 
-    CPU times are compared only on a CPU, because stages may wait for a GPU in different ways.
+    Much is a share of the largest cost. CPU times are compared only on a CPU, because stages may wait for a GPU in
+    different ways.
     """
     units = [("s", "seconds")] if on_gpu else [("s", "seconds"), ("CPU s", "cpu_seconds")]
     for unit, cost in units:
-        most, part = 0.0, ""
-        for stage, each in costs.items():
-            taken, title = getattr(each, cost), TITLES[stage]
-            if taken < (1 - _MUCH_NOISE) * most:
+        each = {TITLES[stage]: getattr(both, cost) for stage, both in costs.items()}
+        noise, most, part = _MUCH_NOISE * max(each.values()), 0.0, ""
+        for title, taken in each.items():
+            if taken < most - noise:
                 took = f"took {taken:.3g} {unit} for 1,000 images"
                 return f"`{title}` {took}, but `{part}`, a part of it, took {most:.3g} {unit}"
             most, part = max((most, part), (taken, title))
@@ -74,12 +75,7 @@ def contradiction(costs: Mapping[StageName, Cost], on_gpu: bool) -> str | None:
 
 
 def what_limits(costs: Mapping[StageName, Cost], on_gpu: bool) -> str:
-    """Returns a sentence: what limits the loader and what to change, or that the measurements contradict each other.
-
-    Args:
-        costs: the cost of each stage.
-        on_gpu: whether a GPU decodes.
-    """
+    """Returns a sentence: what limits the loader and what to change, or that the measurements contradict each other."""
     if found := contradiction(costs, on_gpu):
         return (
             f"The measurements contradict each other, so no bottleneck is named: {found}. Measure longer "
