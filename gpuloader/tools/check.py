@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -15,8 +14,8 @@ import numpy as np
 
 from gpuloader.base.cores import available_cores
 from gpuloader.base.progress import progress_bar
-from gpuloader.base.read_ahead import ReadAhead
 from gpuloader.base.text import counted
+from gpuloader.base.worker_threads import WorkerThreads
 from gpuloader.errors import BESIDE, TarError
 from gpuloader.images.arrays import admit_array
 from gpuloader.images.gate import admit
@@ -268,14 +267,20 @@ def _size(shards: ShardSet, sample: int, image: EncodedImage) -> tuple[int, int]
     return (height, width) if height and width else (admit_array if shards.decoded else admit)(image)[1]
 
 
-def _read(shards: ShardSet, batches: Iterator[range]) -> Iterator[tuple[range, list[EncodedImage]]]:
+def _read(shards: ShardSet, batches: Iterable[range]) -> Iterator[tuple[range, list[EncodedImage]]]:
     """Yields the images of each batch, which are valid until the next batch, and reads the next batch ahead."""
     arenas = cycle((Arena(), Arena()))
 
-    def read(batch: range, arena: Arena, wanted: WantedCallback) -> tuple[range, list[EncodedImage]]:
-        return batch, shards.read_images(np.array(batch), arena, wanted)
+    def read(batch: range, wanted: WantedCallback) -> tuple[range, list[EncodedImage]]:
+        return batch, shards.read_images(np.array(batch), next(arenas), wanted)
 
-    yield from ReadAhead((partial(read, batch, next(arenas)) for batch in batches), 1, "gpuloader-check")
+    with closing(WorkerThreads(read, "gpuloader-check")) as thread:
+        for ahead, batch in enumerate((*batches, range(0))):
+            thread.put(batch)
+            if ahead:
+                if isinstance(outcome := thread.get(), BaseException):
+                    raise outcome
+                yield outcome
 
 
 def _cut(shards: ShardSet, indexes: Sequence[Index], damaged: Collection[int]) -> dict[int, str]:
