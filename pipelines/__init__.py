@@ -1,6 +1,5 @@
 """Builds DALI graphs and runs them."""
 
-from gpuloader.pipelines.blame import GOOD_SIZE, batch_error, good_jpeg
 from gpuloader.pipelines.drawn_images import Mipmap, draw_images
 from gpuloader.pipelines.drawn_source import drawn_source
 from gpuloader.pipelines.graph import GraphInputs, Source, graph_pipeline, recipe_pipeline
@@ -10,8 +9,15 @@ from gpuloader.pipelines.kernels.reading import read_cached
 from gpuloader.pipelines.operators import decoder_buffers
 from gpuloader.pipelines.pipeline_runner import PipelineRunner, UndecodableError, release_unused_memory
 from gpuloader.pipelines.steps import check_for_gpu
-from gpuloader.pipelines.triage import find_undecodable, taken_by_engines
-from gpuloader.pipelines.whole_decoder import WholeDecoder
+from gpuloader.pipelines.triage import (
+    GOOD_SIZE,
+    Trial,
+    batch_error,
+    find_undecodable,
+    good_jpeg,
+    smooth_picture,
+    taken_by_engines,
+)
 
 __all__ = [
     "GOOD_SIZE",
@@ -20,8 +26,8 @@ __all__ = [
     "Mipmap",
     "PipelineRunner",
     "Source",
+    "Trial",
     "UndecodableError",
-    "WholeDecoder",
     "batch_error",
     "check_for_gpu",
     "cut_to_region",
@@ -34,5 +40,6 @@ __all__ = [
     "read_cached",
     "recipe_pipeline",
     "release_unused_memory",
+    "smooth_picture",
     "taken_by_engines",
 ]

@@ -1,9 +1,11 @@
-"""Finds the samples of a batch that DALI cannot decode: its error loses the batch and names one of them at most."""
+"""Finds the images that DALI cannot decode, or that the machine is the reason why nothing can be decoded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import io
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +19,26 @@ from nvidia.nvimgcodec import (
     Region,
 )
 
-from gpuloader.base.dali import decoder_cause, failed_row, is_out_of_memory
-from gpuloader.pipelines.blame import GOOD_SIZE, good_jpeg, machine_error
+from gpuloader.base.dali import decoder_cause, failed_row, is_decode_failure, is_out_of_memory
+from gpuloader.base.versions import describe_decoder_versions
+from gpuloader.errors import DeviceError
 from gpuloader.pipelines.graph import GraphInputs, fed_by, graph_pipeline
+from gpuloader.pipelines.inputs import LastStep
 from gpuloader.pipelines.pipeline_runner import PipelineRunner, UndecodableError
 from gpuloader.plan import Draws
 from gpuloader.recipe import AugmentParams, Graph
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 WITHOUT_ENGINES: dict[str, Any] = {"hw_decoder_load": 0.0}
 """The options of DALI's decoder with which an image that failed in a batch fails again.
 
 A GPU's JPEG engine decodes only some images of a batch: alone, it might decode an image that in its batch went to
 another decoder and failed there."""
+
+GOOD_SIZE = (48, 64)
+"""(height, width) of the good JPEG."""
 
 _CAUSE = "DALI's decoder fails on it"
 _MOST_NAMED = 8  # each costs another try of the whole batch
@@ -62,15 +72,125 @@ def find_undecodable(
         DeviceError: the good JPEG cannot be decoded, so the images are not the cause.
     """
     refused = _find_refused_on_cpu(images, params, num_threads) if device_id is None and region else {}
-    return refused or _find_refused_by_graph(
-        graph, images, params, device_id, num_threads, decoder_options or {}, region, message
-    )
+    return refused or Trial(
+        graph,
+        device_id,
+        batch_size=len(images),
+        num_threads=num_threads,
+        decoder_options=decoder_options,
+        region=region,
+    ).find_failing(images, params, message)
 
 
 def taken_by_engines(images: Sequence[bytes], device_id: int) -> list[bool]:
     """Returns which images a GPU's JPEG engines can decode."""
     decoder = Decoder(device_id, backends=[Backend(BackendKind.HW_GPU_ONLY)])
     return [image is not None for image in decoder.decode([CodeStream(image) for image in images])]
+
+
+class Trial:
+    """Decodes images, and finds those that cannot be decoded: DALI's error loses the batch, but names a row.
+
+    This row is tried alone, and then the batch without it. If no row is named, if the named one can be decoded, or if
+    many rows fail, each row is tried alone. Before a row is blamed, a good JPEG is decoded. On a GPU an image alone
+    gets a new pipeline, because nvJPEG's decoders may keep data of the image before.
+
+    Args:
+        graph: what is run, up to `last_step`. To trace all of a recipe's graph for each pipeline would take seconds.
+        batch_size: the most images at a time.
+        decoder_options, region: as for `recipe_pipeline`; JPEG engines are not used.
+
+    Attributes:
+        made: with `last_step` "all", row -> the first view, of the images that `find_failing` last decoded.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        device_id: int | None,
+        *,
+        batch_size: int,
+        num_threads: int,
+        decoder_options: Mapping[str, float] | None = None,
+        region: bool = False,
+        last_step: LastStep = "decode",
+    ) -> None:
+        self.made: dict[int, NDArray[Any]] = {}
+        self._graph, self._device_id, self._keeps = graph, device_id, last_step == "all"
+        batch = self._batch = list[tuple[Sequence[NDArray[np.uint8]], AugmentParams]]()
+        inputs = GraphInputs(
+            graph, device_id, decoded=False, region=region, prefetch_queue_depth=1, last_step=last_step
+        )
+        self._running = PipelineRunner(
+            lambda: graph_pipeline(
+                inputs,
+                fed_by(lambda: batch[0], inputs),
+                batch_size=batch_size,
+                num_threads=num_threads,
+                device_id=device_id,
+                prefetch_queue_depth=1,
+                decoder_options={**(decoder_options or {}), **WITHOUT_ENGINES},
+            )
+        )
+
+    def find_failing(
+        self, images: Sequence[NDArray[np.uint8]], params: AugmentParams, message: str = ""
+    ) -> dict[int, str]:
+        """Returns the rows of a batch that cannot be decoded, with the causes.
+
+        Args:
+            message: DALI's error for this batch, in which rows may be repeated; unless given, the batch is decoded
+                first.
+
+        Raises:
+            DeviceError: the good JPEG cannot be decoded.
+        """
+        failing, rest = dict[int, str](), list(range(len(images)))
+        self.made = {}
+
+        def error_of(rows: list[int]) -> str:
+            """Returns DALI's message about an image, or ""."""
+            try:
+                outputs = self._run([images[row] for row in rows], params.take(rows))
+            except UndecodableError as error:
+                return str(error)
+            if self._keeps:
+                self.made |= zip(rows, np.array(outputs[0].as_cpu().as_tensor()))
+            return ""
+
+        while rest:
+            suspect = None
+            if len(rest) > 1 and len(failing) < _MOST_NAMED:
+                message = message or error_of(rest)
+                if not message:
+                    break
+                if (named := failed_row(message)) is not None:
+                    suspect = rest[named % len(rest)]  # `Feed` repeats the rows in their order
+            for row in sorted(rest, key=lambda row: row != suspect):
+                rest.remove(row)
+                if message := error_of([row]):
+                    self.check_machine()
+                    cause = decoder_cause(message)
+                    failing[row] = f"{_CAUSE}: {cause}" if cause else _CAUSE
+                    if row == suspect:
+                        break
+            message = ""
+        return failing
+
+    def check_machine(self) -> None:
+        """Decodes a good JPEG; raises DeviceError if this fails, so that no image is the cause."""
+        try:
+            self._run([good_jpeg()], self._graph.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([GOOD_SIZE])))
+        except (UndecodableError, RuntimeError) as error:
+            if is_out_of_memory(str(error)):
+                raise
+            raise machine_error(str(error)) from None
+
+    def _run(self, images: Sequence[NDArray[np.uint8]], params: AugmentParams) -> Any:  # noqa: ANN401 - DALI's
+        self._batch[:] = [(images, params)]
+        if len(images) == 1 and self._device_id is not None:
+            self._running.drop()
+        return self._running.next()
 
 
 def _find_refused_on_cpu(
@@ -94,103 +214,38 @@ def _find_refused_on_cpu(
     return causes
 
 
-def _find_refused_by_graph(
-    graph: Graph,
-    images: Sequence[NDArray[np.uint8]],
-    params: AugmentParams,
-    device_id: int | None,
-    num_threads: int,
-    decoder_options: Mapping[str, float],
-    region: bool,
-    message: str,
-) -> dict[int, str]:
-    """Runs samples through the recipe's graph up to the decoder; returns failing rows, with causes.
+@cache
+def good_jpeg() -> NDArray[np.uint8]:
+    """Makes a JPEG that any decoder can decode, (bytes,)."""
+    file = io.BytesIO()
+    smooth_picture(0, *GOOD_SIZE).save(file, "JPEG")
+    return np.frombuffer(file.getvalue(), np.uint8)
 
-    The graph ends at the decoder, because tracing all of it for each pipeline would take seconds.
-    """
-    images = [*images, good_jpeg()]
-    good_params = graph.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([GOOD_SIZE]))
-    chosen: Sequence[int] = ()
 
-    def source() -> tuple[list[NDArray[np.uint8]], AugmentParams]:
-        is_good = chosen == [len(images) - 1]
-        return [images[row] for row in chosen], good_params if is_good else params.take(chosen)
+def smooth_picture(seed: int, height: int, width: int) -> Image:
+    """Makes a smooth RGB picture with some texture, on which decoders differ little."""
+    from PIL import Image  # here, because a normal start does not need it
 
-    inputs = GraphInputs(graph, device_id, decoded=False, region=region, prefetch_queue_depth=1, last_step="decode")
-    running = PipelineRunner(
-        lambda: graph_pipeline(
-            inputs,
-            fed_by(source, inputs),
-            batch_size=len(images) - 1,
-            num_threads=num_threads,
-            device_id=device_id,
-            prefetch_queue_depth=1,
-            decoder_options={**decoder_options, **WITHOUT_ENGINES},
-        )
+    rng = np.random.default_rng(seed)
+    few = Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8))
+    smooth = np.asarray(few.resize((width, height), Image.Resampling.BICUBIC), np.int16)
+    return Image.fromarray((smooth + rng.integers(-12, 13, smooth.shape)).clip(0, 255).astype(np.uint8))
+
+
+def machine_error(message: str) -> DeviceError:
+    """Makes the error for a decoder that fails on a good JPEG, with the decoder's message."""
+    cause = decoder_cause(message) if is_decode_failure(message) else message
+    return DeviceError(
+        f"the decoder fails on a good JPEG, so the installation or the machine is the cause, not the images: "
+        f"{cause or 'it gives no reason'} ({describe_decoder_versions()}). See `gpuloader doctor`; on a machine with a "
+        f"GPU, device_id=None decodes on the CPU"
     )
 
-    def decode(rows: Sequence[int]) -> None:
-        nonlocal chosen
-        chosen = rows
-        if len(rows) == 1 and device_id is not None:
-            running.drop()
-        running.next()
 
-    return find_failing(len(images) - 1, decode, message)
-
-
-def find_failing(rows: int, decode: Callable[[Sequence[int]], object], message: str = "") -> dict[int, str]:
-    """Returns the rows of a batch that cannot be decoded, with the causes.
-
-    DALI's error loses the batch, but names a row. This row is tried alone, and then the batch without it. If no row is
-    named, if the named one can be decoded, or if many rows fail, each row is tried alone. Before a row is blamed, a
-    good JPEG is decoded.
-
-    Args:
-        rows: the number of rows.
-        decode: decodes some rows, or raises UndecodableError; the row behind the last is a good JPEG. On a GPU it needs
-            a new pipeline for a row alone, because nvJPEG's decoders may keep data of the image before.
-        message: DALI's error for this batch, in which rows may be repeated; unless given, the batch is decoded first.
-
-    Raises:
-        DeviceError: the good JPEG cannot be decoded.
-    """
-    failing: dict[int, str] = {}
-    rest = list(range(rows))
-    while rest:
-        suspect = None
-        if len(rest) > 1 and len(failing) < _MOST_NAMED:
-            message = message or _error_of(decode, rest)
-            if not message:
-                break
-            if (named := failed_row(message)) is not None:
-                suspect = rest[named % len(rest)]  # `Feed` repeats the rows in their order
-        for row in sorted(rest, key=lambda row: row != suspect):
-            rest.remove(row)
-            if message := _error_of(decode, [row]):
-                check_machine(lambda: decode([rows]))
-                cause = decoder_cause(message)
-                failing[row] = f"{_CAUSE}: {cause}" if cause else _CAUSE
-                if row == suspect:
-                    break
-        message = ""
-    return failing
-
-
-def check_machine(decode_good: Callable[[], object]) -> None:
-    """Decodes a good JPEG; raises DeviceError if this fails, so that no image is the cause."""
-    try:
-        decode_good()
-    except (UndecodableError, RuntimeError) as error:
-        if is_out_of_memory(str(error)):
-            raise
-        raise machine_error(str(error)) from None
-
-
-def _error_of(decode: Callable[[Sequence[int]], object], rows: Sequence[int]) -> str:
-    """Returns DALI's message about an image, or ""."""
-    try:
-        decode(rows)
-    except UndecodableError as error:
-        return str(error)
-    return ""
+def batch_error(message: str) -> DeviceError:
+    """Makes the error for a decoder that fails on a batch, but decodes each of its images alone."""
+    return DeviceError(
+        f"the decoder fails on a batch, but decodes each of its images alone, so the decoder or the machine is the "
+        f"cause, not an image: {decoder_cause(message) or message} ({describe_decoder_versions()}). On a GPU, "
+        f"Decoder(hw_load=0) decodes without its JPEG engines, and device_id=None on the CPU"
+    )

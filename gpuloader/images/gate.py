@@ -77,7 +77,7 @@ def admit(encoded: NDArray[np.uint8], max_pixels: int = MAX_PIXELS) -> AdmittedI
 
 
 def admit_each(
-    images: Sequence[bytes], max_pixels: int
+    images: Sequence[bytes | NDArray[np.uint8]], max_pixels: int
 ) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64], dict[int, str]]:
     """Validates images; returns the files for DALI, (bytes,), their sizes, (n, 2), and causes of refusals by row."""
     files = [np.frombuffer(image, np.uint8) for image in images]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from gpuloader.images.mipmaps import extension_of, side_of
 from gpuloader.loading.argument_types import AnyCache, AnyFields, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields
 from gpuloader.loading.options import Cache
+from gpuloader.loading.parts import cut
 from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.loading.world import World
 from gpuloader.recipe import load_preset
@@ -45,7 +46,7 @@ from gpuloader.shards import (
 )
 from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, open_remote
 from gpuloader.tools.check_targets import TargetCheck
-from gpuloader.tools.decoder_process import Causes, DecoderProcess, runs
+from gpuloader.tools.decoder_process import Causes, DecoderProcess
 from gpuloader.tools.mipmaps import mipmap_bytes, read_mipmaps
 from gpuloader.tools.outputs import check_output
 
@@ -240,11 +241,11 @@ def _find(
     bad: dict[int, str] = dict(shards.too_large)
     wrong: dict[int, _Wrong] = {}
     bad_mipmaps: Causes = {}
-    sizes = (shards.index.column("image_size") + mipmap_bytes(shards.index)).tolist()
+    sizes = shards.index.column("image_size") + mipmap_bytes(shards.index)
     compares = any(map(side_of, shards.index.extensions))
     with progress_bar(progress) as bar, DecoderProcess(batch_size, threads, device_id, compares) as decoder:
         task = bar.add_task("checking images", total=len(shards))
-        for samples, images in _read(shards, runs(sizes, batch_size, _READ_BYTES)):
+        for samples, images in _read(shards, cut(sizes, _READ_BYTES, 1, batch_size)):
             each = [read_mipmaps(shards, sample) if compares else ({}, {}) for sample in samples]
             found = decoder.bad([{0: image, **mipmaps} for image, (mipmaps, _) in zip(images, each, strict=True)])
             bad = {samples[row]: cause for (row, side), cause in found.items() if not side} | bad
@@ -267,15 +268,16 @@ def _size(shards: ShardSet, sample: int, image: EncodedImage) -> tuple[int, int]
     return (height, width) if height and width else (admit_array if shards.decoded else admit)(image)[1]
 
 
-def _read(shards: ShardSet, batches: Iterable[range]) -> Iterator[tuple[range, list[EncodedImage]]]:
+def _read(shards: ShardSet, batches: Sequence[slice]) -> Iterator[tuple[range, list[EncodedImage]]]:
     """Yields the images of each batch, which are valid until the next batch, and reads the next batch ahead."""
     arenas = cycle((Arena(), Arena()))
 
-    def read(batch: range, wanted: WantedCallback) -> tuple[range, list[EncodedImage]]:
-        return batch, shards.read_images(np.array(batch), next(arenas), wanted)
+    def read(batch: slice, wanted: WantedCallback) -> tuple[range, list[EncodedImage]]:
+        samples = range(batch.start, batch.stop)
+        return samples, shards.read_images(np.array(samples), next(arenas), wanted)
 
     with closing(WorkerThreads(read, "gpuloader-check")) as thread:
-        for ahead, batch in enumerate((*batches, range(0))):
+        for ahead, batch in enumerate((*batches, slice(0, 0))):
             thread.put(batch)
             if ahead:
                 if isinstance(outcome := thread.get(), BaseException):

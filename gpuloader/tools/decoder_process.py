@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -23,12 +22,19 @@ from gpuloader.base.child_processes import ChildProcess
 from gpuloader.base.dali import is_cuda_failure
 from gpuloader.errors import DeviceError, LoaderError
 from gpuloader.images.arrays import admit_array
-from gpuloader.images.limits import RefusalError
+from gpuloader.images.gate import admit_each
+from gpuloader.images.limits import MAX_PIXELS, RefusalError
 from gpuloader.images.mipmaps import size_of
+from gpuloader.loading.parts import cut
+from gpuloader.pipelines import LastStep, Trial
+from gpuloader.plan import Draws
+from gpuloader.recipe import Recipe
+from gpuloader.recipe.crops import Resize
 
 _DECODED_PIXELS = 64 << 20
 MOST_ENDS = 50
 _CUDA_FAILED = 70
+_REDUCED = Recipe((Resize((32, 32)),), dtype="uint8", layout="channels_last").whole_graph
 _MOST_LEVELS = 8.0  # that a mipmap may be from its picture, on average over 32 x 32 pixels; resizing makes about 1
 
 Images: TypeAlias = Mapping[int, NDArray[np.uint8]]
@@ -105,57 +111,49 @@ class DecoderProcess:
         self._child.close()
 
 
-def runs(costs: Sequence[int], most: int, most_cost: int) -> Iterator[range]:
-    """Splits items into runs of at most `most` neighbours that cost at most `most_cost`; each has at least one item."""
-    start = total = 0
-    for item, cost in enumerate(costs):
-        if item > start and (item - start == most or total + cost > most_cost):
-            yield range(start, item)
-            start, total = item, 0
-        total += cost
-    if start < len(costs):
-        yield range(start, len(costs))
+class WholeImages:
+    """Validates and decodes whole images in this process; see `DecoderProcess`."""
+
+    def __init__(self, batch_size: int, num_threads: int, device_id: int | None, compares: bool = False) -> None:
+        self._batch_size = batch_size
+        last_step: LastStep = "all" if compares else "decode"
+        self.trial = Trial(_REDUCED, device_id, batch_size=batch_size, num_threads=num_threads, last_step=last_step)
+
+    def bad(self, samples: Sequence[Images]) -> Causes:
+        """Returns the causes for images that cannot be decoded, and for mipmaps that do not fit their picture."""
+        places = [(row, side) for row, images in enumerate(samples) for side in images]
+        at = {place: number for number, place in enumerate(places)}
+        files, sizes, causes = admit_each([image for images in samples for image in images.values()], MAX_PIXELS)
+        for number in [number for number in causes if not places[number][1]]:
+            with suppress(RefusalError):
+                files[number], sizes[number] = admit_array(files[number])
+                del causes[number]
+        of_picture = [(at[row, side], at[row, 0], side) for row, side in places if side and (row, 0) in at]
+        for number, picture, side in of_picture:
+            (height, width), found = sizes[[picture, number]].tolist()
+            needed = size_of(height, width, side)
+            if causes.keys().isdisjoint((number, picture)) and tuple(found) != needed:
+                text = "its header says {1}x{0} pixels, where its picture needs {3}x{2}"
+                causes[number] = text.format(*found, *needed)
+        good = [number for number, file in enumerate(files) if number not in causes and file.ndim == 1]
+        params, reduced = _REDUCED.draw(Draws(0, 0, np.arange(len(files))), sizes), dict[int, NDArray[np.uint8]]()
+        for numbers in (good[part] for part in cut(sizes[good].prod(1), _DECODED_PIXELS, 1, self._batch_size)):
+            failing = self.trial.find_failing([files[number] for number in numbers], params.take(numbers))
+            causes |= {numbers[row]: cause for row, cause in failing.items()}
+            reduced |= {numbers[row]: pixels for row, pixels in self.trial.made.items()}
+        for number, picture, _ in of_picture:
+            if number in reduced and picture in reduced:
+                levels = np.abs(reduced[number].astype(int) - reduced[picture]).mean()
+                if levels > _MOST_LEVELS:
+                    causes[number] = f"it is of another picture: at 32x32 pixels they are {levels:.0f} levels apart"
+        return {places[number]: cause for number, cause in causes.items()}
 
 
 def _serve(batch_size: int, num_threads: int, device_id: int | None, compares: bool) -> None:
-    from gpuloader.images.gate import admit
-    from gpuloader.pipelines import WholeDecoder
-
-    def bad(samples: Sequence[Images]) -> Causes:
-        causes: Causes = {}
-        sizes: dict[tuple[int, int], tuple[int, int]] = {}
-        good: list[tuple[tuple[int, int], NDArray[np.uint8]]] = []
-        reduced: dict[tuple[int, int], NDArray[np.uint8]] = {}
-        for row, images in enumerate(samples):
-            for side, image in images.items():
-                with suppress(RefusalError):
-                    if not side:
-                        sizes[row, side] = admit_array(image)[1]
-                        continue
-                try:
-                    file, sizes[row, side] = admit(image)
-                    fitting = size_of(*sizes[row, 0], side) if side and (row, 0) in sizes else sizes[row, side]
-                    if sizes[row, side] != fitting:
-                        found, needed = ("{1}x{0}".format(*size) for size in (sizes[row, side], fitting))
-                        raise RefusalError(f"its header says {found} pixels, where its picture needs {needed}")
-                    good.append(((row, side), file))
-                except RefusalError as refused:
-                    causes[row, side] = refused.cause
-        for run in runs([prod(sizes[place]) for place, _ in good], batch_size, _DECODED_PIXELS):
-            failures = decoder.failures([good[number][1] for number in run])
-            causes |= {good[run[number]][0]: cause for number, cause in failures.items()}
-            reduced |= {good[run[number]][0]: pixels for number, pixels in decoder.reduced.items()}
-        for (row, side), pixels in reduced.items():
-            if side and (row, 0) in reduced:
-                levels = np.abs(pixels.astype(int) - reduced[row, 0]).mean()
-                if levels > _MOST_LEVELS:
-                    causes[row, side] = f"it is of another picture: at 32x32 pixels they are {levels:.0f} levels apart"
-        return causes
-
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    decoder = WholeDecoder(batch_size, num_threads, device_id, compares)
+    whole = WholeImages(batch_size, num_threads, device_id, compares)
     try:
-        decoder.check_machine()
+        whole.trial.check_machine()
     except RuntimeError as error:
         print(json.dumps({"error": str(error)}), file=answers)
         return
@@ -170,7 +168,7 @@ def _serve(batch_size: int, num_threads: int, device_id: int | None, compares: b
             for images in json.loads(line)
         ]
         try:
-            print(json.dumps({"bad": [(*place, cause) for place, cause in bad(samples).items()]}), file=answers)
+            print(json.dumps({"bad": [(*place, cause) for place, cause in whole.bad(samples).items()]}), file=answers)
         except RuntimeError as error:
             if isinstance(error, DeviceError) or is_cuda_failure(str(error)):
                 os._exit(_CUDA_FAILED)  # an image broke CUDA here; cleaning up would fail, too

@@ -87,9 +87,8 @@ def delivered(folder: Path, *jpegs: bytes) -> tuple[list[NDArray[np.uint8]], lis
 def is_bad_uncut(jpeg: bytes) -> bool:
     [(name, changes)] = CENTRE.items()
     preset = load_preset(name, changes)
-    [graph] = preset.graphs
     files, sizes, _ = admit_each([jpeg], preset.max_pixels)
-    return bool(find_undecodable(graph, files, graph.draw(Draws(0, 0, np.zeros(1, np.int64)), sizes), None))
+    return bool(find_undecodable(preset.whole_graph, files, preset.draw(Draws(0, 0, np.zeros(1, np.int64)), sizes), None))
 
 
 @pytest.mark.parametrize(

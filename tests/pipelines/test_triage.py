@@ -14,7 +14,7 @@ from running import as_arrays, draw
 from verdicts import verdict
 
 from gpuloader.images.gate import admit
-from gpuloader.pipelines import cut_to_region, find_undecodable, recipe_pipeline
+from gpuloader.pipelines import GraphInputs, cut_to_region, find_undecodable, graph_pipeline
 from gpuloader.recipe import Recipe, load_preset
 
 pytestmark = pytest.mark.slow(kept=7, of="triage")
@@ -29,11 +29,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What pipelines are asked for. There is no GPU here: they are built for the CPU."""
     options = []
 
-    def build_on_cpu(device_id: int | None, decoder_options: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def build_on_cpu(
+        inputs: GraphInputs,
+        feed: Any,  # noqa: ANN401
+        *,
+        device_id: int | None,
+        decoder_options: Any,  # noqa: ANN401
+        **kwargs: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
         options.append({"device_id": device_id, "decoder_options": decoder_options})
-        return recipe_pipeline(device_id=None, decoder_options=decoder_options, **kwargs)
+        inputs.device = "cpu"
+        return graph_pipeline(inputs, feed, device_id=None, decoder_options=decoder_options, **kwargs)
 
-    monkeypatch.setattr("gpuloader.pipelines.triage.recipe_pipeline", build_on_cpu)
+    monkeypatch.setattr("gpuloader.pipelines.triage.graph_pipeline", build_on_cpu)
     return options
 
 
@@ -45,7 +53,7 @@ def test_the_damaged_image_passes_the_gate() -> None:
 @pytest.mark.parametrize("preset", [PRESET, load_preset("imagenet_train_jitter", {"RandomResizedCrop": {"size": 32}})])
 def test_it_names_the_bad_rows_and_no_others(bad: list[int], preset: Recipe) -> None:
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(8)]
-    causes = find_undecodable(preset, as_arrays(images), draw(preset, images), device_id=None)
+    causes = find_undecodable(preset.whole_graph, as_arrays(images), draw(preset, images), device_id=None)
     assert list(causes) == bad
     assert set(causes.values()) <= {"DALI's decoder fails on it"}
 
@@ -59,9 +67,9 @@ def test_on_the_cpu_it_refuses_what_the_graph_refuses(asked: list[dict[str, Any]
     for epoch in range(4):
         params = draw(preset, [PNG, *(file.tobytes() for file in files)], epoch)
         images = [*as_arrays([CUT_TIFF]), *files]
-        refused.append(list(find_undecodable(preset, images, params, None, num_threads=2)))
+        refused.append(list(find_undecodable(preset.whole_graph, images, params, None, num_threads=2)))
         assert asked == []
-        assert refused[-1] == list(find_undecodable(preset, images, params, device_id=0))
+        assert refused[-1] == list(find_undecodable(preset.whole_graph, images, params, device_id=0))
         asked.clear()
     assert len(images) > max(map(len, refused)) > 10
     assert {0 in rows for rows in refused} == {True, False}  # that depends on the window
@@ -73,15 +81,15 @@ def test_the_windows_of_files_that_were_cut_are_those_in_the_cuts(asked: list[di
     images = [*seekable, damaged_jpeg()]
     files, params = cut_to_region([file.copy() for file in as_arrays(images)], draw(preset, images))
     assert params.origin.any(axis=1)[:4].any()
-    assert list(find_undecodable(preset, files, params, None)) == [4]
+    assert list(find_undecodable(preset.whole_graph, files, params, None)) == [4]
     assert asked == []  # the decoder alone was asked
-    assert list(find_undecodable(preset, files, params, device_id=0)) == [4]
+    assert list(find_undecodable(preset.whole_graph, files, params, device_id=0)) == [4]
 
 
 @pytest.mark.parametrize(("region", "bad"), [(True, []), (False, [1])])
 def test_where_whole_images_are_decoded_damage_outside_of_the_region_counts(region: bool, bad: list[int]) -> None:
     preset, images = load_preset("imagenet_eval", {"Resize": {"size": 32}, "CenterCrop": {"size": 8}}), [TIFF, CUT_TIFF]
-    causes = find_undecodable(preset, as_arrays(images), draw(preset, [PNG, PNG]), None, region=region)
+    causes = find_undecodable(preset.whole_graph, as_arrays(images), draw(preset, [PNG, PNG]), None, region=region)
     assert list(causes) == bad
 
 
@@ -102,7 +110,9 @@ def test_on_a_gpu_an_image_that_is_tried_alone_has_a_pipeline_of_its_own(
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(5)]
     given = {"hw_decoder_load": 0.65, "hybrid_huffman_threshold": 7}
     params = draw(PRESET, images)
-    assert list(find_undecodable(PRESET, as_arrays(images), params, device_id, decoder_options=given)) == bad
+    assert (
+        list(find_undecodable(PRESET.whole_graph, as_arrays(images), params, device_id, decoder_options=given)) == bad
+    )
     options = {"hw_decoder_load": 0, "hybrid_huffman_threshold": 7}
     assert asked == pipelines * [{"device_id": device_id, "decoder_options": options}]
 
@@ -126,7 +136,7 @@ def test_the_image_that_dali_names_is_tried_first(
     images = as_arrays([damaged_jpeg() if row in bad else jpeg(20, 30) for row in range(128)])
     params = draw(PRESET, [image.tobytes() for image in images])
     message = "" if named is None else f"`fn.decoders.image`,\n\nencountered:\n\nFailed to decode sample #{named} : "
-    assert sorted(find_undecodable(PRESET, images, params, 0, message=message)) == bad
+    assert sorted(find_undecodable(PRESET.whole_graph, images, params, 0, message=message)) == bad
     assert len(asked) == pipelines
 
 
@@ -134,17 +144,18 @@ BROKEN = """
 import sys
 import numpy as np
 from gpuloader.errors import DeviceError
-from gpuloader.pipelines import WholeDecoder, find_undecodable
+from gpuloader.pipelines import find_undecodable
 from gpuloader.plan import Draws
 from gpuloader.recipe import load_preset
+from gpuloader.tools.decoder_process import WholeImages
 
 preset = load_preset("cifar10_eval")
 params = preset.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([[64, 64]]))
 image = np.frombuffer(bytes.fromhex(sys.argv[1]), np.uint8)
 for blame in (
-    lambda: find_undecodable(preset, [image], params, None),
-    lambda: find_undecodable(preset, [image], params, None, region=False),  # by the graph
-    lambda: WholeDecoder(1, 1, None).failures([image]),
+    lambda: find_undecodable(preset.whole_graph, [image], params, None),
+    lambda: find_undecodable(preset.whole_graph, [image], params, None, region=False),  # by the graph
+    lambda: WholeImages(1, 1, None).bad([{0: image}]),
 ):
     try:
         print(blame())

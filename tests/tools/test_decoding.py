@@ -10,7 +10,7 @@ from making import jpeg
 from running import as_arrays
 
 from gpuloader.errors import LoaderError
-from gpuloader.tools.decoder_process import DecoderProcess, runs
+from gpuloader.tools.decoder_process import DecoderProcess
 
 pytestmark = pytest.mark.slow(kept=2, of="decoding")
 
@@ -31,11 +31,11 @@ def killing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "import os\n"
         "from gpuloader.images import gate\n"
         "admit = gate.admit\n"
-        "def killing(image):\n"
+        "def killing(image, *most):\n"
         "    if image[:4].tobytes() == b'KILL': os.kill(os.getpid(), 11)\n"
         "    if image[:4].tobytes() == b'CUDA':\n"
         "        raise RuntimeError('CUDA runtime API error cudaErrorIllegalAddress (700)')\n"
-        "    return admit(image)\n"
+        "    return admit(image, *most)\n"
         "gate.admit = killing\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -89,20 +89,3 @@ def test_a_process_that_does_not_begin_says_why(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     with DecoderProcess(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"(?s)did not start.*a broken inst"):
         decoding.bad(alone(GOOD[:1]))
-
-
-@pytest.mark.parametrize(
-    ("costs", "most", "most_cost", "expected"),
-    [
-        ([], 3, 10, []),
-        ([1], 3, 10, [[0]]),
-        ([1, 1, 1, 1], 3, 10, [[0, 1, 2], [3]]),
-        ([4, 6, 1], 3, 10, [[0, 1], [2]]),
-        ([99, 1, 99, 99], 3, 10, [[0], [1], [2], [3]]),  # one that costs too much comes alone
-        ([0, 0, 0], 2, 0, [[0, 1], [2]]),
-    ],
-)
-def test_work_is_done_in_runs_of_bounded_cost(
-    costs: list[int], most: int, most_cost: int, expected: list[list[int]]
-) -> None:
-    assert [list(run) for run in runs(costs, most, most_cost)] == expected

@@ -6,7 +6,6 @@ import re
 import struct
 import tarfile
 import zlib
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +16,9 @@ from making import jpeg, write_shard
 
 from gpuloader import BadImages, Compose, GPULoader, Sampling
 from gpuloader.errors import BadImageError, DataError
-from gpuloader.images.gate import admit
-from gpuloader.images.limits import RefusalError
-from gpuloader.pipelines import WholeDecoder
 from gpuloader.shards import Arena, ShardSet
 from gpuloader.tools.check import check_shards
+from gpuloader.tools.decoder_process import WholeImages
 from gpuloader.tools.show import Gallery
 from gpuloader.transforms import CenterCrop
 
@@ -38,14 +35,13 @@ MOST_MIB = 64
 
 def taken_mib(files: dict[str, bytes]) -> dict[str, int]:
     """What refusing each file takes at its peak, or decoding it where the gate lets it pass."""
-    decoder = WholeDecoder(1, 1, None)
-    decoder.failures([np.frombuffer(jpeg(64, 64), np.uint8)])
+    decoder = WholeImages(1, 1, None)
+    decoder.trial.check_machine()
     taken = {}
     for name, data in files.items():
         Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
         before = peak_mib()
-        with suppress(RefusalError):
-            decoder.failures([admit(np.frombuffer(data, np.uint8))[0]])
+        decoder.bad([{0: np.frombuffer(data, np.uint8)}])
         taken[name] = peak_mib() - before
     return taken
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from gpuloader.base.atomic_files import write_sample
 from gpuloader.images.mipmaps import extension_of
-from gpuloader.pipelines.blame import smooth_picture
+from gpuloader.pipelines import smooth_picture
 
 SMALL = (120, 160)
 LARGE = (1500, 2000)
