@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpuloader.loading.reader import EncodedPart, Reader
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from gpuloader.base.read_ahead import ReadAhead
+from gpuloader.chain.batch import Batch
+from gpuloader.chain.link import Ahead, Wanted
+from gpuloader.loading.loader_chain import read_chain
+from gpuloader.loading.reading import Read
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import read_cached
 from gpuloader.plan import Cursor, Plan, all_samples
@@ -86,16 +88,18 @@ def decode(
         task: its threads, batch and device.
         whole: whole files, not only the regions that the recipe needs.
     """
-    reader = Reader(Run(plan, shards, preset))
-    batches = ReadAhead(reader.calls(Cursor()), _PREFETCH + 1, "gpuloader-reader")
-    in_flight: list[EncodedPart] = []
+    run, wanted = Run(plan, shards, preset), Wanted()
+    parts = Ahead(read_chain(run, set(), Read(run, wanted), wanted), _PREFETCH + 1, wanted, "gpuloader-reader")
+    parts.seek(Cursor())
+    in_flight: list[Batch] = []  # they hold the files until DALI has decoded them
 
     def source() -> tuple[Any, ...]:
-        batch = batches.next()
+        batch = parts.next()
+        assert batch is not None  # as epoch follows epoch
         in_flight.append(batch)
         start, end = np.split(batch.params.region, 2, axis=1)
         window = ((start - batch.params.origin).astype(np.int32), (end - start).astype(np.int32))
-        return (batch.images,) if whole else (batch.images, *window)
+        return (batch.images[0],) if whole else (batch.images[0], *window)
 
     @pipeline_def(  # type: ignore[untyped-decorator]
         batch_size=task.batch,
@@ -124,9 +128,10 @@ def decode(
     iterator = DALIGenericIterator(graph(), ["image"], prepare_first_batch=False)
 
     def epoch(number: int) -> Iterator[Images]:
-        for _ in range(plan.steps):
+        left = plan.length
+        while left > 0:
             [output] = next(iterator)
-            reader.arenas.append(in_flight.pop(0).arena)
+            left -= len(in_flight.pop(0))
             yield output["image"]
 
     return epoch
