@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Image: TypeAlias = "NDArray[np.uint8] | Picture | bytes | bytearray"
 """An image: an array uint8 (height, width, 3), a PIL image, or the bytes of a file."""
 Kind = TypeVar("Kind", bound=Image)
+NO_TARGETS, _DICTIONARIES = OwnCodeTargets(), OwnDictionaries()
 
 
 class Compose(Recipe):
@@ -211,7 +212,8 @@ class Compose(Recipe):
         boxes = () if listed is None else boxes_of(listed)
         batch = given_batch(self, given, draws, boxes, listed)
         refuse({row: cause for row, cause in enumerate(batch.causes) if cause is not None})
-        batch = self._graph.run(cut_images(batch), resolve_own_device(device_id))
+        takes_targets = self.own_code is not None and self.own_code.takes_targets
+        batch = self.chain.run(batch, resolve_own_device(device_id), _DICTIONARIES if takes_targets else NO_TARGETS)
         made = finish(self, [view[0] for view in batch.views] if one else list(batch.views))
         if listed is None:
             return made
@@ -219,55 +221,53 @@ class Compose(Recipe):
         if self.own_code is not None:
             whole = self.draw(draws, batch.delivered.views[0].placements[0].shape, boxes=boxes)
             pairs = [(listed, view) for view in whole.views]
-            if self.own_code.takes_targets:
+            if takes_targets:
                 pairs = list(zip(batch.targets, batch.params.views))
         moved = [move_targets(*pair, batch.views[0][0].device) for pair in pairs]
         return made, by_view([view[0] for view in moved] if one else moved)
 
     def close(self) -> None:
         """Frees the memory of the last call's device. A later call takes it again; closing twice is fine."""
-        self._graph.close()
+        self.chain.close()
 
     def __str__(self) -> str:
         return recipe_yaml(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
-            name: value for name, value in self.__dict__.items() if name not in ("_graph", "own_code", "graphs")
+            name: value for name, value in self.__dict__.items() if name not in ("chain", "own_code", "graphs")
         }  # each process has its own
 
     @cached_property
-    def _graph(self) -> _Graph:
-        return _Graph(copy(self))  # a copy, so that the graph is freed with the recipe
+    def chain(self) -> KeptChain:
+        """What runs the recipe's graphs on opened images."""
+        return KeptChain(copy(self))  # a copy, so that the chain is freed with the recipe
 
     @classmethod
     def _of(cls, preset: Recipe) -> Compose:
         return cls(**{name: getattr(preset, name) for name in Recipe.__dataclass_fields__})
 
 
-class _Graph:
-    """A recipe's chain, `Given < Decode [< Own < Decode]`, which is kept for the next calls on the same device."""
+class KeptChain:
+    """A recipe's chain, `Given < Decode [< Own < Decode]`, kept for the next calls with the same device and targets."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._lock = Lock()
-        self._chains: dict[int | None, Link] = {}
-        at_fork(self, _Graph._renew_lock)
+        self._chains: dict[tuple[int | None, OwnCodeTargets], Link] = {}
+        at_fork(self, KeptChain._renew_lock)
 
-    def run(self, batch: Batch, device_id: int | None) -> Batch:
-        """Returns the batch with its views; raises DataError if an image cannot be decoded."""
+    def run(self, batch: Batch, device_id: int | None, targets: OwnCodeTargets) -> Batch:
+        """Returns a batch of opened images with its views; raises DataError if an image cannot be decoded."""
+        key = device_id, targets
         with self._lock:
-            if device_id not in self._chains:
+            if key not in self._chains:
                 self._close()
                 decoder = Decoder(prefetch=1).on(device_id, World.of_process().cores)
-                own = self._recipe.own_code
-                targets = OwnDictionaries() if own is not None and own.takes_targets else OwnCodeTargets()
-                self._chains = {
-                    device_id: decoding(Given(), self._recipe, decoder, device_id, targets, runs_ahead=False)
-                }
-            chain = self._chains[device_id]
+                self._chains = {key: decoding(Given(), self._recipe, decoder, *key, runs_ahead=False)}
+            chain = self._chains[key]
             try:
-                chain.seek([batch])
+                chain.seek([cut_images(batch)])
                 decoded = chain.next()
             except BaseException:
                 chain.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from gpuloader.base.text import printable
 from gpuloader.loading.fields import Component, Ragged
-from gpuloader.recipe import AugmentParams
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.masks import Mask
@@ -65,22 +64,20 @@ def find_targets(extensions: Collection[str], content: bytes | None) -> dict[str
 
 
 def overlays(
-    fields: Mapping[str, Component], values: Mapping[str, Any], params: AugmentParams, class_names: Mapping[int, str]
+    fields: Mapping[str, Component], moved: Mapping[str, Any], views: int, class_names: Mapping[int, str]
 ) -> list[Overlay]:
     """Returns the targets of one sample in each view.
 
     Args:
         fields: the targets, by name.
-        values: of the sample, as `parse_fields` returns them.
-        params: the sample's random parameters.
+        moved: their entries, as `Target.collated` returns them for this sample alone.
+        views: the number of views.
         class_names: label -> name, if names are known.
     """
-    found = [Overlay([], [], []) for _ in params.views]
-    for name, given in fields.items():
-        field = replace(given, pad_to=None) if isinstance(given, Boxes) else given
-        moved = field.collated([values[name]], params)
+    found = [Overlay([], [], []) for _ in range(views)]
+    for name, field in fields.items():
         for view, overlay in enumerate(found):
-            of_view = {part: by_view[view] for part, by_view in moved.items()}
+            of_view = {part: by_view[view] for part, by_view in moved[name].items()}
             if isinstance(field, Boxes):
                 overlay.boxes.extend(_boxes(of_view, class_names))
             elif isinstance(field, Keypoints):

@@ -11,9 +11,9 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from html import escape
 from itertools import islice
 from pathlib import Path
@@ -26,28 +26,32 @@ from numpy.typing import NDArray
 from gpuloader import __version__
 from gpuloader.base.text import counted, printable
 from gpuloader.base.values import is_integer
-from gpuloader.compose import Compose
-from gpuloader.compose import Image as Encoded
+from gpuloader.chain.batch import Batch
+from gpuloader.chain.link import Wanted
+from gpuloader.compose import NO_TARGETS, Compose
 from gpuloader.errors import BadImageError, ConfigError, DataError
-from gpuloader.images.arrays import admit_array
-from gpuloader.images.gate import admit
 from gpuloader.images.limits import MAX_PIXELS, RefusalError
 from gpuloader.images.mipmaps import extension_of, of_mipmap
-from gpuloader.images.orientation import FIRST_TRANSPOSED
+from gpuloader.loading.admitting import Admit, DiscardedError, Judge, Parse
 from gpuloader.loading.argument_types import AnyFields, AnyLabels, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields, resolve_label_from
-from gpuloader.loading.fields import Component, parse_fields
-from gpuloader.loading.mipmaps import choose_mipmaps_by_index, draw_by_index, takes_mipmaps
+from gpuloader.loading.collating import Collate
+from gpuloader.loading.delivery import channels_first, round_to_dtype
+from gpuloader.loading.drawing import Choose, Draw
+from gpuloader.loading.fields import Component
 from gpuloader.loading.options import LabelFrom
+from gpuloader.loading.own_targets import OwnTargets
+from gpuloader.loading.reading import Read
+from gpuloader.loading.run import Run
 from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.loading.world import World
-from gpuloader.pipelines import Mipmap
-from gpuloader.plan import Draws, check_epoch, check_seed, make_order
+from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, all_samples, check_epoch, check_seed, make_order
 from gpuloader.recipe import ExplainedView, Recipe, explain
 from gpuloader.recipe.explain import Step
 from gpuloader.recipe.placement import MAX_SIDE
 from gpuloader.recipe.recipe import Orientation
-from gpuloader.shards import Arena, ShardSet, make_labels, needs_labels, read_names
+from gpuloader.shards import ShardSet, make_labels, needs_labels, read_names
+from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.masks import Mask
 from gpuloader.targets.target import check_recipe_moves
 from gpuloader.tools.outputs import PICTURES, check_output
@@ -59,7 +63,7 @@ __all__ = ["Gallery", "show"]
 
 Device: TypeAlias = "int | Literal['auto'] | None"
 _MOST_IMAGES = 1000
-_NO_DRAWS = np.zeros(0)  # no target draws
+_CROPS = "boxes of crops"  # the name of the field that only crops depend on
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,8 @@ class Gallery:
         labelling = resolve_label_from(label_from)
         named = None if fields is None else resolve_fields(fields, "dict")
         self._shards = ShardSet.open(resolve_sources(tar)[0], progress=True)
-        self._targets = None if named is None else {name: each for name, each in named.items() if each.is_target}
+        self._plan = Plan(all_samples(len(self)), batch_size=1)
+        self._targets = None if named is None else _unpadded(named)
         self.has_targets = bool(self._targets_of(0))
         if labelling == LabelFrom() and not needs_labels(self._shards, self.has_targets):
             labelling = LabelFrom(None)
@@ -206,9 +211,7 @@ class Gallery:
         """
         height, width = self.size(sample, orientation, copy)
         scale = min(1.0, side / max(height, width))
-        shape = max(1, round(scale * height)), max(1, round(scale * width))
-        options: dict[str, Any] = {"max_pixels": MAX_PIXELS, "orientation": orientation}
-        return Compose((Resize(shape),), dtype="uint8", **options)
+        return _resized(max(1, round(scale * height)), max(1, round(scale * width)), orientation)
 
     def tensors(
         self, compose: Compose, sample: int, seed: int, epoch: int, copy: int | None = None
@@ -221,26 +224,13 @@ class Gallery:
         Raises:
             BadImageError: the image cannot be decoded.
         """
-        run: Any = partial(compose, seed=check_seed(seed), epoch=check_epoch(epoch), sample=sample)
-        side = self.copy_side(compose, sample, seed, epoch) if copy is None else copy
-        image = self._image(sample, side=side)[0]
-        try:
-            if compose.by_boxes:
-                tensors, _ = run(image, {"boxes": self._boxes(compose, sample)}, device_id=self.device_id)
-            else:
-                tensors = run(image, device_id=self.device_id)
-        except DataError as error:
-            cause = of_mipmap(side, str(error).partition(": ")[2])
-            raise BadImageError(*self._shards.locate(sample, side), cause) from None
-        return tensors if isinstance(tensors, list) else [tensors]
+        run = self._run(compose, sample)
+        batch = self._decode(run, compose, self._open(run, sample, seed, epoch, copy))
+        return round_to_dtype(compose, channels_first(compose, [view[0] for view in batch.views]))
 
     def copy_side(self, recipe: Recipe, sample: int, seed: int, epoch: int) -> int:
         """Returns the shorter side of the smaller copy that a loader decodes in this epoch, 0 for the picture."""
-        ids = np.array([sample])
-        if not takes_mipmaps(recipe, self._shards):
-            return 0
-        params, sizes = draw_by_index(recipe, self._shards, ids, Draws(check_seed(seed), check_epoch(epoch), ids))
-        return int(choose_mipmaps_by_index(recipe, self._shards, ids, params, sizes)[0])
+        return int(_choose(Run(self._plan, self._shards, recipe), sample, seed, epoch).sides[0])
 
     def versions(self, compose: Compose, sample: int, seed: int, epoch: int, copy: int | None = None) -> list[Picture]:
         """Returns `tensors` as pictures, without the recipe's normalisation."""
@@ -253,14 +243,14 @@ class Gallery:
         Raises:
             BadImageError: the image's size cannot be read, or a target cannot be parsed.
         """
-        left_out = self.targets_left_out(compose, sample)
-        fields = {name: each for name, each in self._targets_of(sample).items() if name not in left_out}
-        side = self.copy_side(compose, sample, seed, epoch) if copy is None else copy
-        size = self.size(sample, copy=side)
-        turned = self._shards.index.at("orientation", np.array([sample]))
-        draws, boxes = Draws(check_seed(seed), check_epoch(epoch), np.array([sample])), self._boxes(compose, sample)
-        params = compose.draw(draws, np.array([size]), turned, [boxes])
-        return overlays(fields, self._values(compose, sample, fields, side), params, self.class_names)
+        run = self._run(compose, sample, drawn=True)
+        batch, collate = self._open(run, sample, seed, epoch, copy), Collate(run)
+        if collate.is_behind_own_code:
+            made = compose if isinstance(compose, Compose) else Compose.load(compose)
+            batch = self._decode(run, made, batch)
+            batch = replace(batch, delivered=batch.params)
+        fields = {name: field for name, field in run.fields.items() if name != _CROPS}
+        return overlays(fields, collate(batch).step.fields, len(compose.each_view), self.class_names)
 
     def targets_left_out(self, compose: Recipe, sample: int) -> dict[str, str]:
         """Returns why targets of a sample cannot follow the recipe, by name; MixUp and CutMix are ignored."""
@@ -272,47 +262,17 @@ class Gallery:
                 left_out[name] = str(error)
         return left_out
 
-    def _boxes(self, compose: Recipe, sample: int) -> NDArray[np.float64]:
-        """Returns the boxes that the recipe's random parameters depend on, (n, 4); none if they depend on no boxes."""
-        fields = {name: each for name, each in self._targets_of(sample).items() if each.has_boxes and compose.by_boxes}
-        boxes = [np.zeros((0, 4))]
-        for each in self._values(compose, sample, fields).values():
-            dropped = CROWD in each.columns and self._targets is None  # as a loader does with leave_out="iscrowd"
-            boxes.append(each.boxes[each.columns[CROWD] == 0] if dropped else each.boxes)
-        return np.concatenate(boxes)
-
-    def _values(self, compose: Recipe, sample: int, fields: Mapping[str, Component], copy: int = 0) -> dict[str, Any]:
-        size = self.size(sample, compose.orientation, copy) if fields else (0, 0)
-        try:
-            return parse_fields(fields, partial(self._read, sample), size, _NO_DRAWS)
-        except RefusalError as refused:
-            raise BadImageError(*self._shards.locate(sample), refused.cause) from None
-
-    def _targets_of(self, sample: int) -> Mapping[str, Component]:
-        if self._targets is not None:
-            return self._targets
-        content = None
-        with suppress(RefusalError):
-            content = self._shards.read_component(sample, "json")
-        return find_targets([name for name, *_ in self._shards.index.components(sample)], content)
-
-    def _read(self, sample: int, extension: str, required: bool) -> bytes | None:
-        content = self._shards.read_component(sample, extension)
-        if content is None and required:
-            raise RefusalError(f"it has no .{extension} component")
-        return content
-
     def explain(self, preset: Recipe, sample: int, seed: int, epoch: int) -> tuple[ExplainedView, ...]:
         """Returns the steps of each view of `tensors`; the first names the smaller copy, if one is decoded.
 
         Raises:
             BadImageError: the image's size cannot be read.
         """
-        side = self.copy_side(preset, sample, seed, epoch)
-        height, width = self.size(sample, preset.orientation, side)
-        boxes = self._boxes(preset, sample)
-        views = explain(preset, check_seed(seed), check_epoch(epoch), sample, height, width, boxes)
-        if not side:
+        run = self._run(preset, sample)
+        batch = self._open(run, sample, seed, epoch)
+        boxes = () if run.box_field is None else (batch.values[0][run.box_field].boxes,)
+        views = explain(preset, check_seed(seed), check_epoch(epoch), sample, *_upright_size(batch), *boxes)
+        if not (side := int(batch.sides[0])):
             return views
         decoded = Step("mipmaps", "decode", {"file": extension_of(side)})
         return tuple(replace(view, steps=(decoded, *view.steps)) for view in views)
@@ -323,27 +283,92 @@ class Gallery:
         Raises:
             BadImageError: the size cannot be read.
         """
-        return self._image(sample, orientation, copy)[1]
+        run = Run(self._plan, self._shards, _resized(1, 1, orientation))
+        return _upright_size(self._open(run, sample, 0, 0, copy))
 
-    def _image(self, sample: int, orientation: Orientation = "off", side: int = 0) -> tuple[Encoded, tuple[int, int]]:
-        """Returns the file, or the array if it is decoded already; and its (height, width), upright with "apply".
+    def _targets_of(self, sample: int) -> Mapping[str, Component]:
+        if self._targets is not None:
+            return self._targets
+        content = None
+        with suppress(RefusalError):
+            content = self._shards.read_component(sample, "json")
+        return find_targets(self._extensions_of(sample), content)
 
-        With a `side` the file is the smaller copy of this shorter side; the size is the picture's in any case.
-        """
-        [view] = self._shards.read_images(np.array([sample]), Arena(), sides=np.array([side]))
+    def _extensions_of(self, sample: int) -> list[str]:
+        return [name for name, *_ in self._shards.index.components(sample)]
+
+    def _run(self, recipe: Recipe, sample: int, drawn: bool = False) -> Run:
+        """Returns a run over the sample's targets: those that the recipe needs, or also those that are drawn."""
+        targets, takes = self._targets_of(sample), recipe.own_code is not None and recipe.own_code.takes_targets
+        left_out = self.targets_left_out(recipe, sample) if drawn or takes else targets
+        fields = {name: field for name, field in targets.items() if name not in left_out}
+        for name, field in islice(((name, field) for name, field in targets.items() if field.has_boxes), 1):
+            if recipe.by_boxes:
+                dropped = self._targets is None and isinstance(field, Boxes) and CROWD in field.keys
+                of_crops = {name if takes else _CROPS: replace(field, leave_out=CROWD) if dropped else field}
+                fields = of_crops | fields | of_crops  # the first boxes are those that crops depend on
+        return _SampleRun(self._plan, self._shards, recipe, fields=fields)
+
+    def _open(self, run: Run, sample: int, seed: int, epoch: int, copy: int | None = None) -> Batch:
+        """Opens a sample as a loader does; raises BadImageError if it is bad."""
+        chosen, wanted = _choose(run, sample, seed, epoch), Wanted()
+        if copy is not None:
+            chosen = replace(chosen, sides=np.array([copy]))
+        for extension in {field.extension for field in run.fields.values() if field.required}:
+            if extension not in self._extensions_of(sample):
+                raise self._bad(chosen, f"it has no .{extension} component")
+        with closing(Parse(run, wanted)) as parse:
+            try:
+                batch = parse(Admit(run, (sample,))(Read(run, wanted)(chosen)))
+            except DiscardedError:  # the next read downloads the shard again
+                return self._open(run, sample, seed, epoch, copy)
+        batch = Judge(run, ())(Draw(run)(batch, chosen))
+        if (cause := batch.causes[0]) is not None:
+            raise self._bad(batch, cause)
+        return batch
+
+    def _decode(self, run: Run, compose: Compose, batch: Batch) -> Batch:
+        own = compose.own_code
+        targets = OwnTargets(run) if own is not None and own.takes_targets else NO_TARGETS
         try:
-            too_large = self._shards.too_large_mipmap(sample, side) if side else self._shards.too_large.get(sample)
-            if too_large:
-                raise RefusalError(too_large)
-            file, size = admit_array(view) if self._shards.decoded else admit(view)
-            height, width = self._shards.picture_of(sample, side, size)
-        except RefusalError as refused:
-            raise BadImageError(*self._shards.locate(sample, side), of_mipmap(side, refused.cause)) from None
-        [stored] = self._shards.index.at("orientation", np.array([sample]))
-        size = (width, height) if orientation == "apply" and stored >= FIRST_TRANSPOSED else (height, width)
-        if side:
-            return Mipmap(view.tobytes(), (height, width)), size
-        return file if self._shards.decoded else view.tobytes(), size
+            return compose.chain.run(batch, self.device_id, targets)
+        except DataError as error:
+            cause = of_mipmap(int(batch.sides[0]), str(error).partition(": ")[2])
+            raise self._bad(batch, cause) from None
+
+    def _bad(self, batch: Batch, cause: str) -> BadImageError:
+        return BadImageError(*self._shards.locate(int(batch.ids[0]), int(batch.sides[0])), cause)
+
+
+class _SampleRun(Run):
+    """The run of one sample, which may have no boxes where a training needs a field of boxes."""
+
+    @cached_property
+    def box_field(self) -> str | None:
+        names = (name for name, field in self.fields.items() if field.has_boxes)
+        return next(names, None) if self.recipe.by_boxes else None
+
+
+def _choose(run: Run, sample: int, seed: int, epoch: int) -> Batch:
+    """Begins the batch of a sample, with the draws that it has in a training."""
+    ids = np.array([sample])
+    draws = Draws(check_seed(seed), check_epoch(epoch), ids)
+    return Choose(run)(PlannedBatch(Cursor(epoch), ids, np.ones(1, np.bool_), draws))
+
+
+def _unpadded(fields: Mapping[str, Component]) -> dict[str, Component]:
+    targets = {name: field for name, field in fields.items() if field.is_target}
+    return {name: replace(each, pad_to=None) if isinstance(each, Boxes) else each for name, each in targets.items()}
+
+
+def _upright_size(batch: Batch) -> tuple[int, int]:
+    """Returns (height, width) of an opened picture, upright if the recipe turns it."""
+    height, width = batch.params.views[0].placements[0].shape[0].tolist()
+    return height, width
+
+
+def _resized(height: int, width: int, orientation: Orientation) -> Compose:
+    return Compose((Resize((height, width)),), dtype="uint8", max_pixels=MAX_PIXELS, orientation=orientation)
 
 
 def show(
@@ -382,7 +407,7 @@ def show(
     _check(picture, samples, versions, columns)
     compose = Compose.load(preset, **(overrides or {}))
     gallery = Gallery(tar, label_from=label_from, device_id=device_id, fields=fields)
-    ids = _choose(gallery, samples, seed)
+    ids = _ids_of(gallery, samples, seed)
     views = len(compose.each_view)
     in_row = (columns or min(11, 1 + versions * views)) - 1
     sides = [side for epoch in range(versions) for shape in compose.at(epoch).shapes for side in shape or (MAX_SIDE,)]
@@ -425,7 +450,7 @@ def _check(picture: Path, samples: int | Sequence[int | str], versions: int, col
         raise ConfigError(f"samples={samples!r}: allowed is a number above 0, or a list of ids and keys")
 
 
-def _choose(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> list[int]:
+def _ids_of(gallery: Gallery, samples: int | Sequence[int | str], seed: int) -> list[int]:
     if isinstance(samples, int):
         return gallery.drawn(samples, seed)
     ids: list[int] = []
