@@ -1,6 +1,6 @@
 """Builds DALI graphs and runs them."""
 
-from gpuloader.pipelines.drawn_images import Mipmap, draw_images
+from gpuloader.pipelines.admitted_images import admit_images
 from gpuloader.pipelines.drawn_source import drawn_source
 from gpuloader.pipelines.graph import GraphInputs, Source, graph_pipeline, recipe_pipeline
 from gpuloader.pipelines.inputs import LastStep
@@ -23,16 +23,15 @@ __all__ = [
     "GOOD_SIZE",
     "GraphInputs",
     "LastStep",
-    "Mipmap",
     "PipelineRunner",
     "Source",
     "Trial",
     "UndecodableError",
+    "admit_images",
     "batch_error",
     "check_for_gpu",
     "cut_to_region",
     "decoder_buffers",
-    "draw_images",
     "drawn_source",
     "find_undecodable",
     "good_jpeg",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuloader.errors import DataError
-from gpuloader.pipelines.drawn_images import admit_images
+from gpuloader.pipelines.admitted_images import admit_images
 from gpuloader.pipelines.graph import Source
 from gpuloader.plan import Draws
 from gpuloader.recipe import AnyPreset, AugmentParams, load_preset
@@ -31,7 +31,7 @@ def drawn_source(jpegs: Sequence[bytes], preset: AnyPreset, batch_size: int, see
         DataError: an image cannot be decoded; the message names the first one.
     """
     recipe = load_preset(preset)
-    files, sizes, _, turned, refused = admit_images(recipe, jpegs)
+    files, sizes, turned, refused = admit_images(recipe, jpegs)
     for number, cause in refused.items():
         raise DataError(f"image {number} cannot be decoded: {cause}")
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpuloader.chain.batch import Batch
 from gpuloader.chain.link import Causes
 from gpuloader.errors import DataError
-from gpuloader.pipelines import cut_to_region, draw_images
+from gpuloader.pipelines import admit_images, cut_to_region
 from gpuloader.plan import Cursor, Draws, PlannedBatch
 from gpuloader.recipe import Recipe
 
@@ -45,8 +45,10 @@ def given_batch(
     boxes: Sequence[NDArray[np.float64]] = (),
     targets: Sequence[Mapping[str, Any]] | None = None,
 ) -> Batch:
-    """Returns given images as a batch, validated and drawn; bad ones have causes. See `draw_images`."""
-    files, params, causes = draw_images(recipe, images, draws, boxes)
+    """Returns given images as a batch, validated and drawn; those that are refused, also as too large, have causes."""
+    files, sizes, turned, refused = admit_images(recipe, images)
+    params = recipe.at(draws.epoch).graphs[0].draw(draws, sizes, turned, boxes)
+    causes = {**params.refused(), **refused}
     batch = Batch.of(PlannedBatch(Cursor(draws.epoch), draws.ids, np.ones(len(files), np.bool_), draws), params)
     return replace(
         batch,

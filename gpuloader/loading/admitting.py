@@ -47,6 +47,7 @@ class Admit:
     def find_unknown(self, batch: Batch) -> tuple[Ints, list[int]]:
         """Returns (n, 2) the sizes of pictures whose images passed validation before, and the rows of the others."""
         sizes = self._run.shards.accepted.of(batch.ids, batch.sides)
+        sizes[sizes.prod(1) > self._run.recipe.max_pixels] = 0  # another recipe accepted them
         if self._suspects:
             sizes[np.isin(batch.ids, list(self._suspects))] = 0
         return sizes, np.flatnonzero(~sizes.any(1)).tolist()

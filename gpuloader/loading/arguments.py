@@ -399,18 +399,15 @@ def resolve_fields(
     return fields
 
 
-def find_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> str | None:
-    """Returns the name of the field whose boxes the recipe needs; None if it needs none."""
-    if not (drawing := recipe.by_boxes):
-        return None
+def check_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> None:
+    """Checks that there is one field of boxes, if the recipe draws by them; raises ConfigError if not."""
     names = [name for name, field in fields.items() if field.has_boxes]
-    if len(names) != 1:
+    if (drawing := recipe.by_boxes) and len(names) != 1:
         raise ConfigError(
             f"the recipe has {drawing}, which needs the boxes of each sample, and `fields` has "
             f"{counted(len(names), 'field')} of boxes: allowed is one, such as "
             f'fields={{"boxes": Boxes("json:annotations", format="xywh")}} (COCO); or leave {drawing} out of the recipe'
         )
-    return names[0]
 
 
 def check_buckets(recipe: Recipe) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 
 from gpuloader.chain.batch import Batch
 from gpuloader.images.mipmaps import mipmap_sizes
-from gpuloader.loading.mipmaps import choose_mipmaps_by_index, draw_by_index, draw_pictures
+from gpuloader.loading.mipmaps import draw_by_index, draw_pictures
 from gpuloader.loading.run import Run
 from gpuloader.plan import PlannedBatch
-from gpuloader.recipe import AugmentParams
+from gpuloader.recipe import AugmentParams, choose_mipmaps
 
 _NO_BOXES = np.zeros((0, 4))
 
@@ -29,9 +29,10 @@ class Choose:
         run = self._run
         params, sizes = draw_by_index(run.recipe, run.shards, planned.ids, planned.draws, planned.shape)
         batch = replace(Batch.of(planned, params), sizes=sizes)
-        if not run.takes_mipmaps:
+        scale, sides = run.recipe.mipmap_scale, run.shards.mipmap_sides
+        if scale is None or not sides:
             return batch
-        return replace(batch, sides=choose_mipmaps_by_index(run.recipe, run.shards, planned.ids, params, sizes))
+        return replace(batch, sides=choose_mipmaps(params, sizes, sides, run.shards.mipmaps_of(planned.ids), scale))
 
 
 class Draw:

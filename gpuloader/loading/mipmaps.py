@@ -23,11 +23,6 @@ _DRAWN = 32
 _log = logging.getLogger("gpuloader")
 
 
-def takes_mipmaps(recipe: Recipe, shards: ShardSet) -> bool:
-    """Returns whether mipmaps may be decoded in place of pictures."""
-    return recipe.mipmap_scale is not None and bool(shards.mipmap_sides)
-
-
 def draw_by_index(
     recipe: Recipe, shards: ShardSet, ids: Ints, draws: Draws, shape: Shape | None = None
 ) -> tuple[AugmentParams, Ints]:
@@ -50,15 +45,6 @@ def draw_pictures(
     """Draws the random parameters of an epoch's graph for pictures of these sizes, (n, 2); 0 counts as 1."""
     turned = shards.index.at("orientation", ids) if graph.upright else None
     return graph.draw(draws, np.maximum(sizes, 1), turned, boxes)
-
-
-def choose_mipmaps_by_index(recipe: Recipe, shards: ShardSet, ids: Ints, params: AugmentParams, sizes: Ints) -> Ints:
-    """Returns the shorter sides of the mipmaps to decode, (n,), 0 for the picture itself; see `draw_by_index`.
-
-    The recipe takes mipmaps: see `takes_mipmaps`.
-    """
-    assert recipe.mipmap_scale is not None
-    return choose_mipmaps(params, sizes, shards.mipmap_sides, shards.mipmaps_of(ids), recipe.mipmap_scale)
 
 
 def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:

@@ -75,6 +75,26 @@ class Open:
         self._suspects |= refused
         return self._open(batch.step.cursor)
 
+    def open(self, planned: PlannedBatch, chosen: Batch) -> Batch:
+        """Reads, validates and draws what `Choose` began; bad samples get replacements.
+
+        Raises:
+            BadImageError: a sample is bad, and bad samples are errors.
+        """
+        try:
+            if len(chosen.step.parts) > 1:  # few images are in memory at once
+                batch = Batch.joined([self._look_at(chosen.part(rows)) for rows in chosen.step.parts])
+            else:
+                batch = self._parse(self._admit(self._read(chosen)))
+            batch = self._judge(self._draw(batch, chosen))
+            self._parse.check_keys(batch)
+            return self._replace_bad(planned, batch) if batch.bad else batch
+        except DiscardedError:
+            # An image was bad because the shard's copy in the cache is damaged. The copy is gone now: read all of the
+            # step again, which downloads the shard again. A shard is looked at once, so this ends; an image that is bad
+            # in the second copy, too, is bad in the data.
+            return self.open(planned, chosen)
+
     def close(self) -> None:
         self._parse.close()
         if self._downloads is not None:
@@ -86,23 +106,9 @@ class Open:
         planned = run.plan.batch(cursor)
         if self._downloads is not None and len(planned.ids):
             self._downloads.reach(cursor)
-        try:
-            chosen = self._choose(planned)
-            parts = run.parts.of_step(chosen.ids, chosen.sides)
-            chosen = replace(chosen, step=replace(chosen.step, parts=parts))
-            if len(parts) > 1:  # few images are in memory at once
-                batch = Batch.joined([self._look_at(chosen.part(rows)) for rows in parts])
-            else:
-                batch = self._parse(self._admit(self._read(chosen)))
-            batch = self._judge(self._draw(batch, chosen))
-            self._parse.check_keys(batch)
-            if batch.bad:
-                batch = self._replace_bad(planned, batch)
-        except DiscardedError:
-            # An image was bad because the shard's copy in the cache is damaged. The copy is gone now: read all of the
-            # step again, which downloads the shard again. A shard is looked at once, so this ends; an image that is bad
-            # in the second copy, too, is bad in the data.
-            return self._open(cursor)
+        chosen = self._choose(planned)
+        parts = run.parts.of_step(chosen.ids, chosen.sides)
+        batch = self.open(planned, replace(chosen, step=replace(chosen.step, parts=parts)))
         if run.bad_images.skip:
             batch = replace(batch, stays=batch.valid)
         batch = replace(

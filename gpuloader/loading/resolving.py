@@ -15,9 +15,9 @@ from gpuloader.errors import ConfigError, PresetError
 from gpuloader.loading.agreement import agree
 from gpuloader.loading.argument_types import AnyPreset, LoaderArguments
 from gpuloader.loading.arguments import (
+    check_boxes,
     check_buckets,
     check_counting,
-    find_boxes,
     resolve_bad_images,
     resolve_device,
     resolve_fields,
@@ -136,7 +136,7 @@ def _resolve_values(given: LoaderArguments) -> _Values:
     check_counting(recipe, values.bad_images, values.names)
     for each in fields.values():
         each.check_recipe(recipe)
-    find_boxes(recipe, fields)
+    check_boxes(recipe, fields)
     if sized:
         check_buckets(recipe)
     if given.shuffle is not None and sampling.weights is not None:

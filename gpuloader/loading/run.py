@@ -16,9 +16,8 @@ from gpuloader.base.text import counted
 from gpuloader.base.values import is_integer
 from gpuloader.chain.settings import Decoder
 from gpuloader.errors import ConfigError, StateError, describe
-from gpuloader.loading.arguments import as_tuple, find_boxes
+from gpuloader.loading.arguments import as_tuple
 from gpuloader.loading.fields import Component
-from gpuloader.loading.mipmaps import takes_mipmaps
 from gpuloader.loading.options import BadImages
 from gpuloader.loading.parts import Parts
 from gpuloader.loading.selection import describe_source
@@ -98,7 +97,7 @@ class Run:
     @property
     def takes_mipmaps(self) -> bool:
         """Whether mipmaps may be decoded in place of pictures."""
-        return takes_mipmaps(self.recipe, self.shards)
+        return self.recipe.mipmap_scale is not None and bool(self.shards.mipmap_sides)
 
     @cached_property
     def parts(self) -> Parts:
@@ -117,7 +116,8 @@ class Run:
     @cached_property
     def box_field(self) -> str | None:
         """The name of the field whose boxes the recipe needs; None if it needs none."""
-        return find_boxes(self.recipe, self.fields)
+        names = (name for name, field in self.fields.items() if field.has_boxes)
+        return next(names, None) if self.recipe.by_boxes else None
 
     @cached_property
     def largest(self) -> Recipe:

@@ -27,7 +27,7 @@ class AcceptedSizes:
         sizes = np.stack([self._index.at(side, samples) for side in ("height", "width")], 1).astype(np.int64)
         asked = np.zeros(len(samples), np.int64) if sides is None else sides
         accepted = np.zeros(len(samples), np.bool_)
-        for side, marks in self._marks.items():
+        for side, marks in list(self._marks.items()):  # to which another thread may add
             accepted |= (marks[samples >> 3] >> (samples & 7) & 1 == 1) & (asked == side)
         return sizes * accepted[:, None]
 

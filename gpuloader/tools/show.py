@@ -13,7 +13,6 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from html import escape
 from itertools import islice
 from pathlib import Path
@@ -32,13 +31,13 @@ from gpuloader.compose import NO_TARGETS, Compose
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.images.limits import MAX_PIXELS, RefusalError
 from gpuloader.images.mipmaps import extension_of, of_mipmap
-from gpuloader.loading.admitting import Admit, DiscardedError, Judge, Parse
 from gpuloader.loading.argument_types import AnyFields, AnyLabels, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields, resolve_label_from
 from gpuloader.loading.collating import Collate
 from gpuloader.loading.delivery import channels_first, round_to_dtype
-from gpuloader.loading.drawing import Choose, Draw
+from gpuloader.loading.drawing import Choose
 from gpuloader.loading.fields import Component
+from gpuloader.loading.opening import Open
 from gpuloader.loading.options import LabelFrom
 from gpuloader.loading.own_targets import OwnTargets
 from gpuloader.loading.reading import Read
@@ -230,7 +229,7 @@ class Gallery:
 
     def copy_side(self, recipe: Recipe, sample: int, seed: int, epoch: int) -> int:
         """Returns the shorter side of the smaller copy that a loader decodes in this epoch, 0 for the picture."""
-        return int(_choose(Run(self._plan, self._shards, recipe), sample, seed, epoch).sides[0])
+        return int(_choose(Run(self._plan, self._shards, recipe), sample, seed, epoch)[1].sides[0])
 
     def versions(self, compose: Compose, sample: int, seed: int, epoch: int, copy: int | None = None) -> list[Picture]:
         """Returns `tensors` as pictures, without the recipe's normalisation."""
@@ -302,36 +301,30 @@ class Gallery:
         targets, takes = self._targets_of(sample), recipe.own_code is not None and recipe.own_code.takes_targets
         left_out = self.targets_left_out(recipe, sample) if drawn or takes else targets
         fields = {name: field for name, field in targets.items() if name not in left_out}
-        for name, field in islice(((name, field) for name, field in targets.items() if field.has_boxes), 1):
-            if recipe.by_boxes:
-                dropped = self._targets is None and isinstance(field, Boxes) and CROWD in field.keys
-                of_crops = {name if takes else _CROPS: replace(field, leave_out=CROWD) if dropped else field}
-                fields = of_crops | fields | of_crops  # the first boxes are those that crops depend on
-        return _SampleRun(self._plan, self._shards, recipe, fields=fields)
+        boxes = [(name, field) for name, field in targets.items() if isinstance(field, Boxes) and recipe.by_boxes]
+        crops = {name if takes else _CROPS: self._for_crops(field) for name, field in boxes[:1]}
+        fields = {**crops, **fields, **crops}  # crops depend on the first boxes
+        return Run(self._plan, self._shards, recipe, fields=fields)
+
+    def _for_crops(self, boxes: Boxes) -> Boxes:
+        """Returns boxes without crowds, as a training leaves them out, unless they are named."""
+        return replace(boxes, leave_out=CROWD) if self._targets is None and CROWD in boxes.keys else boxes
 
     def _open(self, run: Run, sample: int, seed: int, epoch: int, copy: int | None = None) -> Batch:
         """Opens a sample as a loader does; raises BadImageError if it is bad."""
-        chosen, wanted = _choose(run, sample, seed, epoch), Wanted()
+        planned, chosen = _choose(run, sample, seed, epoch)
         if copy is not None:
             chosen = replace(chosen, sides=np.array([copy]))
-        for extension in {field.extension for field in run.fields.values() if field.required}:
-            if extension not in self._extensions_of(sample):
-                raise self._bad(chosen, f"it has no .{extension} component")
-        with closing(Parse(run, wanted)) as parse:
-            try:
-                batch = parse(Admit(run, (sample,))(Read(run, wanted)(chosen)))
-            except DiscardedError:  # the next read downloads the shard again
-                return self._open(run, sample, seed, epoch, copy)
-        batch = Judge(run, ())(Draw(run)(batch, chosen))
-        if (cause := batch.causes[0]) is not None:
-            raise self._bad(batch, cause)
-        return batch
+        required = {field.extension for field in run.fields.values() if field.required}
+        if lacking := required.difference(self._extensions_of(sample)):
+            raise self._bad(chosen, f"it has no .{min(lacking)} component")
+        with closing(Open(run, set(), wanted := Wanted(), Read(run, wanted))) as head:
+            return head.open(planned, chosen)
 
     def _decode(self, run: Run, compose: Compose, batch: Batch) -> Batch:
-        own = compose.own_code
-        targets = OwnTargets(run) if own is not None and own.takes_targets else NO_TARGETS
+        targets = OwnTargets(run)
         try:
-            return compose.chain.run(batch, self.device_id, targets)
+            return compose.chain.run(batch, self.device_id, targets if targets.fields else NO_TARGETS)
         except DataError as error:
             cause = of_mipmap(int(batch.sides[0]), str(error).partition(": ")[2])
             raise self._bad(batch, cause) from None
@@ -340,20 +333,12 @@ class Gallery:
         return BadImageError(*self._shards.locate(int(batch.ids[0]), int(batch.sides[0])), cause)
 
 
-class _SampleRun(Run):
-    """The run of one sample, which may have no boxes where a training needs a field of boxes."""
-
-    @cached_property
-    def box_field(self) -> str | None:
-        names = (name for name, field in self.fields.items() if field.has_boxes)
-        return next(names, None) if self.recipe.by_boxes else None
-
-
-def _choose(run: Run, sample: int, seed: int, epoch: int) -> Batch:
+def _choose(run: Run, sample: int, seed: int, epoch: int) -> tuple[PlannedBatch, Batch]:
     """Begins the batch of a sample, with the draws that it has in a training."""
     ids = np.array([sample])
     draws = Draws(check_seed(seed), check_epoch(epoch), ids)
-    return Choose(run)(PlannedBatch(Cursor(epoch), ids, np.ones(1, np.bool_), draws))
+    planned = PlannedBatch(Cursor(epoch), ids, np.ones(1, np.bool_), draws)
+    return planned, Choose(run)(planned)
 
 
 def _unpadded(fields: Mapping[str, Component]) -> dict[str, Component]:
