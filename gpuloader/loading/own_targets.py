@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +12,6 @@ from gpuloader.chain.batch import Batch
 from gpuloader.chain.own import OwnCodeTargets
 from gpuloader.errors import DataError, describe
 from gpuloader.loading.run import Run
-from gpuloader.recipe import ViewParams
-
-
-class FieldTargets(Protocol):
-    """The protocol of a target that own code may change."""
-
-    def entries(self, value: Any, view: ViewParams) -> dict[str, NDArray[Any]]:  # noqa: ANN401
-        """Returns the entries of one sample in a view of this sample alone: the value under "", and its columns."""
-
-    def value_of(self, entries: Mapping[str, NDArray[Any]]) -> Any:  # noqa: ANN401
-        """Converts entries to a value; raises ValueError if they are invalid."""
 
 
 class OwnTargets(OwnCodeTargets):

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from gpuloader.base.text import printable
-from gpuloader.loading.fields import Component, Ragged
+from gpuloader.recipe import ViewParams
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.masks import Mask
+from gpuloader.targets.target import Target
 
 CROWD = "iscrowd"
 _ANNOTATIONS, _MASK = "json:annotations", "mask.png"
@@ -39,14 +40,14 @@ class Overlay:
     points: list[tuple[float, float, int]]
 
 
-def find_targets(extensions: Collection[str], content: bytes | None) -> dict[str, Component]:
+def find_targets(extensions: Collection[str], content: bytes | None) -> dict[str, Target]:
     """Returns the fields of what `gpuloader pack` writes beside a picture: COCO's annotations, and masks.
 
     Args:
         extensions: of the sample's components.
         content: of its `json`.
     """
-    found: dict[str, Component] = {_MASK: Mask(_MASK, fill=_IGNORED)} if _MASK in extensions else {}
+    found: dict[str, Target] = {_MASK: Mask(_MASK, fill=_IGNORED)} if _MASK in extensions else {}
     annotations: Any = None
     with suppress(ValueError, RecursionError, LookupError, TypeError):
         annotations = json.loads(content or b"null")["annotations"]
@@ -63,54 +64,50 @@ def find_targets(extensions: Collection[str], content: bytes | None) -> dict[str
     return found
 
 
-def overlays(
-    fields: Mapping[str, Component], moved: Mapping[str, Any], views: int, class_names: Mapping[int, str]
-) -> list[Overlay]:
-    """Returns the targets of one sample in each view.
+def overlay_of(
+    fields: Mapping[str, Target], values: Mapping[str, Any], view: ViewParams, class_names: Mapping[int, str]
+) -> Overlay:
+    """Returns the targets of one sample in a view.
 
     Args:
         fields: the targets, by name.
-        moved: their entries, as `Target.collated` returns them for this sample alone.
-        views: the number of views.
+        values: of the sample, as the fields parse them.
+        view: the parameters of this sample alone.
         class_names: label -> name, if names are known.
     """
-    found = [Overlay([], [], []) for _ in range(views)]
+    found = Overlay([], [], [])
     for name, field in fields.items():
-        for view, overlay in enumerate(found):
-            of_view = {part: by_view[view] for part, by_view in moved[name].items()}
-            if isinstance(field, Boxes):
-                overlay.boxes.extend(_boxes(of_view, class_names))
-            elif isinstance(field, Keypoints):
-                overlay.points.extend(_points(of_view))
-            elif isinstance(field, Mask):
-                overlay.areas.append(_areas(of_view[""], field.fill))
+        entries = field.entries(values[name], view)
+        if isinstance(field, Boxes):
+            found.boxes.extend(_boxes(entries, class_names))
+        elif isinstance(field, Keypoints):
+            found.points.extend(_points(entries[""], entries["visibility"]))
+        elif isinstance(field, Mask):
+            found.areas.append(_areas(entries[""], field.fill))
     return found
 
 
-def _boxes(view: Mapping[str, Any], names: Mapping[int, str]) -> Iterator[tuple[tuple[float, ...], int, str]]:
-    boxes = view[""].values.tolist()
-    labels = view["labels"].values.tolist() if "labels" in view else [None] * len(boxes)
-    crowds = view[CROWD].values.tolist() if CROWD in view else [0] * len(boxes)
+def _boxes(
+    entries: Mapping[str, NDArray[Any]], names: Mapping[int, str]
+) -> Iterator[tuple[tuple[float, ...], int, str]]:
+    boxes = entries[""].tolist()
+    labels, crowds = (entries[key].tolist() if key in entries else [None] * len(boxes) for key in ("labels", CROWD))
     for number, (box, label, crowd) in enumerate(zip(boxes, labels, crowds)):
         name = "" if label is None else names.get(label, str(label))
         yield tuple(box), number if label is None else label, f"{name} (crowd)".lstrip() if crowd else name
 
 
-def _points(view: Mapping[str, Any]) -> Iterator[tuple[float, float, int]]:
-    k = view[""].shapes[0][1]
-    for number, ((x, y), visible) in enumerate(zip(view[""].values.tolist(), view["visibility"].values.tolist())):
-        if visible:
-            yield x, y, number % k
+def _points(points: NDArray[np.floating], visibility: NDArray[np.int64]) -> Iterator[tuple[float, float, int]]:
+    for row, number in np.argwhere(visibility > 0).tolist():
+        x, y = points[row, number].tolist()
+        yield x, y, number
 
 
-def _areas(masks: NDArray[np.integer] | Ragged, fill: int) -> NDArray[np.int64]:
-    of_sample: NDArray[Any] = masks[0] if not isinstance(masks, Ragged) else masks.values
-    if isinstance(masks, Ragged) and masks.shapes is not None:
-        of_sample = of_sample.reshape(masks.shapes[0])
-    if of_sample.ndim == 2:  # of classes
-        return np.where(of_sample == fill, 0, of_sample).astype(np.int64)
-    areas = np.zeros(of_sample.shape[1:], np.int64)
-    for number, mask in enumerate(of_sample):
+def _areas(masks: NDArray[np.integer], fill: int) -> NDArray[np.int64]:
+    if masks.ndim == 2:  # of classes
+        return np.where(masks == fill, 0, masks).astype(np.int64)
+    areas = np.zeros(masks.shape[1:], np.int64)
+    for number, mask in enumerate(masks):
         areas[mask > 0] = 1 + number
     return areas
 

@@ -33,10 +33,8 @@ from gpuloader.images.limits import MAX_PIXELS, RefusalError
 from gpuloader.images.mipmaps import extension_of, of_mipmap
 from gpuloader.loading.argument_types import AnyFields, AnyLabels, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields, resolve_label_from
-from gpuloader.loading.collating import Collate
 from gpuloader.loading.delivery import channels_first, round_to_dtype
 from gpuloader.loading.drawing import Choose
-from gpuloader.loading.fields import Component
 from gpuloader.loading.opening import Open
 from gpuloader.loading.options import LabelFrom
 from gpuloader.loading.own_targets import OwnTargets
@@ -52,9 +50,9 @@ from gpuloader.recipe.recipe import Orientation
 from gpuloader.shards import ShardSet, make_labels, needs_labels, read_names
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.masks import Mask
-from gpuloader.targets.target import check_recipe_moves
+from gpuloader.targets.target import Target, check_recipe_moves
 from gpuloader.tools.outputs import PICTURES, check_output
-from gpuloader.tools.overlay import CROWD, Overlay, find_targets, overlays
+from gpuloader.tools.overlay import CROWD, Overlay, find_targets, overlay_of
 from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile
 from gpuloader.transforms import Resize
 
@@ -146,7 +144,9 @@ class Gallery:
         named = None if fields is None else resolve_fields(fields, "dict")
         self._shards = ShardSet.open(resolve_sources(tar)[0], progress=True)
         self._plan = Plan(all_samples(len(self)), batch_size=1)
-        self._targets = None if named is None else _unpadded(named)
+        self._targets = (
+            None if named is None else {name: each for name, each in named.items() if isinstance(each, Target)}
+        )
         self.has_targets = bool(self._targets_of(0))
         if labelling == LabelFrom() and not needs_labels(self._shards, self.has_targets):
             labelling = LabelFrom(None)
@@ -242,14 +242,15 @@ class Gallery:
         Raises:
             BadImageError: the image's size cannot be read, or a target cannot be parsed.
         """
-        run = self._run(compose, sample, drawn=True)
-        batch, collate = self._open(run, sample, seed, epoch, copy), Collate(run)
-        if collate.is_behind_own_code:
+        fields, run = self._drawn(compose, sample), self._run(compose, sample, drawn=True)
+        batch, own = self._open(run, sample, seed, epoch, copy), OwnTargets(run)
+        values, views = [batch.values[0]] * len(compose.each_view), batch.delivered.views
+        if own.fields:
             made = compose if isinstance(compose, Compose) else Compose.load(compose)
             batch = self._decode(run, made, batch)
-            batch = replace(batch, delivered=batch.params)
-        fields = {name: field for name, field in run.fields.items() if name != _CROPS}
-        return overlays(fields, collate(batch).step.fields, len(compose.each_view), self.class_names)
+            values = [{name: own.value(name, each[0]) for name in fields} for each in batch.targets]
+            views = batch.params.views
+        return [overlay_of(fields, *each, self.class_names) for each in zip(values, views)]
 
     def targets_left_out(self, compose: Recipe, sample: int) -> dict[str, str]:
         """Returns why targets of a sample cannot follow the recipe, by name; MixUp and CutMix are ignored."""
@@ -269,9 +270,9 @@ class Gallery:
         """
         run = self._run(preset, sample)
         batch = self._open(run, sample, seed, epoch)
-        boxes = () if run.box_field is None else (batch.values[0][run.box_field].boxes,)
-        views = explain(preset, check_seed(seed), check_epoch(epoch), sample, *_upright_size(batch), *boxes)
-        if not (side := int(batch.sides[0])):
+        side, boxes = int(batch.sides[0]), () if run.box_field is None else (batch.values[0][run.box_field].boxes,)
+        views = explain(preset, seed, epoch, sample, *self.size(sample, preset.orientation, side), *boxes)
+        if not side:
             return views
         decoded = Step("mipmaps", "decode", {"file": extension_of(side)})
         return tuple(replace(view, steps=(decoded, *view.steps)) for view in views)
@@ -283,9 +284,11 @@ class Gallery:
             BadImageError: the size cannot be read.
         """
         run = Run(self._plan, self._shards, _resized(1, 1, orientation))
-        return _upright_size(self._open(run, sample, 0, 0, copy))
+        opened = self._open(run, sample, 0, 0, copy).params.views[0].placements[0]
+        height, width = opened.shape[0].tolist()
+        return height, width
 
-    def _targets_of(self, sample: int) -> Mapping[str, Component]:
+    def _targets_of(self, sample: int) -> Mapping[str, Target]:
         if self._targets is not None:
             return self._targets
         content = None
@@ -296,11 +299,14 @@ class Gallery:
     def _extensions_of(self, sample: int) -> list[str]:
         return [name for name, *_ in self._shards.index.components(sample)]
 
+    def _drawn(self, recipe: Recipe, sample: int) -> dict[str, Target]:
+        left_out = self.targets_left_out(recipe, sample)
+        return {name: field for name, field in self._targets_of(sample).items() if name not in left_out}
+
     def _run(self, recipe: Recipe, sample: int, drawn: bool = False) -> Run:
         """Returns a run over the sample's targets: those that the recipe needs, or also those that are drawn."""
         targets, takes = self._targets_of(sample), recipe.own_code is not None and recipe.own_code.takes_targets
-        left_out = self.targets_left_out(recipe, sample) if drawn or takes else targets
-        fields = {name: field for name, field in targets.items() if name not in left_out}
+        fields = self._drawn(recipe, sample) if drawn or takes else {}
         boxes = [(name, field) for name, field in targets.items() if isinstance(field, Boxes) and recipe.by_boxes]
         crops = {name if takes else _CROPS: self._for_crops(field) for name, field in boxes[:1]}
         fields = {**crops, **fields, **crops}  # crops depend on the first boxes
@@ -339,17 +345,6 @@ def _choose(run: Run, sample: int, seed: int, epoch: int) -> tuple[PlannedBatch,
     draws = Draws(check_seed(seed), check_epoch(epoch), ids)
     planned = PlannedBatch(Cursor(epoch), ids, np.ones(1, np.bool_), draws)
     return planned, Choose(run)(planned)
-
-
-def _unpadded(fields: Mapping[str, Component]) -> dict[str, Component]:
-    targets = {name: field for name, field in fields.items() if field.is_target}
-    return {name: replace(each, pad_to=None) if isinstance(each, Boxes) else each for name, each in targets.items()}
-
-
-def _upright_size(batch: Batch) -> tuple[int, int]:
-    """Returns (height, width) of an opened picture, upright if the recipe turns it."""
-    height, width = batch.params.views[0].placements[0].shape[0].tolist()
-    return height, width
 
 
 def _resized(height: int, width: int, orientation: Orientation) -> Compose:

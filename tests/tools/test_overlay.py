@@ -78,10 +78,25 @@ def by_hand(size: tuple[int, int], *corners: float, shape: str = "rectangle") ->
 # --- where they are
 
 
-@pytest.mark.parametrize("recipe", [RANDOM, BY_BOXES], ids=["random", "by boxes"])
+def upside_down(image: np.ndarray, targets: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
+    x1, y1, x2, y2 = targets["boxes"].T
+    return image[::-1], {**targets, "boxes": np.stack([x1, len(image) - y2, x2, len(image) - y1], 1)}
+
+
+CUT = T.RandomResizedCrop(128, scale=(0.4, 1))
+OWN_CODE = Compose([CUT, T.Apply(upside_down, targets=True), *RANDOM.transforms[1:]])
+UNCHANGED = Compose([CUT, T.Apply(np.copy), T.RandomHorizontalFlip()])
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [RANDOM, BY_BOXES, OWN_CODE, UNCHANGED],
+    ids=["random", "by boxes", "own code", "no targets"],
+)
 def test_targets_are_those_that_the_loader_delivers_in_that_epoch(tar: Path, recipe: Compose) -> None:
     gallery = Gallery(tar, label_from=None, device_id=None, fields=FIELDS)
-    with GPULoader(tar, 3, None, preset=recipe, seed=5, label_from=None, output="dict", fields=FIELDS) as loader:
+    options = {"label_from": None, "output": "dict", "decoder": {"processes": 0}}
+    with GPULoader(tar, 3, None, preset=recipe, seed=5, fields=FIELDS, **options) as loader:
         for epoch in range(3):
             batch = next(iter(loader))
             for row, number in enumerate(batch["index"].tolist()):

@@ -284,6 +284,23 @@ def test_a_bad_image_is_a_box_with_the_cause(tmp_path: Path, name: str, data: by
         Gallery(path, device_id=None).tensors(COLOURS, 0, 0, 0)
 
 
+def test_a_picture_that_one_recipe_takes_may_be_too_large_for_another(shards: list[Path]) -> None:
+    gallery, least = Gallery(shards, device_id=None), Compose(COLOURS.transforms, max_pixels=1)
+    for _ in range(2):
+        assert original(gallery, 0, 512).size == gallery.size(0)[::-1]
+        with pytest.raises(BadImageError, match="more than the recipe's 1"):
+            gallery.tensors(least, 0, 0, 0)
+
+
+def test_own_code_that_fails_is_a_box_with_the_cause(shards: list[Path], tmp_path: Path) -> None:
+    def fails(image: np.ndarray) -> np.ndarray:
+        raise ValueError(f"no such {image.ndim}")
+
+    failing = Compose([T.Resize((40, 40)), T.Apply(fails)])
+    shown = show(shards, tmp_path / "a.png", preset=failing, samples=[3], versions=1, device_id=None)
+    assert shown.bad[3].startswith("ValueError: no such 3")
+
+
 def test_keys_of_any_bytes_and_length_can_be_drawn(tmp_path: Path) -> None:
     keys = ["a" * 90, "<script>", "new\nline", "日本語", "bytes\udcff"]
     path = tmp_path / "a.tar"
