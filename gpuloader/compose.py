@@ -217,13 +217,10 @@ class Compose(Recipe):
         made = finish(self, [view[0] for view in batch.views] if one else list(batch.views))
         if listed is None:
             return made
-        pairs = [(listed, view) for view in batch.params.views]
-        if self.own_code is not None:
-            whole = self.draw(draws, batch.delivered.views[0].placements[0].shape, boxes=boxes)
-            pairs = [(listed, view) for view in whole.views]
-            if takes_targets:
-                pairs = list(zip(batch.targets, batch.params.views))
-        moved = [move_targets(*pair, batch.views[0][0].device) for pair in pairs]
+        params, before = batch.params, batch.targets if takes_targets else [listed] * len(self.each_view)
+        if self.own_code is not None and not takes_targets:
+            params = self.draw(draws, batch.delivered.views[0].placements[0].shape, boxes=boxes)
+        moved = [move_targets(*pair, batch.views[0][0].device) for pair in zip(before, params.views)]
         return made, by_view([view[0] for view in moved] if one else moved)
 
     def close(self) -> None:

@@ -271,7 +271,8 @@ class Gallery:
         run = self._run(preset, sample)
         batch = self._open(run, sample, seed, epoch)
         side, boxes = int(batch.sides[0]), () if run.box_field is None else (batch.values[0][run.box_field].boxes,)
-        views = explain(preset, seed, epoch, sample, *self.size(sample, preset.orientation, side), *boxes)
+        size = batch.params.views[0].placements[0].shape[0].tolist()
+        views = explain(preset, seed, epoch, sample, *size, *boxes)
         if not side:
             return views
         decoded = Step("mipmaps", "decode", {"file": extension_of(side)})
@@ -305,12 +306,12 @@ class Gallery:
 
     def _run(self, recipe: Recipe, sample: int, drawn: bool = False) -> Run:
         """Returns a run over the sample's targets: those that the recipe needs, or also those that are drawn."""
-        targets, takes = self._targets_of(sample), recipe.own_code is not None and recipe.own_code.takes_targets
+        takes = recipe.own_code is not None and recipe.own_code.takes_targets
         fields = self._drawn(recipe, sample) if drawn or takes else {}
-        boxes = [(name, field) for name, field in targets.items() if isinstance(field, Boxes) and recipe.by_boxes]
+        targets = self._targets_of(sample).items() if recipe.by_boxes else ()
+        boxes = [(name, field) for name, field in targets if isinstance(field, Boxes)]
         crops = {name if takes else _CROPS: self._for_crops(field) for name, field in boxes[:1]}
-        fields = {**crops, **fields, **crops}  # crops depend on the first boxes
-        return Run(self._plan, self._shards, recipe, fields=fields)
+        return Run(self._plan, self._shards, recipe, fields={**crops, **fields, **crops})  # the first boxes decide
 
     def _for_crops(self, boxes: Boxes) -> Boxes:
         """Returns boxes without crowds, as a training leaves them out, unless they are named."""
