@@ -213,7 +213,7 @@ class Compose(Recipe):
         batch = given_batch(self, given, draws, boxes, listed)
         refuse({row: cause for row, cause in enumerate(batch.causes) if cause is not None})
         takes_targets = self.own_code is not None and self.own_code.takes_targets
-        batch = self.chain.run(batch, resolve_own_device(device_id), _DICTIONARIES if takes_targets else NO_TARGETS)
+        batch = self._chain.run(batch, resolve_own_device(device_id), _DICTIONARIES if takes_targets else NO_TARGETS)
         made = finish(self, [view[0] for view in batch.views] if one else list(batch.views))
         if listed is None:
             return made
@@ -225,24 +225,28 @@ class Compose(Recipe):
 
     def close(self) -> None:
         """Frees the memory of the last call's device. A later call takes it again; closing twice is fine."""
-        self.chain.close()
+        self._chain.close()
 
     def __str__(self) -> str:
         return recipe_yaml(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
-            name: value for name, value in self.__dict__.items() if name not in ("chain", "own_code", "graphs")
+            name: value for name, value in self.__dict__.items() if name not in ("_chain", "own_code", "graphs")
         }  # each process has its own
 
     @cached_property
-    def chain(self) -> KeptChain:
-        """What runs the recipe's graphs on opened images."""
+    def _chain(self) -> KeptChain:
         return KeptChain(copy(self))  # a copy, so that the chain is freed with the recipe
 
     @classmethod
     def _of(cls, preset: Recipe) -> Compose:
         return cls(**{name: getattr(preset, name) for name in Recipe.__dataclass_fields__})
+
+
+def chain_of(compose: Compose) -> KeptChain:
+    """Returns what runs a recipe's graphs on opened images, for other packages."""
+    return compose._chain  # noqa: SLF001 - this module is its class's
 
 
 class KeptChain:

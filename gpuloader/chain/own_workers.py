@@ -327,17 +327,17 @@ def read(memory: SharedMemory) -> Outcomes:
     """Reads the results of a process; the images stay in shared memory."""
     rest: list[tuple[_Place, bytes | Failure]] = _read_rest(memory)
     pixels = memory.bytes(0)
-    made = [(place, sent if isinstance(sent, Failure) else _sent(pickle.loads, sent)) for place, sent in rest]
+    made = [(place, sent if isinstance(sent, Failure) else _sent(sent)) for place, sent in rest]
     return [
         targets if isinstance(targets, Failure) else (pixels[place.first : place.end].reshape(place.shape), targets)
         for place, targets in made
     ]
 
 
-def _sent(convert: Callable[..., Any], *given: Any) -> Any:  # noqa: ANN401
-    """Pickles or unpickles the targets of a sample; returns a `Failure` after an error."""
+def _sent(given: Targets | Failure | bytes) -> Any:  # noqa: ANN401
+    """Pickles the targets of a sample, or unpickles bytes; returns a `Failure` after an error."""
     try:
-        return convert(*given)
+        return pickle.loads(given) if isinstance(given, bytes) else pickle.dumps(given, pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # noqa: BLE001 - the program's own, of any kind
         advice = "it returned targets that its process cannot send: use arrays and numbers, or Decoder(processes=0)"
         return Failure((advice, *"".join(traceback.format_exception_only(error)).splitlines()))
@@ -386,6 +386,6 @@ def _work(memory: SharedMemory, functions: Sequence[OwnFunction]) -> None:
         if made is not image:
             end = max(end, place.end)
             memory.bytes(end)[place.first : place.end] = made.reshape(-1)
-        outcomes.append((place, _sent(pickle.dumps, targets, pickle.HIGHEST_PROTOCOL)))
+        outcomes.append((place, _sent(targets)))
         _header(memory)[0] = done
     _write_rest(memory, end, len(rest), outcomes)

@@ -47,10 +47,9 @@ def bench(
 ) -> None:
     """Measures what each stage of loading costs on your shards and machine, and names the bottleneck.
 
-    It measures the CPU, and the GPU if there is one. A line below each table says what to change.
+    It measures the CPU, and the GPU if there is one. Own code has a row. A line below each table says what to change.
 
-    Each row includes the stages before it. Its share is the part of the CPU time that this stage adds. Own code has a
-    row, which includes its processes.
+    Each row includes the stages before it. Its share is the part of the CPU time that this stage adds.
 
     Example: gpuloader bench shards/train/ --preset imagenet_train
     """

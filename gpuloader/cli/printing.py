@@ -44,4 +44,6 @@ def _as_json_value(value: object) -> object:
         return str(value)
     if hasattr(value, "tolist"):  # a numpy value
         return value.tolist()
+    if callable(value):  # own code in a recipe
+        return getattr(value, "__qualname__", repr(value))
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")

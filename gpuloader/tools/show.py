@@ -27,7 +27,7 @@ from gpuloader.base.text import counted, printable
 from gpuloader.base.values import is_integer
 from gpuloader.chain.batch import Batch
 from gpuloader.chain.link import Wanted
-from gpuloader.compose import NO_TARGETS, Compose
+from gpuloader.compose import NO_TARGETS, Compose, chain_of
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.images.limits import MAX_PIXELS, RefusalError
 from gpuloader.images.mipmaps import extension_of, of_mipmap
@@ -331,7 +331,7 @@ class Gallery:
     def _decode(self, run: Run, compose: Compose, batch: Batch) -> Batch:
         targets = OwnTargets(run)
         try:
-            return compose.chain.run(batch, self.device_id, targets if targets.fields else NO_TARGETS)
+            return chain_of(compose).run(batch, self.device_id, targets if targets.fields else NO_TARGETS)
         except DataError as error:
             cause = of_mipmap(int(batch.sides[0]), str(error).partition(": ")[2])
             raise self._bad(batch, cause) from None

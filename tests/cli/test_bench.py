@@ -50,3 +50,13 @@ def test_it_measures_the_recipe_with_changed_values(shards: list[Path], tmp_path
     wrong = run("bench", *shards, "--set", "size")
     assert wrong.returncode == 1
     assert "--set size: allowed is KEY=VALUE" in wrong.stderr
+
+
+def test_own_code_is_a_stage(shards: list[Path], tmp_path: Path) -> None:
+    preset = tmp_path / "own.yaml"
+    preset.write_text("transforms: [{CenterCrop: {size: 32}}, {Apply: {name: copy}}]\n")
+    options = ("--preset", preset, "--functions", "copy:copy", "--cpu", "--seconds", "0.1", "--json")
+    result = run("bench", *shards, *options)
+    assert result.returncode == 0, result.stderr
+    stages = [stage["stage"] for stage in json.loads(result.stdout)["devices"][0]["stages"]]
+    assert stages == ["read", "gate", "decode", "resize", "own code", "loader"]

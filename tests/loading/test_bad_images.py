@@ -158,7 +158,7 @@ def open_to_tiff(monkeypatch: pytest.MonkeyPatch) -> None:
     def admit_all(image: np.ndarray, *recipe: Any) -> tuple[np.ndarray, tuple[int, int]]:  # noqa: ANN401
         return (image, (HEIGHT, WIDTH)) if image[:2].tobytes() == b"II" else admit(image, *recipe)
 
-    monkeypatch.setattr("gpuloader.loading.reader.admit", admit_all)
+    monkeypatch.setattr("gpuloader.loading.admitting.admit", admit_all)
 
 
 @pytest.mark.usefixtures("open_to_tiff")

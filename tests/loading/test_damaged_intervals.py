@@ -88,7 +88,9 @@ def is_bad_uncut(jpeg: bytes) -> bool:
     [(name, changes)] = CENTRE.items()
     preset = load_preset(name, changes)
     files, sizes, _ = admit_each([jpeg], preset.max_pixels)
-    return bool(find_undecodable(preset.whole_graph, files, preset.draw(Draws(0, 0, np.zeros(1, np.int64)), sizes), None))
+    return bool(
+        find_undecodable(preset.whole_graph, files, preset.draw(Draws(0, 0, np.zeros(1, np.int64)), sizes), None)
+    )
 
 
 @pytest.mark.parametrize(
