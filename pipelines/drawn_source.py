@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
@@ -35,20 +35,14 @@ def drawn_source(jpegs: Sequence[bytes], preset: AnyPreset, batch_size: int, see
     for number, cause in refused.items():
         raise DataError(f"image {number} cannot be decoded: {cause}")
 
-    def batches() -> Iterator[tuple[list[Any], AugmentParams] | None]:
-        for epoch in count():
-            for first in range(0, len(files), batch_size):
-                ids = np.arange(first, min(first + batch_size, len(files)))
-                params = recipe.draw(Draws(seed, epoch, ids), sizes[ids], None if turned is None else turned[ids])
-                yield [files[number] for number in ids], params
-            yield None
-
-    each = batches()
+    steps = ((epoch, first) for epoch in count() for first in (*range(0, len(files), batch_size), None))
 
     def source() -> tuple[list[Any], AugmentParams]:
-        batch = next(each)
-        if batch is None:
+        epoch, first = next(steps)
+        if first is None:
             raise StopIteration
-        return batch
+        ids = np.arange(first, min(first + batch_size, len(files)))
+        params = recipe.draw(Draws(seed, epoch, ids), sizes[ids], None if turned is None else turned[ids])
+        return [files[number] for number in ids], params
 
     return source
