@@ -18,8 +18,8 @@ from gpuloader.pipelines.operators import finish_on_cpu, finish_on_gpu
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.program import Op
 from gpuloader.tools.verify import CHECKS, Row, checks, verification, verify
+from gpuloader.tools.verify.checks import OPERATIONS
 from gpuloader.tools.verify.comparison import Comparisons, Subject
-from gpuloader.tools.verify.operations import OPERATIONS
 
 pytestmark = pytest.mark.slow(kept=9, of="verify")
 

@@ -1,8 +1,9 @@
-"""The checks of `verify`: functions of the subject that yield rows. `operations` has its own module."""
+"""The checks of `verify`: functions of the subject that yield rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,19 @@ from PIL import Image
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.chain.settings import Decoder
 from gpuloader.errors import BadImageError
-from gpuloader.loading.loader import GPULoader
 from gpuloader.pipelines import taken_by_engines
+from gpuloader.plan import Draw
 from gpuloader.recipe import Recipe, load_preset, preset_names
+from gpuloader.recipe.model import Ints, PixelTransform, Transform
+from gpuloader.recipe.program import Op, Program, chain, step
 from gpuloader.stage import Stage
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
 from gpuloader.targets.masks import Mask
 from gpuloader.tools.verify.comparison import (
-    ALONE,
     BATCH_SIZE,
     IMAGES,
+    NARROWER,
     PLAIN,
     WIDER,
     Bad,
@@ -38,9 +41,9 @@ from gpuloader.tools.verify.comparison import (
     load,
     load_both,
 )
-from gpuloader.tools.verify.operations import operations
 from gpuloader.tools.verify.pictures import LARGE, MIPMAP, SMALL, encoded, jpeg, picture, tar_of, turned
 
+_AS_IT_IS = T.Resize(SMALL)
 _RESIZE = T.Resize(80, max_size=100)
 _CHANGES = (T.RandomHorizontalFlip(), T.ColorJitter(0.4), T.RandomErasing(1.0, value=0.5))
 _CROP = Recipe((T.RandomResizedCrop(96), T.RandomHorizontalFlip()))
@@ -96,21 +99,11 @@ def forms(subject: Subject) -> Comparisons:
 
 def _targets(subject: Subject, tar: Path) -> Outcome:
     """Compares targets. They are transformed on the CPU, so they must be equal."""
-    ours, theirs = (_load_targets(tar, device_id) for device_id in (subject.device_id, None))
-    off = [
-        name
-        for name in _TARGETS
-        if len(ours[name]) != len(theirs[name]) or not all(map(torch.equal, ours[name], theirs[name]))
-    ]
+    options: dict[str, Any] = {"preset": _CROP, "fields": _TARGETS, "entries": tuple(_TARGETS)}
+    (ours, _), (theirs, _) = load_both(tar, subject.device_id, **options)
+    pairs = [(ours.get(key, [torch.empty(0)] * len(each)), each) for key, each in theirs.items()]
+    off = [name for at, name in enumerate(_TARGETS) if not all(torch.equal(one[at], other[at]) for one, other in pairs)]
     return f"{', '.join(off)} differ" if off else "all are equal", "equal, on the device", not off
-
-
-def _load_targets(tar: Path, device_id: int | None) -> dict[str, list[torch.Tensor]]:
-    """Returns the targets of a batch, on the CPU; none if they are not on the loader's device."""
-    options: dict[str, Any] = {"preset": _CROP, "output": "dict", "label_from": None, "world": ALONE}
-    with GPULoader(tar, BATCH_SIZE, device_id, fields=_TARGETS, shuffle="none", **options) as loader:
-        batch = next(iter(loader))
-        return {name: [each.cpu() for each in batch[name] if each.device == loader.device] for name in _TARGETS}
 
 
 def _stage(subject: Subject, tar: Path, files: list[bytes]) -> Outcome:
@@ -241,6 +234,78 @@ def _with_broken_table(jpeg: bytes) -> bytes:
     data, table = bytearray(jpeg), jpeg.index(b"\xff\xc4")
     data[table + 5 : table + 21] = bytes([255] * 16)
     return bytes(data)
+
+
+@dataclass(frozen=True)
+class Steps(PixelTransform):
+    """The same steps for each image: operations of `gpuloader.recipe.program`, and their first parameters."""
+
+    operations: tuple[tuple[Op, Sequence[float]], ...]
+
+    @property
+    def steps(self) -> int:
+        return len(self.operations)
+
+    def program(self, draw: Draw, sizes: Ints) -> Program:
+        return chain([step(op, draw.samples, *parameters) for op, parameters in self.operations], draw.samples)
+
+
+def _step(op: Op, *parameters: float) -> Steps:
+    return Steps(((op, parameters),))
+
+
+PIXEL_OPERATIONS: Mapping[str, PixelTransform] = {
+    "rotation, nearest": T.RandomRotation((30, 30)),
+    "rotation, bilinear": T.RandomRotation((30, 30), "bilinear", fill=124),
+    "shear": T.RandomAffine(0, shear=(20, 20), interpolation="bilinear"),
+    "perspective": T.RandomPerspective(0.5, 1.0),
+    "brightness": _step(Op.BRIGHTNESS, 1.4),
+    "contrast": _step(Op.CONTRAST, 0.6),
+    "saturation": _step(Op.SATURATION, 1.4),
+    "hue": _step(Op.HUE, 0.1),
+    "sharpness": _step(Op.SHARPNESS, 1.9),
+    "posterize": _step(Op.POSTERIZE, 3),
+    "solarize": _step(Op.SOLARIZE, 128),
+    "solarize, add": _step(Op.SOLARIZE_ADD, 40),
+    "invert": _step(Op.INVERT),
+    "autocontrast": _step(Op.AUTOCONTRAST),
+    "equalize": _step(Op.EQUALIZE),
+    "grayscale": _step(Op.GRAYSCALE),
+    "blur": _step(Op.BLUR, 2.0, 9),
+    "permute": _step(Op.PERMUTE, 2, 0, 1),
+    "mix with the inverse": Steps(
+        ((Op.MIX_BEGIN, ()), (Op.INVERT, ()), (Op.MIX_ADD, (0.3,)), (Op.MIX_ADD, (0.7,)), (Op.MIX_END, ()))
+    ),
+}
+
+OPERATIONS: Mapping[str, Sequence[Transform]] = {
+    "resize, smaller": (T.Resize((50, 70)),),
+    "resize, smaller, bicubic": (T.Resize((50, 70), "bicubic"),),
+    "resize, larger": (T.Resize((180, 200)),),
+    "crop": (_AS_IT_IS, T.RandomCrop(96)),
+    **{f"padding, {mode}": (_AS_IT_IS, T.Pad(20, 124, mode)) for mode in ("constant", "edge", "reflect", "symmetric")},
+    "padding before a resize": (_AS_IT_IS, T.Pad(20, 124), T.Resize((50, 70))),
+    "mirrored padding before a resize": (_AS_IT_IS, T.Pad(20, padding_mode="reflect"), T.Resize((50, 70))),
+    "horizontal flip": (_AS_IT_IS, T.RandomHorizontalFlip(1.0)),
+    "vertical flip": (_AS_IT_IS, T.RandomVerticalFlip(1.0)),
+    "flips between operations": (
+        *(_AS_IT_IS, _step(Op.BRIGHTNESS, 1.2), T.RandomHorizontalFlip(1.0)),
+        *(_step(Op.INVERT), T.RandomVerticalFlip(1.0), _step(Op.BRIGHTNESS, 1.1)),
+    ),
+    **{name: (_AS_IT_IS, operation) for name, operation in PIXEL_OPERATIONS.items()},
+    "one of these for each image": (_AS_IT_IS, T.RandomChoice(tuple(PIXEL_OPERATIONS.values()))),
+    "erasing, gray": (_AS_IT_IS, T.RandomErasing(1.0, value=0.5)),
+    "erasing, noise": (_AS_IT_IS, T.RandomErasing(1.0, value="random")),
+}
+
+
+def operations(subject: Subject) -> Comparisons:
+    """Compares each operation with a fixed strength, on images that every decoder decodes equally."""
+    with tar_of(encoded(picture(number), "PNG") for number in range(BATCH_SIZE)) as tar:
+        for name, transforms in OPERATIONS.items():
+            erases = isinstance(transforms[-1], T.RandomErasing)
+            preset = Recipe(tuple(transforms), dtype="float32" if erases else "uint8")
+            yield name, partial(compare_loads, subject, tar, NARROWER, preset=preset)
 
 
 CHECKS: Mapping[str, Callable[[Subject], Comparisons]] = {

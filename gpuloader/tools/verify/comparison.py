@@ -6,7 +6,7 @@ them bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeAlias
 
@@ -79,33 +79,34 @@ def load(
     delivered: int = 0,
     stream: bool = False,
     busy: bool = False,
+    entries: Sequence[str] = ("image",),
     **options: Any,  # noqa: ANN401
 ) -> tuple[Images, Bad]:
-    """Returns the images of an epoch, and the causes for bad ones."""
+    """Returns the images of an epoch, or other entries, where they are on the device, and the causes for bad ones."""
     common = {"shuffle": "none", "last_batch": "partial", "label_from": None, "on_error": _REPLACE, "world": ALONE}
     parts: list[tuple[list[str], torch.Tensor, list[list[torch.Tensor]]]] = []
-    with GPULoader(tar, batch_size, device_id, output="dict", **{**common, **options}) as loader:
-        on_gpu = loader.device.type == "cuda"
-        work = torch.rand((_BUSY_SIDE, _BUSY_SIDE), device=loader.device) if busy and on_gpu else None
+    with GPULoader(tar, batch_size, device_id, **{"output": "dict", **common, **options}) as loader:
+        device, on_gpu = loader.device, loader.device.type == "cuda"
+        work = torch.rand((_BUSY_SIDE, _BUSY_SIDE), device=device) if busy and on_gpu else None
         loader.load_state_dict({**loader.state_dict(), "delivered": delivered})
-        with torch.cuda.stream(torch.cuda.Stream(loader.device)) if stream and on_gpu else nullcontext():  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(torch.cuda.Stream(device)) if stream and on_gpu else nullcontext():  # type: ignore[no-untyped-call]
             for batch in loader:
                 if work is not None:
                     for _ in range(_BUSY_STEPS):
                         torch.matmul(work, work)
                 # On a busy GPU the copy is queued, so the batch is freed before it runs.
-                views = batch["image"] if len(loader.preset.each_view) > 1 else [batch["image"]]
+                views = batch["image"] if len(loader.preset.each_view) > 1 else [batch[name] for name in entries]
                 copies = [[image.clone() for image in images] for images in views]
                 parts.append((batch["key"], batch["valid"], copies))
                 del batch
             if on_gpu:
-                torch.cuda.synchronize(loader.device)
+                torch.cuda.synchronize(device)
         bad = dict(loader.stats().bad)
     images = {
         key: [view[row].cpu() for view in views]
         for keys, valid, views in parts
         for row, (key, is_valid) in enumerate(zip(keys, valid.tolist(), strict=True))
-        if is_valid
+        if is_valid and all(view[row].device == device for view in views)
     }
     return images, bad
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Literal
@@ -91,8 +91,10 @@ def verify(
     date, started = datetime.now(timezone.utc).isoformat(timespec="seconds"), time.monotonic()
     device = resolve_device(device_id, ALONE)
     subject = Subject(tar, len(ShardSet.open(resolve_sources(tar)[0])), device)
-    rows: list[Row] = []
-    with progress_bar(progress) as bar, _without_warnings():
+    rows, logger = list[Row](), logging.getLogger("gpuloader")
+    with progress_bar(progress) as bar, ExitStack() as afterwards:
+        afterwards.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)  # some checks make bad images on purpose, which a loader warns of
         task = bar.add_task("verifying", total=len(checks or CHECKS))
         for name in checks or CHECKS:
             bar.update(task, description=f"verifying {name}")
@@ -106,18 +108,6 @@ def verify(
         elapsed_seconds=time.monotonic() - started,
         rows=tuple(rows),
     )
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Silences warnings about bad images, which some checks make on purpose."""
-    logger = logging.getLogger("gpuloader")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _run(check: str, subject: Subject) -> Iterator[Row]:
