@@ -26,7 +26,7 @@ from gpuloader.pipelines.graph import GraphInputs, fed_by, graph_pipeline
 from gpuloader.pipelines.inputs import LastStep
 from gpuloader.pipelines.pipeline_runner import PipelineRunner, UndecodableError
 from gpuloader.plan import Draws
-from gpuloader.recipe import AugmentParams, Graph
+from gpuloader.recipe import AugmentParams, Graph, Shape
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -218,17 +218,17 @@ def _find_refused_on_cpu(
 def good_jpeg() -> NDArray[np.uint8]:
     """Makes a JPEG that any decoder can decode, (bytes,)."""
     file = io.BytesIO()
-    smooth_picture(0, *GOOD_SIZE).save(file, "JPEG")
+    smooth_picture(0, GOOD_SIZE).save(file, "JPEG")
     return np.frombuffer(file.getvalue(), np.uint8)
 
 
-def smooth_picture(seed: int, height: int, width: int) -> Image:
-    """Makes a smooth RGB picture with some texture, on which decoders differ little."""
+def smooth_picture(seed: int, size: Shape) -> Image:
+    """Makes a smooth RGB picture of a (height, width) with some texture, on which decoders differ little."""
     from PIL import Image  # here, because a normal start does not need it
 
     rng = np.random.default_rng(seed)
     few = Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8))
-    smooth = np.asarray(few.resize((width, height), Image.Resampling.BICUBIC), np.int16)
+    smooth = np.asarray(few.resize(size[::-1], Image.Resampling.BICUBIC), np.int16)
     return Image.fromarray((smooth + rng.integers(-12, 13, smooth.shape)).clip(0, 255).astype(np.uint8))
 
 

@@ -9,7 +9,6 @@ keep its threads and memory until garbage collection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,7 +32,7 @@ from gpuloader.pipelines import (
     graph_pipeline,
     release_unused_memory,
 )
-from gpuloader.recipe import AugmentParams, Graph, Shape
+from gpuloader.recipe import Graph, Shape
 
 
 class Decode(Over):
@@ -128,7 +127,9 @@ class Decode(Over):
         if feed.drop_unwanted():  # an unwanted batch needs no replacement
             return
         batch = feed.in_flight[0]
-        causes = find_bad_rows(self._graph, self._decoder, self._device_id, batch.images[0], batch.params, message)
+        causes = find_undecodable(
+            self._graph, batch.images[0], batch.params, self._device_id, message=message, **self._decoder.graph_options
+        )
         if not causes:
             raise batch_error(message)
         feed.put_back(self._under.again(batch, causes))
@@ -153,23 +154,6 @@ class Decode(Over):
         shapes = [view.shape for view in batch.params.views]
         is_first = self._graph.layout == "nchw"
         return [[] if shape is None else make((0, 3, *shape) if is_first else (0, *shape, 3)) for shape in shapes]
-
-
-def find_bad_rows(
-    graph: Graph,
-    decoder: Decoder,
-    device_id: int | None,
-    images: Sequence[Any],
-    params: AugmentParams,
-    message: str = "",
-) -> dict[int, str]:
-    """Finds the rows of encoded images that cannot be decoded with these random parameters: row -> cause.
-
-    Args:
-        message: DALI's error for the batch, if it failed.
-    """
-    threads = decoder.num_threads or 1
-    return find_undecodable(graph, images, params, device_id, threads, **decoder.graph_options, message=message)
 
 
 def _build(feed: Feed, decoder: Decoder, device_id: int | None, largest_image: Shape) -> Pipeline:

@@ -73,4 +73,4 @@ class Decoder:
         """The arguments of `gpuloader.pipelines.recipe_pipeline` that follow from these settings."""
         options = {"hw_decoder_load": self.hw_load, "hybrid_huffman_threshold": self.hybrid_huffman_threshold}
         given = {name: value for name, value in options.items() if value is not None}
-        return {"decoder_options": given, "region": self.region is not False}
+        return {"num_threads": self.num_threads or 1, "decoder_options": given, "region": self.region is not False}

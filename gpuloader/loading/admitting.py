@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.chain.batch import Batch
-from gpuloader.chain.decode import find_bad_rows
 from gpuloader.chain.link import Wanted
 from gpuloader.errors import DataError
 from gpuloader.images.arrays import admit_array
@@ -26,7 +25,7 @@ from gpuloader.images.mipmaps import of_mipmap
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, check_keys, parse_fields
 from gpuloader.loading.run import Run
-from gpuloader.pipelines import cut_to_region
+from gpuloader.pipelines import cut_to_region, find_undecodable
 from gpuloader.plan import Stream
 from gpuloader.recipe import Shape
 from gpuloader.recipe.model import Ints
@@ -193,7 +192,9 @@ class Judge:
         decoded = None if whole else tuple(params.region[0].tolist())
         if (known := self._undecodable.get(key)) is not None and known[0] == decoded:
             return known[1]
-        causes = find_bad_rows(run.recipe.graphs[0], run.decoder, run.decoding_device_id, files, params)
+        causes = find_undecodable(
+            run.recipe.graphs[0], files, params, run.decoding_device_id, **run.decoder.graph_options
+        )
         if causes:
             self._undecodable[key] = decoded, causes[0]
         return causes.get(0)

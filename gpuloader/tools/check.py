@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -27,7 +28,7 @@ from gpuloader.loading.options import Cache
 from gpuloader.loading.parts import cut
 from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.loading.world import World
-from gpuloader.recipe import load_preset
+from gpuloader.recipe import Shape, load_preset
 from gpuloader.recipe.part import as_value
 from gpuloader.shards import (
     Arena,
@@ -45,7 +46,7 @@ from gpuloader.shards import (
     write_quarantine,
 )
 from gpuloader.shards.remote import Entry, RemoteShard, ShardCache, open_remote
-from gpuloader.tools.check_targets import TargetCheck
+from gpuloader.tools.check_targets import find_faults
 from gpuloader.tools.decoder_process import Causes, DecoderProcess
 from gpuloader.tools.mipmaps import mipmap_bytes, read_mipmaps
 from gpuloader.tools.outputs import check_output
@@ -163,8 +164,8 @@ def check_shards(
     if len(index) or not damages:
         with closing(ShardSet(paths, index, entries, shard_cache)) as shards:
             shards.warn_of_hidden()
-            targets = TargetCheck(shards, parsed, recipe, read_names(paths)) if parsed else None
-            found, wrong, bad_mipmaps = _find(shards, targets, device, progress)
+            find_wrong = partial(find_faults, shards, parsed, recipe, read_names(paths)) if parsed else None
+            found, wrong, bad_mipmaps = _find(shards, find_wrong, device, progress)
             causes = dict(sorted((_cut(shards, indexes, damages) | found).items()))
             bad = [Fault("bad", *shards.locate(sample), cause, sample=sample) for sample, cause in causes.items()]
             others += [_bad_mipmap(shards, *place, cause) for place, cause in sorted(bad_mipmaps.items())]
@@ -230,7 +231,7 @@ def _scan(shard: LocalShard) -> tuple[Index, TarError | None]:
 
 
 def _find(
-    shards: ShardSet, targets: TargetCheck | None, device_id: int | None, progress: bool
+    shards: ShardSet, find_wrong: Callable[[int, Shape], _Wrong] | None, device_id: int | None, progress: bool
 ) -> tuple[dict[int, str], dict[int, _Wrong], Causes]:
     """Returns the causes of bad samples, the faults of the targets of other samples, and the causes of bad mipmaps.
 
@@ -243,7 +244,7 @@ def _find(
     bad_mipmaps: Causes = {}
     sizes = shards.index.column("image_size") + mipmap_bytes(shards.index)
     compares = any(map(side_of, shards.index.extensions))
-    with progress_bar(progress) as bar, DecoderProcess(batch_size, threads, device_id, compares) as decoder:
+    with progress_bar(progress) as bar, closing(DecoderProcess(batch_size, threads, device_id, compares)) as decoder:
         task = bar.add_task("checking images", total=len(shards))
         for samples, images in _read(shards, cut(sizes, _READ_BYTES, 1, batch_size)):
             each = [read_mipmaps(shards, sample) if compares else ({}, {}) for sample in samples]
@@ -252,10 +253,10 @@ def _find(
             found |= {(row, side): cause for row, (_, large) in enumerate(each) for side, cause in large.items()}
             bad_mipmaps |= {(samples[row], side): cause for (row, side), cause in found.items() if side}
             for sample, image in zip(samples, images):
-                if targets is None or sample in bad:
+                if find_wrong is None or sample in bad:
                     continue
                 try:
-                    if faults := targets.find(sample, _size(shards, sample, image)):
+                    if faults := find_wrong(sample, _size(shards, sample, image)):
                         wrong[sample] = faults
                 except RefusalError as refused:
                     bad[sample] = refused.cause

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,59 +23,50 @@ MOST_BEYOND_PIXELS = 1.0
 _NO_DRAWS = np.zeros(4)  # any of the values that a field may choose will do
 
 
-class TargetCheck:
-    """Checks the fields of samples.
+def find_faults(
+    shards: ShardSet,
+    fields: Mapping[str, Component],
+    recipe: Recipe,
+    names: Mapping[int, str],
+    sample: int,
+    stored: Shape,
+) -> list[tuple[str, str]]:
+    """Returns the kinds and causes of faults in the targets of a sample that training delivers.
 
     Args:
-        shards: the samples.
         fields: the loader's fields, resolved.
         recipe: the loader's recipe; its `orientation` decides whether targets fit the stored or the upright picture.
         names: label -> name; if it is empty, labels are not compared.
+        stored: the (height, width) of its image.
+
+    Raises:
+        RefusalError: a component is missing or cannot be parsed, so the sample is bad in training.
     """
 
-    def __init__(
-        self, shards: ShardSet, fields: Mapping[str, Component], recipe: Recipe, names: Mapping[int, str]
-    ) -> None:
-        self._shards, self._fields, self._recipe, self._names = shards, fields, recipe, names
+    def component(extension: str, required: bool) -> bytes | None:
+        content = shards.read_component(sample, extension)
+        if content is None and required:
+            raise RefusalError(f"it has no .{extension} component, which the loader's fields need")
+        return content
 
-    def find(self, sample: int, stored: Shape) -> list[tuple[str, str]]:
-        """Returns the kinds and causes of faults in a sample that training delivers.
+    [orientation] = shards.index.at("orientation", np.array([sample]))
+    turned = (stored[1], stored[0]) if orientation >= FIRST_TRANSPOSED else stored
+    size, faults = turned if recipe.orientation == "apply" else stored, list[tuple[str, str]]()
+    for name, value in parse_fields(fields, component, size, _NO_DRAWS).items():
+        if isinstance(fields[name], Boxes):
+            faults += _outside(name, value.boxes, size)
+            if names and "labels" in value.columns:
+                faults += _unknown(name, value.columns["labels"], names)
+    with_json = any(field.is_target and field.extension == "json" for field in fields.values())
+    content = shards.read_component(sample, "json") if with_json else None
+    return [*faults, *_other_size(content, size, stored, turned)]
 
-        Args:
-            sample: its number.
-            stored: the (height, width) of its image.
 
-        Raises:
-            RefusalError: a component is missing or cannot be parsed, so the sample is bad in training.
-        """
-
-        def component(extension: str, required: bool) -> bytes | None:
-            content = self._shards.read_component(sample, extension)
-            if content is None and required:
-                raise RefusalError(f"it has no .{extension} component, which the loader's fields need")
-            return content
-
-        [orientation] = self._shards.index.at("orientation", np.array([sample]))
-        turned = (stored[1], stored[0]) if orientation >= FIRST_TRANSPOSED else stored
-        size = turned if self._recipe.orientation == "apply" else stored
-        values = parse_fields(self._fields, component, size, _NO_DRAWS)
-        with_json = any(field.is_target and field.extension == "json" for field in self._fields.values())
-        content = self._shards.read_component(sample, "json") if with_json else None
-        return [*self._in_boxes(values, size), *_other_size(content, size, stored, turned)]
-
-    def _in_boxes(self, values: Mapping[str, object], size: Shape) -> Iterator[tuple[str, str]]:
-        for name, field in self._fields.items():
-            if isinstance(field, Boxes):
-                value: Any = values[name]
-                yield from _outside(name, value.boxes, size)
-                if self._names and "labels" in value.columns:
-                    yield from self._unknown(name, value.columns["labels"])
-
-    def _unknown(self, name: str, labels: NDArray[np.int64]) -> Iterator[tuple[str, str]]:
-        wrong = np.flatnonzero(~np.isin(labels, list(self._names)))
-        if len(wrong):
-            known = f"classes.json has {counted(len(self._names), 'class', 'classes')}"
-            yield "unknown labels", f"{_first(name, wrong)} has the label {labels[wrong[0]]}, but {known}"
+def _unknown(name: str, labels: NDArray[np.int64], names: Mapping[int, str]) -> Iterator[tuple[str, str]]:
+    wrong = np.flatnonzero(~np.isin(labels, list(names)))
+    if len(wrong):
+        known = f"classes.json has {counted(len(names), 'class', 'classes')}"
+        yield "unknown labels", f"{_first(name, wrong)} has the label {labels[wrong[0]]}, but {known}"
 
 
 def _outside(name: str, boxes: NDArray[np.float64], size: Shape) -> Iterator[tuple[str, str]]:

@@ -44,10 +44,10 @@ Causes: TypeAlias = dict[tuple[int, int], str]
 """The causes of faults, by the row of the sample and the image in it."""
 
 
-class DecoderProcess:
+class DecoderProcess(ChildProcess):
     """A process that validates and decodes whole images as training does, up to the most pixels that a recipe allows.
 
-    A context manager; leaving it ends the process.
+    Close it, which ends the process.
 
     Args:
         batch_size: the most images at a time.
@@ -58,7 +58,7 @@ class DecoderProcess:
 
     def __init__(self, batch_size: int, num_threads: int, device_id: int | None, compares: bool = False) -> None:
         settings = json.dumps([batch_size, num_threads, device_id, compares])
-        self._child = ChildProcess("decodes", LoaderError, "-m", __name__, settings)
+        super().__init__("decodes", LoaderError, "-m", __name__, settings)
         self._ends = 0
 
     def bad(self, samples: Sequence[Images]) -> Causes:
@@ -70,7 +70,7 @@ class DecoderProcess:
         Raises:
             LoaderError: something other than an image is the cause.
         """
-        answer = self._ask(samples)
+        answer = self._answer_to(samples)
         if answer is not None:
             return answer
         if len(samples) > 1:
@@ -80,13 +80,13 @@ class DecoderProcess:
         [images], [side, *_] = samples, samples[0]
         if len(images) > 1:  # one of them ends the process, so they are not compared
             return {place: cause for side in images for place, cause in self.bad([{side: images[side]}]).items()}
-        answer = self._ask(samples)
+        answer = self._answer_to(samples)
         return {(0, side): f"decoding it ends the process ({self._end})"} if answer is None else answer
 
-    def _ask(self, samples: Sequence[Images]) -> Causes | None:
+    def _answer_to(self, samples: Sequence[Images]) -> Causes | None:
         """Returns the process's answer; None if the images ended the process."""
         sizes = [[(side, len(image)) for side, image in images.items()] for images in samples]
-        answer = self._child.ask(sizes, *(image for images in samples for image in images.values()))
+        answer = self.ask(sizes, *(image for images in samples for image in images.values()))
         if answer is None:
             self._ends += 1
             if self._ends > MOST_ENDS:
@@ -102,13 +102,7 @@ class DecoderProcess:
 
     @property
     def _end(self) -> str:
-        return "an error of CUDA" if self._child.end == f"exit status {_CUDA_FAILED}" else self._child.end
-
-    def __enter__(self) -> DecoderProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._child.close()
+        return "an error of CUDA" if self.end == f"exit status {_CUDA_FAILED}" else self.end
 
 
 class WholeImages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ def killing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("killers", [[0], [7], [19], [3, 4]])
 def test_an_image_that_ends_the_process_is_named_and_no_other(killers: list[int]) -> None:
     images = [KILLER if row in killers else data for row, data in enumerate(GOOD)]
-    with DecoderProcess(20, 2, None) as decoding:
+    with closing(DecoderProcess(20, 2, None)) as decoding:
         assert decoding.bad(alone(images)) == {(row, 0): "decoding it ends the process (SIGSEGV)" for row in killers}
         assert decoding.bad(alone(GOOD)) == {}
 
@@ -54,14 +55,14 @@ def test_an_image_that_ends_the_process_is_named_and_no_other(killers: list[int]
 @pytest.mark.usefixtures("killing")
 def test_a_mipmap_that_ends_the_process_is_named_and_neither_its_picture_nor_another_mipmap() -> None:
     mipmaps = as_arrays([GOOD[0], KILLER, jpeg(10, 15)])
-    with DecoderProcess(20, 2, None, compares=True) as decoding:
+    with closing(DecoderProcess(20, 2, None, compares=True)) as decoding:
         causes = decoding.bad([*alone(GOOD[1:]), dict(zip((0, 20, 10), mipmaps, strict=True))])
     assert causes == {(19, 20): "decoding it ends the process (SIGSEGV)"}
 
 
 @pytest.mark.usefixtures("killing")
 def test_an_image_that_breaks_cuda_for_the_process_is_named_and_no_other() -> None:
-    with DecoderProcess(20, 2, None) as decoding:
+    with closing(DecoderProcess(20, 2, None)) as decoding:
         causes = decoding.bad(alone([GOOD[0], BREAKER]))
     assert causes == {(1, 0): "decoding it ends the process (an error of CUDA)"}
 
@@ -71,7 +72,7 @@ def test_a_machine_that_decodes_nothing_is_said_before_any_image(
 ) -> None:
     monkeypatch.setenv("NVIMGCODEC_EXTENSIONS_PATH", str(tmp_path))
     with (
-        DecoderProcess(8, 2, None) as decoding,
+        closing(DecoderProcess(8, 2, None)) as decoding,
         pytest.raises(LoaderError, match="fails on a good JPEG"),
     ):
         decoding.bad(alone(GOOD))
@@ -80,12 +81,18 @@ def test_a_machine_that_decodes_nothing_is_said_before_any_image(
 @pytest.mark.slow(kept=0)
 def test_where_all_images_end_the_process_they_are_not_to_blame(killing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuloader.tools.decoder_process.MOST_ENDS", 3)
-    with DecoderProcess(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"4 times in a row \(SIGSEGV\)"):
+    with (
+        closing(DecoderProcess(8, 2, None)) as decoding,
+        pytest.raises(LoaderError, match=r"4 times in a row \(SIGSEGV\)"),
+    ):
         decoding.bad(alone([KILLER] * 8))
 
 
 def test_a_process_that_does_not_begin_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.exit('a broken installation')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with DecoderProcess(8, 2, None) as decoding, pytest.raises(LoaderError, match=r"(?s)did not start.*a broken inst"):
+    with (
+        closing(DecoderProcess(8, 2, None)) as decoding,
+        pytest.raises(LoaderError, match=r"(?s)did not start.*a broken inst"),
+    ):
         decoding.bad(alone(GOOD[:1]))

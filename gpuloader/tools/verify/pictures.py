@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,12 @@ MIPMAP = (96, 128)
 """(height, width) of a mipmap of a `SMALL` picture."""
 _OBJECTS = ((20, 10, 120, 90), (90, 50, 150, 110))
 """left, top, right, bottom in a `SMALL` picture."""
-
-
-def picture(seed: int, size: tuple[int, int] = SMALL) -> Image.Image:
-    """Makes a smooth picture with some texture."""
-    return smooth_picture(seed, *size)
+picture = partial(smooth_picture, size=SMALL)
 
 
 def jpeg(seed: int, size: tuple[int, int] = SMALL, **options: Any) -> bytes:  # noqa: ANN401
     """Returns a picture as a JPEG."""
-    return encoded(picture(seed, size), "JPEG", **{"quality": 90, "subsampling": "4:2:0", **options})
+    return encoded(smooth_picture(seed, size), "JPEG", **{"quality": 90, "subsampling": "4:2:0", **options})
 
 
 def encoded(picture: Image.Image, image_format: str, **options: Any) -> bytes:  # noqa: ANN401
