@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,14 +72,8 @@ def find_undecodable(
         DeviceError: the good JPEG cannot be decoded, so the images are not the cause.
     """
     refused = _find_refused_on_cpu(images, params, num_threads) if device_id is None and region else {}
-    return refused or Trial(
-        graph,
-        device_id,
-        batch_size=len(images),
-        num_threads=num_threads,
-        decoder_options=decoder_options,
-        region=region,
-    ).find_failing(images, params, message)
+    trial = Trial(graph, device_id, len(images), num_threads, decoder_options=decoder_options, region=region)
+    return refused or trial.find_failing(images, params, message)
 
 
 def taken_by_engines(images: Sequence[bytes], device_id: int) -> list[bool]:
@@ -108,9 +102,9 @@ class Trial:
         self,
         graph: Graph,
         device_id: int | None,
-        *,
         batch_size: int,
         num_threads: int,
+        *,
         decoder_options: Mapping[str, float] | None = None,
         region: bool = False,
         last_step: LastStep = "decode",
@@ -118,20 +112,11 @@ class Trial:
         self.made: dict[int, NDArray[Any]] = {}
         self._graph, self._device_id, self._keeps = graph, device_id, last_step == "all"
         batch = self._batch = list[tuple[Sequence[NDArray[np.uint8]], AugmentParams]]()
-        inputs = GraphInputs(
-            graph, device_id, decoded=False, region=region, prefetch_queue_depth=1, last_step=last_step
-        )
-        self._running = PipelineRunner(
-            lambda: graph_pipeline(
-                inputs,
-                fed_by(lambda: batch[0], inputs),
-                batch_size=batch_size,
-                num_threads=num_threads,
-                device_id=device_id,
-                prefetch_queue_depth=1,
-                decoder_options={**(decoder_options or {}), **WITHOUT_ENGINES},
-            )
-        )
+        common: dict[str, Any] = {"device_id": device_id, "prefetch_queue_depth": 1}
+        inputs = GraphInputs(graph, decoded=False, region=region, last_step=last_step, **common)
+        common |= {"batch_size": batch_size, "num_threads": num_threads}
+        common |= {"decoder_options": {**(decoder_options or {}), **WITHOUT_ENGINES}}
+        self._running = PipelineRunner(partial(graph_pipeline, inputs, fed_by(lambda: batch[0], inputs), **common))
 
     def find_failing(
         self, images: Sequence[NDArray[np.uint8]], params: AugmentParams, message: str = ""
@@ -196,8 +181,8 @@ class Trial:
 def _find_refused_on_cpu(
     images: Sequence[NDArray[np.uint8]], params: AugmentParams, num_threads: int
 ) -> dict[int, str]:
-    backend = Backend(BackendKind.CPU_ONLY)
-    decoder = Decoder(NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=num_threads, backends=[backend])
+    backends = [Backend(BackendKind.CPU_ONLY)]
+    decoder = Decoder(NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=num_threads, backends=backends)
     # The same settings as DALI's, which converts any depth to 8 bits itself.
     decode_params = DecodeParams(apply_exif_orientation=False, allow_any_depth=True)
     in_files = (params.region - np.tile(params.origin, 2)).tolist()

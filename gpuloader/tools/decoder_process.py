@@ -73,14 +73,14 @@ class DecoderProcess(ChildProcess):
         answer = self._answer_to(samples)
         if answer is not None:
             return answer
-        if len(samples) > 1:
-            middle = len(samples) // 2
-            first = self.bad(samples[:middle])
-            return first | {(middle + row, side): cause for (row, side), cause in self.bad(samples[middle:]).items()}
-        [images], [side, *_] = samples, samples[0]
-        if len(images) > 1:  # one of them ends the process, so they are not compared
-            return {place: cause for side in images for place, cause in self.bad([{side: images[side]}]).items()}
-        answer = self._answer_to(samples)
+        middle = len(samples) // 2
+        parts = [(0, samples[:middle]), (middle, samples[middle:])]
+        if not middle:  # one of its images ends the process, so they are not compared
+            parts = [(0, [{side: image}]) for side, image in samples[0].items()]
+        if len(parts) > 1:
+            bad = [(first, self.bad(part)) for first, part in parts]
+            return {(first + row, side): cause for first, causes in bad for (row, side), cause in causes.items()}
+        [side], answer = samples[0], self._answer_to(samples)
         return {(0, side): f"decoding it ends the process ({self._end})"} if answer is None else answer
 
     def _answer_to(self, samples: Sequence[Images]) -> Causes | None:
@@ -111,7 +111,7 @@ class WholeImages:
     def __init__(self, batch_size: int, num_threads: int, device_id: int | None, compares: bool = False) -> None:
         self._batch_size = batch_size
         last_step: LastStep = "all" if compares else "decode"
-        self.trial = Trial(_REDUCED, device_id, batch_size=batch_size, num_threads=num_threads, last_step=last_step)
+        self.trial = Trial(_REDUCED, device_id, batch_size, num_threads, last_step=last_step)
 
     def bad(self, samples: Sequence[Images]) -> Causes:
         """Returns the causes for images that cannot be decoded, and for mipmaps that do not fit their picture."""

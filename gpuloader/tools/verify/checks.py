@@ -37,7 +37,6 @@ from gpuloader.tools.verify.comparison import (
     Subject,
     compare,
     compare_loads,
-    few_samples,
     load,
     load_both,
 )
@@ -78,7 +77,7 @@ def _recipe(subject: Subject, name: str) -> Outcome:
         preset = load_preset(preset, {"Normalize": None})
     factor = WIDER if any(view.pixels for view in preset.each_view) else 1.0
     if not preset.by_boxes:
-        return compare_loads(subject, subject.tar, factor, preset=preset, sampling=few_samples(subject))
+        return compare_loads(subject, subject.tar, factor, preset=preset, sampling={"subset": range(subject.samples)})
     with tar_of(map(jpeg, range(BATCH_SIZE))) as tar:
         return compare_loads(subject, tar, factor, preset=preset, fields={"boxes": _TARGETS["boxes"]})
 
@@ -122,7 +121,7 @@ def repeats(subject: Subject) -> Comparisons:
 
 
 def _repeats(subject: Subject, **decoder: Decoder) -> Comparisons:
-    options: dict[str, Any] = {"preset": PLAIN, "sampling": few_samples(subject), **decoder}
+    options: dict[str, Any] = {"preset": PLAIN, "sampling": {"subset": range(subject.samples)}, **decoder}
     run = partial(load, subject.tar, subject.device_id, **options)
     expected, _ = run()
     ways = {

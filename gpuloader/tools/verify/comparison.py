@@ -48,16 +48,11 @@ Comparisons: TypeAlias = Iterator[tuple[str, Callable[[], Outcome]]]
 
 
 class Subject(NamedTuple):
-    """What is verified: the shards, the number of their samples, and a GPU, or None for the CPU."""
+    """What is verified: the first samples of some shards, their number, and a GPU, or None for the CPU."""
 
     tar: Sources
     samples: int
     device_id: int | None
-
-
-def few_samples(subject: Subject) -> dict[str, Any]:
-    """Returns the `sampling` that selects the samples to compare."""
-    return {"subset": range(min(IMAGES, subject.samples))}
 
 
 def compare_loads(subject: Subject, tar: Sources, factor: float, **options: Any) -> Outcome:  # noqa: ANN401
@@ -101,14 +96,13 @@ def load(
                 del batch
             if on_gpu:
                 torch.cuda.synchronize(device)
-        bad = dict(loader.stats().bad)
     images = {
         key: [view[row].cpu() for view in views]
         for keys, valid, views in parts
         for row, (key, is_valid) in enumerate(zip(keys, valid.tolist(), strict=True))
         if is_valid and all(view[row].device == device for view in views)
     }
-    return images, bad
+    return images, dict(loader.stats().bad)
 
 
 def compare(subject: Subject, ours: Images, theirs: Images, factor: float) -> Outcome:
@@ -117,7 +111,11 @@ def compare(subject: Subject, ours: Images, theirs: Images, factor: float) -> Ou
         missing = ", ".join(sorted(ours.keys() ^ theirs.keys())[:5]) or "all"
         return f"other samples: {missing}", "the CPU's samples", False
     levels = {
-        key: [_levels_between(one, other) for one, other in zip(ours[key], theirs[key], strict=True)] for key in ours
+        key: [
+            (one.float() - other.float()).abs().flatten() * (1 if one.dtype == torch.uint8 else 255)
+            for one, other in zip(ours[key], theirs[key], strict=True)
+        ]
+        for key in ours
     }
     means = {key: torch.cat(views).mean().item() for key, views in levels.items()}
     mean, worst = sum(means.values()) / len(means), max(means.values())
@@ -127,8 +125,3 @@ def compare(subject: Subject, ours: Images, theirs: Images, factor: float) -> Ou
         return found, "0", largest == 0
     most, most_of_an_image = factor * _MOST_LEVELS, factor * _MOST_LEVELS_OF_AN_IMAGE
     return found, f"mean {most:g}, an image {most_of_an_image:g}", mean <= most and worst <= most_of_an_image
-
-
-def _levels_between(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Returns the difference of each value of two images, in levels."""
-    return (one.float() - other.float()).abs().flatten() * (1 if one.dtype == torch.uint8 else 255)

@@ -18,7 +18,7 @@ from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.shards import ShardSet
 from gpuloader.tools.machine import Machine, this_machine
 from gpuloader.tools.verify.checks import CHECKS
-from gpuloader.tools.verify.comparison import ALONE, Subject
+from gpuloader.tools.verify.comparison import ALONE, IMAGES, Subject
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def verify(
         raise ConfigError(f"no check is called {unknown[0]!r}: allowed are {', '.join(CHECKS)}")
     date, started = datetime.now(timezone.utc).isoformat(timespec="seconds"), time.monotonic()
     device = resolve_device(device_id, ALONE)
-    subject = Subject(tar, len(ShardSet.open(resolve_sources(tar)[0])), device)
+    subject = Subject(tar, min(IMAGES, len(ShardSet.open(resolve_sources(tar)[0]))), device)
     rows, logger = list[Row](), logging.getLogger("gpuloader")
     with progress_bar(progress) as bar, ExitStack() as afterwards:
         afterwards.callback(logger.setLevel, logger.level)
@@ -116,10 +116,9 @@ def _run(check: str, subject: Subject) -> Iterator[Row]:
         name = "ended early"
         try:
             name, look = next(looks)
-            row = Row(check, name, *look())
+            yield Row(check, name, *look())
         except StopIteration:
             return
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is what was found
             message = (str(error).strip() or "no message").splitlines()[0]
-            row = Row(check, name, f"{type(error).__name__}: {message}", "no error", False)
-        yield row
+            yield Row(check, name, f"{type(error).__name__}: {message}", "no error", False)
