@@ -2,8 +2,8 @@
 
 from gpuloader.pipelines.admitted_images import admit_images
 from gpuloader.pipelines.drawn_source import drawn_source
-from gpuloader.pipelines.graph import GraphInputs, Source, graph_pipeline, recipe_pipeline
-from gpuloader.pipelines.inputs import LastStep
+from gpuloader.pipelines.graph import Source, graph_pipeline, recipe_pipeline
+from gpuloader.pipelines.inputs import GraphInputs, LastStep
 from gpuloader.pipelines.kernels.cutting import cut_to_region
 from gpuloader.pipelines.kernels.reading import read_cached
 from gpuloader.pipelines.operators import decoder_buffers

@@ -10,18 +10,15 @@ changed or shared. On a GPU, DALI's operators do, and work only on pixels: `inpu
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
-import numpy as np
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
-from nvidia.dali.tensors import TensorCPU
 
 from gpuloader.errors import ConfigError
-from gpuloader.pipelines.inputs import Arrays, LastStep, Numbers, make_inputs, under
+from gpuloader.pipelines.inputs import Arrays, GraphInputs, LastStep, under
 from gpuloader.pipelines.operators import (
     cut_region,
     decode_region,
@@ -31,61 +28,11 @@ from gpuloader.pipelines.operators import (
     place_on_gpu,
 )
 from gpuloader.pipelines.steps import Nodes, check_for_gpu
-from gpuloader.recipe import AnyPreset, AugmentParams, Graph, load_preset
+from gpuloader.recipe import AnyPreset, AugmentParams, load_preset
 from gpuloader.recipe.view import ViewPlan, placed_by
 
 Source: TypeAlias = Callable[[], tuple[Sequence[Any], AugmentParams]]
 """Returns a batch: its encoded images with their random parameters; or raises StopIteration."""
-
-
-class GraphInputs:
-    """Makes what DALI takes for a batch: the images of each source of a graph, then numbers by name.
-
-    Args:
-        graph: the graph.
-        device_id: a GPU; None for the CPU.
-        decoded: whether the images are arrays, uint8 HWC RGB, instead of files.
-        region: whether only the region of a file is decoded.
-        prefetch_queue_depth: the number of batches that DALI makes ahead.
-        last_step: where the graph ends, see `recipe_pipeline`.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        device_id: int | None,
-        *,
-        decoded: bool,
-        region: bool,
-        prefetch_queue_depth: int,
-        last_step: LastStep = "all",
-    ) -> None:
-        self.graph, self.decoded, self.region, self.last_step = graph, decoded, region, last_step
-        self.device: Literal["cpu", "gpu"] = "cpu" if device_id is None else "gpu"
-        self._whole = self.device == "cpu" and (decoded or not region)
-        self._in_use: deque[list[Numbers]] = deque(maxlen=prefetch_queue_depth + 1)  # DALI does not keep them
-
-    def __call__(self, images: Sequence[Any], params: AugmentParams) -> tuple[Any, ...]:
-        """Returns the images of each source and the numbers, and keeps the numbers until DALI has used them."""
-        numbers = self.numbers(params).values()
-        self._in_use.append([each if isinstance(each, list) else np.ascontiguousarray(each) for each in numbers])
-        return *map(_as_dali, images), *self._in_use[-1]
-
-    def numbers(self, params: AugmentParams) -> Arrays:
-        """Returns the numbers of each part of the graph, as PART/NAME; see `make_inputs`."""
-        made, left = Arrays(), deque(params.views)
-        for number, (_, views) in enumerate(self.graph.parts):
-            its = [left.popleft() for _ in views]
-            of_part = params if len(self.graph.parts) == 1 else AugmentParams.of(its)
-            inputs = make_inputs(views, of_part, self.device, self.last_step, self._whole)
-            made |= {f"{number}/{name}": each for name, each in inputs.items()}
-        return made
-
-
-def _as_dali(images: Any) -> Any:  # noqa: ANN401 - an array of all images, or a list
-    if isinstance(images, np.ndarray):
-        return images
-    return [TensorCPU(image) for image in images]  # DALI takes twice as long to do so itself
 
 
 def recipe_pipeline(

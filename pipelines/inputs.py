@@ -6,14 +6,16 @@ computed here: operators of the graph would compute them for each sample on the 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from nvidia.dali.tensors import TensorCPU
 
-from gpuloader.recipe import AugmentParams, ViewParams
+from gpuloader.recipe import AugmentParams, Graph, ViewParams
 from gpuloader.recipe.crops import RandomHorizontalFlip
 from gpuloader.recipe.model import Ints, Transform, with_inner
 from gpuloader.recipe.placement import PaddingMode
@@ -28,6 +30,56 @@ Arrays: TypeAlias = dict[str, Numbers]
 Each = TypeVar("Each")
 
 GRAY = (0.2989, 0.587, 0.114)
+
+
+class GraphInputs:
+    """Makes what DALI takes for a batch: the images of each source of a graph, then numbers by name.
+
+    Args:
+        graph: the graph.
+        device_id: a GPU; None for the CPU.
+        decoded: whether the images are arrays, uint8 HWC RGB, instead of files.
+        region: whether only the region of a file is decoded.
+        prefetch_queue_depth: the number of batches that DALI makes ahead.
+        last_step: where the graph ends, see `recipe_pipeline`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        device_id: int | None,
+        *,
+        decoded: bool,
+        region: bool,
+        prefetch_queue_depth: int,
+        last_step: LastStep = "all",
+    ) -> None:
+        self.graph, self.decoded, self.region, self.last_step = graph, decoded, region, last_step
+        self.device: Literal["cpu", "gpu"] = "cpu" if device_id is None else "gpu"
+        self._whole = self.device == "cpu" and (decoded or not region)
+        self._in_use: deque[list[Numbers]] = deque(maxlen=prefetch_queue_depth + 1)  # DALI does not keep them
+
+    def __call__(self, images: Sequence[Any], params: AugmentParams) -> tuple[Any, ...]:
+        """Returns the images of each source and the numbers, and keeps the numbers until DALI has used them."""
+        numbers = self.numbers(params).values()
+        self._in_use.append([each if isinstance(each, list) else np.ascontiguousarray(each) for each in numbers])
+        return *map(_as_dali, images), *self._in_use[-1]
+
+    def numbers(self, params: AugmentParams) -> Arrays:
+        """Returns the numbers of each part of the graph, as PART/NAME; see `make_inputs`."""
+        made, left = Arrays(), deque(params.views)
+        for number, (_, views) in enumerate(self.graph.parts):
+            its = [left.popleft() for _ in views]
+            of_part = params if len(self.graph.parts) == 1 else AugmentParams.of(its)
+            inputs = make_inputs(views, of_part, self.device, self.last_step, self._whole)
+            made |= {f"{number}/{name}": each for name, each in inputs.items()}
+        return made
+
+
+def _as_dali(images: Any) -> Any:  # noqa: ANN401 - an array of all images, or a list
+    if isinstance(images, np.ndarray):
+        return images
+    return [TensorCPU(image) for image in images]  # DALI takes twice as long to do so itself
 
 
 def make_inputs(

@@ -22,8 +22,8 @@ from nvidia.nvimgcodec import (
 from gpuloader.base.dali import decoder_cause, failed_row, is_decode_failure, is_out_of_memory
 from gpuloader.base.versions import describe_decoder_versions
 from gpuloader.errors import DeviceError
-from gpuloader.pipelines.graph import GraphInputs, fed_by, graph_pipeline
-from gpuloader.pipelines.inputs import LastStep
+from gpuloader.pipelines.graph import fed_by, graph_pipeline
+from gpuloader.pipelines.inputs import GraphInputs, LastStep
 from gpuloader.pipelines.pipeline_runner import PipelineRunner, UndecodableError
 from gpuloader.plan import Draws
 from gpuloader.recipe import AugmentParams, Graph, Shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -47,3 +48,8 @@ def parse_json(content: bytes) -> Any:  # noqa: ANN401
         return orjson.loads(content)
     except orjson.JSONDecodeError:
         return json.loads(content)  # which takes NaN, and an encoding other than UTF-8
+
+
+def as_tuple(entries: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Returns the values of a mapping as a tuple."""
+    return tuple(entries.values())

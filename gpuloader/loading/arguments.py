@@ -18,7 +18,7 @@ from torch.utils.data import get_worker_info
 
 from gpuloader.base.text import counted, did_you_mean, either, similar
 from gpuloader.base.torch import is_forked_after_cuda
-from gpuloader.base.values import as_python_integer, is_integer
+from gpuloader.base.values import as_python_integer, as_tuple, is_integer
 from gpuloader.chain.settings import Decoder
 from gpuloader.collators import Collator, collator_of, in_parts
 from gpuloader.errors import ConfigError, DeviceError, describe
@@ -226,11 +226,6 @@ def resolve_label_from(label_from: object) -> LabelFrom:
     if label_from is None or isinstance(label_from, str):
         return LabelFrom(label_from)
     return as_value(LabelFrom, "label_from", label_from)
-
-
-def as_tuple(batch: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Returns the entries of a batch as a tuple."""
-    return tuple(batch.values())
 
 
 def resolve_output(

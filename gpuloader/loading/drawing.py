@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuloader.chain.batch import Batch
 from gpuloader.images.mipmaps import mipmap_sizes
-from gpuloader.loading.mipmaps import draw_by_index, draw_pictures
 from gpuloader.loading.run import Run
-from gpuloader.plan import PlannedBatch
-from gpuloader.recipe import AugmentParams, choose_mipmaps
+from gpuloader.plan import Draws, PlannedBatch
+from gpuloader.recipe import AugmentParams, Graph, choose_mipmaps
+from gpuloader.recipe.model import Ints
+from gpuloader.shards.accepted_sizes import stored_sizes
 
 _NO_BOXES = np.zeros((0, 4))
 
@@ -27,7 +30,7 @@ class Choose:
 
     def __call__(self, planned: PlannedBatch) -> Batch:
         run = self._run
-        params, sizes = draw_by_index(run.recipe, run.shards, planned.ids, planned.draws, planned.shape)
+        params, sizes = draw_by_index(run, planned)
         batch = replace(Batch.of(planned, params), sizes=sizes)
         scale, sides = run.recipe.mipmap_scale, run.shards.mipmap_sides
         if scale is None or not sides:
@@ -61,7 +64,7 @@ class Draw:
             boxes = [each[name].boxes if name in each else _NO_BOXES for each in batch.values]  # as of a bad sample
         recipe = run.recipe.at(batch.draws.epoch, batch.step.shape)
         graph = recipe.whole_graph if whole else recipe.graphs[0]
-        return draw_pictures(graph, run.shards, batch.ids, batch.draws, batch.sizes, boxes)
+        return _draw(run, graph, batch.ids, batch.draws, batch.sizes, boxes)
 
     @staticmethod
     def _in_files(batch: Batch, params: AugmentParams) -> AugmentParams:
@@ -70,3 +73,24 @@ class Draw:
             return params
         pictures = np.maximum(batch.sizes, 1)
         return params.in_files(pictures, mipmap_sizes(pictures, sides))
+
+
+def draw_by_index(run: Run, planned: PlannedBatch) -> tuple[AugmentParams, Ints]:
+    """Draws for pictures by their sizes in the index, before their files are read.
+
+    Returns:
+        The random parameters of the first graph; and (n, 2) the sizes, 0 if the index does not know a size or the
+        picture is too large.
+    """
+    sizes = stored_sizes(run.shards.index, planned.ids)
+    sizes[sizes.prod(1) > run.recipe.max_pixels] = 0  # the sample is bad, with or without mipmaps
+    graph = run.recipe.at(planned.draws.epoch, planned.shape).graphs[0]
+    return _draw(run, graph, planned.ids, planned.draws, sizes), sizes
+
+
+def _draw(
+    run: Run, graph: Graph, ids: Ints, draws: Draws, sizes: Ints, boxes: Sequence[NDArray[np.float64]] = ()
+) -> AugmentParams:
+    """Draws for pictures of these sizes, (n, 2); 0 counts as 1."""
+    turned = run.shards.index.at("orientation", ids) if graph.upright else None
+    return graph.draw(draws, np.maximum(sizes, 1), turned, boxes)

@@ -1,4 +1,4 @@
-"""Chooses the smaller copies (mipmaps) to decode in place of pictures, by the index and the random parameters alone."""
+"""Warns if a recipe and data do not agree on smaller copies (mipmaps)."""
 
 from __future__ import annotations
 
@@ -7,44 +7,17 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuloader.base.text import counted
 from gpuloader.images.mipmaps import are_made, extension_of
-from gpuloader.loading.selection import sizes_of
 from gpuloader.plan import Draws
-from gpuloader.recipe import AugmentParams, Graph, Recipe, Shape, choose_mipmaps
-from gpuloader.recipe.model import Ints
+from gpuloader.recipe import Recipe, choose_mipmaps
 from gpuloader.shards import ShardSet
 from gpuloader.shards.index import Index
 
 USUAL_SIDES, USUAL_SCALE = (1024, 512), 1.5  # of mipmaps, and of the recipe's `mipmaps` for training
 _DRAWN = 32
 _log = logging.getLogger("gpuloader")
-
-
-def draw_by_index(
-    recipe: Recipe, shards: ShardSet, ids: Ints, draws: Draws, shape: Shape | None = None
-) -> tuple[AugmentParams, Ints]:
-    """Draws the random parameters for pictures by their sizes in the index, before their files are read.
-
-    Args:
-        shape: the output size of the batch's bucket, or None.
-
-    Returns:
-        The random parameters; and (n, 2) the sizes, 0 if the index does not know the size or the picture is too large.
-    """
-    sizes = sizes_of(shards, ids, upright=False)
-    sizes[sizes.prod(1) > recipe.max_pixels] = 0  # the sample is bad, with or without mipmaps
-    return draw_pictures(recipe.at(draws.epoch, shape).graphs[0], shards, ids, draws, sizes), sizes
-
-
-def draw_pictures(
-    graph: Graph, shards: ShardSet, ids: Ints, draws: Draws, sizes: Ints, boxes: Sequence[NDArray[np.float64]] = ()
-) -> AugmentParams:
-    """Draws the random parameters of an epoch's graph for pictures of these sizes, (n, 2); 0 counts as 1."""
-    turned = shards.index.at("orientation", ids) if graph.upright else None
-    return graph.draw(draws, np.maximum(sizes, 1), turned, boxes)
 
 
 def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:

@@ -116,7 +116,8 @@ class Open:
             labels=None if run.labels is None else self._labels_of(batch.ids, np.flatnonzero(batch.stays)),
             step=replace(batch.step, mixing=self._draw_mixing(planned)),
         )
-        batch = batch if self._collate.is_behind_own_code else self._collate(batch)
+        if run.fields and not self._collate.is_behind_own_code:
+            batch = self._collate(batch)
         seconds = time.perf_counter() - started - batch.reading_seconds
         return replace(batch, step=replace(batch.step, gating_seconds=seconds))
 

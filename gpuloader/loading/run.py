@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from gpuloader.base.text import counted
-from gpuloader.base.values import is_integer
+from gpuloader.base.values import as_tuple, is_integer
 from gpuloader.chain.settings import Decoder
 from gpuloader.errors import ConfigError, StateError, describe
-from gpuloader.loading.arguments import as_tuple
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages
 from gpuloader.loading.parts import Parts

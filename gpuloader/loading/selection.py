@@ -36,6 +36,7 @@ from gpuloader.plan import (
     parts_of,
 )
 from gpuloader.shards import Labels, Shard, ShardSet, Tar, resolve_shards, shared
+from gpuloader.shards.accepted_sizes import stored_sizes
 from gpuloader.shards.index import row_blocks
 from gpuloader.shards.merged import MergedShards
 
@@ -224,7 +225,7 @@ def assign_buckets(
 
 def sizes_of(shards: ShardSet, ids: NDArray[np.int64], upright: bool) -> NDArray[np.int64]:
     """Returns heights and widths of images, (n, 2), as stored or upright; 0 if unknown."""
-    sizes = np.stack([shards.index.at(side, ids) for side in ("height", "width")], 1).astype(np.int64)
+    sizes = stored_sizes(shards.index, ids)
     turned = upright & (shards.index.at("orientation", ids) >= FIRST_TRANSPOSED)
     return np.where(turned[:, None], sizes[:, ::-1], sizes)
 

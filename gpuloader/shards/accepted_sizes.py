@@ -8,6 +8,11 @@ from numpy.typing import NDArray
 from gpuloader.shards.index import Index
 
 
+def stored_sizes(index: Index, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns (n, 2) the heights and widths of images as stored, from the index; 0 if unknown."""
+    return np.stack([index.at(side, samples) for side in ("height", "width")], 1).astype(np.int64)
+
+
 class AcceptedSizes:
     """The images, and mipmaps by their shorter sides, that passed validation.
 
@@ -24,7 +29,7 @@ class AcceptedSizes:
         Args:
             sides: (b,) the shorter sides of mipmaps, 0 for the images themselves; None for images only.
         """
-        sizes = np.stack([self._index.at(side, samples) for side in ("height", "width")], 1).astype(np.int64)
+        sizes = stored_sizes(self._index, samples)
         asked = np.zeros(len(samples), np.int64) if sides is None else sides
         accepted = np.zeros(len(samples), np.bool_)
         for side, marks in list(self._marks.items()):  # to which another thread may add

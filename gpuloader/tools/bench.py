@@ -27,10 +27,10 @@ from gpuloader.chain.link import Link, Over, Wanted, cut
 from gpuloader.chain.own import Own
 from gpuloader.errors import ConfigError
 from gpuloader.images.mipmaps import are_made, mipmap_sizes
-from gpuloader.loading.drawing import Choose
+from gpuloader.loading.drawing import Choose, draw_by_index
 from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.loader_chain import make_chain
-from gpuloader.loading.mipmaps import USUAL_SCALE, USUAL_SIDES, draw_by_index
+from gpuloader.loading.mipmaps import USUAL_SCALE, USUAL_SIDES
 from gpuloader.loading.opening import Split
 from gpuloader.loading.reading import Read
 from gpuloader.loading.run import Run
@@ -262,7 +262,7 @@ def find_mipmaps(run: Run) -> MipmapFacts | None:
     sides, scale = stored or USUAL_SIDES, given or USUAL_SCALE
     chosen, pixels = [], np.zeros(2)
     for planned in _first_planned(run, _DRAWN):
-        params, sizes = draw_by_index(recipe, run.shards, planned.ids, planned.draws, planned.shape)
+        params, sizes = draw_by_index(run, planned)
         there = run.shards.mipmaps_of(planned.ids) if stored else np.stack([are_made(sizes, sides)] * len(sides), 1)
         pictures, taken = np.maximum(sizes, 1), choose_mipmaps(params, sizes, sides, there, scale)
         regions = [each.region for each in (params, params.in_files(pictures, mipmap_sizes(pictures, taken)))]

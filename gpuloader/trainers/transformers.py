@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from gpuloader.base.values import as_tuple
 from gpuloader.errors import ConfigError, InstallationError, StateError
-from gpuloader.loading.arguments import as_tuple
 from gpuloader.loading.class_lists import check_same_classes
 from gpuloader.loading.loader import GPULoader, run_of
 
