@@ -74,8 +74,9 @@ class Own(Over):
         self._recipe, self._decoder, self._targets = recipe, decoder, targets
         self._runs_ahead, self._delivers = runs_ahead, delivers
         self._ahead = decoder.prefetch + 1 if runs_ahead else 1
-        self._views = [(view, own.functions[view]) for view in own.views]
-        self._functions = [function for _, function in self._views if function is not None]
+        self._own = [own.functions[view] for view in own.views]  # of each source of the second graph
+        self._views = own.views
+        self._functions = [function for function in self._own if function is not None]
         self._workers: Workers | None = None
         self._pulled = Pulled()
 
@@ -128,15 +129,20 @@ class Own(Over):
         """Gives a batch to the workers; the views are in DALI's memory until the next call."""
         if len(batch):
             workers.put(self._items(batch))
-        left = [[] if own is not None else [each.copy() for each in batch.views[view]] for view, own in self._views]
+        left = [
+            [each.copy() for each in batch.views[view]] if own is None else []  # the workers have the others
+            for view, own in zip(self._views, self._own)
+        ]
         return replace(batch, views=(), images=left)
 
     def _items(self, batch: Batch) -> list[Item]:
         items: list[Item] = []
-        for function, (view, own) in enumerate(each for each in self._views if each[1] is not None):
-            keys = batch.draws.of(Stream.OWN, view=view).keys().tolist()
+        for view, own in zip(self._views, self._own):
+            if own is None:
+                continue
+            keys, function = batch.draws.of(Stream.OWN, view=view).keys().tolist(), len(items) // len(batch)
             for row, (image, (low, high), stays) in enumerate(zip(batch.views[view], keys, batch.stays.tolist())):
-                targets = self._targets.before(batch, view, row) if own is not None and own.targets else {}
+                targets = self._targets.before(batch, view, row) if own.targets else {}
                 items.append(Item(image, function, (low, high), targets, dropped=not stays))
         return items
 
@@ -145,20 +151,16 @@ class Own(Over):
         if results.failure is not None:
             number, failure = results.failure
             raise DataError(self._explain(batch, number, failure.lines[0]), *failure.lines[1:]) from failure.error
+        count, first = len(batch), 0
         images, moved = list(batch.images), list[Sequence[Targets]]()
-        for source, (view, own) in enumerate(self._views):
-            rows = slice(0, 0)
+        for source, (view, own) in enumerate(zip(self._views, self._own)):
+            rows = slice(first, first + count)
             if own is not None:
-                first = len(batch) * sum(function is not None for _, function in self._views[:source])
-                rows = slice(first, first + len(batch))
-                images[source] = results.images[rows]
-            takes = own is not None and own.targets  # own code that takes no targets leaves them
-            left = (
-                results.targets[rows]
-                if takes
-                else [self._targets.before(batch, view, row) for row in range(len(batch))]
-            )
-            moved.append(left)
+                images[source], first = results.images[rows], rows.stop
+            if own is not None and own.targets:
+                moved.append(results.targets[rows])
+            else:  # own code that takes no targets leaves them
+                moved.append([self._targets.before(batch, view, row) for row in range(count)])
         graph, views = self._recipe.at(batch.draws.epoch, batch.step.shape).graphs[1], []
         for source, [plan] in graph.parts:
             sizes = np.array([image.shape[:2] for image in images[source]], np.int64).reshape(-1, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import fields, replace
 from typing import Any
 
@@ -43,9 +42,13 @@ def full_batch() -> Batch:
         causes=[None if row % 2 else f"cause {row}" for row in at],
         labels=at + 5,
         images=[[np.full(4, row, np.uint8) for row in at], [np.full((1, 1, 3), row, np.uint8) for row in at]],
-        views=[torch.arange(ROWS)[:, None].repeat(1, 3), [torch.full((row + 1,), row) for row in at], np.eye(ROWS)],
+        views=[
+            torch.arange(ROWS)[:, None].repeat(1, 3),
+            [torch.full((row + 1,), row) for row in range(ROWS)],
+            np.eye(ROWS),
+        ],
         targets=[[{"boxes": row} for row in at], [{"boxes": -row} for row in at]],
-        memory=Lease(deque()),
+        memory=Pool().lease(),
         reading_seconds=2.0,
         own_code_seconds=3.0,
     )

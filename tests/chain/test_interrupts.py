@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
+from linecache import getline
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -61,18 +62,23 @@ def test_an_interrupt_while_the_loop_waits_comes_before_the_batches_in_flight(
 
 
 class InterruptAtLine:
-    """Raises KeyboardInterrupt at the n-th line of the library that this thread runs."""
+    """Raises KeyboardInterrupt at the n-th line of the library that this thread runs.
+
+    Not as a batch is returned: Python handles no signal between the last call and that. And not in a finalizer, where
+    Python keeps an interrupt to itself.
+    """
 
     def __init__(self, lines: int) -> None:
         self.left, self.where = lines, ""
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> InterruptAtLine | None:
-        if not frame.f_code.co_filename.startswith(OURS):
+        file = frame.f_code.co_filename
+        if not file.startswith(OURS) or frame.f_code.co_name in ("__next__", "__del__"):
             return None
-        if event == "line":
+        if event == "line" and not getline(file, frame.f_lineno).strip().startswith("return"):
             self.left -= 1
             if self.left == 0:
-                self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                self.where = f"{Path(file).name}:{frame.f_lineno}"
                 raise KeyboardInterrupt
         return self
 
@@ -88,7 +94,6 @@ def seeded() -> Iterator[random.Random]:
 def test_an_interrupt_at_any_line_of_the_loop_loses_and_doubles_no_batch(
     shards: list[Path], seeded: random.Random, settings: dict[str, Any]
 ) -> None:
-    """The next call gives the same batch, or the next one if the interrupt came behind the last line."""
     with load(shards, **settings) as batches:
         whole = [records(batch) for batch in batches]
         places: set[str] = set()
@@ -103,8 +108,6 @@ def test_an_interrupt_at_any_line_of_the_loop_loses_and_doubles_no_batch(
                     received.append(records(next(epoch)))
                 except KeyboardInterrupt:
                     places.add(interrupt.where)
-                    given = batches.state_dict()["delivered"] // 4
-                    received += whole[len(received) : given]  # it came as the batch was returned: the state has it
                 finally:
                     sys.settrace(trace)
             received += [records(batch) for batch in epoch]
