@@ -16,10 +16,10 @@ from hostile import mutated_bytes
 from making import write_samples
 
 from gpuloader import GPULoader
-from gpuloader.cli.index import index
 from gpuloader.errors import ConfigError, DataError, IndexFileError, ShardChangedError
 from gpuloader.shards import Arena, ShardSet, merge_indexes, resolve_local, resolve_shards
 from gpuloader.shards.merged import MergedShards
+from gpuloader.tools.index import index_shards
 
 
 @pytest.fixture(autouse=True)
@@ -213,8 +213,8 @@ def test_the_command_merges_a_folder_and_merges_it_again(tmp_path: Path) -> None
     assert result.stdout.endswith(f"4 samples in 1 shard, merged into {tmp_path}/s[1]/all.gpuset\n"), result.stderr
     assert len(resolve_shards(tmp_path / "s[1]")) == 1
     with pytest.raises(ConfigError, match=r"not one folder; name the file: --output FOLDER/NAME\.gpuset"):
-        index([str(tmp_path / "s[1]" / ".hidden.tar")], merge=True)
-    index([str(tmp_path / "s[1]" / ".hidden.tar")], output=str(tmp_path / "s[1]" / "x.gpuset"))
+        index_shards([str(tmp_path / "s[1]" / ".hidden.tar")], merge=True)
+    index_shards([str(tmp_path / "s[1]" / ".hidden.tar")], output=str(tmp_path / "s[1]" / "x.gpuset"))
     assert len(resolve_shards(tmp_path / "s[1]" / "x.gpuset")) == 1
 
 
@@ -225,22 +225,22 @@ def test_an_index_of_a_folder_is_of_one_split(tmp_path: Path) -> None:
     listed = {"folder": [str(tmp_path / "s")], "tars": [str(train), str(val)], "pattern": [str(tmp_path / "s/*.tar")]}
     for name, output in (("folder", None), ("folder", tmp_path / "s/x.gpuset"), ("tars", file), ("pattern", file)):
         with pytest.raises(ConfigError, match=told):
-            index(listed[name], merge=True, output=output and str(output))
+            index_shards(listed[name], merge=True, output=output and str(output))
         assert not list((tmp_path / "s").glob("*.gpuset"))
-    index(listed["pattern"], output=str(tmp_path / "s" / "x.gpuset"))  # who names all gets all
+    index_shards(listed["pattern"], output=str(tmp_path / "s" / "x.gpuset"))  # who names all gets all
     assert len(resolve_shards(tmp_path / "s" / "x.gpuset")) == 2
     (tmp_path / "s" / "x.gpuset").rename(file)
     for tar in (tmp_path / "s", file):
         with pytest.raises(ConfigError, match=told):
             resolve_shards(tar)
         assert len(resolve_shards(tar, mixed=True)) == 2
-    index(listed["folder"])
+    index_shards(listed["folder"])
 
 
-def test_a_folder_of_folders_is_indexed_by_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_folders_is_indexed_by_its_file(tmp_path: Path) -> None:
     shards = write_samples(tmp_path / "a", 4, shards=2)
-    index([str(tmp_path / "a")], output=str(tmp_path / "all.gpuset"))
+    index_shards([str(tmp_path / "a")], output=str(tmp_path / "all.gpuset"))
     shards[0].with_name("train-0000.tar.gpuidx").unlink()
-    index([str(tmp_path)])
-    assert capsys.readouterr().out.endswith("4 samples in 2 shards\n")
+    rows, place, unsaved = index_shards([str(tmp_path)])
+    assert ([row["samples"] for row in rows], place, unsaved) == ([2, 2], None, [])
     assert shards[0].with_name("train-0000.tar.gpuidx").exists()

@@ -19,11 +19,11 @@ from making import write_samples
 from serving import Server
 
 from gpuloader import Cache
-from gpuloader.cli.index import index
 from gpuloader.errors import ConfigError, IndexFileError, ShardChangedError, ShardNotFoundError
 from gpuloader.loading.loader import run_of
 from gpuloader.shards import Arena, ShardSet, merge_indexes, merged, resolve_local, resolve_shards
 from gpuloader.shards.remote.store import RemoteShard
+from gpuloader.tools.index import index_shards
 
 FILE = "all.gpuset"
 
@@ -38,7 +38,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Server(folder) as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user")))
         patch.setattr(merged, "_AT_ONCE", 3)
-        index(urls(server), output=str(folder / FILE))
+        index_shards(urls(server), output=str(folder / FILE))
     return folder
 
 
@@ -213,8 +213,8 @@ def test_an_index_of_a_folder_is_of_one_split(server: Server, tmp_path: Path) ->
     both = [*urls(server), f"{server.url}/b/val-0000.tar"]
     told = "has the splits train, val: name the shards of one of them, in braces or a list"  # HTTP cannot list
     with pytest.raises(ConfigError, match=told):
-        index(both, output=str(tmp_path / "all.gpuset"))
-    index(both, output=str(server.folder / "some.gpuset"))
+        index_shards(both, output=str(tmp_path / "all.gpuset"))
+    index_shards(both, output=str(server.folder / "some.gpuset"))
     assert len(resolve_shards(f"{server.url}/some.gpuset")) == 5
     (server.folder / "some.gpuset").rename(server.folder / "all.gpuset")
     with pytest.raises(ConfigError, match=told):
@@ -284,7 +284,7 @@ def test_what_cannot_be_merged_is_refused(server: Server, tmp_path: Path) -> Non
         (["s3://a/x.tar", "s3://b/x.tar"], None, r"s3://a/x\.tar is not below s3://: write"),
     ):
         with pytest.raises(ConfigError, match=says):
-            index(shards, merge=True, output=output)
+            index_shards(shards, merge=True, output=output)
 
 
 @pytest.mark.slow(kept=3, of="s3")
@@ -292,15 +292,14 @@ def test_what_cannot_be_merged_is_refused(server: Server, tmp_path: Path) -> Non
 def test_the_command_writes_it_beside_the_shards(
     s3: Any,  # noqa: ANN401
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     output: str | None,
 ) -> None:
     local = write_samples(tmp_path / "local", 12, shards=2)
     for shard in local:
         s3.put_file(str(shard), f"bucket/data/{shard.name}")
-    index(["s3://bucket/data/"], merge=True, output=output)
+    rows, written, unsaved = index_shards(["s3://bucket/data/"], merge=True, output=output)
     place = output or f"s3://bucket/data/{FILE}"
-    assert capsys.readouterr().out.endswith(f"12 samples in 2 shards, merged into {place}\n")
+    assert ([row["samples"] for row in rows], str(written), unsaved) == ([6, 6], place, [])
     with loader(local) as near, loader(place, cache=Cache(tmp_path / "cache")) as far:
         assert [records(batch) for batch in far] == [records(batch) for batch in near]
     assert len(resolve_shards("s3://bucket/data/")) == 2
@@ -310,7 +309,7 @@ def test_the_command_writes_it_beside_the_shards(
         loader(place, cache=Cache(tmp_path / "other"), shuffle="none") as far,
     ):
         list(far)
-    index(["s3://bucket/data/"], merge=True, output=output)
+    index_shards(["s3://bucket/data/"], merge=True, output=output)
     with loader(place, cache=Cache(tmp_path / "other"), shuffle="none") as far:
         assert sum(len(batch["label"]) for batch in far) == 10
     s3.rm("bucket/data", recursive=True)

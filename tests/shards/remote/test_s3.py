@@ -11,9 +11,9 @@ from lifecycles import loader, records
 from making import write_samples
 
 from gpuloader import Cache
-from gpuloader.cli.index import index
 from gpuloader.errors import ConfigError, ShardNotFoundError
 from gpuloader.shards import open_index, resolve_shards
+from gpuloader.tools.index import index_shards
 
 pytestmark = pytest.mark.slow(kept=3, of="s3")
 
@@ -50,11 +50,11 @@ def test_a_folder_has_one_split(bucket: Any) -> None:  # noqa: ANN401
     with pytest.raises(ConfigError, match=told):
         resolve_shards("s3://bucket/data/")
     with pytest.raises(ConfigError, match=told):
-        index(["s3://bucket/data/"], merge=True)
+        index_shards(["s3://bucket/data/"], merge=True)
     with pytest.raises(ConfigError, match=told):
-        index(["s3://bucket/data/*.tar"], merge=True)
+        index_shards(["s3://bucket/data/*.tar"], merge=True)
     assert not bucket.exists("bucket/data/all.gpuset")
-    index(["s3://bucket/data/"])
+    index_shards(["s3://bucket/data/"])
     assert len(resolve_shards("s3://bucket/data/*.tar")) == len(resolve_shards("s3://bucket/data/", mixed=True)) == 5
     assert len(resolve_shards("s3://bucket/data/train-*.tar")) == 4
 
