@@ -34,11 +34,6 @@ def demo(
 
     with tempfile.TemporaryDirectory(prefix="gpuloader-demo-") as folder:
         result = run(keep or Path(folder), output, chosen_device(cpu))
-    say(f"device              {result.device}")
-    say(f"accuracy            {result.accuracy:.1%} of {result.evaluated} pictures that it had not seen, each once")
-    say(f"training            {result.train_images_per_second:.0f} images/s")
-    say(f"waiting for data    {result.waiting_share:.0%} of the training time")
-    say(f"predictions         {output}")
-    if keep:
-        say(f"pictures            {keep / PHOTOS}")
-        say(f"shards of them      {keep / SHARDS}")
+    kept = {"pictures": keep / PHOTOS, "shards of them": keep / SHARDS} if keep else {}
+    for name, text in {**result, "predictions": output, **kept}.items():
+        say(f"{name:<20}{text}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,33 +34,17 @@ SHOW: Mapping[str, Any] = {  # the part that EVALUATE cuts out
     "imagenet_eval": {"Resize": {"size": 220}, "CenterCrop": {"size": 192}, "Normalize": None}
 }
 
-Device = int | Literal["auto"] | None
 
-
-@dataclass(frozen=True)
-class DemoResult:
-    """What the demo made and measured.
-
-    Attributes:
-        device: the device that decoded the pictures and trained the net.
-        accuracy: the share of the pictures in val/ that the net classifies correctly, in [0, 1].
-        evaluated: the number of those pictures; each counts once.
-        train_images_per_second: over all epochs, including the net's work.
-        waiting_share: the share of the training time that the net waited for pictures.
-    """
-
-    device: str
-    accuracy: float
-    evaluated: int
-    train_images_per_second: float
-    waiting_share: float
-
-
-def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int = 0) -> DemoResult:
+def run_demo(
+    folder: Path, picture: Path, device_id: int | Literal["auto"] | None = "auto", seed: int = 0
+) -> dict[str, str]:
     """Makes pictures, trains, evaluates, and draws predictions in `picture`. Shows the progress on stderr.
 
     The pictures are `folder`/photos/train/CLASS/000000.jpg and following, and the same in photos/val. They are also in
     the shards `folder`/shards/train/train-0000.tar and following, and `folder`/shards/val/val-0000.tar.
+
+    It returns texts by name: the device; the accuracy for the pictures in val; and over all epochs, with the net's
+    work, the speed and the share of the time that the net waited for pictures.
 
     Args:
         folder: where the pictures and shards are written.
@@ -89,13 +72,13 @@ def run_demo(folder: Path, picture: Path, device_id: Device = "auto", seed: int 
     with GPULoader(val, BATCH_SIZE, device_id, preset=SHOW, output="dict") as loader:
         images = torch.cat([batch["image"].cpu() for batch in loader])
     _draw_predictions(images, predicted, truth, picture)
-    return DemoResult(
-        device=str(loader.device),
-        accuracy=float((predicted == truth).float().mean()),
-        evaluated=evaluated,
-        train_images_per_second=stats.samples / stats.elapsed_seconds,
-        waiting_share=stats.waiting_seconds / stats.elapsed_seconds,
-    )
+    accuracy = float((predicted == truth).float().mean())
+    return {
+        "device": str(loader.device),
+        "accuracy": f"{accuracy:.1%} of {evaluated} pictures that it had not seen, each once",
+        "training": f"{stats.samples / stats.elapsed_seconds:.0f} images/s",
+        "waiting for data": f"{stats.waiting_seconds / stats.elapsed_seconds:.0%} of the training time",
+    }
 
 
 def _make_shards(folder: Path, seed: int) -> tuple[list[Path], list[Path]]:
@@ -180,11 +163,7 @@ def _draw_predictions(images: torch.Tensor, predicted: torch.Tensor, truth: torc
         title += " Wrong ones come first, in red."
     sheet = Sheet(fitting_tile(images.shape[2:]), COLUMNS, ROWS, [title])
     wrong = (~right).nonzero().flatten().tolist()
-    shown = [
-        *wrong[:COLUMNS],
-        *right.nonzero().flatten().tolist(),
-        *wrong[COLUMNS:],
-    ]
+    shown = [*wrong[:COLUMNS], *right.nonzero().flatten().tolist(), *wrong[COLUMNS:]]
     for place, number in enumerate(shown[: ROWS * COLUMNS]):
         is_right = bool(right[number])
         caption = [CLASSES[predicted[number]], *([] if is_right else [f"truth: {CLASSES[truth[number]]}"])]
