@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from gpuloader.errors import PresetError
+
 
 def complete_preset(begun: str) -> list[str]:
     """Returns the presets whose names begin with this text, for the shell."""
@@ -18,8 +20,6 @@ def complete_preset(begun: str) -> list[str]:
 
 def imported(path: str, what: str) -> Any:  # noqa: ANN401
     """Imports MODULE:NAME from an installed module, or from one in this folder."""
-    from gpuloader.errors import PresetError
-
     module, _, name = path.partition(":")
     sys.path.insert(0, "")
     try:

@@ -20,18 +20,8 @@ if TYPE_CHECKING:
 @from_tool(
     "gpuloader.pack.packing.pack",
     *("source", "destination", "samples_per_shard", "shard_bytes", "seed", "shuffle", "val_share", "prefix"),
-    *(
-        "max_size",
-        "quality",
-        "decoded",
-        "seekable",
-        "mipmaps",
-        "classes",
-        "images",
-        "tars_are_classes",
-        "workers",
-        "ray",
-    ),
+    *("max_size", "quality", "decoded", "seekable", "mipmaps", "classes", "images", "tars_are_classes"),
+    *("workers", "ray"),
 )
 def pack(
     run: Callable[..., Any],

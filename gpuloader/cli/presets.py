@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gpuloader.cli.options import complete_preset, imported
-
-if TYPE_CHECKING:
-    from gpuloader.recipe import Recipe
 
 
 def presets(
@@ -27,22 +24,15 @@ def presets(
 
     Example: gpuloader presets train:transform > mine.yaml
     """
-    from gpuloader.recipe import load_preset, preset_names, preset_text, recipe_yaml
+    from gpuloader.recipe import Recipe, load_preset, preset_names, preset_text, recipe_from_torchvision, recipe_yaml
 
     if recipe is None:
         for each in preset_names():
             print(f"{each:<24}{preset_text(each).splitlines()[0].removeprefix('# ')}")
     elif ":" in recipe:
-        print(recipe_yaml(_import_preset(recipe)), end="")
+        found = imported(recipe, "a Compose or a torchvision transform")
+        print(recipe_yaml(found if isinstance(found, Recipe) else recipe_from_torchvision(found)), end="")
     elif recipe.endswith((".yaml", ".yml")):
         print(recipe_yaml(load_preset(recipe)), end="")
     else:
         print(preset_text(recipe), end="")
-
-
-def _import_preset(path: str) -> Recipe:
-    """Imports the recipe MODULE:NAME from an installed module, or from one in this folder."""
-    from gpuloader.recipe import Recipe, recipe_from_torchvision
-
-    recipe = imported(path, "a Compose or a torchvision transform")
-    return recipe if isinstance(recipe, Recipe) else recipe_from_torchvision(recipe)

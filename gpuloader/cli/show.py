@@ -12,7 +12,7 @@ from gpuloader.base.text import counted
 from gpuloader.cli.options import AsJson, Cpu, Functions, LabelFrom, Preset, ShardsOrLoader, chosen_device, loader_of
 from gpuloader.cli.printing import finish, say
 from gpuloader.cli.signatures import from_tool
-from gpuloader.errors import kind_of
+from gpuloader.errors import ConfigError, kind_of
 
 if TYPE_CHECKING:
     from gpuloader.tools.show import ShowResult
@@ -81,7 +81,6 @@ def _print(shown: ShowResult) -> None:
 
 def parse_changes(changes: Sequence[str]) -> dict[str, Any]:
     """Parses `KEY=VALUE` and `TRANSFORM.PARAMETER=VALUE`, with values as in YAML, for `Compose.load`."""
-    from gpuloader.errors import ConfigError
     from gpuloader.recipe.strict_yaml import load_yaml
 
     overrides: dict[str, Any] = {}

@@ -69,14 +69,12 @@ def examine(tar: Tar | None = None) -> tuple[Finding, ...]:
     torch, torch_error = _import("torch")
     dali, dali_error = _import("nvidia.dali")
     flavours = dali_flavours([dist.metadata["Name"] or "" for dist in importlib.metadata.distributions()])
-    findings = [_torch(torch, torch_error), _dali(dali, dali_error, flavours), _decoders()]
+    # DALI's requirements allow many versions of its decoders.
+    decoders = [f"{name} {version}" for name, version in decoder_versions().items() if name != "DALI"]
+    findings = [_torch(torch, torch_error), _dali(dali, dali_error, flavours), Finding("decoders", ", ".join(decoders))]
     if torch is not None and torch.version.cuda and len(flavours) == 1:
         findings.append(cuda_versions(torch.version.cuda, flavours[0]))
-    findings += [
-        cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroup_limits()[0]),
-        _kernels(),
-        processes(),
-    ]
+    findings += [cores(len(os.sched_getaffinity(0)), os.cpu_count() or 1, cgroup_limits()[0]), _kernels(), processes()]
     if local:
         findings.append(_disk(local))
     return (*findings, *map(store, remote[:1]))
@@ -134,12 +132,6 @@ def _dali(dali: ModuleType | None, error: str, flavours: Sequence[str]) -> Findi
         advice = "they overwrite each other's files: uninstall all of them, then install one"
         return Finding("DALI", found, "failure", advice)
     return Finding("DALI", found)
-
-
-def _decoders() -> Finding:
-    """Names the versions of DALI's decoders, because DALI's requirements allow many."""
-    versions = {name: version for name, version in decoder_versions().items() if name != "DALI"}
-    return Finding("decoders", ", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
 def cuda_versions(torch: str, dali: str) -> Finding:

@@ -28,13 +28,7 @@ from gpuloader.plan import GroupedSampler, SampleSubset, choose_groups
 from gpuloader.plan.grouped_sampler import MOST_GROUPS
 from gpuloader.recipe import load_preset
 from gpuloader.recipe.part import as_value
-from gpuloader.shards import (
-    ShardSet,
-    make_labels,
-    read_names,
-    read_quarantine,
-    resolve_place,
-)
+from gpuloader.shards import ShardSet, make_labels, read_names, read_quarantine, resolve_place
 from gpuloader.shards.index import BAD_LABEL, NO_LABEL
 from gpuloader.tools.mipmaps import mipmap_bytes
 
@@ -191,7 +185,7 @@ def describe_shards(
     bad = {} if listed is None else read_quarantine(Path(listed), shards)
     index = shards.index
     of_mipmaps = mipmap_bytes(index)
-    heights, widths, sizes = map(shards.index.column, ("height", "width", "image_size"))
+    heights, widths, sizes = map(index.column, ("height", "width", "image_size"))
     known = (heights > 0) & (widths > 0)
     heights, widths = heights[known], widths[known]
     source = resolve_place(shards, labelling.place)
@@ -218,8 +212,8 @@ def describe_shards(
         formats=_by_name(index.image_extensions(), index.extensions),
         jpegs=index.counts["jpegs"],
         seekable=index.counts["seekable"],
-        turned=shards.index.counts["turned"],
-        reduced=shards.index.reduced,
+        turned=index.counts["turned"],
+        reduced=index.reduced,
         with_copies=int((of_mipmaps > 0).sum()),
         copy_bytes=int(of_mipmaps.sum()),
         components=_by_name(index.column("component_extension"), index.extensions),
@@ -248,22 +242,16 @@ def _reads(shards: ShardSet, nodes: int, global_batch: int, groups: int | None) 
 def _count_buckets(shards: ShardSet, buckets: Buckets, upright: bool, bad: Collection[int]) -> tuple[BucketCount, ...]:
     ids = np.arange(len(shards))
     numbers = assign_buckets(shards, ids, replace(buckets, unknown="skip"), upright, bad)
-    sizes, counted = sizes_of(shards, ids, upright), []
-    delivered = ~np.isin(ids, list(bad))
+    counts = np.bincount(numbers[numbers >= 0], minlength=len(buckets)).tolist()
     if buckets.ends:
         names = [f"{low:.3g} to {high:.3g}" for low, high in pairwise((0, *buckets.ends, math.inf))]
-        counts = np.bincount(numbers[numbers >= 0], minlength=len(buckets)).tolist()
         return tuple(BucketCount(name, None, None, count, 0.0) for name, count in zip(names, counts, strict=True))
+    sizes, delivered, counted = sizes_of(shards, ids, upright), ~np.isin(ids, list(bad)), []
     for number, (height, width) in enumerate(buckets.shapes):
-        name = f"{height} x {width}"
         heights, widths = sizes[(numbers == number) & delivered].T
         ratios = widths * height / (heights * width)
-        kept = np.minimum(ratios, 1 / ratios)
-        counted.append(
-            BucketCount(
-                name, height, width, int((numbers == number).sum()), float(1 - kept.mean()) if len(kept) else 0.0
-            )
-        )
+        cropped = float(1 - np.minimum(ratios, 1 / ratios).mean()) if len(ratios) else 0.0
+        counted.append(BucketCount(f"{height} x {width}", height, width, counts[number], cropped))
     return tuple(counted)
 
 

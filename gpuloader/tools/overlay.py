@@ -81,7 +81,9 @@ def overlay_of(
         if isinstance(field, Boxes):
             found.boxes.extend(_boxes(entries, class_names))
         elif isinstance(field, Keypoints):
-            found.points.extend(_points(entries[""], entries["visibility"]))
+            points, known = entries[""], entries["visibility"] > 0
+            numbers = np.argwhere(known)[:, 1].tolist()
+            found.points.extend((x, y, number) for (x, y), number in zip(points[known].tolist(), numbers))
         elif isinstance(field, Mask):
             found.areas.append(_areas(entries[""], field.fill))
     return found
@@ -95,12 +97,6 @@ def _boxes(
     for number, (box, label, crowd) in enumerate(zip(boxes, labels, crowds)):
         name = "" if label is None else names.get(label, str(label))
         yield tuple(box), number if label is None else label, f"{name} (crowd)".lstrip() if crowd else name
-
-
-def _points(points: NDArray[np.floating], visibility: NDArray[np.int64]) -> Iterator[tuple[float, float, int]]:
-    for row, number in np.argwhere(visibility > 0).tolist():
-        x, y = points[row, number].tolist()
-        yield x, y, number
 
 
 def _areas(masks: NDArray[np.integer], fill: int) -> NDArray[np.int64]:

@@ -160,6 +160,11 @@ class Api:
         return self._composes[name]
 
 
+_ANSWERS: dict[str, Callable[[Api, Query], Answer]] = {
+    f"/api/{answer.__name__}": answer for answer in (Api.data, Api.samples, Api.sample, Api.original, Api.version)
+}
+
+
 def serve(
     tar: Sources,
     *,
@@ -231,22 +236,15 @@ class _Handler(BaseHTTPRequestHandler):
         if not _HOSTS.fullmatch(self.headers.get("Host", "")):
             self.send_error(HTTPStatus.FORBIDDEN, "this page is only at http://127.0.0.1 or http://localhost")
             return
-        answers: dict[str, Callable[[Query], Answer]] = {
-            "/api/data": self.api.data,
-            "/api/samples": self.api.samples,
-            "/api/sample": self.api.sample,
-            "/api/original": self.api.original,
-            "/api/version": self.api.version,
-        }
         try:
             url = urlsplit(self.path)
             if url.path == "/":
                 self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE)
-            elif url.path not in answers:
+            elif url.path not in _ANSWERS:
                 self.send_error(HTTPStatus.NOT_FOUND, f"there is no page {url.path}; the page is at /")
             else:
                 query = {name: values[-1] for name, values in parse_qs(url.query, max_num_fields=20).items()}
-                self._answer(answers[url.path](query))
+                self._answer(_ANSWERS[url.path](self.api, query))
         except (ConfigError, ValueError) as error:  # ValueError is from urlsplit and parse_qs
             self.send_error(HTTPStatus.BAD_REQUEST, str(error))
         except BadImageError as error:

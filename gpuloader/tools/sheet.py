@@ -81,9 +81,8 @@ class Sheet:
         if isinstance(picture, str):
             box = (left, top, left + self._tile - 1, top + self._tile - 1)
             self._canvas.rectangle(box, _GROUND, _BAD)
-            text = "\n".join(
-                textwrap.wrap(f"{kind_of(picture)}: {picture}", self._tile // 7)[: self._tile // _LINE - 1]
-            )
+            wrapped = textwrap.wrap(f"{kind_of(picture)}: {picture}", self._tile // 7)
+            text = "\n".join(wrapped[: self._tile // _LINE - 1])
             self._canvas.multiline_text((left + 8, top + 6), text, _BAD, self._font)
         else:
             fitted = self._fit(picture) if overlay is None else draw_targets(picture, overlay, self._fit)
