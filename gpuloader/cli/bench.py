@@ -27,7 +27,7 @@ from gpuloader.cli.show import Changes, parse_changes
 from gpuloader.cli.signatures import from_tool
 
 if TYPE_CHECKING:
-    from gpuloader.tools.bench_result import BenchResult, DeviceFigures
+    from gpuloader.tools.bench_result import BenchResult
 
 
 @from_tool("gpuloader.tools.bench.bench", "batch_size", "seconds", "plot")
@@ -71,20 +71,16 @@ def _print(result: BenchResult) -> None:
         saved = f"{1 - mipmaps.pixels:.0%} fewer pixels to decode"
         say(f"copies   {needs}{mipmaps.draws:.0%} of the crops use a smaller copy: {saved}")
     for device in result.devices:
-        _print_device(device, settings["batch_size"])
+        title = f"{device.device}, {counted(device.num_threads, 'thread')}, batch {settings['batch_size']}"
+        say()
+        say(f"{title:<34}{'images/s':>12}{'CPU s/1,000':>14}{'share':>8}")
+        for figures in device.stages:
+            rates = f"{figures.images_per_second:>12,.0f}{figures.cpu_seconds_per_1000:>14.3f}"
+            say(f"{figures.title:<34}{rates}{figures.cpu_share:>8.0%}")
+        say()
+        say(device.limit)
     say()
     say(_caching_note(result))
-
-
-def _print_device(device: DeviceFigures, batch_size: int) -> None:
-    title = f"{device.device}, {counted(device.num_threads, 'thread')}, batch {batch_size}"
-    say()
-    say(f"{title:<34}{'images/s':>12}{'CPU s/1,000':>14}{'share':>8}")
-    for figures in device.stages:
-        rates = f"{figures.images_per_second:>12,.0f}{figures.cpu_seconds_per_1000:>14.3f}"
-        say(f"{figures.title:<34}{rates}{figures.cpu_share:>8.0%}")
-    say()
-    say(device.limit)
 
 
 def _caching_note(result: BenchResult) -> str:
