@@ -21,8 +21,8 @@ from gpuloader.recipe.from_timm import ADVICE, TIMMS, NoCounterpartError, centre
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.preset_files import TRANSFORMS
 
-Row: TypeAlias = Callable[[Any], Iterable[Any]]
-"""Converts an object of a class to transforms of torchvision (also made by `like`) or of this library."""
+Row: TypeAlias = Callable[[Any], Any]
+"""Converts an object of a class to transforms of torchvision (also made by `like`) or of this library, or a list."""
 
 LIBRARIES = ("clip", "lightly", "open_clip", "solo", "timm")
 REFERENCES = "the reference"
@@ -75,7 +75,7 @@ def row_of(leaf: object) -> Row | None:
     if library == REFERENCES:
         return _REFERENCES.get(name, _of_reference)
     if library == "lightly" and re.fullmatch(r"\w+View\d?Transform", name) and hasattr(leaf, "transform"):
-        return lambda leaf: [leaf.transform]
+        return lambda leaf: leaf.transform
     return _ROWS.get(f"{library}.{name}")
 
 
@@ -114,30 +114,25 @@ def views_of(transform: Any) -> list[tuple[Any, int]]:  # noqa: ANN401
     return [(transform, 1)]
 
 
-def _of_reference(leaf: Any) -> list[Any]:  # noqa: ANN401
+def _of_reference(leaf: Any) -> Any:  # noqa: ANN401
     """Converts a class of the references; nearly all have torchvision's names and parameters."""
     name = type(leaf).__name__
     attributes = {"p" if key == "flip_prob" else key: value for key, value in vars(leaf).items()}
-    return [leaf.transforms if "Preset" in name else like(name, **attributes)]
+    return leaf.transforms if "Preset" in name else like(name, **attributes)
 
 
-def _fixed_size(leaf: Any) -> list[Any]:  # noqa: ANN401
-    size = (leaf.crop_height, leaf.crop_width)
-    return [like("FixedSizeCrop", size=size, fill=leaf.fill, padding_mode=leaf.padding_mode)]
-
-
-def _distort(leaf: Any) -> list[Any]:  # noqa: ANN401
+def _distort(leaf: Any) -> Any:  # noqa: ANN401
     """Converts by the ranges of its `ColorJitter`s, where None means no change."""
     neutral = {"brightness": 1.0, "contrast": 1.0, "saturation": 1.0, "hue": 0.0}
     held = {name: getattr(getattr(leaf, f"_{name}"), name) for name in neutral}
     ranges: dict[str, Any] = {name: bounds or (neutral[name],) * 2 for name, bounds in held.items()}
-    return [like("RandomPhotometricDistort", p=leaf.p, **ranges)]
+    return like("RandomPhotometricDistort", p=leaf.p, **ranges)
 
 
-def _resize_by_range(leaf: Any) -> list[Any]:  # noqa: ANN401
+def _resize_by_range(leaf: Any) -> Any:  # noqa: ANN401
     if leaf.min_size == leaf.max_size:
-        return [Resize(leaf.min_size)]
-    return [like("RandomResize", min_size=leaf.min_size, max_size=leaf.max_size + 1)]  # there `max_size` is drawn, too
+        return Resize(leaf.min_size)
+    return like("RandomResize", min_size=leaf.min_size, max_size=leaf.max_size + 1)  # there `max_size` is drawn, too
 
 
 def _pil_blur(sigma: Iterable[float]) -> Any:  # noqa: ANN401
@@ -153,10 +148,6 @@ def _only_rgb(leaf: Any) -> list[Any]:  # noqa: ANN401
     if leaf.mode != "RGB":
         raise NoCounterpartError(f'with mode={leaf.mode!r}: only "RGB" is supported')
     return []
-
-
-def _turn(leaf: Any) -> list[Any]:  # noqa: ANN401
-    return _sometimes(leaf.prob, like("RandomRotation", degrees=(leaf.angle, leaf.angle)))
 
 
 def with_crops(transforms: Iterable[Any]) -> Iterator[Any]:
@@ -195,31 +186,30 @@ NEAREST = {
     **dict.fromkeys(("_convert_to_rgb", "_convert_image_to_rgb"), "leave it out: images are RGB"),
 }
 """Advice for transforms without counterpart."""
+_TO_TENSOR = ("lightly.ToTensor", "open_clip.MaybeToTensor", "timm.MaybeToTensor")
+_NOTHING_TO_DO = ("clip._convert_image_to_rgb", "open_clip._convert_to_rgb", "timm.MaybePILToTensor", "timm.ToNumpy")
 _REFERENCES: Mapping[str, Row] = {
-    "FixedSizeCrop": _fixed_size,
+    "FixedSizeCrop": lambda leaf: like(
+        "FixedSizeCrop", size=(leaf.crop_height, leaf.crop_width), fill=leaf.fill, padding_mode=leaf.padding_mode
+    ),
     "RandomCrop": lambda leaf: [like("PadIfSmaller", size=leaf.size), like("RandomCrop", size=leaf.size)],
     "RandomPhotometricDistort": _distort,
     "RandomResize": _resize_by_range,
 }
 _ROWS: Mapping[str, Row] = {
-    "clip._convert_image_to_rgb": lambda leaf: [],
+    **dict.fromkeys(_NOTHING_TO_DO, lambda leaf: []),
+    **dict.fromkeys(_TO_TENSOR, lambda leaf: like("ToTensor")),
     "lightly.GaussianBlur": lambda leaf: _sometimes(leaf.prob, _pil_blur(leaf.sigmas)),
-    "lightly.RandomRotate": _turn,
-    "lightly.RandomRotateDegrees": lambda leaf: [leaf.transform],
-    "lightly.RandomSolarization": lambda leaf: [like("RandomSolarize", threshold=leaf.threshold, p=leaf.prob)],
-    "lightly.ToTensor": lambda leaf: [like("ToTensor")],
+    "lightly.RandomRotate": lambda leaf: _sometimes(leaf.prob, like("RandomRotation", degrees=(leaf.angle,) * 2)),
+    "lightly.RandomRotateDegrees": lambda leaf: leaf.transform,
+    "lightly.RandomSolarization": lambda leaf: like("RandomSolarize", threshold=leaf.threshold, p=leaf.prob),
     **dict.fromkeys(("open_clip.ResizeKeepRatio", "timm.ResizeKeepRatio"), _resize_to_crop),
     "open_clip.MaybeConvertMode": _only_rgb,
-    "open_clip.MaybeToTensor": lambda leaf: [like("ToTensor")],
     "open_clip.CenterCropOrPad": centre_crop,
-    "open_clip._convert_to_rgb": lambda leaf: [],
     "open_clip.color_jitter": lambda leaf: _sometimes(leaf.p, leaf.transf),
-    "open_clip.gray_scale": lambda leaf: [like("RandomGrayscale", p=leaf.p)],
-    "solo.Equalization": lambda leaf: [like("RandomEqualize", p=1.0)],
-    "solo.GaussianBlur": lambda leaf: [_pil_blur(leaf.sigma)],
-    "solo.Solarization": lambda leaf: [like("RandomSolarize", threshold=128, p=1.0)],
-    "timm.MaybePILToTensor": lambda leaf: [],
-    "timm.MaybeToTensor": lambda leaf: [like("ToTensor")],
-    "timm.ToNumpy": lambda leaf: [],
+    "open_clip.gray_scale": lambda leaf: like("RandomGrayscale", p=leaf.p),
+    "solo.Equalization": lambda leaf: like("RandomEqualize", p=1.0),
+    "solo.GaussianBlur": lambda leaf: _pil_blur(leaf.sigma),
+    "solo.Solarization": lambda leaf: like("RandomSolarize", threshold=128, p=1.0),
     **{f"timm.{name}": row for name, row in TIMMS.items()},
 }

@@ -36,12 +36,12 @@ def _crop(leaf: Any) -> Transform:  # noqa: ANN401
     return RandomResizedCrop(square(*leaf.size), tuple(leaf.scale), tuple(leaf.ratio), interpolation)
 
 
-def centre_crop(leaf: Any) -> list[Transform]:  # noqa: ANN401
+def centre_crop(leaf: Any) -> Transform:  # noqa: ANN401
     """Converts a `CenterCropOrPad` that does not follow a `ResizeKeepRatio`."""
     mode = getattr(leaf, "padding_mode", "constant")
     if mode != "constant" or set(_each(leaf.fill)) != {0}:
         raise NoCounterpartError(f"with fill={leaf.fill!r}, padding_mode={mode!r} has no counterpart: {_OF_ONE_SIZE}")
-    return [CenterCrop(square(*leaf.size))]
+    return CenterCrop(square(*leaf.size))
 
 
 def _rand_augment(leaf: Any) -> Transform:  # noqa: ANN401
@@ -107,10 +107,10 @@ def _each(value: Any) -> tuple[Any, ...]:  # noqa: ANN401
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
-TIMMS: Mapping[str, Callable[[Any], list[Transform]]] = {
-    "AutoAugment": lambda leaf: [_auto_augment(leaf)],
+TIMMS: Mapping[str, Callable[[Any], Transform]] = {
+    "AutoAugment": _auto_augment,
     "CenterCropOrPad": centre_crop,
-    "RandAugment": lambda leaf: [_rand_augment(leaf)],
-    "RandomErasing": lambda leaf: [_erasing(leaf)],
-    "RandomResizedCropAndInterpolation": lambda leaf: [_crop(leaf)],
+    "RandAugment": _rand_augment,
+    "RandomErasing": _erasing,
+    "RandomResizedCropAndInterpolation": _crop,
 }

@@ -22,7 +22,7 @@ from gpuloader.recipe.from_others import LIBRARIES, library_of, name_of, row_of,
 from gpuloader.recipe.from_timm import NoCounterpartError
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.part import make_part
+from gpuloader.recipe.part import CONVERTING, make_part
 from gpuloader.recipe.placement import GeometricTransform
 from gpuloader.recipe.preset_files import TRANSFORMS
 from gpuloader.recipe.recipe import Dtype, Recipe, View
@@ -34,10 +34,9 @@ _NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity", "
 _ATTRIBUTES = {"sampler_options": "options"}
 """Parameters with another name in torchvision."""
 _MAKES_TENSORS = {"ToTensor", "PILToTensor", "ToImage"}
-_CONVERTING = {"ToTensor", "ToPILImage", "ConvertImageDtype", "ConvertDtype", "ToDtype"}
 _MIXING = {"MixUp": "mixup_alpha", "CutMix": "cutmix_alpha"}
 """The parameter of `Mix` for the alpha of torchvision's transform."""
-_NEVER_OWN = {"Normalize", "RandomErasing", *_CONVERTING, *_MIXING}
+_NEVER_OWN = {"Normalize", "RandomErasing", *CONVERTING, *_MIXING}
 _FILL_MAY_BE_NONE = {"RandomRotation", "RandomAffine", "RandomPerspective"}
 _ONLY = {"num_output_channels": 3, "expand": False}
 """The only supported value of these attributes."""
@@ -61,17 +60,13 @@ def recipe_from_torchvision(transform: object, *, own_code: bool = False, **opti
             keys, dtype = _translate_views(transform, options, problems, own_code)
     if problems:
         message = f"{what} cannot be translated: {'; '.join(dict.fromkeys(problems))}"
-        if config is None and not own_code and not splits and _is_left_nothing(transform, options):
-            raise PresetError(message, "own_code=True runs transforms without counterpart as they are")
+        if config is None and not own_code and not splits:
+            still: list[str] = []
+            _translate_views(transform, options, still, own_code=True)
+            if not still:
+                raise PresetError(message, "own_code=True runs transforms without counterpart as they are")
         raise PresetError(message)
     return make_part(Recipe, {"dtype": dtype, **options, **keys}, f"{what}: `")
-
-
-def _is_left_nothing(transform: object, options: Mapping[str, Any]) -> bool:
-    """Returns whether the conversion works with own code."""
-    problems: list[str] = []
-    _translate_views(transform, options, problems, own_code=True)
-    return not problems
 
 
 def _translate_views(
@@ -150,7 +145,7 @@ def _with_originals(transform: object) -> list[Any]:
     name = " ".join(name_of(leaf)[1] for leaf in leaves[first:end])
     resized = any(type(leaf).__name__ in TRANSFORMS and hasattr(leaf, "size") for leaf in leaves[end:])
     own = Apply(Originals(leaves[first:end], states[first]), name, same_size=not resized)
-    converting = [leaf for leaf in leaves[first:end] if type(leaf).__name__ in _CONVERTING]
+    converting = [leaf for leaf in leaves[first:end] if type(leaf).__name__ in CONVERTING]
     return [*leaves[:first], own, *converting, *leaves[end:]]
 
 
@@ -183,7 +178,7 @@ def _leaves(transform: Any, problems: list[str] | None = None) -> Iterable[Any]:
         yield transform
     else:
         try:
-            yield from _leaves(list(row(transform)), problems)
+            yield from _leaves(row(transform), problems)
         except PresetError as error:  # a number out of range here
             problems.extend(str(error).splitlines())
         except NoCounterpartError as error:
@@ -202,20 +197,15 @@ def _translate(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple[
         elif name in _MIXING:
             mix = f"mix=Mix(num_classes={leaf.num_classes or '...'}, {_MIXING[name]}={leaf.alpha})"
             problems.append(f"{name} mixes batches: leave it out, and give the recipe {mix}")
-        elif name in _CONVERTING:
+        elif name in CONVERTING:
             dtype = _convert(leaf, dtype, problems)
-        elif name == "ImageClassification":
-            transforms += _of_weights(leaf)
+        elif name == "ImageClassification":  # the `transforms()` of torchvision's weights
+            resize = Resize(leaf.resize_size[0], leaf.interpolation.value, antialias=leaf.antialias is not False)
+            transforms += [resize, CenterCrop(leaf.crop_size[0]), Normalize(tuple(leaf.mean), tuple(leaf.std))]
             dtype = "float32"
         elif name not in _NOTHING_TO_DO:
             transforms += _one(leaf, dtype, problems)
     return tuple(transforms), dtype
-
-
-def _of_weights(leaf: Any) -> list[Transform]:  # noqa: ANN401
-    """Converts the `transforms()` of torchvision's weights."""
-    resize = Resize(leaf.resize_size[0], leaf.interpolation.value, antialias=leaf.antialias is not False)
-    return [resize, CenterCrop(leaf.crop_size[0]), Normalize(tuple(leaf.mean), tuple(leaf.std))]
 
 
 def _convert(leaf: Any, dtype: str, problems: list[str]) -> str:  # noqa: ANN401

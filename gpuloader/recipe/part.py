@@ -25,18 +25,10 @@ _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 _MOST_SHOWN = 300
 _MOST_PROBLEMS = 20
 
-NOT_NEEDED = {
-    "ConvertDtype",
-    "ConvertImageDtype",
-    "PILToTensor",
-    "ToDtype",
-    "ToImage",
-    "ToPILImage",
-    "ToPureTensor",
-    "ToTensor",
-}
+CONVERTING = {"ConvertDtype", "ConvertImageDtype", "ToDtype", "ToPILImage", "ToTensor"}
+"""torchvision's transforms that convert an image's numbers, or may do so."""
+NOT_NEEDED = {*CONVERTING, "PILToTensor", "ToImage", "ToPureTensor"}
 """torchvision's transforms that change only the type of the object that holds an image."""
-
 
 _ALLOWED = {  # by pydantic's names of errors
     "bool_type": "True or False",

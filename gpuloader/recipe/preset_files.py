@@ -114,22 +114,20 @@ def _bind(recipe: Recipe, functions: Iterable[Callable[..., Any]]) -> Recipe:
     """
     by_name = {own_name(each): each for each in functions}
 
-    def bound(transforms: Sequence[Transform]) -> list[Transform]:
-        made = list(transforms)
-        for number, each in enumerate(made):
-            if isinstance(each, Apply) and each.function is None:
-                if each.called not in by_name:
-                    raise PresetError(
-                        f"the recipe applies {each.called!r}{did_you_mean(each.called, by_name)}: functions has "
-                        f"{', '.join(by_name)}"
-                    )
-                made[number] = replace(each, function=by_name[each.called], name=None)
-        return made
+    def bound(each: Transform) -> Transform:
+        if not isinstance(each, Apply) or each.function is not None:
+            return each
+        if each.called not in by_name:
+            raise PresetError(
+                f"the recipe applies {each.called!r}{did_you_mean(each.called, by_name)}: functions has "
+                f"{', '.join(by_name)}"
+            )
+        return replace(each, function=by_name[each.called], name=None)
 
     views = recipe.views
     if not isinstance(views, int):
-        views = [View(bound(view.transforms), view.count) for view in views]
-    return replace(recipe, transforms=bound(recipe.transforms), views=views)
+        views = [View([*map(bound, view.transforms)], view.count) for view in views]
+    return replace(recipe, transforms=[*map(bound, recipe.transforms)], views=views)
 
 
 def is_recipe_mapping(source: object) -> TypeGuard[Mapping[str, Any]]:

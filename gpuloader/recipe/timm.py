@@ -5,7 +5,7 @@ The operations compute as `program` describes, as for all transforms here; timm 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -28,7 +28,8 @@ OPERATION_NAMES = (
 )
 PolicyName: TypeAlias = Literal["v0", "v0r", "original", "originalr"]
 POLICY_NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
-_INCREASING = {"Posterize", "Solarize", "Color", "Contrast", "Brightness", "Sharpness"}
+_ENHANCING = ("Color", "Contrast", "Brightness", "Sharpness")
+_INCREASING = {"Posterize", "Solarize", *_ENHANCING}
 _GREATEST_STD = 100.0
 """The largest standard deviation; above it, magnitudes are drawn evenly."""
 Std: TypeAlias = Annotated[float, Field(ge=0, le=1_000)]
@@ -41,35 +42,25 @@ def draw_levels(magnitude: Floats | float, std: float, numbers: tuple[Floats, Fl
     return np.clip(drawn, 0, most) / 10
 
 
+_ARGUMENTS: Mapping[str, Callable[[Floats, Floats, Ints], Floats]] = {
+    "Rotate": lambda level, sign, sizes: sign * level * 30,
+    **dict.fromkeys(("ShearX", "ShearY"), lambda level, sign, sizes: sign * level * 0.3),
+    "TranslateX": lambda level, sign, sizes: sign * level * 0.45 * sizes[:, 1],
+    "TranslateY": lambda level, sign, sizes: sign * level * 0.45 * sizes[:, 0],
+    **dict.fromkeys(_ENHANCING, lambda level, sign, sizes: level * 1.8 + 0.1),
+    **{f"{each}Increasing": lambda level, sign, sizes: np.maximum(0.1, 1 + sign * level * 0.9) for each in _ENHANCING},
+    "Posterize": lambda level, sign, sizes: np.minimum(8, np.trunc(level * 4)),
+    "PosterizeIncreasing": lambda level, sign, sizes: np.maximum(0, 4 - np.trunc(level * 4)),
+    "PosterizeOriginal": lambda level, sign, sizes: np.minimum(8, np.trunc(level * 4) + 4),
+    "Solarize": lambda level, sign, sizes: np.minimum(256, np.trunc(level * 256)),
+    "SolarizeIncreasing": lambda level, sign, sizes: 256 - np.minimum(256, np.trunc(level * 256)),
+    "SolarizeAdd": lambda level, sign, sizes: np.minimum(128, np.trunc(level * 110)),
+}
+
+
 def argument(name: str, level: Floats, sign: Floats, sizes: Ints) -> Floats:
     """Computes the arguments of `operation` from timm's name, levels (n,), and signs (1 or -1)."""
-    match name:
-        case "Rotate":
-            return sign * level * 30
-        case "ShearX" | "ShearY":
-            return sign * level * 0.3
-        case "TranslateX":
-            return sign * level * 0.45 * sizes[:, 1]
-        case "TranslateY":
-            return sign * level * 0.45 * sizes[:, 0]
-        case "Color" | "Contrast" | "Brightness" | "Sharpness":
-            return level * 1.8 + 0.1
-        case "ColorIncreasing" | "ContrastIncreasing" | "BrightnessIncreasing" | "SharpnessIncreasing":
-            return np.maximum(0.1, 1 + sign * level * 0.9)
-        case "Posterize":
-            return np.minimum(8, np.trunc(level * 4))
-        case "PosterizeIncreasing":
-            return np.maximum(0, 4 - np.trunc(level * 4))
-        case "PosterizeOriginal":
-            return np.minimum(8, np.trunc(level * 4) + 4)
-        case "Solarize":
-            return np.minimum(256, np.trunc(level * 256))
-        case "SolarizeIncreasing":
-            return 256 - np.minimum(256, np.trunc(level * 256))
-        case "SolarizeAdd":
-            return np.minimum(128, np.trunc(level * 110))
-        case _:
-            return np.zeros_like(level)
+    return _ARGUMENTS[name](level, sign, sizes) if name in _ARGUMENTS else np.zeros_like(level)
 
 
 class _Timms(PixelTransform):
