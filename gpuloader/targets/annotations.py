@@ -21,7 +21,7 @@ MOST_ANNOTATIONS = 10_000
 MOST_POINTS = 100_000  # in a sample
 MOST_POINTS_OF_ONE = 1_000  # annotation
 MOST_COORDINATE = 10_000_000  # no image is as large, and float32 has all integers up to there
-_MOST_FLOAT32 = float(np.finfo(np.float32).max)
+MOST_FLOAT32 = float(np.finfo(np.float32).max)
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 1
@@ -210,4 +210,4 @@ def _as_column(values: list[object], name: NameOf, is_float: bool = False) -> ND
         return np.array(values, np.bool_)
     if kinds <= {int} and not is_float:
         return as_numbers(values, name, 2**63 - 1, np.int64)
-    return as_numbers(values, name, _MOST_FLOAT32, np.float32)
+    return as_numbers(values, name, MOST_FLOAT32, np.float32)

@@ -16,13 +16,12 @@ from gpuloader.recipe import Shape, ViewParams
 from gpuloader.recipe.model import Flag, Positive, Share, kept_as
 from gpuloader.recipe.part import argument
 from gpuloader.recipe.target_transforms import move_boxes, which_boxes_stay
-from gpuloader.targets.annotations import BoxFormat, ParsedBoxes, parse_boxes, parse_column, to_pixels
+from gpuloader.targets.annotations import MOST_FLOAT32, BoxFormat, ParsedBoxes, parse_boxes, parse_column, to_pixels
 from gpuloader.targets.target import Target, samples_of
 
 _BESIDE = "json:"
 _FLOATS = ("area", "score")
 _Key: TypeAlias = Annotated[str, Field(min_length=1)]
-_MOST = float(np.finfo(np.float32).max)
 
 
 @register
@@ -113,12 +112,10 @@ class Boxes(Target):
             yield f"labels={self.labels!r}", last, searched.keys() if isinstance(searched, dict) else ()
 
     def value(self, component: object, size: Shape, drawn: NDArray[np.float64]) -> ParsedBoxes:
-        beside = self.labels is not None and self.labels.startswith(_BESIDE)
-        keys = [*(() if self.labels is None or beside else (self.labels,)), *self.keys]
-        keys += [] if self.leave_out is None else [self.leave_out]
+        _, *keys = (key for _, key in self.keys_of_annotations)  # the first is the box
         parsed = parse_boxes(self.annotations(component), self.format, columns=keys)
         columns = {("labels" if key == self.labels else key): column for key, column in parsed.columns.items()}
-        if self.labels is not None and beside:
+        if self.labels is not None and "labels" not in columns:  # they are beside the boxes
             labels = under(self.labels.removeprefix(_BESIDE), component, bool(len(parsed.boxes)))
             columns["labels"] = parse_column(labels if len(parsed.boxes) else [], len(parsed.boxes))
         boxes = to_pixels(parsed.boxes, *size) if self.relative else parsed.boxes
@@ -154,7 +151,7 @@ class Boxes(Target):
             if name == "area":
                 with np.errstate(over="ignore"):  # a rotation can enlarge an almost empty box
                     column = column * areas(boxes[kept]) / areas(before[kept])
-                column = np.clip(column, -_MOST, _MOST).astype(np.float32)
+                column = np.clip(column, -MOST_FLOAT32, MOST_FLOAT32).astype(np.float32)
             yield name, self._gathered(column, counts)
         numbers = np.concatenate([np.zeros(0, np.int64), *(value.numbers for value in values)])
         yield "number", self._gathered(numbers[kept], counts)

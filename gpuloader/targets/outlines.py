@@ -6,7 +6,7 @@ Run lengths are decoded here: if they are too few, pycocotools returns uninitial
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,7 +52,11 @@ def parse_outlines(annotations: object, height: int, width: int) -> NDArray[np.u
             f"{n:,} masks of {height} x {width} pixels: allowed are {MOST_MASK_PIXELS:,} pixels in a sample"
         )
     masks = np.zeros((n, height, width), np.uint8)
-    for number, counts in (*runs.items(), *_filled(polygons, height, width)):
+    for number, counts in runs.items():
+        _draw(counts, masks[number])
+    for number, outline in polygons.items():
+        filled = pycocotools_mask().merge(pycocotools_mask().frPyObjects(outline, height, width))
+        counts = _decode_text(filled["counts"].decode(), f"annotations[{number}]['segmentation']", MOST_RUNS)
         _draw(counts, masks[number])
     return masks
 
@@ -106,14 +110,6 @@ def _decode_text(text: str, name: str, most: int) -> Runs:
     counts[1::2] = counts[1::2].cumsum()
     counts[2::2] = counts[2::2].cumsum()
     return counts
-
-
-def _filled(outlines: Mapping[int, Polygons], height: int, width: int) -> Iterator[tuple[int, Runs]]:
-    """Yields (number, runs) of the filled polygons of each instance."""
-    for number, polygons in outlines.items():
-        filled = pycocotools_mask().frPyObjects(polygons, height, width)
-        text = pycocotools_mask().merge(filled)["counts"].decode()
-        yield number, _decode_text(text, f"annotations[{number}]['segmentation']", MOST_RUNS)
 
 
 def _checked(outlines: Mapping[int, object], name: NameOf, height: int, width: int) -> dict[int, Polygons]:
