@@ -19,7 +19,7 @@ from gpuloader.images.traits import IN_PIXELS
 from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
 from gpuloader.pack.executors import run
 from gpuloader.pack.pictures import RenderOptions, parse_mipmaps
-from gpuloader.pack.records import OpenedSource, unique_keys
+from gpuloader.pack.records import FoundNames, OpenedSource, unique_keys
 from gpuloader.pack.seekable import find_version
 from gpuloader.pack.shard_writer import LEFT_OUT, LeftOutPicture, ShardCounts, ShardTask, read_left_out, write_shard
 from gpuloader.pack.sources import PictureSource, open_source
@@ -27,7 +27,8 @@ from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_li
 from gpuloader.shards.paths import user_path
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
 
-MANIFEST = "pack-{prefix}.json"
+MANIFEST = "pack-{}.json"
+_MANIFESTS = MANIFEST.format("*")
 _COPYING = {
     "s3": "`aws s3 cp --recursive FOLDER s3://...`",
     "gs": "`gcloud storage cp --recursive FOLDER gs://...`",
@@ -70,6 +71,27 @@ class PackResult:
     reduced: Mapping[str, int]
     passed_over: int
     classes: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class _Packing:
+    """What a call packs, how, and where; `shards` are those of all parts."""
+
+    folder: Path
+    layout: Layout
+    rendering: RenderOptions
+    source: OpenedSource
+    shards: Sequence[PlannedShard]
+
+    @property
+    def places(self) -> dict[str, Path]:
+        """The folder of each prefix."""
+        return self.layout.places(self.folder)
+
+    def finished(self) -> dict[str, int]:
+        """Returns the paths below the folder, and the sizes in bytes, of the finished shards."""
+        found = (path for place in self.places.values() for path in sorted(place.glob("*.tar")) if path.is_file())
+        return {str(path.relative_to(self.folder)): path.stat().st_size for path in found}
 
 
 def pack(
@@ -174,7 +196,8 @@ def pack(
         )
     keys = unique_keys(opened.records)
     shards = assign(keys, [record.size_bytes for record in opened.records], layout)
-    finished = _claim(folder, opened, layout, rendering, shards)
+    packing = _Packing(folder, layout, rendering, opened, shards)
+    finished = _claim(packing)
     tasks = [
         ShardTask(
             folder / shard.name,
@@ -195,7 +218,7 @@ def pack(
     finally:
         for each in (*places, *(place / LEFT_OUT for place in places)):
             remove_leftovers(each)  # of workers that were killed
-    return _result(folder, layout, opened, shards, done, sides is not None)
+    return _result(packing, done)
 
 
 def _local(destination: str | os.PathLike[str]) -> Path:
@@ -207,41 +230,34 @@ def _local(destination: str | os.PathLike[str]) -> Path:
     return user_path(destination).absolute()
 
 
-def _result(
-    folder: Path,
-    layout: Layout,
-    source: OpenedSource,
-    shards: Sequence[PlannedShard],
-    written: Sequence[ShardCounts],
-    mipmaps: bool,
-) -> PackResult:
+def _result(packing: _Packing, written: Sequence[ShardCounts]) -> PackResult:
     traits, with_mipmaps = b"".join(each.traits for each in written), sum(each.with_mipmaps for each in written)
-    finished = _finished(folder, layout)
-    done = [shard for shard in shards if shard.name in finished]
+    finished = packing.finished()
+    done = [shard for shard in packing.shards if shard.name in finished]
     left_out: list[LeftOutPicture] = []
-    splits = dict.fromkeys(layout.places(folder), 0)
+    splits = dict.fromkeys(packing.places, 0)
     for shard in done:
-        left_out += (bad := read_left_out(folder / shard.name))
+        left_out += (bad := read_left_out(packing.folder / shard.name))
         splits[_prefix(shard.name)] += len(shard.samples) - sum(not each.object for each in bad)
     samples = sum(splits.values())
-    if samples == 0 and len(done) == len(shards):
+    if samples == 0 and len(done) == len(packing.shards):
         raise NoSamplesError(
             f"none of {counted(len(left_out), 'picture')} is good: {left_out[0].name}: {left_out[0].why}"
         )
     return PackResult(
-        destination=folder,
+        destination=packing.folder,
         shards=tuple(shard.name for shard in done),
-        missing=tuple(shard.name for shard in shards if shard.name not in finished),
+        missing=tuple(shard.name for shard in packing.shards if shard.name not in finished),
         written=len(written),
         samples=samples,
         splits=splits,
         bytes=sum(finished[shard.name] for shard in done),
         left_out=tuple(left_out),
         with_copies=with_mipmaps,
-        too_small=len(traits) - with_mipmaps if mipmaps else 0,
+        too_small=len(traits) - with_mipmaps if packing.rendering.mipmaps else 0,
         reduced={name: sum(each & bit > 0 for each in traits) for name, bit in IN_PIXELS.items()},
-        passed_over=source.left_out_count,
-        classes=source.classes,
+        passed_over=packing.source.left_out_count,
+        classes=packing.source.classes,
     )
 
 
@@ -250,59 +266,56 @@ def _open(
 ) -> OpenedSource:
     """Opens the source, with labels numbered by `classes`, or otherwise as in the shards that are there already."""
     folder = next((place for place in places if classes is None and read_class_names(place)), None)
-    numbered = None if folder is None else as_list(read_class_names(folder))
+    found = None if folder is None else as_list(read_class_names(folder))
     try:
-        return open_source(source, classes, progress, numbered, **given)
+        return open_source(source, classes if found is None else FoundNames(found), progress, **given)
     except LabelError as error:
-        if folder is None or numbered is None:
+        if folder is None or found is None:
             raise
         raise LabelError(
             f"{error} (labels are numbered by {folder / CLASSES_FILE}, as in the other shards there)"
         ) from None
 
 
-def _claim(
-    folder: Path, source: OpenedSource, layout: Layout, rendering: RenderOptions, shards: Sequence[PlannedShard]
-) -> Mapping[str, int]:
+def _claim(packing: _Packing) -> Mapping[str, int]:
     """Claims the folder's shards of these prefixes for this pack, or checks that it already has them.
 
     Returns the names and sizes of the finished shards.
     """
-    places = layout.places(folder)
-    if layout.val_share and (there := [*folder.glob("*.tar"), *folder.glob(MANIFEST.format(prefix="*"))]):
+    folder, source, places = packing.folder, packing.source, packing.places
+    if packing.layout.val_share and (there := [*folder.glob("*.tar"), *folder.glob(_MANIFESTS)]):
         raise StateError(
             f"{folder} has {there[0].name} itself, but val_share packs into its folders {' and '.join(places)}: give "
             f"another folder, or move the shards and their pack-*.json"
         )
-    try:
-        for place in places.values():
-            place.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the destination {place} cannot be made ({error}): give another folder") from None
     for place in places.values():
-        for written in (*place.glob("*.tar"), *place.glob(MANIFEST.format(prefix="*")), *place.glob(f"{LEFT_OUT}/*")):
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the destination {place} cannot be made ({error}): give another folder") from None
+        for written in (*place.glob("*.tar"), *place.glob(_MANIFESTS), *place.glob(f"{LEFT_OUT}/*")):
             if not written.is_file():
                 raise StateError(f"{written} is not a regular file: remove it, or give another folder")
-    finished = _finished(folder, layout)  # before the manifests, because packs write those first
-    manifests = [_manifest(place, prefix) for prefix, place in places.items()]
+    finished = packing.finished()  # before the manifests, because packs write those first
+    manifests = [place / MANIFEST.format(prefix) for prefix, place in places.items()]
     content = {
         "version": 1,
         "source": source.fingerprint,
         "samples": len(source.records),
         "classes": source.classes and len(source.classes),
-        **asdict(layout),
-        **rendering.recorded(),
-        "shards": len(shards),
+        **asdict(packing.layout),
+        **packing.rendering.recorded(),
+        "shards": len(packing.shards),
     }
     text = json.dumps(content, indent=1).encode() + b"\n"
     for manifest in manifests:
         if manifest.exists():
-            _check_same(manifest, manifest.read_bytes(), content, text)
+            _check_same(manifest, manifest.read_bytes(), text)
     for place in (*places.values(), *_split_folders(folder)):
         _check_others(place, manifests, source)
-    own = {shard.name for shard in shards}
+    own = {shard.name for shard in packing.shards}
     for tar in finished:
-        manifest = _manifest((folder / tar).parent, _prefix(tar))
+        manifest = (folder / tar).with_name(MANIFEST.format(_prefix(tar)))
         if not manifest.exists() or (manifest in manifests and tar not in own):
             raise StateError(f"{folder} has tars that no pack wrote, such as {tar}: move them, or give an empty folder")
     if source.classes is not None:
@@ -317,33 +330,26 @@ def _claim(
                     " give another folder; if another pack has just begun there, run this again"
                 )
     for manifest in manifests:
-        _check_same(manifest, write_once(manifest, text), content, text)
+        _check_same(manifest, write_once(manifest, text), text)
     return finished
-
-
-def _finished(folder: Path, layout: Layout) -> dict[str, int]:
-    """Returns the paths below the folder, and the sizes in bytes, of the finished shards."""
-    found = (path for place in layout.places(folder).values() for path in sorted(place.glob("*.tar")) if path.is_file())
-    return {str(path.relative_to(folder)): path.stat().st_size for path in found}
 
 
 def _split_folders(folder: Path) -> list[Path]:
     """Returns the folders below a destination into which `val_share` packed; their classes are the destination's."""
-    manifests = sorted(folder.glob(f"*/{MANIFEST.format(prefix='*')}"))
-    return [each.parent for each in manifests if _read_manifest(each, each.read_bytes()).get("val_share")]
+    return [each.parent for each in sorted(folder.glob(f"*/{_MANIFESTS}")) if _read_manifest(each).get("val_share")]
 
 
 def _prefix(shard: str) -> str:
     return PurePath(shard).name.rpartition("-")[0]
 
 
-def _check_same(manifest: Path, existing: bytes, content: Mapping[str, Any], text: bytes) -> None:
+def _check_same(manifest: Path, existing: bytes, text: bytes) -> None:
     if existing != text:
-        old = _read_manifest(manifest, existing)
+        old, new = _read_manifest(manifest), json.loads(text)
         differences = ", ".join(
-            f"{name} was {describe(old.get(name))}, is {describe(content.get(name))}"
-            for name in dict.fromkeys([*content, *old])
-            if old.get(name) != content.get(name)
+            f"{name} was {describe(old.get(name))}, is {describe(new.get(name))}"
+            for name in dict.fromkeys([*new, *old])
+            if old.get(name) != new.get(name)
         )
         raise StateError(
             f"{manifest}: another pack began its shards ({differences}): to continue it, repeat its arguments and "
@@ -353,8 +359,8 @@ def _check_same(manifest: Path, existing: bytes, content: Mapping[str, Any], tex
 
 def _check_others(folder: Path, manifests: Sequence[Path], source: OpenedSource) -> None:
     """Checks that labels have names in all packs of a folder, or in none: its classes.json is for all of them."""
-    for manifest in sorted(set(folder.glob(MANIFEST.format(prefix="*"))) - set(manifests)):
-        named = _read_manifest(manifest, manifest.read_bytes()).get("classes") is not None
+    for manifest in sorted(set(folder.glob(_MANIFESTS)) - set(manifests)):
+        named = _read_manifest(manifest).get("classes") is not None
         if named != (source.classes is not None):
             theirs, ours = ("names", "bare numbers") if named else ("bare numbers", "names")
             cure = f", or `--classes {folder / CLASSES_FILE}` if they are a table's" if named else ""
@@ -364,15 +370,11 @@ def _check_others(folder: Path, manifests: Sequence[Path], source: OpenedSource)
             )
 
 
-def _read_manifest(manifest: Path, content: bytes) -> dict[str, Any]:
+def _read_manifest(manifest: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(content))
+        return dict(json.loads(manifest.read_bytes()))
     except (ValueError, TypeError, RecursionError):
         raise StateError(f"{manifest} was not written by a pack: give another folder") from None
-
-
-def _manifest(folder: Path, prefix: str) -> Path:
-    return folder / MANIFEST.format(prefix=prefix)
 
 
 def _check_apart(source: PictureSource, folder: Path) -> None:

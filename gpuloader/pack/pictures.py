@@ -34,6 +34,11 @@ _SUBSAMPLING = "4:4:4"  # 4:2:0 costs 5 to 9 dB, because crops are about as smal
 _EXTENSIONS = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # of files that are copied
 _FILES = {"jpeg": decoder_jpeg, "png": decoder_png}
 _CHECKS = {"jpeg": check_jpeg, "png": check_data, "webp": check_webp}
+_NOT_WITH_DECODED = {
+    "max_size": "decoded downsizes, too; leave max_size out",
+    "seekable": "decoded pictures are no JPEGs; leave one out",
+    "mipmaps": "decoded pictures have no copies; leave one out",
+}
 
 
 @dataclass(frozen=True)
@@ -62,25 +67,18 @@ class RenderOptions:
         ):
             if value is not None and not is_integer(value, 1, most + 1):
                 raise ConfigError(f"{name}={value!r}: allowed is an integer from 1 to {most}")
-        if self.max_size is not None and self.decoded is not None:
-            raise ConfigError("max_size and decoded were both given: decoded downsizes, too; leave max_size out")
-        if self.seekable is not None and self.decoded is not None:
-            raise ConfigError("seekable and decoded were both given: decoded pictures are no JPEGs; leave one out")
-        if self.mipmaps is not None and self.decoded is not None:
-            raise ConfigError("mipmaps and decoded were both given: decoded pictures have no copies; leave one out")
+        for name, why in _NOT_WITH_DECODED.items():
+            if self.decoded is not None and getattr(self, name) is not None:
+                raise ConfigError(f"{name} and decoded were both given: {why}")
         if self.quality is not None and self.max_size is None and self.mipmaps is None:
             raise ConfigError(
                 "quality was given without max_size or mipmaps: pictures that are not downsized are copied unchanged"
             )
 
     def recorded(self) -> dict[str, Any]:
-        """Returns the options for a manifest, without unset options that older packs lack, so that these resume."""
-        content = asdict(self)
-        if self.mipmaps is None:
-            del content["mipmaps"]
-        else:
-            content["mipmaps"] = list(self.mipmaps)  # as it comes out of JSON
-        return content | ({} if self.max_size is None else {"subsampling": _SUBSAMPLING})
+        """Returns the options for a manifest; mipmaps and subsampling only if there are any."""
+        content = asdict(self) | {"subsampling": self.max_size and _SUBSAMPLING}
+        return {name: value for name, value in content.items() if value or name not in ("mipmaps", "subsampling")}
 
 
 class EncodedPicture(NamedTuple):
@@ -127,7 +125,10 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: RenderO
         picture, traits = _decode(image, extension) if isinstance(image, bytes) else (image, traits_of(image))
         plain = as_8_bits(picture)
         limit = rendering.decoded or rendering.max_size
-        small = plain if limit is None or min(plain.size) <= limit else _downsize(plain, limit)
+        small = plain
+        if limit is not None and min(plain.size) > limit:  # as torchvision's Resize; antialiased by Pillow
+            height, width = size_of(plain.height, plain.width, limit)
+            small = plain.resize((width, height), Image.Resampling.BILINEAR)
         if rendering.decoded is not None or extension == ARRAY_EXTENSION:
             return EncodedPicture(ARRAY_EXTENSION, _npy(np.asarray(small.convert("RGB"))), {}, traits)
         if small is not plain and max(small.size) > LARGEST_SIDE:
@@ -136,7 +137,8 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: RenderO
                 f"crop it, or lower max_size"
             )
         makes_jpegs = rendering.mipmaps is not None or small is not plain
-        options = _jpeg_options(image, rendering.quality) if makes_jpegs else {}
+        options = {"quality": rendering.quality or DEFAULT_QUALITY, "subsampling": _SUBSAMPLING}
+        options |= _orientation_option(image) if makes_jpegs else {}
         mipmaps = _mipmaps(small, rendering.mipmaps or (), options) if makes_jpegs else None
         if small is not plain:
             intervals = {} if rendering.seekable is None else restart_option(small)
@@ -195,17 +197,6 @@ def _decode(data: bytes, extension: str | None) -> tuple[Image.Image, int]:
 def _cause_in_header(data: bytes) -> str:
     known = ", ".join(["JPEG", "PNG", "WebP", *RARE_FORMATS.values()])
     return f"none of {known}, or a broken header (it begins with {data[:8]!r})"
-
-
-def _downsize(picture: Image.Image, shorter: int) -> Image.Image:
-    """Downsizes as torchvision's Resize does; antialiased by Pillow."""
-    height, width = size_of(picture.height, picture.width, shorter)
-    return picture.resize((width, height), Image.Resampling.BILINEAR)
-
-
-def _jpeg_options(image: bytes | Image.Image, quality: int | None) -> dict[str, object]:
-    quality = DEFAULT_QUALITY if quality is None else quality
-    return {"quality": quality, "subsampling": _SUBSAMPLING, **_orientation_option(image)}
 
 
 def _orientation_option(image: bytes | Image.Image) -> dict[str, Image.Exif]:

@@ -30,30 +30,26 @@ def open_source(
     source: PictureSource,
     classes: Sequence[str] | None,
     progress: bool,
-    default_classes: Sequence[str] | None = None,
     images: Path | None = None,
     tars_are_classes: bool = False,
 ) -> OpenedSource:
     """Opens `source`: its samples are listed and labelled, but not read.
 
     Args:
-        classes: the names that labels are numbered by; only for a source with names, not numbers.
-        default_classes: as `classes`, but ignored if the labels are numbers already.
+        classes: the names that labels are numbered by; only for a source with names, not numbers. `FoundNames` are
+            ignored if the labels are numbers already.
         images: the folder of the pictures; only for an annotation file of COCO.
         tars_are_classes: whether each tar of a folder has the pictures of one class.
         progress: show a bar on stderr if listing the samples means reading them.
     """
-    names = FoundNames(default_classes) if classes is None and default_classes is not None else classes
     try:
-        opened = _named(source, names, images, tars_are_classes)
-        if opened is not None:
-            return opened
-        if classes is not None:
+        opened = _named(source, classes, images, tars_are_classes)
+        if opened is None and classes is not None and not isinstance(classes, FoundNames):
             raise ConfigError(
                 "classes numbers the names of class folders and tables, but the labels of this source are numbers "
                 "already"
             )
-        return _numbered(source, progress)
+        return opened or _numbered(source, progress)
     except GPULoaderError:  # some are OSErrors, too
         raise
     except OSError as error:

@@ -13,11 +13,11 @@ import webdataset
 from annotating import write_coco, write_voc
 from bad_images import turned
 from making import encoded, jpeg, picture, saved, unpack, write_shard
-from packing import content, samples_of
+from packing import samples_of
 from PIL import Image
 
 from gpuloader import GPULoader
-from gpuloader.errors import ConfigError, PackError, StateError
+from gpuloader.errors import ConfigError, PackError
 from gpuloader.pack import pack
 from gpuloader.pack.pictures import RenderOptions, render
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
@@ -206,31 +206,20 @@ def test_pictures_with_boxes_have_mipmaps_and_keep_their_boxes(tmp_path: Path, k
 
 
 @pytest.mark.parametrize(
-    ("options", "removed", "told"),
+    ("options", "named"),
     [
-        ({}, [], ""),
-        ({"decoded": 20}, [], ""),
-        ({"max_size": 20}, ["subsampling"], "subsampling was None, is '4:4:4'"),  # that made other JPEGs
+        ({}, {}),
+        ({"decoded": 20}, {}),
+        ({"max_size": 20}, {"subsampling": "4:4:4"}),
+        ({"mipmaps": "8,16"}, {"mipmaps": [16, 8]}),
     ],
 )
-def test_an_older_pack_goes_on_unless_its_pictures_would_be_others(
-    tmp_path: Path, options: dict[str, Any], removed: list[str], told: str
+def test_a_manifest_names_mipmaps_and_subsampling_only_if_there_are_any(
+    tmp_path: Path, options: dict[str, Any], named: dict[str, Any]
 ) -> None:
-    """Manifests of older packs have no key for what they did not know."""
-    source = [(jpeg(24, 32, seed), 0) for seed in range(4)]
-    pack(source, tmp_path, part=(0, 2), samples_per_shard=2, workers=1, **options)
-    manifest = tmp_path / "pack-train.json"
-    written = json.loads(manifest.read_text())
-    assert set(written) & {"mipmaps", "subsampling"} == set(removed)
-    old = {name: value for name, value in written.items() if name not in removed}
-    manifest.write_text(json.dumps(old, indent=1) + "\n")
-    before = content(tmp_path)
-    if told:
-        with pytest.raises(StateError, match=told):
-            pack(source, tmp_path, samples_per_shard=2, workers=1, **options)
-        assert content(tmp_path) == before
-    else:
-        assert pack(source, tmp_path, samples_per_shard=2, workers=1, **options).written == 1
+    pack([(jpeg(24, 32, 0), 0)], tmp_path, workers=1, **options)
+    manifest = json.loads((tmp_path / "pack-train.json").read_text())
+    assert {name: manifest[name] for name in ("mipmaps", "subsampling") if name in manifest} == named
 
 
 # --- readers that know nothing of copies
