@@ -20,6 +20,7 @@ from gpuloader.images.orientation import FIRST_TRANSPOSED, image_orientations
 from gpuloader.pack.records import MASK, Dropped, OpenedSource, number_labels, picture_files
 
 _CAUSE = "cannot be read"
+_COLUMNS = ("area", "difficult", "iscrowd", "truncated")
 _EMPTY: tuple[object, ...] = (None, [], {})
 
 
@@ -55,20 +56,26 @@ def renumber(
     return number_labels(own, classes, where)[0], tuple(classes)
 
 
-def number_categories(
-    contents: Sequence[Mapping[str, Any]],
+def read_contents(
+    paths: Sequence[str],
     files: Sequence[str | None],
+    read: Callable[[str], dict[str, Any]],
     classes: Sequence[str] | None,
     own: Sequence[str] | None = None,
-) -> tuple[str, ...] | None:
-    """Replaces the classes of all annotations by numbers, in place, and returns the names of the numbers.
+) -> tuple[list[dict[str, Any]], tuple[str, ...] | None]:
+    """Returns each picture's `json`, with a number as each `category_id`, and the names of the numbers.
 
     Args:
-        contents: each picture's `json`, with a class's name or number as each `category_id`.
-        files: the file of each picture's annotations, for errors.
+        paths: the pictures.
+        files: the file of each picture's annotations; None for a picture without objects.
+        read: reads a file into keys of the `json`, with a class's name or number as each `category_id`.
         classes: the names that labels are numbered by; None uses `own`, or the sorted names that occur.
         own: names of the numbers in the files, if they are known.
     """
+    contents = [
+        {"image_id": i, "file_name": Path(path).name, **(read(file) if file else {"annotations": []})}
+        for i, (path, file) in enumerate(zip(paths, files, strict=True))
+    ]
     found = [(file, each) for file, content in zip(files, contents, strict=True) for each in content["annotations"]]
     given = [each["category_id"] for _, each in found]
     numbers, names = number_labels(given, classes if own is None else own, lambda i: str(found[i][0]))
@@ -77,7 +84,7 @@ def number_categories(
         numbers = [label_of[number] for number in numbers]
     for (_, each), number in zip(found, numbers, strict=True):
         each["category_id"] = number
-    return names
+    return contents, names
 
 
 def by_stem(folder: Path, extensions: Collection[str]) -> dict[str, str]:
@@ -150,9 +157,7 @@ def fitted(
             raise RefusalError(f"its annotations: {error}") from None
         targets["points"] = keypoints.Keypoints("json:annotations")
         if "bbox" in needed:
-            keys = [
-                key for key in ("area", "difficult", "iscrowd", "truncated") if any(key in each for each in annotations)
-            ]
+            keys = [key for key in _COLUMNS if any(key in each for each in annotations)]
             targets["boxes"] = boxes.Boxes("json:annotations", format="xywh", labels="category_id", keys=keys)
     parse_fields(targets, lambda extension, _: fields[extension], of_mask if of_mask in fits else fits[0], np.zeros(4))
     return fields, dropped

@@ -52,9 +52,12 @@ def coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> Open
                 )
         annotation["category_id"] = label_of[annotation["category_id"]]
         of_image[annotation["image_id"]].append(annotation)
-    for number, entry in entries.items():
-        _check_image(entry, f"{file}, image {number}")
     where = [f"{file}, image {number}" for number in entries]
+    for name, at in zip((entry.get("file_name") for entry in entries.values()), where, strict=True):
+        if not isinstance(name, str) or not name or name.startswith("/") or ".." in name.split("/"):
+            raise PackError(
+                f"{at} has the file_name {describe(name)}: allowed are paths within the folder of the images"
+            )
     file_names = [str(PurePosixPath(entry["file_name"])) for entry in entries.values()]
     folder = _images_folder(file, file_names, images)
     contents = [
@@ -98,14 +101,6 @@ def _by_id(entries: Sequence[Any], kind: str, file: Path) -> dict[int, dict[str,
         entry["id"] = number
         found[number] = entry
     return found
-
-
-def _check_image(entry: dict[str, Any], where: str) -> None:
-    name = entry.get("file_name")
-    if not isinstance(name, str) or not name or name.startswith("/") or ".." in name.split("/"):
-        raise PackError(
-            f"{where} has the file_name {describe(name)}: allowed are paths within the folder of the images"
-        )
 
 
 def _images_folder(file: Path, file_names: Sequence[str], images: Path | None) -> Path:

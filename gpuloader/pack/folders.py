@@ -46,5 +46,5 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
     root = str(folder.absolute())
     paths = [f"{root}/{path}" for path in found]
     # If no names are given, folders called by numbers count as names, as in ImageFolder.
-    opened = labelled_files(root, paths, labels, classes, lambda i: paths[i])
+    opened = labelled_files(root, paths, labels, classes, paths.__getitem__)
     return replace(opened, left_out_count=len(below) - len(found))

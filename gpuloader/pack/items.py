@@ -64,7 +64,9 @@ def _source(open_dataset: Open) -> OpenedSource:
     if any(getattr(dataset, name, None) is not None for name in ("transform", "target_transform", "transforms")):
         raise ConfigError("the dataset has transforms, which would be packed, too: make it without transform=")
     classes = getattr(dataset, "classes", None)
-    names = tuple(map(_name, classes)) if isinstance(classes, (list, tuple)) else None
+    names = None
+    if isinstance(classes, (list, tuple)):  # ImageNet's classes have several names; the first is the usual one
+        names = tuple(str(each[0] if isinstance(each, tuple) else each) for each in classes)
     samples = getattr(dataset, "samples", None)
     if isinstance(samples, list) and samples and isinstance(samples[0][0], str):  # DatasetFolder: files to copy
         paths = [os.path.abspath(path) for path, _ in samples]  # noqa: PTH100
@@ -99,11 +101,6 @@ def _read_item(open_dataset: Open, record: Record) -> SourceSample:
     except TypeError:
         raise LabelError(f"{record.name} of the dataset has the label {label!r}: it must be an integer") from None
     return SourceSample(image, None, {"cls": b"%d" % number})
-
-
-def _name(name: object) -> str:
-    """Returns a class's name. ImageNet's classes have several; the first is the usual one."""
-    return str(name[0] if isinstance(name, tuple) else name)
 
 
 def _value(text: str) -> object:

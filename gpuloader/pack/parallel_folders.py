@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import PackError, describe
-from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations, unreadable
+from gpuloader.pack.annotated import annotated_files, by_stem, read_annotations, read_contents, unreadable
 from gpuloader.pack.records import OpenedSource
 from gpuloader.shards.folder import list_files
 from gpuloader.shards.pictures import JPEG_EXTENSIONS, SOURCE_EXTENSIONS, in_hidden_folder, is_picture, warn_of_hidden
@@ -47,29 +47,19 @@ def with_targets_beside(folder: Path, classes: Sequence[str] | None) -> OpenedSo
             f"{pictures[missing[0]]} has no mask, as have {len(missing)} of {len(paths)} pictures: "
             f"{next(filter(None, near), 'add or remove them')}"
         )
-    contents, names = _labelled(pictures, labels, classes, root) if labels else (None, None)
+    contents, names = None, None
+    if labels:
+        contents, names = read_contents(paths, [labels.get(stem) for stem in stems], _content, classes, _names(root))
     return annotated_files(
         folder,
         paths,
-        lambda i: paths[i],
+        paths.__getitem__,
         contents=contents,
         relative=bool(labels),
         masks=[masks[stem] for stem in stems] if masks else None,
         classes=names,
         left_out_count=len((labels.keys() | masks.keys()) - pictures.keys()),
     )
-
-
-def _labelled(
-    pictures: Mapping[str, str], labels: Mapping[str, str], classes: Sequence[str] | None, root: Path
-) -> tuple[list[dict[str, Any]], tuple[str, ...] | None]:
-    """Reads the text files: each picture's `json`, and the names of the classes."""
-    files = [labels.get(stem) for stem in pictures]
-    contents = [
-        {"image_id": i, "file_name": Path(path).name, **(_content(file) if file else {"annotations": []})}
-        for i, (path, file) in enumerate(zip(pictures.values(), files, strict=True))
-    ]
-    return contents, number_categories(contents, files, classes, _names(root))
 
 
 def _masks(root: Path, below: Path) -> dict[str, str]:

@@ -15,6 +15,7 @@ import json
 import resource
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError, features
@@ -157,7 +158,7 @@ def serve() -> None:
 
         AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # their stacks count
     requests, answers = sys.stdin.buffer, sys.stdout.fileno()
-    used_bytes = _used_bytes()
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     write_all(answers, b"{}\n")
     while line := requests.readline():
         answer, pixels = _answer(requests.read(json.loads(line)), used_bytes)
@@ -210,11 +211,6 @@ def _bound(kind: int, bound: int | None) -> None:
     if bound is None or most != resource.RLIM_INFINITY:
         bound = most if bound is None else min(bound, most)
     resource.setrlimit(kind, (bound, most))
-
-
-def _used_bytes() -> int:
-    with open("/proc/self/statm") as file:  # noqa: PTH123
-        return int(file.read().split()[0]) * resource.getpagesize()
 
 
 _process = ChildProcess("decodes with Pillow", PackError, "-c", f"from {__name__} import serve; serve()")

@@ -50,7 +50,9 @@ def make_seekable(jpeg: bytes, picture: Image.Image) -> bytes:
     """
     if not ends_with_its_image(jpeg):
         return jpeg
-    interval = choose_interval(picture.width, _horizontal_factor(picture))
+    layers = picture.layer  # type: ignore[attr-defined]  # of Pillow's JPEGs
+    factor = max(layer[1] for layer in layers) if len(layers) > 1 else 1  # the MCUs of one component are single blocks
+    interval = choose_interval(picture.width, factor)
     command = [_PROGRAM, "-copy", "all", "-optimize", "-restart", f"{interval}B"]
     done = subprocess.run(command, check=False, input=jpeg, capture_output=True)
     if done.returncode or done.stderr:
@@ -71,12 +73,6 @@ def choose_interval(width: int, horizontal_factor: int) -> int:
     in_row = math.ceil(width / (8 * horizontal_factor))
     divisors = (mcus for mcus in range(2, in_row + 1) if in_row % mcus == 0)
     return min(divisors, key=lambda mcus: abs(math.log(mcus / _WANTED_MCUS)), default=1)
-
-
-def _horizontal_factor(picture: Image.Image) -> int:
-    """Returns the components' largest sampling factor; 1 if there is one component, whose MCUs are single blocks."""
-    layers = picture.layer  # type: ignore[attr-defined]  # of Pillow's JPEGs
-    return max(layer[1] for layer in layers) if len(layers) > 1 else 1
 
 
 def restart_option(picture: Image.Image) -> dict[str, int]:

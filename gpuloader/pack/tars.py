@@ -92,13 +92,11 @@ def _record(shard: str, sample: int, index: Index, image: str, start: int = 0) -
 
 def _read_members(shard: str, parts: Sequence[tuple[str, int, int]], image: str, record: Record) -> SourceSample:
     try:
-        fd = open_regular(Path(shard))
+        file = os.fdopen(open_regular(Path(shard)), "rb")
     except OSError as error:
         raise ShardChangedError(f"{shard} can no longer be opened ({error.strerror})") from None
-    try:
-        fields = {extension: os.pread(fd, size, offset) for extension, offset, size in parts}
-    finally:
-        os.close(fd)
+    with file:
+        fields = {extension: os.pread(file.fileno(), size, offset) for extension, offset, size in parts}
     if sum(map(len, fields.values())) != record.size_bytes:
         raise ShardChangedError(f"{shard} ends within {record.key!r}: it changed since it was indexed")
     return SourceSample(fields.pop(image), image, {**fields, **record.fields})

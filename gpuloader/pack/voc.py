@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from gpuloader.errors import PackError, describe
-from gpuloader.pack.annotated import annotated_files, by_stem, number_categories, read_annotations, unreadable
+from gpuloader.pack.annotated import annotated_files, by_stem, read_annotations, read_contents, unreadable
 from gpuloader.pack.records import OpenedSource
 from gpuloader.shards.pictures import SOURCE_EXTENSIONS
 
@@ -49,15 +49,11 @@ def voc(path: Path, classes: Sequence[str] | None) -> OpenedSource:
                 raise PackError(f"{path} has {describe(stem)}, which is not in {root / kind}: {cure}")
     paths, files = [pictures[stem] for stem in stems], [targets[stem] for stem in stems]
     if masked:
-        return annotated_files(root / _PICTURES, paths, lambda i: files[i], masks=files)
-    contents = [{"image_id": i, "file_name": Path(paths[i]).name, **_content(file)} for i, file in enumerate(files)]
+        return annotated_files(root / _PICTURES, paths, files.__getitem__, masks=files)
+    contents, names = read_contents(paths, files, _content, classes)
+    count = 0 if listed else len(pictures) - len(paths)
     return annotated_files(
-        root / _PICTURES,
-        paths,
-        lambda i: files[i],
-        contents=contents,
-        classes=number_categories(contents, files, classes),
-        left_out_count=0 if listed else len(pictures) - len(paths),
+        root / _PICTURES, paths, files.__getitem__, contents=contents, classes=names, left_out_count=count
     )
 
 
