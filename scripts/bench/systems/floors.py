@@ -14,9 +14,8 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from gpuloader.chain.batch import Batch
-from gpuloader.chain.link import Ahead, Wanted
-from gpuloader.loading.loader_chain import read_chain
-from gpuloader.loading.reading import Read
+from gpuloader.chain.settings import Decoder
+from gpuloader.loading.loader_chain import make_chain
 from gpuloader.loading.run import Run
 from gpuloader.pipelines import read_cached
 from gpuloader.plan import Cursor, Plan, all_samples
@@ -88,8 +87,8 @@ def decode(
         task: its threads, batch and device.
         whole: whole files, not only the regions that the recipe needs.
     """
-    run, wanted = Run(plan, shards, preset), Wanted()
-    parts = Ahead(read_chain(run, set(), Read(run, wanted), wanted), _PREFETCH + 1, wanted, "gpuloader-reader")
+    run = Run(plan, shards, preset, decoder=Decoder(num_threads=1, prefetch=_PREFETCH))
+    parts = make_chain(run, set()).ahead
     parts.seek(Cursor())
     in_flight: list[Batch] = []  # they hold the files until DALI has decoded them
 
