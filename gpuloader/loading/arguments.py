@@ -26,7 +26,7 @@ from gpuloader.images.traits import describe_reduced
 from gpuloader.loading.fields import FIELDS, Component, Field
 from gpuloader.loading.options import BadImages, Cache, LabelFrom, Sampling
 from gpuloader.loading.world import World
-from gpuloader.plan import BucketSampler, Plan, Shuffle, choose_groups
+from gpuloader.plan import BucketSampler, Mix, Plan, Sampler, Shuffle, choose_groups
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.part import as_value
 from gpuloader.shards import Labels
@@ -100,6 +100,7 @@ _OF_A_RECIPE = {
 }
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Value = TypeVar("_Value")
 
 
 def refuse_unknown(function: _Function) -> _Function:
@@ -128,11 +129,16 @@ def _advice(unknown: str, known: Sequence[str]) -> str:
     return f"GPULoader has no such argument; {hint}"
 
 
-def resolve_shuffle(shuffle: Shuffle | bool | _Function) -> Shuffle | _Function:
-    """Returns the `shuffle` of a loader; True and False mean the same as in torch."""
+def as_value_or_default(kind: type[_Value], name: str, argument: object) -> _Value:
+    """Returns the value of an argument, see `as_value`; None is the default value."""
+    return as_value(kind, name, {} if argument is None else argument)
+
+
+def resolve_shuffle(shuffle: Shuffle | bool | _Function | None, default: Shuffle) -> Shuffle | _Function:
+    """Returns the `shuffle` of a loader; True and False mean the same as in torch, None the default."""
     if isinstance(shuffle, (bool, np.bool_)):
         return "full" if shuffle else "none"
-    return shuffle
+    return default if shuffle is None else shuffle
 
 
 def resolve_world(world: object) -> World:
@@ -338,17 +344,17 @@ def advise_groups(groups: int, global_batch: int, shards: int, nodes: int) -> st
     return advice if groups % nodes or global_batch % groups else None
 
 
-def warn_of_small_buckets(buckets: BucketSampler) -> None:
+def warn_of_small_buckets(source: Sampler | Mix) -> None:
     """Logs a warning if last_batch="drop" skips all samples of a bucket in every epoch."""
-    names = [f"{height}x{width}" for height, width in buckets.shapes] or [
-        f"number {n}" for n in range(len(buckets.runs))
-    ]
-    small = [name for name, run in zip(names, buckets.runs) if 0 < len(run) < buckets.quantum]
-    if buckets.drop and small:
+    if not isinstance(source, BucketSampler) or not source.drop:
+        return
+    shapes = [f"{height}x{width}" for height, width in source.shapes]
+    names = shapes or [f"number {number}" for number in range(len(source.runs))]
+    if small := [name for name, run in zip(names, source.runs) if 0 < len(run) < source.quantum]:
         _log.warning(
             'last_batch="drop" never delivers the samples of %s, which have fewer than %d: %s; use last_batch="pad"',
             counted(len(small), "bucket"),
-            buckets.quantum,
+            source.quantum,
             ", ".join(small[:10]),
         )
 
@@ -394,8 +400,10 @@ def resolve_fields(
     return fields
 
 
-def check_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> None:
-    """Checks that there is one field of boxes, if the recipe draws by them; raises ConfigError if not."""
+def check_fields(recipe: Recipe, fields: Mapping[str, Component]) -> None:
+    """Checks each field, and that there is one of boxes if the recipe draws by them; raises ConfigError if not."""
+    for each in fields.values():
+        each.check_recipe(recipe)
     names = [name for name, field in fields.items() if field.has_boxes]
     if (drawing := recipe.by_boxes) and len(names) != 1:
         raise ConfigError(
@@ -403,12 +411,6 @@ def check_boxes(recipe: Recipe, fields: Mapping[str, Component]) -> None:
             f"{counted(len(names), 'field')} of boxes: allowed is one, such as "
             f'fields={{"boxes": Boxes("json:annotations", format="xywh")}} (COCO); or leave {drawing} out of the recipe'
         )
-
-
-def check_buckets(recipe: Recipe) -> None:
-    """Checks that own code does not change the aspect ratio of images; raises ConfigError if it can."""
-    if recipe.own_code is not None and not recipe.own_code.keeps_sizes:
-        raise ConfigError("buckets need images that keep their aspect ratio: leave Apply(same_size=False) out")
 
 
 def entries_of(fields: Mapping[str, Component], recipe: Recipe, in_buckets: bool) -> list[str]:

@@ -1,23 +1,22 @@
-"""Resolves the arguments of a loader to a `Run` in three phases: the values, the data, the ranks."""
+"""Resolves the arguments of a loader to a `Run`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gpuloader.base.progress import say_if_long
 from gpuloader.base.values import as_python_integer, is_integer
 from gpuloader.chain.settings import Decoder
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.loading.agreement import agree
-from gpuloader.loading.argument_types import AnyPreset, LoaderArguments
+from gpuloader.loading.argument_types import AnyPreset, AnyShuffle, LoaderArguments
 from gpuloader.loading.arguments import (
-    check_boxes,
-    check_buckets,
+    as_value_or_default,
     check_counting,
+    check_fields,
     resolve_bad_images,
     resolve_device,
     resolve_fields,
@@ -33,18 +32,16 @@ from gpuloader.loading.arguments import (
     warn_of_small_buckets,
     warn_of_turned,
 )
-from gpuloader.loading.fields import LABEL, Component, Field
+from gpuloader.loading.fields import LABEL, Field
 from gpuloader.loading.mipmaps import warn_of_mipmaps
 from gpuloader.loading.options import BadImages, Cache, LabelFrom, Sampling
 from gpuloader.loading.run import Run
 from gpuloader.loading.selection import check_components, check_options, make_source, resolve_sources
 from gpuloader.loading.subset import choose, used
-from gpuloader.loading.world import World
 from gpuloader.pipelines import check_for_gpu, read_cached
-from gpuloader.plan import BucketSampler, LastBatch, Mix, Plan, Sampler
+from gpuloader.plan import BucketSampler, LastBatch, Plan
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
-from gpuloader.recipe.part import as_value
-from gpuloader.shards import Labels, ShardSet, make_labels, needs_labels, read_quarantine
+from gpuloader.shards import ShardSet, make_labels, needs_labels, read_quarantine
 
 
 def resolve(arguments: LoaderArguments) -> Run:
@@ -53,174 +50,103 @@ def resolve(arguments: LoaderArguments) -> Run:
     Raises:
         GPULoaderError: an argument or the data is invalid; the message says which, and what to do.
     """
-    values = _resolve_values(arguments)
-    data = _open_data(arguments, values)
-    plan = _plan_ranks(arguments, values, data)
-    run = Run(
-        plan=plan,
-        shards=data.shards,
-        recipe=values.recipe,
-        labels=data.labels,
-        fields=values.fields,
-        names=values.names,
-        make=values.make,
-        bad_images=values.bad_images,
-        known_bad=data.known_bad,
-        device_id=values.device_id,
-        world=values.world,
-        recipe_name=_name_recipe(arguments.preset),
-        unseen=data.unseen,
-    )
-    return _meet(run, values.decoder)
-
-
-@dataclass(frozen=True)
-class _Values:
-    """The values that follow from the arguments alone."""
-
-    recipe: Recipe
-    world: World
-    device_id: int | None
-    bad_images: BadImages
-    label_from: LabelFrom
-    sampling: Sampling
-    decoder: Decoder
-    cache: Cache
-    fields: Mapping[str, Component]
-    names: Mapping[str, str]
-    make: Callable[[dict[str, Any]], Any]
-    shuffle: Any
-    last_batch: LastBatch
-
-    @property
-    def has_targets(self) -> bool:
-        return any(each.is_target for each in self.fields.values())
-
-
-@dataclass(frozen=True)
-class _Data:
-    """The values that follow from the arguments and the shards."""
-
-    shards: ShardSet
-    labels: Labels | None
-    known_bad: Mapping[int, str]
-    source: Sampler | Mix
-    unseen: Mapping[str, Component]
-
-
-def _resolve_values(given: LoaderArguments) -> _Values:
+    given = arguments
+    # The values follow from the arguments alone.
     recipe, world = load_preset(given.preset), resolve_world(given.world)
     device_id = resolve_device(as_python_integer(given.device_id), world)
     if device_id is not None:
         check_for_gpu(recipe)
-    sampling = as_value(Sampling, "sampling", {} if given.sampling is None else given.sampling)
+    sampling = as_value_or_default(Sampling, "sampling", given.sampling)
     fields = resolve_fields(given.fields, given.output)
+    has_targets = any(each.is_target for each in fields.values())
     sized = bool(getattr(sampling.buckets, "shapes", ()))
     names, make = resolve_output(given.output, fields, recipe, sized)
+    bad_images, label_from = resolve_bad_images(given.on_error), resolve_label_from(given.label_from)
+    decoder = as_value_or_default(Decoder, "decoder", given.decoder)
+    cache = as_value_or_default(Cache, "cache", given.cache)
     usual_last_batch: LastBatch = "pad" if sampling.buckets is not None else recipe.default_last_batch
-    values = _Values(
-        recipe=recipe,
-        world=world,
-        device_id=device_id,
-        bad_images=resolve_bad_images(given.on_error),
-        label_from=resolve_label_from(given.label_from),
-        sampling=sampling,
-        decoder=as_value(Decoder, "decoder", {} if given.decoder is None else given.decoder),
-        cache=as_value(Cache, "cache", {} if given.cache is None else given.cache),
-        fields=fields,
-        names=names,
-        make=make,
-        shuffle=recipe.default_shuffle if given.shuffle is None else resolve_shuffle(given.shuffle),
-        last_batch=usual_last_batch if given.last_batch is None else given.last_batch,
-    )
-    check_counting(recipe, values.bad_images, values.names)
-    for each in fields.values():
-        each.check_recipe(recipe)
-    check_boxes(recipe, fields)
-    if sized:
-        check_buckets(recipe)
-    if given.shuffle is not None and sampling.weights is not None:
-        raise ConfigError(
-            f"Sampling(weights=...) and shuffle={given.shuffle!r} cannot be combined: the weights draw the order, so "
-            f"leave shuffle out"
-        )
-    if world.local_rank == 0:
+    last_batch = usual_last_batch if given.last_batch is None else given.last_batch
+    batch_size = as_python_integer(given.batch_size)
+    check_counting(recipe, bad_images, names)
+    check_fields(recipe, fields)
+    _check_sampling(recipe, sampling, sized, given.shuffle)
+    warns = world.local_rank == 0
+    if warns:
         warn_of_places(tuple(name for name, each in fields.items() if not each.is_target))
-    return values
 
-
-def _open_data(given: LoaderArguments, values: _Values) -> _Data:
+    # The data follow from the arguments and the shards.
     paths, sources = resolve_sources(given.tar)
-    warns, fields, label_from = values.world.local_rank == 0, values.fields, values.label_from
-    cache = values.cache
     shards = ShardSet.open(paths, warns, cache=cache.path, cache_bytes=cache.max_bytes, read_cached=read_cached)
     if warns:
         shards.warn_of_hidden()
     _ = shards.decoded  # raises now, not at the first batch, if only some shards contain arrays
-    has_targets = any(field.is_target for field in fields.values())
     if label_from == LabelFrom() and fields and not needs_labels(shards, has_targets):
         label_from = LabelFrom(None)
-    known = values.bad_images.known
-    known_bad = {} if known is None else read_quarantine(Path(known), shards)
-    batch_size = as_python_integer(given.batch_size)
+    known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
     with say_if_long("the samples, their labels and their order are still being prepared", level=logging.INFO):
-        chosen = choose(shards, values.sampling)
+        chosen = choose(shards, sampling)
         labels = make_labels(shards, label_from.place, label_from.classes, used(chosen), label_from.order)
         source = make_source(
             shards,
             chosen,
             labels,
-            values.shuffle,
+            resolve_shuffle(given.shuffle, recipe.default_shuffle),
             sources,
-            values.sampling,
-            upright=values.recipe.orientation == "apply",
-            last_batch=values.last_batch,
-            global_batch=values.world.world_size * batch_size if is_integer(batch_size, 1) else 1,  # the plan raises
+            sampling,
+            upright=recipe.orientation == "apply",
+            last_batch=last_batch,
+            global_batch=world.world_size * batch_size if is_integer(batch_size, 1) else 1,  # the plan raises
             known_bad=known_bad,
         )
     if isinstance(source, BucketSampler):
-        _check_shapes(values.recipe, source)
-        if warns:
-            warn_of_small_buckets(source)
+        _check_shapes(recipe, source)
     if warns:
+        warn_of_small_buckets(source)
         warn_of_reduced(shards.index.reduced)
-        warn_of_mipmaps(values.recipe, shards)
-    if values.has_targets and warns:
-        warn_of_turned(values.recipe, shards.index.counts["turned"])
+        warn_of_mipmaps(recipe, shards)
+        if has_targets:
+            warn_of_turned(recipe, shards.index.counts["turned"])
     shards.check_pictures([each.extension for each in fields.values()])
     required = dict.fromkeys(each.extension for each in fields.values() if each.required)
     check_components(shards, required, source, known_bad)
     named = fields if labels is None else {LABEL: Field(labels.place), **fields}
-    return _Data(shards, labels, known_bad, source, check_options(shards, named, source, known_bad))
+    unseen = check_options(shards, named, source, known_bad)
 
-
-def _plan_ranks(given: LoaderArguments, values: _Values, data: _Data) -> Plan:
+    # The plan and the decoder follow from the ranks, too.
     plan = Plan(
-        data.source,
-        batch_size=as_python_integer(given.batch_size),
-        rank=values.world.rank,
-        world_size=values.world.world_size,
-        last_batch=values.last_batch,
+        source,
+        batch_size=batch_size,
+        rank=world.rank,
+        world_size=world.world_size,
+        last_batch=last_batch,
         seed=as_python_integer(given.seed),
-        steps_per_epoch=values.sampling.steps_per_epoch,
-        repeats=values.sampling.repeats,
+        steps_per_epoch=sampling.steps_per_epoch,
+        repeats=sampling.repeats,
     )
-    _check_mixing(values.recipe, plan, data.labels is not None or values.has_targets, values.bad_images)
-    if values.world.rank == 0:
-        warn_of_classes(values.recipe, data.labels)
-        warn_of_empty_shares(plan)
-    return plan
-
-
-def _meet(run: Run, decoder: Decoder) -> Run:
-    """Returns the run after its ranks compared their arguments, with this rank's share of the cores."""
-    world = run.world
-    if world.world_size > 1 or world.members:
-        world = agree(world, {**run.identity, **run.plan.facts})
+    _check_mixing(recipe, plan, labels is not None or has_targets, bad_images)
     if world.rank == 0:
-        warn_of_groups(run.plan, len(run.shards.shards), len(world.node))
-    device_id = run.decoding_device_id
-    return replace(run, world=world, decoder=decoder.on(device_id, world.cores, run.shards.seekable))
+        warn_of_classes(recipe, labels)
+        warn_of_empty_shares(plan)
+    run = Run(
+        plan=plan,
+        shards=shards,
+        recipe=recipe,
+        labels=labels,
+        fields=fields,
+        names=names,
+        make=make,
+        bad_images=bad_images,
+        known_bad=known_bad,
+        device_id=device_id,
+        world=world,
+        recipe_name=_name_recipe(given.preset),
+        unseen=unseen,
+    )
+    if world.world_size > 1 or world.members:
+        world = agree(world, {**run.identity, **plan.facts})
+    if world.rank == 0:
+        warn_of_groups(plan, len(shards.shards), len(world.node))
+    return replace(run, world=world, decoder=decoder.on(run.decoding_device_id, world.cores, shards.seekable))
 
 
 def _name_recipe(preset: AnyPreset) -> str:
@@ -229,6 +155,17 @@ def _name_recipe(preset: AnyPreset) -> str:
     if isinstance(preset, Mapping):
         return f"{', '.join(map(_name_recipe, preset))} with overrides"
     return str(preset) if isinstance(preset, (str, Path)) else type(preset).__name__
+
+
+def _check_sampling(recipe: Recipe, sampling: Sampling, sized: bool, shuffle: AnyShuffle) -> None:
+    """Checks that weights replace `shuffle`, and that own code leaves the aspect ratio of images in buckets."""
+    if sized and recipe.own_code is not None and not recipe.own_code.keeps_sizes:
+        raise ConfigError("buckets need images that keep their aspect ratio: leave Apply(same_size=False) out")
+    if shuffle is not None and sampling.weights is not None:
+        raise ConfigError(
+            f"Sampling(weights=...) and shuffle={shuffle!r} cannot be combined: the weights draw the order, so "
+            f"leave shuffle out"
+        )
 
 
 def _check_shapes(recipe: Recipe, buckets: BucketSampler) -> None:
