@@ -122,34 +122,30 @@ def make_source(
         ConfigError: an argument is invalid, or two of them cannot be combined.
     """
     order: Shuffle = "none" if callable(shuffle) else shuffle
-    makers: dict[str, Callable[[], Sampler | Mix]] = {}
-    if isinstance(buckets := sampling.buckets, Buckets):
-        deal = partial(_deal, shards, chosen, buckets, upright, last_batch, global_batch, known_bad)
-        makers["buckets"] = lambda: deal(order)
-    groups = sampling.groups or choose_groups(global_batch, len(shards.shards))
-    if sources:
-        grouping = (groups, sampling.groups is not None) if shuffle == "shards" else None
-        makers["several sources"] = lambda: _mix(shards, chosen, sources, order, grouping)
-    if (weights := sampling.weights) is not None:
-        makers["weights"] = lambda: _weigh(weights, chosen, labels, len(shards), sampling.replacement, order)
-    if callable(shuffle):
-        makers["a function as shuffle"] = lambda: CustomSampler(shuffle, len(shards))  # type: ignore[arg-type]
+    buckets: Any = sampling.buckets  # its validation gave `Buckets`, or None
+    has_subset = sampling.subset is not None
+    grouping = sampling.groups or choose_groups(global_batch, len(shards.shards)), sampling.groups is not None
+    in_groups = (shuffle == "shards" and not sources) or (shuffle == "block" and buckets is not None)
     by_shards = f'shuffle="{shuffle}"'
-    if (shuffle == "shards" and not sources) or (shuffle == "block" and "buckets" in makers):
-        makers[by_shards] = lambda: _group(shards, chosen, groups, sampling.groups is not None)
+    dealing = shards, chosen, buckets, upright, last_batch, global_batch, known_bad, order
+    orders: list[tuple[bool, str, Callable[[], Sampler | Mix]]] = [  # whether it is given, its name, and how it is made
+        (buckets is not None, "buckets", lambda: _deal(*dealing)),
+        (bool(sources), "several sources", lambda: _mix(shards, chosen, sources, order, *grouping)),
+        (sampling.weights is not None, "weights", lambda: _weigh(sampling, chosen, labels, len(shards), order)),
+        (callable(shuffle), "a function as shuffle", lambda: CustomSampler(shuffle, len(shards))),  # type: ignore[arg-type]
+        (in_groups, by_shards, lambda: _group(shards, chosen, *grouping)),
+    ]
+    given = {name: make for is_given, name, make in orders if is_given}
     if sampling.groups is not None and shuffle != "shards":
         raise ConfigError(f'groups={sampling.groups}: only shuffle="shards" has groups; use it, or leave groups out')
-    if len(makers) > 1 or (sampling.subset is not None and makers.keys() - {"weights", "buckets", by_shards}):
-        named = [*makers, *(["subset"] if sampling.subset is not None else [])]
+    if len(given) > 1 or (has_subset and given.keys() - {"weights", "buckets", by_shards}):
         raise ConfigError(
-            f"{' and '.join(named)} cannot be combined: give one of them; only subset can be combined with weights, "
-            f'buckets or shuffle="shards"'
+            f"{' and '.join([*given, *(['subset'] if has_subset else [])])} cannot be combined: give one of "
+            f'them; only subset can be combined with weights, buckets or shuffle="shards"'
         )
     if callable(shuffle) and sampling.require:
         raise ConfigError("require and a function as shuffle cannot be combined: the function itself can skip samples")
-    for make in makers.values():
-        return make()
-    return ShuffledSampler(chosen, order)
+    return next(iter(given.values()), lambda: ShuffledSampler(chosen, order))()
 
 
 def _numbers_of_ends(shards: ShardSet, chosen: SampleSubset) -> NDArray[np.int64]:
@@ -168,10 +164,12 @@ def _group(shards: ShardSet, chosen: SampleSubset, groups: int, fixed: bool) -> 
 
 
 def _weigh(
-    weights: Weights, chosen: SampleSubset, labels: Labels | None, samples: int, replacement: bool, shuffle: Shuffle
+    sampling: Sampling, chosen: SampleSubset, labels: Labels | None, samples: int, shuffle: Shuffle
 ) -> WeightedSampler:
-    of_each = shared(_weights(weights, chosen.at(np.arange(chosen.size)), samples, labels))
-    return WeightedSampler(chosen, of_each, replacement, shuffle, shared(WeightedSampler.cumulate(of_each)))
+    assert sampling.weights is not None
+    of_each = shared(_weights(sampling.weights, chosen.at(np.arange(chosen.size)), samples, labels))
+    cumulated = shared(WeightedSampler.cumulate(of_each))
+    return WeightedSampler(chosen, of_each, sampling.replacement, shuffle, cumulated)
 
 
 def _deal(
@@ -239,7 +237,7 @@ def check_components(
         ConfigError: no sample has a component with this extension.
         DataError: some samples lack it.
     """
-    problems, lacking = [], []
+    problems = {}
     for extension in extensions:
         check_exists("fields", extension, shards)
         samples = shards.index.rows_without(extension)
@@ -248,15 +246,11 @@ def check_components(
         samples = samples[~np.isin(samples, list(known_bad))]  # these are replaced
         if len(samples):
             keys = list_some([shards.index.key(int(sample)) for sample in samples[:4]])
-            problems.append(f"{len(samples)} of {len(shards)} samples lack .{extension} ({keys})")
-            lacking.append(extension)
+            problems[extension] = f"{len(samples)} of {len(shards)} samples lack .{extension} ({keys})"
     if problems:
-        how = (
-            "in the function given as shuffle"
-            if isinstance(source, CustomSampler)
-            else f"by Sampling(require={lacking})"
-        )
-        raise DataError(f"fields: {'; '.join(problems)}. Leave these samples out {how}, or repair the shards")
+        by_function = isinstance(source, CustomSampler)
+        how = "in the function given as shuffle" if by_function else f"by Sampling(require={[*problems]})"
+        raise DataError(f"fields: {'; '.join(problems.values())}. Leave these samples out {how}, or repair the shards")
 
 
 def check_options(
@@ -285,9 +279,10 @@ def _mix(
     chosen: SampleSubset,
     sources: Sequence[tuple[int, Weight]],
     shuffle: Shuffle,
-    grouping: tuple[int, bool] | None,
+    groups: int,
+    fixed: bool,
 ) -> Mix:
-    """Makes the mix of sources. Each source is the next shards; `grouping` is (groups, whether they are fixed)."""
+    """Makes the mix of sources. Each source is the next shards."""
     numbers = np.append(0, _numbers_of_ends(shards, chosen))
     ends = np.cumsum([0, *(count for count, _ in sources)])
     sizes = tuple(np.diff(numbers[ends]).tolist())
@@ -303,10 +298,9 @@ def _mix(
         parts = parts_of(weights)
         if not ratios or parts != ratios[-1].parts:
             ratios.append(Ratio(epoch, parts))
-    if grouping is None:
+    if shuffle != "shards":
         return Mix(chosen, sizes, tuple(ratios), shuffle)
-    shard_sizes = np.split(np.diff(numbers), ends[1:-1])
-    return Mix(chosen, sizes, tuple(ratios), shuffle, tuple(shard_sizes), *grouping)
+    return Mix(chosen, sizes, tuple(ratios), shuffle, tuple(np.split(np.diff(numbers), ends[1:-1])), groups, fixed)
 
 
 def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Labels | None) -> NDArray[np.float64]:

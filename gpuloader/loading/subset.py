@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from gpuloader.loading.options import Sampling, SubsetOf
 from gpuloader.plan import SampleSubset
 from gpuloader.shards import ShardSet, every, shared, user_path
 
-Columns: TypeAlias = dict[str, NDArray[Any]]
 KEY_FILE_SUFFIX = ".txt"
 """The suffix of a string that names a file of keys. As a pattern it matches no key: a key's last part has no dot."""
 MOST_CHARACTERS = 200  # of a name in an error
@@ -57,16 +56,13 @@ def used(chosen: SampleSubset) -> Callable[[NDArray[np.int64]], NDArray[np.int64
     return lambda samples: samples[chosen.includes(samples)]
 
 
-def columns(shards: ShardSet) -> Columns:
-    """Returns the columns of the index: read-only arrays (N,). An unknown name raises ConfigError.
+class Columns(dict[str, NDArray[Any]]):
+    """The columns of the index: read-only arrays (N,). An unknown name raises ConfigError.
 
-    The columns are: label from `.cls`, int64, below -(2**63) + 2 if there is none; height and width in pixels, int32, 0
-    if unknown; size_bytes of the image, int64; and shard, the number of the shard, int64, computed on access.
+    They are: label from `.cls`, int64, below -(2**63) + 2 if there is none; height and width in pixels, int32, 0 if
+    unknown; size_bytes of the image, int64; and shard, the number of the shard, int64, computed on access.
     """
-    return _Columns(shards)
 
-
-class _Columns(dict[str, NDArray[Any]]):
     def __init__(self, shards: ShardSet) -> None:
         names = {"label": "label", "height": "height", "width": "width", "size_bytes": "image_size"}
         super().__init__({name: shards.index.column(column) for name, column in names.items()})
@@ -98,7 +94,7 @@ def _dotted(extensions: Collection[str]) -> str:
 def ids_of(subset: SubsetOf, shards: ShardSet) -> NDArray[np.int64]:
     """Returns the sample ids of a subset, (n,), in its order; raises ConfigError if it is invalid or empty."""
     if callable(subset):
-        chosen = np.asarray(subset(columns(shards)))
+        chosen = np.asarray(subset(Columns(shards)))
         if chosen.dtype != np.bool_ or chosen.shape != (len(shards),):
             raise ConfigError(
                 f"subset: the function gave {chosen.dtype} of shape {chosen.shape}: allowed is bool ({len(shards)},)"

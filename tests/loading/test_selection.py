@@ -19,7 +19,7 @@ from gpuloader import BadImages, GPULoader, LabelFrom, Sampling, World
 from gpuloader.errors import ConfigError, DataError, LabelError, StateError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.selection import resolve_sources
-from gpuloader.loading.subset import columns
+from gpuloader.loading.subset import Columns
 from gpuloader.plan import Mix, Plan, Sampler, WeightedSampler
 from gpuloader.shards import write_quarantine
 
@@ -208,7 +208,7 @@ def test_a_key_of_two_samples_is_refused_by_name_and_taken_by_pattern(tmp_path: 
 
 def test_a_function_of_the_columns_sees_what_the_index_knows(shards: list[Path]) -> None:
     with loader(shards) as batches:
-        found = columns(run_of(batches).shards)
+        found = Columns(run_of(batches).shards)
         with pytest.raises(ValueError, match="read-only"):
             found["label"][:] = -1
         found |= {"shard": found["shard"]}
