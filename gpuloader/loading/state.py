@@ -52,43 +52,57 @@ def check_identity(
     # A state that was saved without the recipe's `mipmaps` has no digest of mipmaps; then the recipe differs.
     if missing := sorted({*identity, "epoch", "begin", "delivered", "quarantine"} - {*state, "mipmaps"}):
         raise StateError(f"this is not a state of a GPULoader: it lacks {', '.join(missing)}")
-    saved = state.get("described")
+    for name in identity:
+        if problem := _problem(name, state, identity, described, shards):
+            raise StateError(
+                f"{problem}. Make the loader as it was when the state was saved, or start without the state"
+            )
+
+
+def _problem(
+    name: str, state: Mapping[str, Any], identity: Mapping[str, Any], described: Mapping[str, Any], shards: ShardSet
+) -> str:
+    """Returns how a part of the identity differs from the state's; empty if it may be so."""
+    before, mine = state.get(name), identity[name]
+    if is_same(before, mine) or (name == "labels" and (mine is None or before is None)):
+        return ""
+    saved: Any = state.get("described")
     saved = saved if isinstance(saved, Mapping) else {}
-    for name, value in identity.items():
-        before = state.get(name)
-        if is_same(before, value) or (name == "labels" and (value is None or before is None)):
-            continue
-        problem = f"the state has {name}={describe(before)}, this loader has {name}={value!r}"
-        if name == "recipe" and isinstance(saved.get("recipe"), Mapping):
-            begun, both = _begun_epochs(state), (saved["recipe"], described["recipe"])
-            differences, of_all_epochs = _differences(*both, epochs=begun), _differences(*both)
-            if of_all_epochs and not differences:
-                continue
-            if differences:
-                problem = f"the state was saved with another recipe: {_list(differences, '; ')}"
-            if differences != of_all_epochs or any(re.search(r"\.\d+ was ", each) for each in differences):
-                problem += f". Values by epoch may change from epoch {begun} on"
-        if name == "dataset" and (difference := _shard_difference(saved.get("shards"), shards)):
-            problem = f"the state was saved with other data: {difference}"
-        if name in ("sampling", "shuffle"):
-            if differences := _differences(saved.get("sampling"), described["sampling"], "it"):
-                problem = f"the state was saved with another sampling: {_list(differences, '; ')}"
-            elif identity["shuffle"] == "shards" and not is_same(saved.get("shards"), described["shards"]):
-                difference = _shard_difference(saved.get("shards"), shards)
-                other = "other shards of the same samples, and shuffle='shards' depends on them"
-                problem = f"the state was saved with {other}: {difference}" if difference else problem
-        if name == "labels":
-            problem = (
-                f"the state was saved with other labels ({describe(before)}, here {value!r}): a .cls, a folder's "
-                f"name, or the order of the classes differs. If new folders of classes changed the numbers of others, "
-                f"name them last in LabelFrom(..., classes=[...])"
-            )
-        if name == "mipmaps":
-            problem = (
-                "the state was saved with other smaller copies beside the same pictures, and the recipe's `mipmaps` "
-                "uses such copies: use the original shards, or pack with the same --mipmaps"
-            )
-        raise StateError(f"{problem}. Make the loader as it was when the state was saved, or start without the state")
+    if name == "recipe" and isinstance(saved.get("recipe"), Mapping):
+        begun, both = _begun_epochs(state), (saved["recipe"], described["recipe"])
+        if of_all_epochs := _differences(*both):
+            return _recipe_problem(_differences(*both, epochs=begun), of_all_epochs, begun)
+    difference = _shard_difference(saved.get("shards"), shards)
+    if name == "dataset" and difference:
+        return f"the state was saved with other data: {difference}"
+    if name in ("sampling", "shuffle"):
+        if differences := _differences(saved.get("sampling"), described["sampling"], "it"):
+            return f"the state was saved with another sampling: {_list(differences, '; ')}"
+        if difference and identity["shuffle"] == "shards" and not is_same(saved["shards"], described["shards"]):
+            other = "other shards of the same samples, and shuffle='shards' depends on them"
+            return f"the state was saved with {other}: {difference}"
+    if name == "labels":
+        return (
+            f"the state was saved with other labels ({describe(before)}, here {mine!r}): a .cls, a folder's name, or "
+            f"the order of the classes differs. If new folders of classes changed the numbers of others, name them "
+            f"last in LabelFrom(..., classes=[...])"
+        )
+    if name == "mipmaps":
+        return (
+            "the state was saved with other smaller copies beside the same pictures, and the recipe's `mipmaps` uses "
+            "such copies: use the original shards, or pack with the same --mipmaps"
+        )
+    return f"the state has {name}={describe(before)}, this loader has {name}={mine!r}"
+
+
+def _recipe_problem(differences: Sequence[str], of_all_epochs: Sequence[str], begun: int) -> str:
+    """Returns how two recipes differ in the epochs that have begun; empty if they differ only in later ones."""
+    if not differences:
+        return ""
+    problem = f"the state was saved with another recipe: {_list(differences, '; ')}"
+    if differences != of_all_epochs or any(re.search(r"\.\d+ was ", each) for each in differences):
+        problem += f". Values by epoch may change from epoch {begun} on"
+    return problem
 
 
 def is_same(saved: object, mine: object) -> bool:
