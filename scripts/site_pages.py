@@ -35,7 +35,7 @@ TEXT_OF_TABLE = re.compile(r"<p>(?:(?:(?!</p>).)*?\n)??(\|[^\n]*)", re.DOTALL)
 """The first line in a paragraph that begins as the rows of tables do: Markdown took it for text."""
 ALONE = "\n    options: {members: false}"
 """For mkdocstrings: a class without its methods, which are internal."""
-_INHERITED = {"GPULoader": "\n    options: {inherited_members: true}"}
+_INHERITED = dict.fromkeys(("GPULoader", "MixedLoader"), "\n    options: {inherited_members: true}")
 log = logging.getLogger("mkdocs.hooks.site_pages")  # `--strict` counts its warnings
 
 

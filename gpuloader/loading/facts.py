@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from gpuloader.errors import ConfigError
-from gpuloader.loading.iteration import EpochSampler, Progress
+from gpuloader.loading.iteration import EpochSampler, EpochsMixin
 from gpuloader.loading.run import Run
 from gpuloader.loading.world import World
 from gpuloader.recipe import Recipe
@@ -37,12 +37,11 @@ class Dataset:
         return {name: label for label, name in enumerate(self.classes or ())}
 
 
-class LoaderFacts:
+class LoaderFacts(EpochsMixin):
     """The properties of a loader, from its run and its position in the run."""
 
     _fresh: Run
     _run: Run
-    _progress: Progress
 
     def __len__(self) -> int:
         """Returns the number of steps in an epoch, the same on every rank; in a resumed epoch, the remaining steps."""
@@ -52,11 +51,6 @@ class LoaderFacts:
 
         def __getitem__(self, _: object) -> NoReturn:
             raise ConfigError("a GPULoader has no items by number: loop over it, without a DataLoader around it")
-
-    @property
-    def num_batches(self) -> int:
-        """The number of steps in an epoch, `len(loader)`; webdataset and open_clip use this name."""
-        return len(self)
 
     def __repr__(self) -> str:
         return f"GPULoader({self._run})"
@@ -118,10 +112,3 @@ class LoaderFacts:
     def batch_sampler(self) -> None:
         """None, as in torch's DataLoader without a batch sampler."""
         return None
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next iteration. A running iteration does not change.
-
-        An epoch that `load_state_dict` restored resumes where the state was taken.
-        """
-        self._progress.set_epoch(epoch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from threading import get_ident
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -112,6 +112,24 @@ class Progress:
         me = get_ident()
         if self.inside.setdefault("thread", me) != me:  # reads and writes in one atomic call
             raise LoaderError("two threads are in this loader at once: give each thread its own loader, or use a lock")
+
+
+class EpochsMixin(Sized):
+    """A mixin for loaders whose epochs a `Progress` counts."""
+
+    _progress: Progress
+
+    @property
+    def num_batches(self) -> int:
+        """The number of steps in an epoch, `len(loader)`; webdataset and open_clip use this name."""
+        return len(self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch of the next iteration. A running iteration does not change.
+
+        An epoch that `load_state_dict` restored resumes where the state was taken.
+        """
+        self._progress.set_epoch(epoch)
 
 
 class Iteration(Generic[Item_co]):

@@ -12,7 +12,7 @@ from gpuloader.errors import ConfigError, LoaderError, StateError, describe
 from gpuloader.loading.agreement import agree
 from gpuloader.loading.class_lists import check_same_classes
 from gpuloader.loading.delivery import B_co
-from gpuloader.loading.iteration import CloseableMixin, Epochs, Iteration, Progress, Resumption
+from gpuloader.loading.iteration import CloseableMixin, Epochs, EpochsMixin, Iteration, Progress, Resumption
 from gpuloader.loading.loader import GPULoader
 from gpuloader.loading.selection import is_weight
 from gpuloader.loading.state import check_place, is_same
@@ -28,7 +28,7 @@ _PASSES = 1000
 _AT_ONCE = 1024
 
 
-class MixedLoader(CloseableMixin, Generic[B_co]):
+class MixedLoader(EpochsMixin, CloseableMixin, Generic[B_co]):
     """A loader that takes each batch from one of several loaders, and yields `(name, batch)`.
 
     The loader of a step depends only on the seed, the epoch and the step, so it is the same on every rank. To mix
@@ -103,13 +103,7 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
 
     def __len__(self) -> int:
         """Returns the number of steps in the next epoch, or in all of a resumed one; with "weighted", epochs differ."""
-        epoch = self._progress.start.epoch
-        return self._steps(epoch, self._lengths)
-
-    @property
-    def num_batches(self) -> int:
-        """The number of steps in an epoch, `len(loader)`; webdataset and open_clip use this name."""
-        return len(self)
+        return self._steps(self._progress.start.epoch, self._lengths)
 
     def __iter__(self) -> Iterator[tuple[str, B_co]]:
         """Iterates over the next epoch, or over the rest of the epoch that `load_state_dict` restored.
@@ -117,13 +111,6 @@ class MixedLoader(CloseableMixin, Generic[B_co]):
         The epoch begins when you ask for its first batch.
         """
         return _MixedEpoch(self._progress, self._next)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the next iteration. A running iteration does not change.
-
-        An epoch that `load_state_dict` restored resumes where the state was taken.
-        """
-        self._progress.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the run in plain JSON types, with the states of the loaders."""
