@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
@@ -303,19 +303,18 @@ def check_keys(
         ConfigError: some samples have annotations, but none has the key.
     """
     named = {name: field for name, field in fields.items() if field.path}
-    seen: dict[str, list[tuple[str, str, Collection[str]]]] = {name: [] for name in named}
-    samples = dict.fromkeys(named, 0)
+    seen: dict[str, list[list[tuple[str, str, Collection[str]]]]] = {name: [] for name in named}
     for read in documents:
-        left = [name for name in named if samples[name] < _LOOKED_AT]
+        left = [name for name in named if len(seen[name]) < _LOOKED_AT]
         if not left:
             break
         with suppress(RefusalError, *_FAILURES):
             document = json.loads(read() or b"null")
             for name in left:
-                options = list(named[name].named_keys(document))
-                samples[name] += bool(options)
-                seen[name] += options
-    for name, options in seen.items():
+                if options := list(named[name].named_keys(document)):
+                    seen[name].append(options)
+    for name, samples in seen.items():
+        options = list(chain(*samples))
         found = {(option, key) for option, key, keys in options if key in keys}
         for option, key, _ in options:
             if (option, key) not in found:
@@ -323,10 +322,10 @@ def check_keys(
                 where, hint = f"fields: {name}: {type(named[name]).__name__}({option})", did_you_mean(key, keys)
                 where = f"label_from={named[name].source!r}" if name == LABEL else where
                 raise ConfigError(
-                    f"{where}: of {counted(samples[name], 'sample')} none has the key {key!r}{hint}: the keys "
+                    f"{where}: of {counted(len(samples), 'sample')} none has the key {key!r}{hint}: the keys "
                     f"are {describe(keys, 500)}; name the right one"
                 )
-    return {name: field for name, field in named.items() if not samples[name]}
+    return {name: field for name, field in named.items() if not seen[name]}
 
 
 def cause_of(error: Exception) -> str:

@@ -38,7 +38,7 @@ class TorchEpochs:
     def begin_epoch(self, epoch: int) -> Iterator[Any]:
         if self._restored:
             iter(self.loader)  # drops the rest of the restored epoch
-        self._set_epoch(epoch, 0)
+        self._go_to(epoch, 0)
         return iter(self)
 
     def state_dict(self) -> dict[str, Any]:
@@ -56,22 +56,18 @@ class TorchEpochs:
                 f"it was left in the middle of an epoch, after batch {delivered}, and has no state_dict: use "
                 f"torchdata's StatefulDataLoader, or resume from a state of an epoch's end"
             )
-        return len(self), partial(self._take, epoch, delivered, state["state"] if inside else None)
+        return len(self), partial(self._go_to, epoch, delivered, state["state"] if inside else None)
 
     def close(self) -> None:
         """Does nothing, because torch's loaders end their workers themselves."""
 
-    def _take(self, epoch: int, delivered: int, state: Mapping[str, Any] | None) -> None:
-        self._set_epoch(epoch, delivered)
-        self._restored = state is not None
-        if state is not None:
-            self.loader.load_state_dict(state)
-
-    def _set_epoch(self, epoch: int, delivered: int) -> None:
-        self._epoch, self._delivered, self._restored = epoch, delivered, False
+    def _go_to(self, epoch: int, delivered: int, state: Mapping[str, Any] | None = None) -> None:
+        self._epoch, self._delivered, self._restored = epoch, delivered, state is not None
         parts: list[Any] = [self.loader, getattr(self.loader, "sampler", None)]
         for part in parts:
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
         if self._generator is not None:
             self._generator.manual_seed(self._seed + epoch)
+        if state is not None:
+            self.loader.load_state_dict(state)

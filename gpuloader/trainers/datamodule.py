@@ -139,19 +139,17 @@ class TrainerLoaders:
     def _stage(self, stage: str) -> TrainerEpochs | GPULoader:
         opened = self._open.get(stage)
         if self.trainer is None:
-            self._open[stage] = opened or self._alone(stage)
-            return self._open[stage]
+            if opened is None:
+                opened = self._loader_of(stage)
+                if stage == "train" and self._state:
+                    opened.load_state_dict(self._state)
+                self._open[stage] = opened
+            return opened
         if opened is not None:  # the Trainer reloads it
             self._state = self._state or (self.state_dict() if stage == "train" else {})
             opened.close()
         self._open[stage] = self._loader_of(stage, *self._place())
         return TrainerEpochs(self._open[stage], self)
-
-    def _alone(self, stage: str) -> GPULoader:
-        loader = self._loader_of(stage)
-        if stage == "train" and self._state:
-            loader.load_state_dict(self._state)
-        return loader
 
     def _loader_of(self, stage: str, device_id: AnyDevice = "auto", world: World | None = None) -> GPULoader:
         """Returns the loader of a stage, and makes those of training and validation to compare the classes."""
