@@ -36,15 +36,6 @@ _log = logging.getLogger("gpuloader")
 ENTRIES = ("image", "label", "index", "valid", "key")
 """The entries of a batch's dictionary, without the fields."""
 
-_SIZES = ("original_size", "size")
-"""Further entries of a batch with targets."""
-
-_BUCKETED = ("original_size", "crop", "target_size")
-"""Further entries of a batch with buckets of one size."""
-
-_PICTURES = {"dense": [], "list": ["size"], "pad": ["size", "pixel_mask"]}
-"""Further entries of a batch with images of different sizes, by the recipe's `batch`."""
-
 VALUES = {
     "sampling": Sampling,
     "label_from": LabelFrom,
@@ -415,10 +406,15 @@ def check_fields(recipe: Recipe, fields: Mapping[str, Component]) -> None:
 
 def entries_of(fields: Mapping[str, Component], recipe: Recipe, in_buckets: bool) -> list[str]:
     """Returns the names of the entries in a batch with these fields."""
-    further = [*_SIZES] if any(field.is_target for field in fields.values()) else []
-    further += _PICTURES["pad" if isinstance(recipe.batch, dict) else recipe.batch]
-    further += _BUCKETED if in_buckets else []
-    names = [*ENTRIES, *dict.fromkeys(further)]
+    has_targets = any(field.is_target for field in fields.values())
+    further = {
+        "original_size": has_targets or in_buckets,
+        "size": has_targets or recipe.batch != "dense",
+        "pixel_mask": recipe.batch == "pad" or isinstance(recipe.batch, dict),
+        "crop": in_buckets,
+        "target_size": in_buckets,
+    }
+    names = [*ENTRIES, *(name for name, is_there in further.items() if is_there)]
     for name, field in fields.items():
         names += [name, *(f"{name}_{column}" for column in field.columns)]
     return names

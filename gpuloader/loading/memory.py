@@ -132,11 +132,10 @@ def explain_lack_of_memory(run: Run, message: str) -> str:
     reserved = "" if run.device_id is None else f", and its decoder reserves {format_bytes(needed.decoder_bytes)}"
     cause = next(line for line in message.splitlines() if is_out_of_memory(line))
     return (
-        f"{run.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of "
-        f"up to {width}x{height} pixels: this loader needs about "
-        f"{format_bytes(needed.output_bytes)} for finished batches and {format_bytes(needed.decoded_bytes or 0)} for "
-        f"decoded images{reserved}. Take a smaller "
-        f"batch_size or prefetch, or smaller images (gpuloader pack --max-size). DALI says: {cause.strip()}"
+        f"{run.device} has no memory left for batch_size={batch_size}, prefetch={prefetch} and images of up to "
+        f"{width}x{height} pixels: this loader needs about {format_bytes(needed.output_bytes)} for finished batches "
+        f"and {format_bytes(needed.decoded_bytes or 0)} for decoded images{reserved}. Take a smaller batch_size or "
+        f"prefetch, or smaller images (gpuloader pack --max-size). DALI says: {cause.strip()}"
     )
 
 
