@@ -44,13 +44,12 @@ from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.shards import ShardSet, make_labels, needs_labels, read_quarantine
 
 
-def resolve(arguments: LoaderArguments) -> Run:
+def resolve(given: LoaderArguments) -> Run:
     """Opens the shards, compares the arguments of all ranks, and returns the `Run`.
 
     Raises:
         GPULoaderError: an argument or the data is invalid; the message says which, and what to do.
     """
-    given = arguments
     # The values follow from the arguments alone.
     recipe, world = load_preset(given.preset), resolve_world(given.world)
     device_id = resolve_device(as_python_integer(given.device_id), world)
