@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -69,8 +70,10 @@ class GraphInputs:
         """Returns the numbers of each part of the graph, as PART/NAME; see `make_inputs`."""
         made, left = Arrays(), deque(params.views)
         for number, (_, views) in enumerate(self.graph.parts):
-            its = [left.popleft() for _ in views]
-            of_part = params if len(self.graph.parts) == 1 else AugmentParams.of(its)
+            its = tuple(left.popleft() for _ in views)
+            # The region is of all views. Whole images need none, and a part has its own.
+            is_all = self._whole or len(self.graph.parts) == 1
+            of_part = replace(params, views=its) if is_all else AugmentParams.of(its)
             inputs = make_inputs(views, of_part, self.device, self.last_step, self._whole)
             made |= {f"{number}/{name}": each for name, each in inputs.items()}
         return made

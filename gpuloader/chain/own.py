@@ -161,13 +161,17 @@ class Own(Over):
                 moved.append(results.targets[rows])
             else:  # own code that takes no targets leaves them
                 moved.append([self._targets.before(batch, view, row) for row in range(count)])
-        graph, views = self._recipe.at(batch.draws.epoch, batch.step.shape).graphs[1], []
-        for source, [plan] in graph.parts:
-            sizes = np.array([image.shape[:2] for image in images[source]], np.int64).reshape(-1, 2)
-            views.append(plan.draw(batch.draws, sizes, boxes=self._targets.boxes(moved[source])))
-            for row, cause in AugmentParams.of(views[-1:]).refused().items():
-                raise DataError(f"own code made {sizes[row].tolist()} of {self._targets.name(batch, row)}: {cause}")
+        graph = self._recipe.at(batch.draws.epoch, batch.step.shape).graphs[1]
+        sizes = [np.array([image.shape[:2] for image in of_source], np.int64).reshape(-1, 2) for of_source in images]
+        views = [
+            plan.draw(batch.draws, sizes[source], boxes=self._targets.boxes(moved[source]))
+            for source, [plan] in graph.parts
+        ]
         params = AugmentParams.of(views)
+        for row, cause in params.refused().items():
+            refusing = (at for (at, _), view in zip(graph.parts, views) if row in AugmentParams.of([view]).refused())
+            made = sizes[next(refusing)][row].tolist()
+            raise DataError(f"own code made {made} of {self._targets.name(batch, row)}: {cause}")
         return replace(
             batch,
             images=images,

@@ -410,7 +410,7 @@ def entries_of(fields: Mapping[str, Component], recipe: Recipe, in_buckets: bool
     further = {
         "original_size": has_targets or in_buckets,
         "size": has_targets or recipe.batch != "dense",
-        "pixel_mask": recipe.batch == "pad" or isinstance(recipe.batch, dict),
+        "pixel_mask": isinstance(recipe.batch, dict),  # padded
         "crop": in_buckets,
         "target_size": in_buckets,
     }

@@ -52,7 +52,7 @@ class Cursor:
     Attributes:
         epoch: in [0, 2**32), or 2**32 after the last epoch.
         delivered: the samples of this epoch that all ranks together have delivered, without padding; in a
-            `MixedLoader`, the batches. Only the plan reads and makes it.
+            `MixedLoader`, the batches.
     """
 
     epoch: int = 0

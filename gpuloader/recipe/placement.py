@@ -334,7 +334,7 @@ class GeometricTransform(Transform, ABC):
         return before
 
     def refused(self, shape: Ints) -> dict[int, str]:
-        """Returns the causes, by row, of images that it cannot take; `sizes`, (n, 2), are before this transform."""
+        """Returns the causes, by row, of images that it cannot take, from their (n, 2) heights and widths before it."""
         return {}
 
 

@@ -15,9 +15,10 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from packing import samples_of
 
 from gpuloader import Compose, GPULoader
-from gpuloader.errors import DataError
+from gpuloader.errors import ConfigError, DataError
 from gpuloader.pipelines import drawn_source, recipe_pipeline
 from gpuloader.recipe import load_preset
+from gpuloader.transforms import Apply, RandomResizedCrop
 
 JPEGS = [encoded(picture(*SIZES[n % len(SIZES)], n), "JPEG", exif=turned(n)) for n in range(10)]
 
@@ -27,6 +28,12 @@ def test_a_recipe_may_be_a_dictionary() -> None:
     source = drawn_source(JPEGS[:4], recipe, batch_size=4)
     [outputs] = recipe_pipeline(preset=recipe, source=source, batch_size=4, num_threads=1).run()
     assert torch.equal(torch.from_dlpack(outputs.as_tensor()), Compose.load(recipe)(JPEGS[:4]))
+
+
+def test_a_recipe_with_own_code_is_not_for_a_pipeline_alone() -> None:
+    recipe = Compose([RandomResizedCrop(32), Apply(np.copy)])
+    with pytest.raises(ConfigError, match="Stage"):
+        recipe_pipeline(preset=recipe, source=drawn_source(JPEGS, recipe, 4), batch_size=4, num_threads=1)
 
 
 def by_dali(preset: Any, jpegs: list[bytes], batch_size: int, seed: int, epochs: int = 1) -> list[list[torch.Tensor]]:  # noqa: ANN401
