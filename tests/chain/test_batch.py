@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuloader import Compose
+from gpuloader import transforms as T
 from gpuloader.chain.batch import Batch, Pool, Step
 from gpuloader.plan import Cursor, Draws, PlannedBatch
 from gpuloader.recipe import AugmentParams
-from gpuloader.transforms import ColorJitter, RandomErasing, RandomResizedCrop
 
 ROWS = 6
 OF_THE_WHOLE = {"step", "rows", "memory", "reading_seconds", "own_code_seconds"}
@@ -28,7 +28,7 @@ def full_batch() -> Batch:
     """A batch with something in each attribute, which differs from row to row."""
     at = np.arange(ROWS)
     draws = Draws(3, 1, at + 10, at * 7)
-    recipe = Compose([RandomResizedCrop(8), ColorJitter(0.4), RandomErasing(0.5)])
+    recipe = Compose([T.RandomResizedCrop(8), T.ColorJitter(0.4), T.RandomErasing(0.5)])
     params, delivered = (recipe.draw(replace(draws, seed=seed), np.stack([at + 40, at + 60], 1)) for seed in (3, 4))
     planned = PlannedBatch(Cursor(1, 5), at + 10, at % 2 == 0, draws)
     return replace(

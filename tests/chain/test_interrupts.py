@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 import gpuloader
 from gpuloader import BadImages, Compose, Decoder, GPULoader
+from gpuloader import transforms as T
 from gpuloader.base.worker_threads import WorkerThreads
-from gpuloader.transforms import Apply, RandomResizedCrop
 
 OURS = str(Path(gpuloader.__file__).parent)
 
@@ -27,13 +27,13 @@ def grain(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint
     return image ^ rng.integers(0, 8, image.shape, np.uint8)
 
 
-CROP = RandomResizedCrop(24)
+CROP = T.RandomResizedCrop(24)
 KINDS = pytest.mark.parametrize(
     "settings",
     [
         {"preset": Compose([CROP])},
-        {"preset": Compose([CROP, Apply(grain)]), "decoder": Decoder(1, processes=1)},
-        {"preset": Compose([CROP, Apply(grain)]), "decoder": Decoder(1, processes=0)},
+        {"preset": Compose([CROP, T.Apply(grain)]), "decoder": Decoder(1, processes=1)},
+        {"preset": Compose([CROP, T.Apply(grain)]), "decoder": Decoder(1, processes=0)},
     ],
     ids=["plain", "own code in a process", "own code in a thread"],
 )

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from gpuloader import Compose
+from gpuloader import transforms as T
 from gpuloader.chain.batch import Batch
 from gpuloader.chain.link import Ahead, Causes, Over, Pulled, Wanted
 from gpuloader.errors import DataError, LoaderError
 from gpuloader.plan import Cursor, Draws, PlannedBatch
-from gpuloader.transforms import Resize
 
 DEPTH = 2
-RECIPE = Compose([Resize((8, 8))])
+RECIPE = Compose([T.Resize((8, 8))])
 BAD: Causes = {0: "cut"}
 
 

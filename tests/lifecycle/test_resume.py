@@ -98,39 +98,6 @@ def test_the_largest_seed_and_epoch_survive_saving(tar: list[str], tmp_path: Pat
 # --- another world
 
 
-@pytest.mark.parametrize("step", [0, 2, 5])
-@pytest.mark.parametrize(
-    ("world_size", "settings"),
-    [
-        (1, {"batch_size": 1, "decoder": {"num_threads": 1, "prefetch": 1}}),
-        (1, {"batch_size": 40, "decoder": {"num_threads": 5, "prefetch": 4}}),
-        (2, {"batch_size": 3, "decoder": {"num_threads": 2, "prefetch": 2}, "last_batch": "pad"}),
-        (3, {"batch_size": 8, "decoder": {"num_threads": 5, "prefetch": 1}}),
-        (7, {"batch_size": 1, "decoder": {"num_threads": 1, "prefetch": 4}, "last_batch": "pad"}),
-        (8, {"batch_size": 40, "decoder": {"num_threads": 2, "prefetch": 2}}),
-    ],
-)
-@pytest.mark.slow(kept=5)
-def test_another_world_goes_on_with_exactly_what_is_left_in_a_new_process(
-    process: NewProcess,
-    tar: list[str],
-    states: list[dict[str, Any]],
-    whole: list[list[str]],
-    tmp_path: Path,
-    step: int,
-    world_size: int,
-    settings: dict[str, Any],
-) -> None:
-    state = str(save(states[step], tmp_path / "state.json"))
-    ranks = [
-        process.ask(resumed, tar=tar, state=state, world={"rank": rank, "world_size": world_size}, **settings)
-        for rank in range(world_size)
-    ]
-    left = [record for batches in ranks for batch in batches for record in batch]
-    assert sorted(left) == sorted(record for batch in whole[step:] for record in batch)
-    assert len({len(batches) for batches in ranks}) == 1
-
-
 def test_a_run_that_changes_its_world_at_every_step_delivers_the_epoch_once(
     tar: list[str], states: list[dict[str, Any]], whole: list[list[str]]
 ) -> None:
@@ -149,23 +116,6 @@ def test_a_run_that_changes_its_world_at_every_step_delivers_the_epoch_once(
         batches.load_state_dict(state)
         received += delivered(batches)
     assert received == [record for batch in whole for record in batch]
-
-
-@pytest.mark.slow(kept=5)
-@pytest.mark.parametrize("world_size", [1, 2, 3, 7, 8])
-@pytest.mark.parametrize("batch_size", [1, 3, 8, 40])
-@pytest.mark.parametrize(
-    "settings", [{"decoder": {"num_threads": n, "prefetch": p}} for n, p in [(1, 4), (2, 1), (5, 2)]], ids=str
-)
-def test_the_tensor_of_a_sample_is_the_same_however_it_is_delivered(
-    tar: list[str], whole: list[list[str]], world_size: int, batch_size: int, settings: dict[str, int]
-) -> None:
-    received = []
-    for rank in range(world_size):
-        with loader(tar, batch_size, world=World(rank, world_size), **settings) as batches:
-            batches.set_epoch(EPOCH)
-            received += delivered(batches)
-    assert sorted(received) == sorted(record for batch in whole for record in batch)
 
 
 # --- the state itself

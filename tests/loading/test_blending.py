@@ -7,10 +7,11 @@ import pytest
 import torch
 from oracle import transforms
 
+from gpuloader import transforms as T
 from gpuloader.loading import blending as ways
 from gpuloader.loading.blending import mix_images, soft_labels
 from gpuloader.plan import Draws, Stream
-from gpuloader.recipe import Mix, Mixing
+from gpuloader.recipe import Mixing
 
 SHAPES = [(2, 32, 32), (8, 31, 47), (6, 1, 5), (4, 7, 1)]
 # Of values around 1, to a float's last places.
@@ -22,7 +23,7 @@ def pictures(count: int, height: int, width: int, dtype: torch.dtype = torch.flo
 
 
 def mixing(count: int, height: int, width: int, **options: object) -> Mixing:
-    mix = Mix(num_classes=10, mixup_alpha=0.8, cutmix_alpha=1.0, p=0.9, **options)
+    mix = T.Mix(num_classes=10, mixup_alpha=0.8, cutmix_alpha=1.0, p=0.9, **options)
     return mix.draw(Draws(1, 0, np.arange(count)).of(Stream.MIX), height, width)
 
 
@@ -92,7 +93,7 @@ def test_cutmix_is_torchvisions(box: tuple[int, int, int, int]) -> None:
 
 
 def test_the_drawn_share_of_cutmix_is_the_share_of_the_pixels() -> None:
-    how = Mix(num_classes=2, cutmix_alpha=1.0).draw(Draws(0, 0, np.arange(200)).of(Stream.MIX), 20, 31)
+    how = T.Mix(num_classes=2, cutmix_alpha=1.0).draw(Draws(0, 0, np.arange(200)).of(Stream.MIX), 20, 31)
     marked = torch.zeros(200, 3, 20, 31)
     marked[0::2] = 1
     own = torch.where(

@@ -22,8 +22,8 @@ from making import SIZES, damaged_jpeg, encoded, jpeg, picture, write_samples, w
 from PIL import Image, ImageOps
 
 from gpuloader import BadImages, Buckets, Compose, GPULoader, Sampling, World
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError, PresetError, StateError
-from gpuloader.transforms import CenterCrop, RandomCrop, Resize
 
 SHAPES = [(32, 32), (24, 48), (48, 24)]
 COVER = {"transforms": [{"Resize": {"size": "cover"}}, {"RandomCrop": {"size": 8}}, "RandomHorizontalFlip"]}
@@ -188,9 +188,9 @@ def test_pixels_are_those_of_pils_cover_and_crop_tells_where(pictures: Path, ori
 @pytest.mark.parametrize(
     ("transforms", "shape"),
     [
-        ([Resize([8, 9])], (24, 48)),
-        ([Resize({0: 70, 1: 60}), CenterCrop(8)], (48, 24)),
-        ([Resize(70), RandomCrop(8, padding=1)], (48, 24)),
+        ([T.Resize([8, 9])], (24, 48)),
+        ([T.Resize({0: 70, 1: 60}), T.CenterCrop(8)], (48, 24)),
+        ([T.Resize(70), T.RandomCrop(8, padding=1)], (48, 24)),
     ],
 )
 def test_a_bucket_replaces_the_size_of_the_last_resize_or_crop(
@@ -232,30 +232,6 @@ def images_of(batches: GPULoader) -> list[tuple[int, bool, bytes]]:
         for batch in batches
         for sample, good, image in zip(batch["index"].tolist(), batch["valid"].tolist(), batch["image"])
     ]
-
-
-@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 2), (2, 2), (4, 1)])
-def test_a_run_resumes_bit_for_bit_where_its_steps_divide_the_quantum(
-    shards: list[Path], ranks: int, batch_size: int
-) -> None:
-    with loader(shards, 8) as whole:
-        epoch = iter(whole)
-        for _ in range(2):
-            next(epoch)
-        state, shapes = whole.state_dict(), whole.shapes or []
-        rest = images_of(epoch)  # type: ignore[arg-type]
-    assert state["quantum"] == 8
-    worlds = [loader(shards, batch_size, world=World(rank, ranks)) for rank in range(ranks)]
-    for each in worlds:
-        each.load_state_dict(state)
-        assert each.shapes == [shape for shape in shapes for _ in range(8 // (ranks * batch_size))]
-    steps = [[images_of([batch]) for batch in batches] for batches in zip(*worlds, strict=True)]  # type: ignore[arg-type]
-    assert [row for step in steps for rank in step for row in rank] == rest
-    [first, *_] = worlds
-    assert len(first) * ranks * batch_size == len(whole) * 8
-    assert first.state_dict()["quantum"] == 8
-    for each in worlds:
-        each.close()
 
 
 def test_a_state_within_a_quantum_resumes_with_steps_that_end_at_its_end(shards: list[Path]) -> None:

@@ -140,17 +140,3 @@ def test_the_pixels_of_an_epoch_are_those_of_its_size(shards: list[Path]) -> Non
     with loader(shards) as batches:
         batches.set_epoch(1)
         assert all(torch.equal(images, other) for (images, _), other in zip(batches, growing, strict=True))
-
-
-def test_a_state_in_the_middle_of_an_epoch_goes_on_in_its_size(shards: list[Path]) -> None:
-    with loader(shards, preset={"imagenet_train": GROWING}, output="dict") as batches:
-        batches.set_epoch(2)
-        epoch = iter(batches)
-        next(epoch)
-        state = batches.state_dict()
-        expected = [*epoch, *batches]
-    with loader(shards, preset={"imagenet_train": GROWING}, output="dict") as resumed:
-        resumed.load_state_dict(state)
-        got = [*resumed, *resumed]
-    assert [batch["image"].shape[-1] for batch in got] == [32] * 4 + [40] * 5
-    assert all(torch.equal(one["image"], other["image"]) for one, other in zip(got, expected, strict=True))

@@ -14,7 +14,7 @@ import torch
 from loaders import CUT
 from making import jpeg, saved, write_shard
 
-from gpuloader import BadImages, Field, GPULoader, LabelFrom, OneOf, Sampling, World
+from gpuloader import BadImages, Field, GPULoader, LabelFrom, OneOf, Sampling
 from gpuloader.errors import BadImageError, ConfigError, LabelError
 from gpuloader.plan import Draws, Stream
 
@@ -215,22 +215,6 @@ def test_a_caption_depends_on_seed_epoch_and_sample_alone(tmp_path: Path) -> Non
         assert caption == f"{int(drawn * (1 + sample % 5))} of {sample}"
     assert captions(tar, epochs=3, batch_size=5, seed=7, last_batch="partial") == chosen
     assert captions(tar, epochs=3, seed=8) != chosen
-
-
-def test_on_another_number_of_ranks_a_resumed_run_has_the_same_captions(tmp_path: Path) -> None:
-    tar = shard(tmp_path, count=24)
-    whole = captions(tar, epochs=2, seed=3)
-    with loader(tar, fields={"caption": OneOf("json:captions")}, shuffle="full", seed=3) as batches:
-        next(iter(batches))
-        state = batches.state_dict()
-    shares = [captions(tar, 1, 2, state, seed=3, world=World(rank, 2)) for rank in range(2)]
-    merged = [
-        pair
-        for step in zip(*(zip(*[iter(share)] * 2, strict=True) for share in shares))
-        for each in step
-        for pair in each
-    ]
-    assert merged == whole[4:24]
 
 
 def test_fields_draw_the_same_place_of_lists_of_one_length(tmp_path: Path) -> None:

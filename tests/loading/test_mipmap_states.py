@@ -11,10 +11,10 @@ import pytest
 from making import jpeg, write_shard
 
 from gpuloader import Compose, GPULoader
+from gpuloader import transforms as T
 from gpuloader.errors import StateError
-from gpuloader.transforms import Apply, CenterCrop, Pad, RandomResizedCrop, Resize
 
-CROP = [RandomResizedCrop(16)]
+CROP = [T.RandomResizedCrop(16)]
 LARGE, SMALL = (1400, 1600), (40, 60)
 
 
@@ -110,14 +110,14 @@ def test_mipmaps_that_a_recipe_could_take_are_named_once(tmp_path: Path, caplog:
     [line] = said(caplog, tar)
     assert line.startswith("3 pictures have smaller copies")
     assert "set `mipmaps: 1.5`" in line
-    [line] = said(caplog, tar, None, [RandomResizedCrop({0: 16, 9: 224}), Apply(np.ascontiguousarray)])
+    [line] = said(caplog, tar, None, [T.RandomResizedCrop({0: 16, 9: 224}), T.Apply(np.ascontiguousarray)])
     silent = [
         (tar, 1.5),
         (tar, "off"),
-        (tar, None, [RandomResizedCrop(224)]),  # for which no copy is sharp enough
-        (tar, None, [Resize((16, 16), antialias=False)]),  # which can take none
-        (tar, None, [Pad(9, padding_mode="reflect"), Resize((16, 16))]),
-        (tar, None, [CenterCrop(16)]),
+        (tar, None, [T.RandomResizedCrop(224)]),  # for which no copy is sharp enough
+        (tar, None, [T.Resize((16, 16), antialias=False)]),  # which can take none
+        (tar, None, [T.Pad(9, padding_mode="reflect"), T.Resize((16, 16))]),
+        (tar, None, [T.CenterCrop(16)]),
         (shard(tmp_path / "b.tar"),),
     ]
     for arguments in silent:

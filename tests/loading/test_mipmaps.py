@@ -14,20 +14,19 @@ import torch
 from making import encoded, picture, write_shard
 from PIL import Image
 
-from gpuloader import BadImages, Boxes, Compose, Decoder, GPULoader, World
+from gpuloader import BadImages, Boxes, Compose, GPULoader
+from gpuloader import transforms as T
 from gpuloader.errors import BadImageError
 from gpuloader.loading.drawing import Choose
 from gpuloader.loading.loader import run_of
-from gpuloader.loading.parts import Parts, cut
 from gpuloader.pack.packing import pack
 from gpuloader.plan import Cursor
-from gpuloader.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 SIDES = (96, 48)
 COUNT = 12
-TRAIN = [RandomResizedCrop(16), RandomHorizontalFlip()]
-EVALUATION = [Resize(24), CenterCrop(24)]
-DETECTION = [Resize(32, max_size=48), RandomHorizontalFlip()]
+TRAIN = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
+EVALUATION = [T.Resize(24), T.CenterCrop(24)]
+DETECTION = [T.Resize(32, max_size=48), T.RandomHorizontalFlip()]
 
 
 def photograph(number: int) -> Image.Image:
@@ -125,9 +124,9 @@ def chosen(tar: Path, preset: Compose) -> list[int]:
     ],
 )
 def test_the_smallest_mipmap_that_is_sharp_enough_is_taken(tar: Path, side: int, scale: float, expected: int) -> None:
-    taken = chosen(tar, recipe([Resize(side), CenterCrop(side)], scale))
+    taken = chosen(tar, recipe([T.Resize(side), T.CenterCrop(side)], scale))
     assert taken == [0 if number % 3 == 0 else expected for number in range(COUNT)]
-    assert not any(chosen(tar, recipe([Resize(side), CenterCrop(side)], "off")))
+    assert not any(chosen(tar, recipe([T.Resize(side), T.CenterCrop(side)], "off")))
 
 
 def test_targets_and_sizes_are_those_of_the_pictures(tar: Path) -> None:
@@ -142,34 +141,6 @@ def test_targets_and_sizes_are_those_of_the_pictures(tar: Path) -> None:
             for name in batch.keys() - {"image"}:
                 for value, its in zip(batch[name], plain[name], strict=True):
                     assert np.array_equal(value, its), name
-
-
-@pytest.mark.parametrize("options", [{"decoder": Decoder(2, region=False)}, {"decoder": Decoder(1)}], ids=str)
-def test_the_decoded_part_changes_no_pixel(tar: Path, options: dict[str, Any]) -> None:
-    expected, found = (images_by_sample(load(tar, recipe(TRAIN), **each)) for each in ({}, options))
-    assert all(torch.equal(image, expected[key]) for key, image in found.items())
-
-
-def test_ranks_batches_parts_and_what_was_seen_change_no_pixel(tar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = images_by_sample(load(tar, recipe(TRAIN)))
-    for rows in (1, COUNT):
-        monkeypatch.setattr(Parts, "of_step", lambda _, ids, sides, rows=rows: cut(np.ones(len(ids)), rows, 1, rows))
-        for ranks, batch_size in ((1, 5), (2, 3), (3, 1)):
-            found = {}
-            for rank in range(ranks):
-                found |= images_by_sample(load(tar, recipe(TRAIN), batch_size, world=World(rank, ranks)))
-            assert found.keys() == expected.keys()
-            assert all(torch.equal(image, expected[key]) for key, image in found.items())
-    with GPULoader(tar, 4, None, preset=recipe(TRAIN), seed=3, output="dict") as loader:
-        whole = [batch["image"] for batch in loader]
-    with GPULoader(tar, 4, None, preset=recipe(TRAIN), seed=3, output="dict") as loader:
-        next(iter(loader))
-        state = loader.state_dict()
-    with GPULoader(tar, 4, None, preset=recipe(TRAIN), seed=3, output="dict") as loader:
-        loader.load_state_dict(state)
-        rest = [batch["image"] for batch in loader]
-    assert all(map(torch.equal, rest, whole[1:]))
-    assert len(rest) == len(whole) - 1
 
 
 def test_an_untarred_shard_has_mipmaps_like_the_shard(tar: Path, tmp_path: Path) -> None:
@@ -220,7 +191,7 @@ def test_a_bad_mipmap_is_a_bad_image_where_it_is_taken(
     tar: Path, tmp_path: Path, spoil: Callable[[bytes], bytes], cause: str
 ) -> None:
     bad = rewritten(tar, tmp_path / "bad.tar", lambda name, data: spoil(data) if name == "04.mip48" else data)
-    small, large = (recipe([Resize(side), CenterCrop(side)]) for side in (24, 48))
+    small, large = (recipe([T.Resize(side), T.CenterCrop(side)]) for side in (24, 48))
     with pytest.raises(BadImageError, match="04") as error, GPULoader(bad, 4, None, preset=small) as loader:
         list(loader)
     assert f"the .mip48 component beside it: {cause}" in str(error.value)

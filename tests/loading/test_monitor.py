@@ -15,9 +15,9 @@ from loaders import Clock
 from numpy.typing import NDArray
 
 from gpuloader import Compose, Decoder, GPULoader, Stats, WaitMonitor
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading.monitor import likely_cause
-from gpuloader.transforms import Apply, RandomResizedCrop
 
 OVERRIDES = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 
@@ -160,7 +160,7 @@ def asleep(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_a_loop_that_waits_for_own_code_is_told_so(shards: list[Path], processes: int) -> None:
-    recipe = Compose([RandomResizedCrop(24), Apply(asleep)])
+    recipe = Compose([T.RandomResizedCrop(24), T.Apply(asleep)])
     with loader(shards, 8, preset=recipe, decoder=Decoder(2, processes=processes)) as batches:
         before = batches.stats()
         for _ in batches:

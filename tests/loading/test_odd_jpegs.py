@@ -16,11 +16,11 @@ from packing import samples_of
 from PIL import Image, ImageOps
 
 from gpuloader import Compose, GPULoader, Stage
+from gpuloader import transforms as T
 from gpuloader.pack import pack
 from gpuloader.tools.check import check_shards
 from gpuloader.tools.info import describe_shards
 from gpuloader.tools.show import Gallery
-from gpuloader.transforms import RandomResizedCrop, Resize
 
 WHOLE = Compose([], batch="list", dtype="uint8")
 PICTURE = picture(96, 128).convert("CMYK")
@@ -136,7 +136,7 @@ def test_of_packs(photos: Path, tmp_path: Path, options: Mapping[str, Any]) -> N
 def test_of_smaller_pictures_and_copies(photos: Path, tmp_path: Path) -> None:
     pack(photos, tmp_path / "small", shuffle=False, workers=1, max_size=48)
     pack(photos, tmp_path / "copies", shuffle=False, workers=1, mipmaps=(48,))
-    half = [Resize(48)]
+    half = [T.Resize(48)]
     takes, leaves = (Compose(half, batch="list", dtype="uint8", mipmaps=scale) for scale in (1.0, "off"))
     expected = delivered(photos, leaves)
     for found in (delivered(tmp_path / "small"), delivered(tmp_path / "copies", takes)):
@@ -146,7 +146,7 @@ def test_of_smaller_pictures_and_copies(photos: Path, tmp_path: Path) -> None:
 
 
 def test_of_regions(photos: Path, tmp_path: Path) -> None:
-    crop = Compose([RandomResizedCrop(32, scale=(0.02, 0.1))], dtype="uint8")
+    crop = Compose([T.RandomResizedCrop(32, scale=(0.02, 0.1))], dtype="uint8")
     as_png = {
         f"a/{number:02}.png": encoded(Image.open(io.BytesIO(data)).convert("RGB"), "PNG")
         for number, data in enumerate(FILES.values())

@@ -17,14 +17,14 @@ from making import damaged_jpeg, encoded, picture, saved, unpack, write_shard
 from oracle import transforms
 from PIL import Image, ImageOps
 
-from gpuloader import BadImages, Compose, GPULoader, World
+from gpuloader import BadImages, Compose, GPULoader
+from gpuloader import transforms as T
 from gpuloader.loading.loader import run_of
-from gpuloader.transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, View
 
 v2 = transforms.v2
-EVAL = [Resize(40), CenterCrop((32, 36))]
+EVAL = [T.Resize(40), T.CenterCrop((32, 36))]
 BY_TORCHVISION = v2.Compose([v2.Resize(40), v2.CenterCrop((32, 36)), v2.PILToTensor()])
-TRAIN = [RandomResizedCrop((24, 30), scale=(0.05, 0.5)), RandomHorizontalFlip()]
+TRAIN = [T.RandomResizedCrop((24, 30), scale=(0.05, 0.5)), T.RandomHorizontalFlip()]
 TURNED: Mapping[str, Any] = {"dtype": "uint8", "orientation": "apply"}
 ORIENTATIONS = (None, *range(1, 9))
 FORMATS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -106,30 +106,6 @@ def test_pictures_are_torchvisions_of_those_that_pillow_turned(
             assert largest_difference([ours], [theirs]) <= 1
         else:  # whose filter repeats the border, where that of Pillow is cut off
             assert (ours.float() - theirs.float()).abs().mean() <= 0.6
-
-
-VIEWS = {"views": [View(TRAIN, 2), View([*EVAL])]}
-
-
-@pytest.mark.parametrize("recipe", [{"transforms": TRAIN}, VIEWS], ids=["one view", "views"])
-def test_two_ranks_resumed_in_mid_epoch_deliver_what_one_does_of_upright_pictures(
-    turned: Path, plain: Path, recipe: dict[str, Any]
-) -> None:
-    ours, theirs = Compose(**recipe, **TURNED), Compose(**recipe, dtype="uint8")
-    with loading(plain, preset=theirs, shuffle="full") as loader:
-        expected = by_sample(loader)
-    found: dict[int, list[torch.Tensor]] = {}
-    for rank in range(2):
-        options: dict[str, Any] = {"preset": ours, "shuffle": "full", "world": World(rank, 2)}
-        with loading(turned, **options) as loader:
-            found |= by_sample([next(iter(loader))])
-            state = loader.state_dict()
-        with loading(turned, **options) as loader:
-            loader.load_state_dict(state)
-            found |= by_sample(loader)
-    assert found.keys() == expected.keys()
-    for sample, views in found.items():
-        assert largest_difference(views, expected[sample]) <= 1
 
 
 @pytest.mark.parametrize("device_id", [None, GPU])

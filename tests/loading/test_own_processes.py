@@ -16,9 +16,9 @@ from lifecycles import left_behind, threads_and_files
 from numpy.typing import NDArray
 
 from gpuloader import Decoder, GPULoader
+from gpuloader import transforms as T
 from gpuloader.base.shared_memory import SharedMemory
 from gpuloader.recipe import Recipe
-from gpuloader.transforms import Apply, RandomResizedCrop
 
 pytestmark = pytest.mark.slow(kept=2, of="own processes")
 
@@ -45,7 +45,7 @@ def grain(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint
 
 
 def load(shards: list[Path]) -> GPULoader:
-    recipe = Recipe([RandomResizedCrop(24), Apply(grain)])
+    recipe = Recipe([T.RandomResizedCrop(24), T.Apply(grain)])
     return GPULoader(shards, 8, None, preset=recipe, decoder=Decoder(2, processes=2))
 
 

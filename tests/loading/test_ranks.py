@@ -114,14 +114,6 @@ def test_rank_0_says_how_much_nodes_read_that_share_groups_and_which_groups_they
     assert all(advice and advice in text for text in said)
 
 
-def test_a_rank_without_a_sample_left_gets_an_empty_batch(shards: list[Path]) -> None:
-    with evaluation(shards, 1, world=World(0, 39)) as batches:  # 40 = 39 + 1
-        for _ in range(2):
-            assert [len(images) for images, _ in batches] == [1, 0]
-    with evaluation(shards, 1, world=World(38, 39)) as batches:
-        assert [images.shape for images, _ in batches] == [(1, 3, 32, 32), (1, 3, 32, 32)]
-
-
 SECOND_HINT = ", or batch_size=2 or more"
 
 

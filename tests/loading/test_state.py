@@ -15,15 +15,15 @@ from making import jpeg, write_samples, write_shard
 from synthetic import synthetic_index
 
 from gpuloader import Compose, GPULoader, World
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError, StateError
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor, Plan, all_samples
 from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet
 from gpuloader.shards.index import Index
-from gpuloader.transforms import Mix, Normalize, RandomErasing, RandomHorizontalFlip, RandomResizedCrop
 
-CROP, FLIP, GRAY = RandomResizedCrop(32), RandomHorizontalFlip(), Normalize((0.5, 0.5, 0.5), (1.0, 1.0, 1.0))
+CROP, FLIP, GRAY = T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.Normalize((0.5, 0.5, 0.5), (1.0, 1.0, 1.0))
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def refusal(state: Any, tar: Any, **kwargs: Any) -> str:  # noqa: ANN401
 @pytest.mark.parametrize(
     ("saved", "now", "says"),
     [
-        (Compose([CROP]), Compose([RandomResizedCrop(48)]), "transforms[0].RandomResizedCrop.size was 32, is 48"),
+        (Compose([CROP]), Compose([T.RandomResizedCrop(48)]), "transforms[0].RandomResizedCrop.size was 32, is 48"),
         (
             Compose([CROP, FLIP]),
             Compose([CROP]),
@@ -57,8 +57,8 @@ def refusal(state: Any, tar: Any, **kwargs: Any) -> str:  # noqa: ANN401
         ),
         (Compose([CROP]), Compose([CROP, GRAY]), "transforms[1] was absent, is {'Normalize': {'mean': [0.5, 0.5"),
         (
-            Compose([RandomResizedCrop({0: 16, 2: 32})]),
-            Compose([RandomResizedCrop({0: 24, 2: 32})]),
+            Compose([T.RandomResizedCrop({0: 16, 2: 32})]),
+            Compose([T.RandomResizedCrop({0: 24, 2: 32})]),
             "transforms[0].RandomResizedCrop.size was 16, is 24",
         ),
     ],
@@ -71,7 +71,7 @@ def test_the_transform_that_differs_is_named(three: list[Path], saved: Compose, 
 
 
 def erasing(p: Any) -> Compose:  # noqa: ANN401
-    return Compose([CROP, RandomErasing(p)])
+    return Compose([CROP, T.RandomErasing(p)])
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def erasing(p: Any) -> Compose:  # noqa: ANN401
         (erasing({0: 0.5, 9: 0.1}), erasing({0: 0.5, 2: 0.3, 9: 0.1})),
         (erasing(0.5), erasing({0: 0.5, 3: 0.3})),
         (erasing({0: 0.5, 9: 0.1}), erasing(0.5)),
-        (Compose([RandomResizedCrop({0: 16, 1: 32})]), Compose([RandomResizedCrop({0: 16, 1: 32, 2: 48})])),
-        (Compose([CROP], mix=Mix(9, 1.0)), Compose([CROP], mix=Mix(9, {0: 1.0, 2: 0}))),
+        (Compose([T.RandomResizedCrop({0: 16, 1: 32})]), Compose([T.RandomResizedCrop({0: 16, 1: 32, 2: 48})])),
+        (Compose([CROP], mix=T.Mix(9, 1.0)), Compose([CROP], mix=T.Mix(9, {0: 1.0, 2: 0}))),
     ],
     ids=str,
 )

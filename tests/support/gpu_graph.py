@@ -17,6 +17,8 @@ from nvidia.dali.data_node import DataNode
 from running import run_views
 
 from gpuloader import GPULoader
+from gpuloader.chain.batch import Batch
+from gpuloader.chain.decode import Decode
 from gpuloader.loading import delivery
 from gpuloader.loading.blending import mix_together
 from gpuloader.loading.loader import run_of
@@ -31,7 +33,13 @@ GPU = 0
 @contextmanager
 def gpu_graph() -> Iterator[None]:
     """Inside of it there is one GPU, `GPU`, in whose place the CPU works; a loader on it must begin and end there."""
-    build = graph.dali_graph
+    build, no_images = graph.dali_graph, Decode._no_images
+
+    def no_images_here(link: Decode, batch: Batch) -> list[Any]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(link, "_device_id", None)
+            return no_images(link, batch)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graph, "dali_graph", lambda *args, **options: build(*args, **options | {"device_id": None}))
         patch.setattr(graph, "decode_region", lambda image, drawn, _, *rest: decode_region(image, drawn, "cpu", *rest))
@@ -43,6 +51,7 @@ def gpu_graph() -> Iterator[None]:
             torch.cuda, "get_device_properties", lambda _: SimpleNamespace(name="a CPU", total_memory=1 << 40)
         )
         patch.setattr(Run, "device", torch.device("cpu"))
+        patch.setattr(Decode, "_no_images", no_images_here)
         patch.setattr(delivery, "mix_images", mix_together)
         yield
 

@@ -1,0 +1,244 @@
+"""What a loader promises, each law once. The rows are its features, alone and in pairs: see support/features.py.
+
+A new feature adds a row there. Of the pairs a fixed sample runs; all with `--sample all`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cache
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import pytest
+from features import (
+    BATCH,
+    COUNT,
+    CUT,
+    EPOCHS,
+    REFUSED,
+    SEED,
+    UNDECODABLE,
+    Row,
+    Setup,
+    captions_of,
+    form_of,
+    hash_of,
+    in_sources,
+    parts_of,
+    rows_of,
+    rows_where,
+)
+from lifecycles import left_behind, threads_and_files
+
+from gpuloader import BadImages, Compose, Decoder, GPULoader, Stage
+from gpuloader.errors import BadImageError, ConfigError, PresetError
+
+BAD = {CUT, UNDECODABLE}
+
+
+class Run:
+    """The data of a row, and what loaders deliver of it."""
+
+    def __init__(self, row: tuple[str, ...], folder: Path, opened: ExitStack) -> None:
+        self.setup, self.folder, self.opened = Setup.of(row), folder, opened
+
+    @cache  # noqa: B019 - a run lives as long as its tests
+    def data(self, bad: bool) -> tuple[Any, dict[str, Any]]:
+        folder = self.folder / ("bad" if bad else "good")
+        folder.mkdir()
+        return self.opened.enter_context(self.setup.data(self.setup.samples(bad), folder))
+
+    def loader(self, *, bad: bool = False, **options: Any) -> GPULoader:  # noqa: ANN401
+        tar, given = self.data(bad)
+        return self.setup.loader(tar, **given, **options)
+
+    def steps(self, ranks: int = 1, batch_size: int = BATCH, state: Any = None, **options: Any) -> list[list[Row]]:  # noqa: ANN401
+        """The rows of each step of all ranks, in the first epochs or in what a state leaves of them."""
+        of_ranks = []
+        for rank in range(ranks):
+            with self.loader(ranks=ranks, batch_size=batch_size, rank=rank, **options) as batches:
+                if state is not None:
+                    batches.load_state_dict(json.loads(json.dumps(state)))
+                epochs, views = range(batches.state_dict()["epoch"], EPOCHS), len(batches.preset.each_view)
+                of_ranks.append([rows_of(batch, views) for _ in epochs for batch in batches])
+        return [list(itertools.chain(*step)) for step in zip(*of_ranks, strict=True)]
+
+    @cache  # noqa: B019
+    def begun(self, on_error: BadImages | None = None) -> tuple[list[list[Row]], list[dict[str, Any]]]:
+        """The steps of one rank, of bad data if it is said what becomes of them; and the state before each."""
+        options = {} if on_error is None else {"bad": True, "on_error": on_error}
+        with self.loader(**options) as batches:
+            views, steps, states = len(batches.preset.each_view), [], []
+            for _ in range(EPOCHS):
+                states.append(batches.state_dict())
+                for batch in batches:
+                    steps.append(rows_of(batch, views))
+                    states.append(batches.state_dict())
+                states.pop()
+            assert on_error is None or set(batches.stats().bad) == BAD
+        return steps, states
+
+    def same(self, steps: list[list[Row]], others: list[list[Row]], valid: bool = True) -> bool:
+        """Whether the samples are the same, in their order if that does not depend on the ranks."""
+        ours, theirs = ([row for step in each for row in step if row[1] or not valid] for each in (steps, others))
+        assert len(ours) > 0
+        return ours == theirs if self.setup.ordered else sorted(ours, key=str) == sorted(theirs, key=str)
+
+
+each_row, one_source, alone, spoilt, unmixed = map(
+    rows_where,
+    (
+        lambda _: True,
+        lambda setup: setup.data is not in_sources,
+        lambda setup: setup.alone,
+        lambda setup: setup.spoils,
+        lambda setup: setup.spoils and not setup.mixes,
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    with ExitStack() as opened:
+        made = Run(request.param, tmp_path_factory.mktemp("row"), opened)
+        opened.enter_context(made.setup.on_device())
+        opened.enter_context(parts_of(made.setup.part_rows))
+        yield made
+
+
+# --- which samples
+
+
+@each_row
+def test_each_sample_comes_once_with_what_belongs_to_it(run: Run) -> None:
+    found = []
+    for rank in range(2):
+        with run.loader(ranks=2, batch_size=2, rank=rank) as batches:
+            for batch in batches:
+                for row, number in enumerate(batch["index"].tolist()):
+                    found += [number] if batch["valid"][row] else []
+                    assert Path(batch["key"][row]).name == f"{number:03d}"
+                    label = batch["label"][row]
+                    assert label == number if label.ndim == 0 else label[number] > 0
+                    assert "caption" not in batch or batch["caption"][row] in captions_of(number)
+    assert len(found) == COUNT
+    if run.setup.once:
+        assert sorted(found) == list(range(COUNT))
+
+
+@each_row
+@pytest.mark.parametrize("place", [0.1, 0.7])
+def test_a_state_after_any_step_goes_on_bit_for_bit_on_other_ranks(run: Run, place: float) -> None:
+    steps, states = run.begun()
+    at = int(place * len(steps))
+    for ranks, batch_size in run.setup.worlds[:2]:
+        assert run.same(run.steps(ranks, batch_size, states[at]), steps[at:])
+
+
+@one_source
+def test_ranks_may_have_no_sample_left(run: Run) -> None:
+    forms, rows = set(), []
+    sampling = {**run.setup.options.get("sampling", {}), "subset": [0, 8]}
+    for rank in range(4):
+        with run.loader(ranks=4, batch_size=2 if run.setup.mixes else 1, rank=rank, sampling=sampling) as batches:
+            for batch in batches:
+                rows.append(int(batch["valid"].sum()))
+                forms.add(form_of(batch, len(batches.preset.each_view)))
+    assert 0 in rows
+    assert sum(rows) == 2
+    assert len(forms) == 1
+
+
+# --- their pixels
+
+
+@each_row
+def test_pixels_depend_on_no_batch_rank_part_thread_or_process(run: Run) -> None:
+    steps, _ = run.begun()
+    decoders = Decoder(1, prefetch=1, processes=2), Decoder(3, region=False), Decoder(2, prefetch=4, processes=1)
+    for (ranks, batch_size), rows, decoder in zip(run.setup.worlds, (1, 2, COUNT), decoders, strict=True):
+        with parts_of(rows):
+            assert run.same(run.steps(ranks, batch_size, decoder=decoder), steps)
+
+
+@alone
+def test_compose_and_stage_make_the_same(run: Run) -> None:
+    recipe, files = Compose.load(run.setup.preset), [run.setup.stored(number) for number in range(COUNT)]
+    stage = Stage(recipe, run.setup.device_id, seed=SEED, decoder=Decoder(2, processes=1))
+    steps, _ = run.begun()
+    for epoch, half in enumerate((steps[: len(steps) // 2], steps[len(steps) // 2 :])):
+        composed = recipe(files, seed=SEED, epoch=epoch, device_id=run.setup.device_id)
+        [(staged, _)] = stage([(files, list(range(COUNT)))], epoch=epoch)
+        for made in (composed, staged):
+            views = made if run.setup.views else [made]
+            for number, _, hashes in itertools.chain(*half):
+                of_views = {f"image {view}": hash_of(images[number]) for view, images in enumerate(views)}
+                assert of_views.items() <= hashes.items()
+
+
+# --- bad images
+
+
+@spoilt
+def test_a_bad_image_is_named(run: Run) -> None:
+    steps, _ = run.begun()
+    first = next(at for at, step in enumerate(steps) if BAD & {number for number, *_ in step})
+    with run.loader(bad=True) as batches:
+        epochs = itertools.chain.from_iterable(itertools.repeat(batches))
+        for _ in range(first):
+            next(epochs)
+        with pytest.raises(BadImageError) as caught:
+            next(epochs)
+    number = int(Path(caught.value.key).name)
+    assert number in BAD & {number for number, *_ in steps[first]}
+
+
+@spoilt
+def test_a_bad_image_is_replaced_by_the_same_on_any_ranks(run: Run) -> None:
+    replace = BadImages(replace=True, max_share=1)
+    steps, states = run.begun(replace)
+    for row, as_good in zip(itertools.chain(*steps), itertools.chain(*run.begun()[0]), strict=True):
+        if as_good[0] in BAD:
+            assert not row[1]
+            assert row[0] not in BAD
+        elif not run.setup.mixes:
+            assert row == as_good
+    for state, rest in ((None, steps), (states[3], steps[3:])):
+        ranks, batch_size = run.setup.worlds[0]
+        again = run.steps(ranks, batch_size, state, bad=True, on_error=replace)
+        assert run.same(again, rest, valid=False)
+
+
+@unmixed
+def test_a_bad_image_is_left_out(run: Run) -> None:
+    skip = BadImages(skip=True, max_share=1)
+    expected = [[row for row in step if row[0] not in BAD] for step in run.begun()[0]]
+    steps, states = run.begun(skip)
+    assert run.same(steps, expected)
+    ranks, batch_size = run.setup.worlds[0]
+    assert run.same(run.steps(ranks, batch_size, states[3], bad=True, on_error=skip), expected[3:])
+
+
+# --- the end
+
+
+@each_row
+def test_closing_in_mid_epoch_leaves_nothing_behind(run: Run) -> None:
+    run.begun()  # libraries keep threads and files of their own from their first use on
+    before = threads_and_files()
+    with run.loader(decoder=Decoder(2, processes=2)) as batches:
+        next(iter(batches))
+    assert not left_behind(before)
+    assert not active_children()
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=" x ".join)
+def test_what_cannot_be_combined_is_refused(row: tuple[str, str], tmp_path: Path) -> None:
+    setup = Setup.of(row)
+    with setup.data(setup.samples(), tmp_path) as (tar, options), pytest.raises((ConfigError, PresetError)):
+        setup.loader(tar, **options)
