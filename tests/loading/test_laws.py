@@ -94,7 +94,7 @@ each_row, one_source, alone, spoilt, unmixed = map(
     rows_where,
     (
         lambda _: True,
-        lambda setup: setup.data is not in_sources,
+        lambda setup: setup.data is not in_sources and not (setup.mixes and setup.in_steps),
         lambda setup: setup.alone,
         lambda setup: setup.spoils,
         lambda setup: setup.spoils and not setup.mixes,
@@ -132,12 +132,11 @@ def test_each_sample_comes_once_with_what_belongs_to_it(run: Run) -> None:
 
 
 @each_row
-@pytest.mark.parametrize("place", [0.1, 0.7])
-def test_a_state_after_any_step_goes_on_bit_for_bit_on_other_ranks(run: Run, place: float) -> None:
+@pytest.mark.parametrize(("place", "world"), [(0.1, 0), (0.7, -1)])
+def test_a_state_after_any_step_goes_on_bit_for_bit_on_other_ranks(run: Run, place: float, world: int) -> None:
     steps, states = run.begun()
     at = int(place * len(steps))
-    for ranks, batch_size in run.setup.worlds[:2]:
-        assert run.same(run.steps(ranks, batch_size, states[at]), steps[at:])
+    assert run.same(run.steps(*run.setup.worlds[world], states[at]), steps[at:])
 
 
 @one_source
@@ -148,7 +147,7 @@ def test_ranks_may_have_no_sample_left(run: Run) -> None:
         with run.loader(ranks=4, batch_size=2 if run.setup.mixes else 1, rank=rank, sampling=sampling) as batches:
             for batch in batches:
                 rows.append(int(batch["valid"].sum()))
-                forms.add(form_of(batch, len(batches.preset.each_view)))
+                forms.add(form_of(batch, len(batches.preset.each_view), run.setup.sized))
     assert 0 in rows
     assert sum(rows) == 2
     assert len(forms) == 1
@@ -161,9 +160,9 @@ def test_ranks_may_have_no_sample_left(run: Run) -> None:
 def test_pixels_depend_on_no_batch_rank_part_thread_or_process(run: Run) -> None:
     steps, _ = run.begun()
     decoders = Decoder(1, prefetch=1, processes=2), Decoder(3, region=False), Decoder(2, prefetch=4, processes=1)
-    for (ranks, batch_size), rows, decoder in zip(run.setup.worlds, (1, 2, COUNT), decoders, strict=True):
+    for world, rows, decoder in zip(run.setup.worlds, (1, 2, COUNT), decoders):
         with parts_of(rows):
-            assert run.same(run.steps(ranks, batch_size, decoder=decoder), steps)
+            assert run.same(run.steps(*world, decoder=decoder), steps)
 
 
 @alone
@@ -208,10 +207,8 @@ def test_a_bad_image_is_replaced_by_the_same_on_any_ranks(run: Run) -> None:
             assert row[0] not in BAD
         elif not run.setup.mixes:
             assert row == as_good
-    for state, rest in ((None, steps), (states[3], steps[3:])):
-        ranks, batch_size = run.setup.worlds[0]
-        again = run.steps(ranks, batch_size, state, bad=True, on_error=replace)
-        assert run.same(again, rest, valid=False)
+    again = run.steps(*run.setup.worlds[0], states[3], bad=True, on_error=replace)
+    assert run.same(again, steps[3:], valid=False)
 
 
 @unmixed
@@ -220,8 +217,7 @@ def test_a_bad_image_is_left_out(run: Run) -> None:
     expected = [[row for row in step if row[0] not in BAD] for step in run.begun()[0]]
     steps, states = run.begun(skip)
     assert run.same(steps, expected)
-    ranks, batch_size = run.setup.worlds[0]
-    assert run.same(run.steps(ranks, batch_size, states[3], bad=True, on_error=skip), expected[3:])
+    assert run.same(run.steps(*run.setup.worlds[0], states[3], bad=True, on_error=skip), expected[3:])
 
 
 # --- the end

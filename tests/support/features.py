@@ -34,6 +34,20 @@ EPOCHS = 2
 CUT, UNDECODABLE = 5, 12
 """The samples whose pictures are bad, where some are: the gate refuses the one, only the decoder the other."""
 
+BACK = [
+    getattr(Image.Transpose, name)
+    for name in (
+        "FLIP_LEFT_RIGHT",
+        "ROTATE_180",
+        "FLIP_TOP_BOTTOM",
+        "TRANSPOSE",
+        "ROTATE_90",
+        "TRANSVERSE",
+        "ROTATE_270",
+    )
+]
+"""What undoes the orientations 2 to 8 of EXIF."""
+
 Levels = NDArray[np.uint8]
 Components = dict[str, bytes]
 Samples = Sequence[dict[str, bytes | str]]
@@ -66,9 +80,13 @@ def with_copies(number: int) -> Components:
 
 
 def turned(number: int) -> Components:
-    exif = Image.Exif()
-    exif[0x0112] = 1 + number % 8
-    return as_jpeg(number, exif=exif)
+    """Stored as a camera does that is held in one of eight ways."""
+    exif, way = Image.Exif(), number % 8
+    exif[0x0112] = 1 + way
+    stored = drawn(number)
+    if way:
+        stored = stored.transpose(BACK[way - 1])
+    return {"jpg": encoded(stored, "JPEG", quality=90, exif=exif)}
 
 
 def spoil(number: int, file: bytes) -> bytes:
@@ -149,7 +167,7 @@ class Setup:
         crop, own: the transforms before those that views do not share.
         views: "" for one, "own" for views that share nothing, "shared" for those behind the crop.
         part_rows: the rows of each part that a step is read and decoded in; 0 for one part.
-        worlds: the numbers of ranks and their batch sizes that a run can have which began with (1, BATCH).
+        in_steps: whether batches are planned as wholes: a run goes on with steps that divide them.
         ordered: whether the samples of a step come in the same order on any number of ranks.
         once: whether each sample comes exactly once in an epoch.
         alone: whether a Compose and a Stage, which know one image, can make the images.
@@ -165,7 +183,7 @@ class Setup:
     options: Mapping[str, Any] = field(default_factory=lambda: {"last_batch": "partial"})
     device_id: int | None = None
     part_rows: int = 0
-    worlds: Sequence[tuple[int, int]] = ((3, 3), (1, COUNT), (2, 1))
+    in_steps: bool = False
     ordered: bool = True
     once: bool = True
     alone: bool = True
@@ -193,8 +211,24 @@ class Setup:
         return Recipe([*changes, jitter, normal], **self.recipe)
 
     @property
+    def worlds(self) -> list[tuple[int, int]]:
+        """The numbers of ranks and batch sizes with which a run can go on that began with one rank and BATCH."""
+        return [
+            (ranks, batch_size)
+            for ranks, batch_size in ((3, 3), (2, 2), (1, COUNT), (1, 2), (4, 1))
+            if not (self.in_steps and BATCH % (ranks * batch_size))
+            and not (self.mixes and batch_size % 2)
+            and not (self.mixes and not self.ordered and ranks * batch_size != BATCH)
+        ][:3]
+
+    @property
     def mixes(self) -> bool:
         return "mix" in self.recipe
+
+    @property
+    def sized(self) -> bool:
+        """Whether all images have one size."""
+        return not (self.in_steps or "batch" in self.recipe)
 
     def stored(self, number: int) -> Any:  # noqa: ANN401
         """The picture of a sample for a Compose: a file, or what is decoded already."""
@@ -229,8 +263,6 @@ class Setup:
 RESIZED = [T.Resize(24, max_size=40), T.RandomHorizontalFlip()]
 BUCKETS = [(24, 24), (16, 32), (32, 16)]
 WEIGHTS = {label: 1 + label % 3 for label in range(COUNT)}
-IN_STEPS = {"worlds": ((2, 2), (1, 2), (4, 1))}
-"""For those whose batches are planned as wholes: a run goes on with steps that divide them."""
 
 FEATURES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "tar": ("data", {}),
@@ -255,7 +287,6 @@ FEATURES: Mapping[str, tuple[str, dict[str, Any]]] = {
         {
             "recipe": {"mix": T.Mix(COUNT, mixup_alpha=0.8, cutmix_alpha=1.0, per="sample")},
             "options": {"last_batch": "pad"},
-            "worlds": ((2, 2), (1, COUNT), (1, 2)),
             "alone": False,
         },
     ),
@@ -265,14 +296,14 @@ FEATURES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "buckets": (
         "order",
         {
-            **IN_STEPS,
+            "in_steps": True,
             "alone": False,
             "options": {"sampling": {"buckets": {"sizes": BUCKETS, "quantum": BATCH}}, "last_batch": "pad"},
         },
     ),
     "groups": (
         "order",
-        {**IN_STEPS, "options": {"sampling": {"buckets": {"groups": 3, "quantum": BATCH}}, "last_batch": "pad"}},
+        {"in_steps": True, "options": {"sampling": {"buckets": {"groups": 3, "quantum": BATCH}}, "last_batch": "pad"}},
     ),
     "weights": ("order", {"options": {"sampling": {"weights": WEIGHTS}}, "once": False, "alone": False}),
     "shards": ("order", {"options": {"sampling": {"groups": 2}, "shuffle": "shards"}, "ordered": False}),
@@ -300,7 +331,7 @@ PAIRS = [
 
 def rows_where(holds: Callable[[Setup], bool]) -> pytest.MarkDecorator:
     """The rows of which a test is: the features, and their pairs, of which a fixed sample runs."""
-    sampled = pytest.mark.slow(kept=40, of="pairs of features")
+    sampled = pytest.mark.slow(kept=30, of="pairs of features")
     single = [row for row in SINGLE if holds(Setup.of(row))]
     pairs = [pytest.param(row, marks=sampled) for row in PAIRS if holds(Setup.of(row))]
     return pytest.mark.parametrize("run", [*single, *pairs], indirect=True, scope="module", ids=" x ".join)
@@ -346,12 +377,13 @@ def hash_of(value: Any) -> int:  # noqa: ANN401
     return zlib.crc32(repr(value).encode())
 
 
-def form_of(batch: dict[str, Any], views: int) -> str:
-    """The entries and their types, without what depends on the number and the sizes of the samples."""
+def form_of(batch: dict[str, Any], views: int, sized: bool) -> str:
+    """The entries and their types, and their shapes if the images have one size, without the number of samples."""
+
+    def of(value: Any) -> Any:  # noqa: ANN401
+        if isinstance(value, torch.Tensor):
+            return value.dtype, value.shape[1:] if sized else value.ndim
+        return type(value)
+
     of_views = batch.keys() - {"index", "valid", *OF_THE_SAMPLE} if views > 1 else ()
-    types = {name: [*map(_type, value)] if name in of_views else _type(value) for name, value in batch.items()}
-    return str(sorted(types.items()))
-
-
-def _type(value: Any) -> Any:  # noqa: ANN401
-    return (value.dtype, value.ndim) if isinstance(value, torch.Tensor) else type(value)
+    return str(sorted((name, [*map(of, value)] if name in of_views else of(value)) for name, value in batch.items()))
