@@ -16,7 +16,7 @@ from oracle import transforms as theirs
 from running import run_views
 
 from gpuloader import Boxes
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.recipe import TRANSFORMS, Recipe
 from gpuloader.recipe.model import ResizeFilter, Transform
 

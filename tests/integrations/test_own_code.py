@@ -31,7 +31,7 @@ from gpuloader.transforms import Apply, Normalize, RandomHorizontalFlip, RandomR
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # its import would ask a server for newer versions
 pytest.importorskip("albumentations")
 
-import albumentations as A  # noqa: N812
+import albumentations as A
 import cv2
 
 Levels = NDArray[np.uint8]

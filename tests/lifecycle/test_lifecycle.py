@@ -272,7 +272,7 @@ def test_an_interrupt_at_any_place_of_closing_leaves_no_thread_and_no_file_behin
     begun().close()  # libraries keep threads and files of their own from their first use on
     gc.collect()
     at_start = threads_and_files()
-    for place in places(4):
+    for place in places(10):
         batches = begun()
         interrupt = InterruptAt(place, everywhere=False)
         interrupt.run(batches.close)

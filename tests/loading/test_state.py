@@ -14,7 +14,7 @@ from loaders import loader
 from making import jpeg, write_samples, write_shard
 from synthetic import synthetic_index
 
-from gpuloader import Compose, GPULoader, World
+from gpuloader import Compose, GPULoader
 from gpuloader import transforms as T
 from gpuloader.errors import ConfigError, StateError
 from gpuloader.loading.run import Run
@@ -144,19 +144,6 @@ def test_a_state_that_does_not_describe_its_run_is_told_apart_all_the_same(three
     state = {**state_of(three), "described": {"recipe": None, "shards": None}}
     assert "the state has recipe='" in refusal(state, three, preset="imagenet_eval")
     assert "the state has dataset='" in refusal(state, three[:1])
-
-
-def test_the_state_is_small_plain_and_the_same_on_every_rank(shards: list[Path], tmp_path: Path) -> None:
-    states = []
-    for rank in range(2):
-        with loader(shards, world=World(rank, 2)) as batches:
-            next(iter(batches))
-            states.append(batches.state_dict())
-    assert states[0] == states[1]
-    assert states[0]["delivered"] == 16  # of both ranks, and none that was only prefetched
-    assert len(json.dumps(states[0])) < 4096
-    torch.save(states[0], tmp_path / "state.pt")
-    assert torch.load(tmp_path / "state.pt", weights_only=True) == states[0]
 
 
 def test_set_epoch_of_a_restored_epoch_does_not_begin_it_again(shards: list[Path]) -> None:

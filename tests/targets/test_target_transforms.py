@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import functional as F  # noqa: N812 - as torchvision's documentation names it
+from oracle import functional as F
 from oracle import torchvision
 from PIL import Image
 

@@ -15,7 +15,7 @@ from making import encoded, picture, write_shard
 from PIL import Image, ImageDraw, ImageOps
 
 from gpuloader import Boxes, Compose, GPULoader, Keypoints, Mask
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import BadImageError
 from gpuloader.recipe import load_preset
 from gpuloader.recipe.mix import Mix

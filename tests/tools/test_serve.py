@@ -28,7 +28,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from gpuloader import Compose
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError
 from gpuloader.recipe import load_preset
 from gpuloader.tools.serve import PER_PAGE, Api, make_server

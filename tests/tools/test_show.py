@@ -17,7 +17,7 @@ from making import damaged_jpeg, encoded, jpeg, picture, write_decoded, write_sh
 from PIL import Image, ImageOps
 
 from gpuloader import Compose, GPULoader
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.base.text import printable
 from gpuloader.errors import BadImageError, ConfigError, LabelError, ShardNotFoundError
 from gpuloader.pack.packing import pack
