@@ -55,3 +55,5 @@ def test_an_array_that_is_no_image_any_more_is_named(decoded: list[Path], tmp_pa
         with pytest.raises(BadImageError, match="not an array of uint8") as caught:
             list(loader)
         assert caught.value.key == "000005"
+    with GPULoader(shard, 4, None, preset="imagenet_eval", on_error="skip") as loader:
+        assert [len(images) for images, _ in loader][:2] == [4, 3]

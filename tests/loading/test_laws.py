@@ -73,13 +73,10 @@ class Run:
         """The steps of one rank, of bad data if it is said what becomes of them; and the state before each."""
         options = {} if on_error is None else {"bad": True, "on_error": on_error}
         with self.loader(**options) as batches:
-            views, steps, states = len(batches.preset.each_view), [], []
-            for _ in range(EPOCHS):
+            views, steps, states = len(batches.preset.each_view), [], [batches.state_dict()]
+            for batch in itertools.chain.from_iterable(itertools.repeat(batches, EPOCHS)):
+                steps.append(rows_of(batch, views))
                 states.append(batches.state_dict())
-                for batch in batches:
-                    steps.append(rows_of(batch, views))
-                    states.append(batches.state_dict())
-                states.pop()
             assert on_error is None or set(batches.stats().bad) == BAD
         return steps, states
 
@@ -90,12 +87,13 @@ class Run:
         return ours == theirs if self.setup.ordered else sorted(ours, key=str) == sorted(theirs, key=str)
 
 
-each_row, one_source, alone, spoilt, unmixed = map(
+each_row, one_source, alone, without_own_code, spoilt, unmixed = map(
     rows_where,
     (
         lambda _: True,
         lambda setup: setup.data is not in_sources and not (setup.mixes and setup.in_steps),
         lambda setup: setup.alone,
+        lambda setup: not setup.own and setup.device_id is None,
         lambda setup: setup.spoils,
         lambda setup: setup.spoils and not setup.mixes,
     ),
@@ -180,6 +178,14 @@ def test_compose_and_stage_make_the_same(run: Run) -> None:
                 assert of_views.items() <= hashes.items()
 
 
+@without_own_code
+def test_own_code_that_changes_nothing_changes_no_pixel(run: Run) -> None:
+    tar, given = run.data(bad=False)
+    with run.setup.with_own_code().loader(tar, **given) as batches:
+        steps = [rows_of(batch, len(batches.preset.each_view)) for _ in range(EPOCHS) for batch in batches]
+    assert steps == run.begun()[0]
+
+
 # --- bad images
 
 
@@ -209,6 +215,9 @@ def test_a_bad_image_is_replaced_by_the_same_on_any_ranks(run: Run) -> None:
             assert row == as_good
     again = run.steps(*run.setup.worlds[0], states[3], bad=True, on_error=replace)
     assert run.same(again, steps[3:], valid=False)
+    with run.loader(bad=True, on_error=replace) as resumed:
+        resumed.load_state_dict(states[-1])
+        assert set(resumed.stats().bad) == BAD
 
 
 @unmixed

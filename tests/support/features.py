@@ -28,7 +28,8 @@ from gpuloader.loading.parts import cut as cut_rows
 from gpuloader.recipe import Recipe
 
 COUNT = 20
-SEED = 7
+SEED = 264
+"""With it, UNDECODABLE is drawn to replace CUT before it is known to be bad."""
 BATCH = 4
 EPOCHS = 2
 CUT, UNDECODABLE = 5, 12
@@ -158,6 +159,15 @@ def grain(image: Levels, rng: np.random.Generator) -> Levels:
     return (image + rng.normal(0, 20, image.shape)).clip(0, 255).astype(np.uint8)
 
 
+def nothing(image: Levels) -> Levels:
+    """Own code that changes nothing."""
+    return image
+
+
+def nothing_at_all(image: Levels, targets: dict[str, Any]) -> tuple[Levels, dict[str, Any]]:
+    return image, targets
+
+
 @dataclass(frozen=True)
 class Setup:
     """A loader's data, recipe and arguments.
@@ -176,7 +186,7 @@ class Setup:
 
     picture: Callable[[int], Components] = as_jpeg
     data: Callable[[Samples, Path], Opened] = in_a_tar
-    crop: Sequence[Any] = (T.RandomResizedCrop(24), T.RandomHorizontalFlip())
+    crop: Sequence[Any] = (T.RandomResizedCrop((24, 20)), T.RandomHorizontalFlip())
     own: Sequence[Any] = ()
     views: str = ""
     recipe: Mapping[str, Any] = field(default_factory=dict)
@@ -202,13 +212,13 @@ class Setup:
     @property
     def preset(self) -> Recipe:
         changes, jitter = [*self.crop, *self.own], T.ColorJitter(0.4, 0.4, 0.4, 0.1)
-        normal = T.Normalize([0.5] * 3, [0.25] * 3)
+        last = [T.Normalize([0.5] * 3, [0.25] * 3), T.RandomErasing(0.5)]
         if self.views == "own":
-            views = [T.View([*changes, normal]), T.View([*self.crop, jitter, normal], 2)]
+            views = [T.View([*changes, *last]), T.View([*changes, jitter, *last], 2)]
             return Recipe(views=views, **self.recipe)
         if self.views == "shared":
-            return Recipe(changes, views=[T.View([normal]), T.View([jitter, normal])], **self.recipe)
-        return Recipe([*changes, jitter, normal], **self.recipe)
+            return Recipe(changes, views=[T.View(last), T.View([jitter, *last])], **self.recipe)
+        return Recipe([*changes, jitter, *last], **self.recipe)
 
     @property
     def worlds(self) -> list[tuple[int, int]]:
@@ -224,6 +234,11 @@ class Setup:
     @property
     def mixes(self) -> bool:
         return "mix" in self.recipe
+
+    def with_own_code(self) -> Setup:
+        """The same with own code that changes nothing."""
+        own = T.Apply(nothing_at_all, targets=True) if "boxes" in self.options.get("fields", {}) else T.Apply(nothing)
+        return replace(self, own=[own])
 
     @property
     def sized(self) -> bool:
@@ -307,6 +322,7 @@ FEATURES: Mapping[str, tuple[str, dict[str, Any]]] = {
     ),
     "weights": ("order", {"options": {"sampling": {"weights": WEIGHTS}}, "once": False, "alone": False}),
     "shards": ("order", {"options": {"sampling": {"groups": 2}, "shuffle": "shards"}, "ordered": False}),
+    "channels last": ("layout", {"recipe": {"layout": "channels_last"}}),
     "own code": ("own code", {"own": [T.Apply(grain)]}),
     "targets": ("fields", {"options": {"fields": FIELDS}}),
     "captions": ("fields", {"options": {"fields": {"caption": OneOf("json:captions")}}}),
