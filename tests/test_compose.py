@@ -22,12 +22,8 @@ from oracle import transforms
 from running import built_pipelines
 
 from gpuloader import Compose, GPULoader
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import ConfigError, DataError, PresetError
-from gpuloader.recipe import Mix, View
-from gpuloader.recipe.colors import ColorJitter, GaussianBlur
-from gpuloader.recipe.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
-from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.policies import RandAugment, RandomApply
 
 pytestmark = pytest.mark.slow(kept=13, of="compose")
 
@@ -44,10 +40,10 @@ def train() -> Compose:
     """Draws much."""
     return Compose(
         [
-            RandomResizedCrop(32),
-            RandomHorizontalFlip(),
-            ColorJitter(0.4, 0.4, 0.4, 0.1),
-            Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+            T.RandomResizedCrop(32),
+            T.RandomHorizontalFlip(),
+            T.ColorJitter(0.4, 0.4, 0.4, 0.1),
+            T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         ]
     )
 
@@ -55,7 +51,7 @@ def train() -> Compose:
 @pytest.fixture
 def evaluation() -> Compose:
     """Draws nothing."""
-    return Compose([Resize(40), CenterCrop(32)], dtype="uint8")
+    return Compose([T.Resize(40), T.CenterCrop(32)], dtype="uint8")
 
 
 # --- what it takes and gives
@@ -79,7 +75,7 @@ def test_a_list_is_a_batch_of_samples_in_their_order(train: Compose, images: lis
 
 
 def test_several_views_are_a_list() -> None:
-    compose = Compose(views=[View([RandomResizedCrop(32)]), View([RandomResizedCrop((16, 24))], count=2)])
+    compose = Compose(views=[T.View([T.RandomResizedCrop(32)]), T.View([T.RandomResizedCrop((16, 24))], count=2)])
     one, batch = compose(ARRAYS[0], sample=3), compose(ARRAYS[:2], sample=3)
     assert [tuple(view.shape) for view in one] == [(3, 32, 32), (3, 16, 24), (3, 16, 24)]
     assert [tuple(view.shape) for view in batch] == [(2, 3, 32, 32), (2, 3, 16, 24), (2, 3, 16, 24)]
@@ -115,10 +111,10 @@ def test_numpys_integers_are_integers(train: Compose) -> None:
 @pytest.mark.parametrize(
     "recipe",
     [
-        Compose([RandomResizedCrop(32), RandomHorizontalFlip(), ColorJitter(0.4, 0.4, 0.4, 0.1)]),
-        Compose([Resize(40), CenterCrop(32)], dtype="uint8"),
-        Compose([RandomResizedCrop(32), RandAugment(), RandomErasing(value="random")], layout="channels_last"),
-        Compose([RandomResizedCrop(32), RandomApply([GaussianBlur(5)], 0.5)], views=2, dtype="float16"),
+        Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.ColorJitter(0.4, 0.4, 0.4, 0.1)]),
+        Compose([T.Resize(40), T.CenterCrop(32)], dtype="uint8"),
+        Compose([T.RandomResizedCrop(32), T.RandAugment(), T.RandomErasing(value="random")], layout="channels_last"),
+        Compose([T.RandomResizedCrop(32), T.RandomApply([T.GaussianBlur(5)], 0.5)], views=2, dtype="float16"),
     ],
     ids=["train", "evaluation", "policy", "views"],
 )
@@ -143,7 +139,7 @@ def test_it_is_what_a_loader_hands_out(shards: list[Path], recipe: Compose) -> N
     [
         (transforms.Compose([transforms.RandomResizedCrop(8), transforms.ToTensor()]), {}, True),
         (v2.Compose([v2.Resize(9), v2.CenterCrop(8), v2.RandomHorizontalFlip()]), {}, True),
-        (v2.Compose([v2.Resize(9), v2.CenterCrop(8), *FLOAT]), {"mix": Mix(10, 1.0)}, True),
+        (v2.Compose([v2.Resize(9), v2.CenterCrop(8), *FLOAT]), {"mix": T.Mix(10, 1.0)}, True),
         (transforms.Compose([transforms.Resize(9), transforms.CenterCrop(8), transforms.ToTensor()]), {}, False),
         (v2.Compose([v2.Resize(9), v2.CenterCrop(8)]), {"views": 2}, False),
     ],
@@ -162,7 +158,7 @@ def test_what_draws_is_loaded_for_training_and_else_for_evaluation(
 
 def test_a_recipe_is_loaded_with_values_replaced(train: Compose) -> None:
     compose = Compose.load("imagenet_eval", CenterCrop={"size": 24}, Resize={"size": 24}, Normalize=None)
-    assert torch.equal(compose(ARRAYS[0]), Compose([Resize(24), CenterCrop(24)])(ARRAYS[0]))
+    assert torch.equal(compose(ARRAYS[0]), Compose([T.Resize(24), T.CenterCrop(24)])(ARRAYS[0]))
     assert Compose.load(train) == train
     with pytest.raises(PresetError, match="no preset is called 'imagenet_evil'"):
         Compose.load("imagenet_evil")
@@ -285,7 +281,7 @@ def test_values_that_count_as_false_are_no_list_of_functions() -> None:
 
 
 def test_a_bad_image_in_one_thread_does_not_harm_another() -> None:
-    compose, good, bad = Compose([Resize((16, 16))]), jpeg(64, 64), damaged_jpeg()
+    compose, good, bad = Compose([T.Resize((16, 16))]), jpeg(64, 64), damaged_jpeg()
     expected = compose(good)
 
     def run(number: int) -> torch.Tensor | None:
@@ -302,7 +298,7 @@ def test_a_bad_image_in_one_thread_does_not_harm_another() -> None:
 
 def test_it_ends_its_threads_with_itself() -> None:
     def run() -> Compose:
-        compose = Compose([RandomResizedCrop(32), ColorJitter(0.4)])
+        compose = Compose([T.RandomResizedCrop(32), T.ColorJitter(0.4)])
         compose(ARRAYS)
         compose(jpeg(64, 64))
         return compose
@@ -322,7 +318,7 @@ def test_it_ends_its_threads_with_itself() -> None:
 
 def test_the_last_graph_alone_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     built = built_pipelines(monkeypatch)
-    compose = Compose([Resize((8, 9))])
+    compose = Compose([T.Resize((8, 9))])
     expected = [compose(image) for image in ARRAYS]
     for count, graphs in ((3, 2), (4, 2), (1, 2), (5, 3), (2, 3)):  # made for 1 image, then for 4, then for 8
         assert torch.equal(compose(ARRAYS[:count]), torch.stack(expected[:count]))

@@ -24,12 +24,11 @@ from PIL import Image
 from running import built_pipelines
 
 from gpuloader import Compose, Decoder, GPULoader, Stage
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import ConfigError, DataError, LoaderError
-from gpuloader.recipe import Mix, View
-from gpuloader.transforms import Normalize, RandomHorizontalFlip, RandomIoUCrop, RandomResize, RandomResizedCrop, Resize
 
-TRAIN = Compose([RandomResizedCrop(32), RandomHorizontalFlip(), Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))])
-EVALUATION = Compose([Resize((24, 32))], dtype="uint8")
+TRAIN = Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))])
+EVALUATION = Compose([T.Resize((24, 32))], dtype="uint8")
 PICTURES = [picture(40 + 3 * number, 60, number) for number in range(10)]
 PNGS = [encoded(image, "PNG") for image in PICTURES]
 
@@ -59,10 +58,10 @@ def alone(recipe: Compose, image: Any, number: int, **draws: int) -> torch.Tenso
     "recipe",
     [
         TRAIN,
-        Compose([RandomResizedCrop(32), RandomHorizontalFlip()], views=2, layout="channels_last", dtype="bfloat16"),
-        Compose(views=(View([RandomResizedCrop(32)]), View([Resize((8, 8))], 2))),
-        Compose([RandomResize(24, 48), RandomHorizontalFlip()], batch="list"),
-        Compose([RandomResize(24, 48), RandomHorizontalFlip()], batch={"pad": 16}),
+        Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip()], views=2, layout="channels_last", dtype="bfloat16"),
+        Compose(views=(T.View([T.RandomResizedCrop(32)]), T.View([T.Resize((8, 8))], 2))),
+        Compose([T.RandomResize(24, 48), T.RandomHorizontalFlip()], batch="list"),
+        Compose([T.RandomResize(24, 48), T.RandomHorizontalFlip()], batch={"pad": 16}),
     ],
     ids=["train", "two views, bfloat16", "other views", "list", "padded"],
 )
@@ -307,7 +306,7 @@ UNREADABLE = {  # with a part of the cause
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_an_image_in_memory_that_cannot_become_an_array_is_bad(name: str, orientation: Any) -> None:  # noqa: ANN401
     make, cause = UNREADABLE[name]
-    recipe = Compose([Resize((24, 32))], orientation=orientation)
+    recipe = Compose([T.Resize((24, 32))], orientation=orientation)
     stage = Stage(recipe, on_error="skip")
     given = [(PICTURES[:1], [3]), ([PICTURES[1], make()], [4, 5]), ([make()], [6]), (PICTURES[2:3], [7])]
     assert [ids for _, ids in stage(given)] == [[3], [4], [7]]
@@ -327,7 +326,7 @@ def test_skip_leaves_rows_of_arrays_and_tensors_out() -> None:
 
 
 def test_an_image_that_would_be_too_large_is_bad() -> None:
-    recipe = Compose([Resize(400)], batch="list")
+    recipe = Compose([T.Resize(400)], batch="list")
     flat = np.zeros((4, 400, 3), np.uint8)  # 400 x 40000
     stage = Stage(recipe, on_error="skip")
     [(images, ids)] = stage([([flat, np.zeros((40, 40, 3), np.uint8)], [0, 1])])
@@ -371,8 +370,8 @@ def test_a_recipe_and_a_decoder_may_be_dictionaries(preset: dict[str, Any]) -> N
     ("arguments", "message"),
     [
         ({"decoder": {"threads": 3}}, "`decoder.threads` is an unknown key"),
-        ({"preset": Compose([RandomResizedCrop(32)], mix=Mix(num_classes=3, mixup_alpha=0.2))}, "mix=None"),
-        ({"preset": Compose([RandomIoUCrop(), Resize((8, 8))])}, "RandomIoUCrop draws by boxes"),
+        ({"preset": Compose([T.RandomResizedCrop(32)], mix=T.Mix(num_classes=3, mixup_alpha=0.2))}, "mix=None"),
+        ({"preset": Compose([T.RandomIoUCrop(), T.Resize((8, 8))])}, "RandomIoUCrop draws by boxes"),
         ({"on_error": "replace"}, '"raise" and "skip"'),
         ({"seed": -1}, "seed=-1"),
     ],

@@ -19,25 +19,12 @@ from PIL import Image
 from snippets import snippets_of
 
 from gpuloader import Compose
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import DataError, PresetError
 from gpuloader.loading.blending import soft_labels
 from gpuloader.plan import Draws, Stream
-from gpuloader.recipe import TRANSFORMS, Mix, load_preset
+from gpuloader.recipe import TRANSFORMS, load_preset
 from gpuloader.recipe.timm import POLICY_NAMES, argument
-from gpuloader.transforms import (
-    ColorJitter,
-    Normalize,
-    RandomApply,
-    RandomErasing,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    ResizeToSequence,
-    SmartResize,
-    ThreeAugment,
-    TimmAutoAugment,
-    TimmRandAugment,
-    View,
-)
 
 pytest.importorskip("timm")
 pytest.importorskip("transformers")
@@ -59,7 +46,7 @@ SIZES = [(300, 400), (400, 300), (256, 256), (97, 53), (501, 333)]
 TRAIN = {"is_training": True, "color_jitter": None}
 
 
-def levels(pixels: torch.Tensor, normalize: Normalize) -> torch.Tensor:
+def levels(pixels: torch.Tensor, normalize: T.Normalize) -> torch.Tensor:
     """Normalised pixels as levels of 0 to 255."""
     mean, std = (torch.tensor(values)[:, None, None] for values in (normalize.mean, normalize.std))
     return (pixels * std + mean) * 255
@@ -112,37 +99,37 @@ def test_a_models_data_config_is_its_evaluation(name: str) -> None:
     [
         (
             {"input_size": (3, 96, 128), "scale": (0.2, 0.9), "ratio": (0.5, 2.0), "interpolation": "bicubic"},
-            [RandomResizedCrop((96, 128), (0.2, 0.9), (0.5, 2.0), "bicubic"), RandomHorizontalFlip()],
+            [T.RandomResizedCrop((96, 128), (0.2, 0.9), (0.5, 2.0), "bicubic"), T.RandomHorizontalFlip()],
         ),
         (
             {"color_jitter": (0.1, 0.2, 0.3, 0.05), "color_jitter_prob": 0.8},
             [
-                RandomResizedCrop(224),
-                RandomHorizontalFlip(),
-                RandomApply([ColorJitter((0.9, 1.1), (0.8, 1.2), (0.7, 1.3), (-0.05, 0.05))], 0.8),
+                T.RandomResizedCrop(224),
+                T.RandomHorizontalFlip(),
+                T.RandomApply([T.ColorJitter((0.9, 1.1), (0.8, 1.2), (0.7, 1.3), (-0.05, 0.05))], 0.8),
             ],
         ),
         (
             {"auto_augment": "rand-m7-n3-mstd0.5-inc1-p0.3-mmax20", "interpolation": "bicubic"},
             [
-                RandomResizedCrop(224, interpolation="bicubic"),
-                RandomHorizontalFlip(),
-                TimmRandAugment(7, 3, 0.5, True, 0.3, 20, "bicubic", (124, 116, 104)),
+                T.RandomResizedCrop(224, interpolation="bicubic"),
+                T.RandomHorizontalFlip(),
+                T.TimmRandAugment(7, 3, 0.5, True, 0.3, 20, "bicubic", (124, 116, 104)),
             ],
         ),
         (
             {"auto_augment": "3a", "color_jitter": 0.3},
             [
-                RandomResizedCrop(224),
-                RandomHorizontalFlip(),
-                ThreeAugment(0.0),
-                ColorJitter((0.7, 1.3), (0.7, 1.3), (0.7, 1.3)),
+                T.RandomResizedCrop(224),
+                T.RandomHorizontalFlip(),
+                T.ThreeAugment(0.0),
+                T.ColorJitter((0.7, 1.3), (0.7, 1.3), (0.7, 1.3)),
             ],
         ),
         *(
             (
                 {"auto_augment": f"{policy}-mstd0.5"},
-                [RandomResizedCrop(224), RandomHorizontalFlip(), TimmAutoAugment(policy, 0.5, "bilinear")],
+                [T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.TimmAutoAugment(policy, 0.5, "bilinear")],
             )
             for policy in ("v0r", "original")
         ),
@@ -152,7 +139,7 @@ def test_a_models_data_config_is_its_evaluation(name: str) -> None:
 def test_training_has_timms_parameters(options: dict[str, Any], expected: list[Any]) -> None:
     statistics = {key: options.get(key, value) for key, value in IMAGENET.items()}
     theirs = create_transform(**{"input_size": 224, **TRAIN, **options})
-    assert Compose.from_timm(theirs) == Compose([*expected, Normalize(**statistics)])
+    assert Compose.from_timm(theirs) == Compose([*expected, T.Normalize(**statistics)])
     without = create_transform(**{"input_size": 224, **TRAIN, **options, "normalize": False})
     assert Compose.from_timm(without) == Compose(expected, dtype="uint8")
 
@@ -168,26 +155,26 @@ def test_the_parts_of_aug_splits_are_views_that_share(re_num_splits: int) -> Non
         re_num_splits=re_num_splits,
         separate=True,
     )
-    normalize, erasing = Normalize(**IMAGENET), RandomErasing(0.25, (0.02, 1 / 3), (0.3, 3.33333333333), "random")
+    normalize, erasing = T.Normalize(**IMAGENET), T.RandomErasing(0.25, (0.02, 1 / 3), (0.3, 3.33333333333), "random")
     ours = Compose.from_timm(theirs, views=3)
-    assert ours.transforms == (RandomResizedCrop(224), RandomHorizontalFlip())
+    assert ours.transforms == (T.RandomResizedCrop(224), T.RandomHorizontalFlip())
     assert ours.views == (
-        View([normalize] if re_num_splits else [normalize, erasing]),
-        View([TimmRandAugment(interpolation="bilinear"), normalize, erasing], 2),
+        T.View([normalize] if re_num_splits else [normalize, erasing]),
+        T.View([T.TimmRandAugment(interpolation="bilinear"), normalize, erasing], 2),
     )
     with pytest.raises(PresetError, match="give the number of --aug-splits, from 2 on, such as views=3"):
         Compose.from_timm(theirs)
 
 
 def test_labels_after_the_mixup_off_epoch_are_timms() -> None:
-    mix, labels = Mix(10, {0: 0.8, 5: 0}, label_smoothing=0.1).at(5), torch.tensor([3, 9])
+    mix, labels = T.Mix(10, {0: 0.8, 5: 0}, label_smoothing=0.1).at(5), torch.tensor([3, 9])
     weight = torch.from_numpy(mix.draw(Draws(0, 5, np.arange(2)).of(Stream.MIX), 8, 8).weight)
     theirs = mixup_target(labels, 10, lam=1.0, smoothing=0.1)
     torch.testing.assert_close(soft_labels(labels, weight, 10, mix.label_smoothing), theirs)
 
 
-OPERATIONS = {name for policy in POLICY_NAMES for pair in TimmAutoAugment(policy).pairs for name, *_ in pair}
-OPERATIONS |= {name for each in (True, False) for name in TimmRandAugment(increasing=each).names}
+OPERATIONS = {name for policy in POLICY_NAMES for pair in T.TimmAutoAugment(policy).pairs for name, *_ in pair}
+OPERATIONS |= {name for each in (True, False) for name in T.TimmRandAugment(increasing=each).names}
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
@@ -217,7 +204,7 @@ def test_arguments_of_operations_are_timms(name: str) -> None:
 def test_timms_own_recipes_are_those_that_are_shipped(name: str, options: dict[str, Any]) -> None:
     theirs = create_transform(**{"input_size": 224, **TRAIN, "interpolation": "bicubic", **options})
     shipped = load_preset(name, {"TimmRandAugment": {"interpolation": "bicubic"}}).transforms
-    ours = Compose.from_timm(theirs, mix=Mix(10, mixup_alpha=0.8)).transforms
+    ours = Compose.from_timm(theirs, mix=T.Mix(10, mixup_alpha=0.8)).transforms
     if name == "deit":  # timm keeps the logarithm of the ratio
         *ours, erasing = (*ours[:-1], replace(ours[-1], ratio=tuple(round(each, 9) for each in ours[-1].ratio)))
         *shipped, expected = (*shipped[:-1], replace(shipped[-1], ratio=(0.3, round(1 / 0.3, 9))))
@@ -233,7 +220,7 @@ def test_timms_own_recipes_are_those_that_are_shipped(name: str, options: dict[s
 def test_erasing_has_timms_parameters(mode: str, value: object) -> None:
     theirs = create_transform(224, **TRAIN, re_prob=0.4, re_mode=mode)
     *_, ours = Compose.from_timm(theirs).transforms
-    assert isinstance(ours, RandomErasing)
+    assert isinstance(ours, T.RandomErasing)
     assert (ours.p, ours.scale, ours.value, ours.count) == (0.4, (0.02, 1 / 3), value, 1)
 
 
@@ -306,12 +293,12 @@ BUDGETS = {
 def test_smart_sizes_are_transformers(factor: int, least: int, most: int) -> None:
     sides = SIDES[SIDES.max(1) <= 200 * SIDES.min(1)]
     theirs = [smart_resize(height, width, factor, least, most) for height, width in sides.tolist()]
-    np.testing.assert_array_equal(SmartResize(factor, least, most).fit(sides), theirs)
+    np.testing.assert_array_equal(T.SmartResize(factor, least, most).fit(sides), theirs)
 
 
 @pytest.mark.parametrize(("patch", "most"), [(16, 256), (14, 729)])
 def test_sizes_of_sequences_are_timms_and_transformers(patch: int, most: int) -> None:
-    ours = ResizeToSequence(patch, most).fit(SIDES)
+    ours = T.ResizeToSequence(patch, most).fit(SIDES)
     np.testing.assert_array_equal(ours, [get_image_size_for_seq(each, patch, most)[1] for each in SIDES.tolist()])
     theirs = [get_image_size_for_max_num_patches(*each, patch, most) for each in SIDES.tolist()]
     np.testing.assert_array_equal(ours, theirs)
@@ -326,7 +313,7 @@ def test_a_ratio_is_refused_where_transformers_refuses_it(height: int) -> None:
             return True
         return False
 
-    ours = Compose([SmartResize()], batch="list")
+    ours = Compose([T.SmartResize()], batch="list")
     by_us = refuses(lambda: ours(np.zeros((height, 1, 3), np.uint8)), DataError)
     assert by_us == refuses(lambda: smart_resize(height, 1), ValueError) == (height == 201)
 

@@ -24,9 +24,9 @@ from scenes import COLORS, annotations_of, by_sample, shard, size_of
 from torchvision.transforms import v2
 
 from gpuloader import Compose, Decoder, GPULoader
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import DataError, PresetError
 from gpuloader.plan import Draws, Stream
-from gpuloader.transforms import Apply, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # its import would ask a server for newer versions
 pytest.importorskip("albumentations")
@@ -37,7 +37,7 @@ import cv2
 Levels = NDArray[np.uint8]
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, EXAMPLE = ROOT / "docs" / "own-code.md", ROOT / "scripts" / "examples" / "albumentations_train.py"
-CROP, NORMAL = [RandomResizedCrop(32), RandomHorizontalFlip()], Normalize([0.5] * 3, [0.25] * 3)
+CROP, NORMAL = [T.RandomResizedCrop(32), T.RandomHorizontalFlip()], T.Normalize([0.5] * 3, [0.25] * 3)
 PICTURES = [np.asarray(picture(60 + 7 * number, 90 - 5 * number, number)) for number in range(5)]
 COLOURS = A.Compose([A.HorizontalFlip(p=0.5), A.RandomBrightnessContrast(p=0.8), A.CLAHE(p=0.5)])
 NOISE = A.Compose(
@@ -58,7 +58,7 @@ def seed_of(sample: int, seed: int = 3, epoch: int = 0) -> int:
 
 @pytest.mark.parametrize("transform", [COLOURS, NOISE, A.RandomGamma(p=0.9)], ids=["colours", "noise", "one"])
 def test_albumentations_makes_the_pixels_that_it_makes_alone(transform: Any) -> None:  # noqa: ANN401
-    found = levels([*CROP, Apply(transform)])
+    found = levels([*CROP, T.Apply(transform)])
     for sample, before in enumerate(levels(CROP)):
         transform.set_random_seed(seed_of(sample))
         np.testing.assert_array_equal(found[sample], transform(image=before)["image"])
@@ -80,7 +80,7 @@ def mirrored_view(image: Levels) -> Levels:
 
 @pytest.mark.parametrize("function", [hue, posterize, mirrored_view])
 def test_functions_of_opencv_and_pillow_get_rgb(function: Callable[[Levels], Levels]) -> None:
-    for found, before in zip(levels([*CROP, Apply(function)]), levels(CROP)):
+    for found, before in zip(levels([*CROP, T.Apply(function)]), levels(CROP)):
         np.testing.assert_array_equal(found, function(before.copy()))
 
 
@@ -89,7 +89,7 @@ def test_functions_of_opencv_and_pillow_get_rgb(function: Callable[[Levels], Lev
 )
 def test_a_run_is_the_same_for_any_number_of_processes_and_after_a_resume(shards: list[Path], transform: Any) -> None:  # noqa: ANN401
     def load(processes: int, stop: int | None = None, state: Any = None) -> tuple[list[torch.Tensor], Any]:  # noqa: ANN401
-        options = {"preset": Compose([*CROP, Apply(transform), NORMAL]), "seed": 5}
+        options = {"preset": Compose([*CROP, T.Apply(transform), NORMAL]), "seed": 5}
         with GPULoader(shards, 4, "cpu", decoder=Decoder(2, processes=processes), **options) as loader:
             if state is not None:
                 loader.load_state_dict(state)
@@ -112,7 +112,7 @@ MOVING = [A.HorizontalFlip(p=0.5), A.Affine(scale=(0.8, 1.2), translate_percent=
 @pytest.mark.parametrize("processes", [0, 2])
 def test_boxes_of_a_loader_follow_the_pixels_and_all_columns_the_boxes(tmp_path: Path, processes: int) -> None:
     own = A.Compose(MOVING, bbox_params=A.BboxParams("pascal_voc", label_fields=["rows"], min_visibility=0.5))
-    transforms = [Apply(own, targets=True, same_size=False), Resize((64, 96)), Normalize([0.0] * 3, [1.0] * 3)]
+    transforms = [T.Apply(own, targets=True, same_size=False), T.Resize((64, 96)), T.Normalize([0.0] * 3, [1.0] * 3)]
     fields = {name: scenes.FIELDS[name] for name in ("boxes", "mask")}
     decoder = Decoder(2, processes=processes)
     left_out = 0
@@ -153,7 +153,7 @@ TARGET = {
 
 
 def called(transform: Any, target: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
-    recipe = Compose([Apply(transform, targets=True, same_size=False), Resize((40, 50))])
+    recipe = Compose([T.Apply(transform, targets=True, same_size=False), T.Resize((40, 50))])
     return recipe(np.zeros((80, 100, 3), np.uint8), target)[1]
 
 
@@ -183,9 +183,9 @@ def test_a_picture_without_objects_stays_one() -> None:
 
 
 def test_a_recipe_with_boxes_can_be_called_without() -> None:
-    own = Apply(A.Compose([A.HorizontalFlip(p=1)], bbox_params=IN_PIXELS), targets=True)
+    own = T.Apply(A.Compose([A.HorizontalFlip(p=1)], bbox_params=IN_PIXELS), targets=True)
     image = PICTURES[0]
-    made = Compose([own, Resize(image.shape[:2])], dtype="uint8")(image)
+    made = Compose([own, T.Resize(image.shape[:2])], dtype="uint8")(image)
     np.testing.assert_array_equal(made.permute(1, 2, 0).numpy(), image[:, ::-1])
 
 
@@ -211,7 +211,7 @@ def test_what_would_go_wrong_is_an_error(transform: Any, more: dict[str, Any], m
 
 
 def test_the_fingerprint_has_what_a_transform_says_of_itself() -> None:
-    one, same, other = (Compose([*CROP, Apply(A.Compose([A.GaussNoise(p=p)]))]).fingerprint for p in (0.5, 0.5, 0.7))
+    one, same, other = (Compose([*CROP, T.Apply(A.Compose([A.GaussNoise(p=p)]))]).fingerprint for p in (0.5, 0.5, 0.7))
     assert one == same != other
 
 
@@ -247,7 +247,7 @@ def test_the_example_trains(tmp_path: Path) -> None:
     "make",
     [
         lambda: Compose.load(A.Compose([A.HorizontalFlip()])),
-        lambda: Compose([RandomResizedCrop(8), A.HorizontalFlip()]),
+        lambda: Compose([T.RandomResizedCrop(8), A.HorizontalFlip()]),
         lambda: GPULoader("a.tar", 8, preset=A.HorizontalFlip()),
     ],
 )

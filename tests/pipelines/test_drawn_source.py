@@ -15,10 +15,10 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from packing import samples_of
 
 from gpuloader import Compose, GPULoader
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import ConfigError, DataError
 from gpuloader.pipelines import drawn_source, recipe_pipeline
 from gpuloader.recipe import load_preset
-from gpuloader.transforms import Apply, RandomResizedCrop
 
 JPEGS = [encoded(picture(*SIZES[n % len(SIZES)], n), "JPEG", exif=turned(n)) for n in range(10)]
 
@@ -31,7 +31,7 @@ def test_a_recipe_may_be_a_dictionary() -> None:
 
 
 def test_a_recipe_with_own_code_is_not_for_a_pipeline_alone() -> None:
-    recipe = Compose([RandomResizedCrop(32), Apply(np.copy)])
+    recipe = Compose([T.RandomResizedCrop(32), T.Apply(np.copy)])
     with pytest.raises(ConfigError, match="Stage"):
         recipe_pipeline(preset=recipe, source=drawn_source(JPEGS, recipe, 4), batch_size=4, num_threads=1)
 

@@ -22,45 +22,12 @@ from PIL import Image, ImageOps
 from reference import run_program
 from running import as_arrays, draw, run_graph, run_views
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import ConfigError
 from gpuloader.pipelines import recipe_pipeline
 from gpuloader.plan import Draws
-from gpuloader.recipe import AugmentParams, Recipe, View, load_preset, preset_names
-from gpuloader.recipe.colors import (
-    ColorJitter,
-    GaussianBlur,
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPosterize,
-    RandomSolarize,
-)
-from gpuloader.recipe.crops import (
-    CenterCrop,
-    CornerCrop,
-    Pad,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-    TenCrop,
-)
+from gpuloader.recipe import AugmentParams, Recipe, load_preset, preset_names
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.policies import (
-    AugMix,
-    AutoAugment,
-    RandAugment,
-    RandomApply,
-    RandomChoice,
-    TrivialAugmentWide,
-)
-from gpuloader.recipe.timm import ThreeAugment, TimmAutoAugment, TimmRandAugment
-from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 pytestmark = pytest.mark.slow(kept=71, of="graph")
 
@@ -136,8 +103,8 @@ def test_training_is_within_one_level_of_pil_on_the_drawn_window(epoch: int) -> 
 def test_a_drawn_filter_is_one_of_both_for_each_image(
     run: Callable[[Recipe, list[bytes], AugmentParams], torch.Tensor],
 ) -> None:
-    either = in_levels(RandomResizedCrop((96, 160), interpolation="random"))
-    one, other = (in_levels(RandomResizedCrop((96, 160), interpolation=each)) for each in ("bilinear", "bicubic"))
+    either = in_levels(T.RandomResizedCrop((96, 160), interpolation="random"))
+    one, other = (in_levels(T.RandomResizedCrop((96, 160), interpolation=each)) for each in ("bilinear", "bicubic"))
     params = draw(either, photos())
     bicubic = params.views[0].placement.bicubic
     assert bicubic is not None
@@ -149,7 +116,7 @@ def test_a_drawn_filter_is_one_of_both_for_each_image(
 
 @pytest.mark.parametrize("antialias", [True, False])
 def test_nearest_is_torchs_exact_nearest(antialias: bool) -> None:
-    preset = in_levels(Resize((96, 160), interpolation="nearest", antialias=antialias))
+    preset = in_levels(T.Resize((96, 160), interpolation="nearest", antialias=antialias))
     theirs = [
         functional.resize(levels(pil(photo)), [96, 160], transforms.InterpolationMode.NEAREST_EXACT)
         for photo in photos()
@@ -159,7 +126,7 @@ def test_nearest_is_torchs_exact_nearest(antialias: bool) -> None:
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_without_antialias_it_is_torchs_clamped(interpolation: str) -> None:
-    preset = Recipe([RandomResizedCrop((96, 160), interpolation=interpolation, antialias=False)])
+    preset = Recipe([T.RandomResizedCrop((96, 160), interpolation=interpolation, antialias=False)])
     params = draw(preset, photos())
     mode = transforms.InterpolationMode(interpolation)
     theirs = [
@@ -171,7 +138,7 @@ def test_without_antialias_it_is_torchs_clamped(interpolation: str) -> None:
 
 @pytest.mark.parametrize(("size", "max_size"), [(64, 70), (64, 100), (60, 1000)])
 def test_the_longer_side_is_bounded_as_torchvision_bounds_it(size: int, max_size: int) -> None:
-    preset = in_levels(Resize(size, max_size=max_size), CenterCrop((64, 110)))
+    preset = in_levels(T.Resize(size, max_size=max_size), T.CenterCrop((64, 110)))
     reference = transforms.Compose([transforms.Resize(size, max_size=max_size), transforms.CenterCrop((64, 110))])
     assert largest_difference(run_graph(preset, photos()), [levels(reference(pil(photo))) for photo in photos()]) <= 1
 
@@ -179,7 +146,7 @@ def test_the_longer_side_is_bounded_as_torchvision_bounds_it(size: int, max_size
 @pytest.mark.parametrize("padding_mode", PADDINGS)
 def test_a_random_crop_is_a_window_of_the_padded_image(padding_mode: str) -> None:
     images = [encoded(picture(32, 32, seed), "PNG") for seed in range(40)]
-    preset = in_levels(RandomCrop(32, 4, 90.0, padding_mode), RandomHorizontalFlip(), RandomVerticalFlip())
+    preset = in_levels(T.RandomCrop(32, 4, 90.0, padding_mode), T.RandomHorizontalFlip(), T.RandomVerticalFlip())
     params = draw(preset, images)
     theirs = []
     at = params.views[0].placement
@@ -195,29 +162,45 @@ def test_a_random_crop_is_a_window_of_the_padded_image(padding_mode: str) -> Non
 
 def test_a_crop_larger_than_the_image_is_torchvisions() -> None:
     for size in (64, (31, 90), (90, 31)):
-        preset = in_levels(Resize(40), CenterCrop(size))
+        preset = in_levels(T.Resize(40), T.CenterCrop(size))
         reference = transforms.Compose([transforms.Resize(40), transforms.CenterCrop(size)])
         assert largest_difference(run_graph(preset, small()), [levels(reference(pil(image))) for image in small()]) <= 1
 
 
 ANY_ORDER = [
-    [CenterCrop((44, 40)), Resize((31, 47))],
-    [Pad((5, 6, 7, 8), (250, 3, 128)), Resize((31, 47)), RandomHorizontalFlip(1.0)],
-    [RandomVerticalFlip(1.0), Pad((30, 0), 200), Resize((31, 147)), Pad(2, 200), CenterCrop((20, 140))],
-    [CenterCrop((40, 45)), Pad(9, 77), CenterCrop((54, 70)), Resize((60, 20)), CenterCrop((50, 15)), Pad(3, 77)],
-    [Pad((3, 9), padding_mode="reflect"), Resize((31, 47))],
-    [Pad(40, padding_mode="symmetric"), Resize((131, 47)), RandomHorizontalFlip(1.0), CenterCrop(40)],
-    [CenterCrop(40), Pad((30, 2, 3, 4), padding_mode="edge"), CornerCrop((41, 50), "top left"), Resize((20, 31))],
-    [CornerCrop((30, 40), "bottom right"), Pad(4, padding_mode="reflect"), CenterCrop((35, 46))],
-    *([Pad((20, 3), (10, 220, 70)), Resize((40, 33), name)] for name in LEVELS if name != "nearest"),
-    [CornerCrop((33, 35), "top left"), Pad((20, 3), (10, 220, 70)), Resize((80, 93), "bicubic")],  # overshoots the fill
+    [T.CenterCrop((44, 40)), T.Resize((31, 47))],
+    [T.Pad((5, 6, 7, 8), (250, 3, 128)), T.Resize((31, 47)), T.RandomHorizontalFlip(1.0)],
+    [T.RandomVerticalFlip(1.0), T.Pad((30, 0), 200), T.Resize((31, 147)), T.Pad(2, 200), T.CenterCrop((20, 140))],
+    [
+        T.CenterCrop((40, 45)),
+        T.Pad(9, 77),
+        T.CenterCrop((54, 70)),
+        T.Resize((60, 20)),
+        T.CenterCrop((50, 15)),
+        T.Pad(3, 77),
+    ],
+    [T.Pad((3, 9), padding_mode="reflect"), T.Resize((31, 47))],
+    [T.Pad(40, padding_mode="symmetric"), T.Resize((131, 47)), T.RandomHorizontalFlip(1.0), T.CenterCrop(40)],
+    [
+        T.CenterCrop(40),
+        T.Pad((30, 2, 3, 4), padding_mode="edge"),
+        T.CornerCrop((41, 50), "top left"),
+        T.Resize((20, 31)),
+    ],
+    [T.CornerCrop((30, 40), "bottom right"), T.Pad(4, padding_mode="reflect"), T.CenterCrop((35, 46))],
+    *([T.Pad((20, 3), (10, 220, 70)), T.Resize((40, 33), name)] for name in LEVELS if name != "nearest"),
+    [
+        T.CornerCrop((33, 35), "top left"),
+        T.Pad((20, 3), (10, 220, 70)),
+        T.Resize((80, 93), "bicubic"),
+    ],  # overshoots the fill
 ]
 
 
 @pytest.mark.parametrize("placing", ANY_ORDER, ids=str)
 def test_any_order_is_torchvisions(placing: list[Transform]) -> None:
     expected = [levels(by_torchvision(placing, pil(image))) for image in small()]
-    [resize] = [each for each in placing if isinstance(each, Resize)] or [Resize(9)]
+    [resize] = [each for each in placing if isinstance(each, T.Resize)] or [T.Resize(9)]
     most = LEVELS[resize.interpolation] * (3 if resize.interpolation in ("bicubic", "lanczos") else 1)
     assert largest_difference(run_graph(in_levels(*placing), small()), expected) <= most
 
@@ -228,7 +211,7 @@ def test_any_chain_is_torchvisions(seed: int) -> None:
     expected = [levels(by_torchvision(placing, pil(image))) for image in images]
     assert largest_difference(run_graph(in_levels(*placing), images), expected) <= 1
     # Without antialiasing, the border of what DALI resizes is as that of torch.
-    preset = in_levels(*(replace(each, antialias=False) if isinstance(each, Resize) else each for each in placing))
+    preset = in_levels(*(replace(each, antialias=False) if isinstance(each, T.Resize) else each for each in placing))
     params = draw(preset, images)
     assert largest_difference(run_gpu_graph(preset, images, params)[0], run_views(preset, images, params)[0]) <= 1
 
@@ -241,23 +224,23 @@ def chain(rng: random.Random) -> list[Transform]:
         if kind in ("center", "corner"):
             height, width = rng.randint(-(-height // 3), height), rng.randint(-(-width // 3), width)
             corner = rng.choice(("top left", "bottom right"))
-            placing.append(CenterCrop((height, width)) if kind == "center" else CornerCrop((height, width), corner))
-        elif kind == "pad" and (mode == "constant" or not any(isinstance(each, Pad) for each in placing)):
+            placing.append(T.CenterCrop((height, width)) if kind == "center" else T.CornerCrop((height, width), corner))
+        elif kind == "pad" and (mode == "constant" or not any(isinstance(each, T.Pad) for each in placing)):
             left, top, right, bottom = (rng.randint(0, min(20, height - 1, width - 1)) for _ in range(4))
-            placing.append(Pad((left, top, right, bottom), fill, mode))
+            placing.append(T.Pad((left, top, right, bottom), fill, mode))
             height, width = height + top + bottom, width + left + right
-        elif kind == "resize" and not any(isinstance(each, Resize) for each in placing):
+        elif kind == "resize" and not any(isinstance(each, T.Resize) for each in placing):
             height, width = rng.randint(4, 70), rng.randint(4, 70)
-            placing.append(Resize((height, width)))
+            placing.append(T.Resize((height, width)))
         elif kind in ("flip", "upside down"):
-            placing.append(RandomHorizontalFlip(1.0) if kind == "flip" else RandomVerticalFlip(1.0))
-    return [*placing, CenterCrop((height, width))]
+            placing.append(T.RandomHorizontalFlip(1.0) if kind == "flip" else T.RandomVerticalFlip(1.0))
+    return [*placing, T.CenterCrop((height, width))]
 
 
 def by_torchvision(placing: Sequence[Transform], image: Image.Image) -> Image.Image:
     """What torchvision's transforms of these names do to a Pillow image; none of them draws anything."""
     for each in placing:
-        if isinstance(each, CornerCrop):
+        if isinstance(each, T.CornerCrop):
             image = transforms.FiveCrop(each.size)(image)[("top left", "", "", "bottom right").index(each.corner)]
             continue
         parameters = parameters_of(each)
@@ -273,10 +256,10 @@ def by_torchvision(placing: Sequence[Transform], image: Image.Image) -> Image.Im
 @pytest.mark.parametrize(
     "placing",
     [
-        [Resize(100), CenterCrop(90), Resize((60, 70))],
-        [Resize(40), CenterCrop(40), Resize((80, 80))],
-        [Resize((256, 320)), RandomHorizontalFlip(1.0), Pad(8, 99), Resize(112), CenterCrop(100)],
-        [RandomHorizontalFlip(1.0), Resize((800, 1000)), Resize(224), CenterCrop(224)],
+        [T.Resize(100), T.CenterCrop(90), T.Resize((60, 70))],
+        [T.Resize(40), T.CenterCrop(40), T.Resize((80, 80))],
+        [T.Resize((256, 320)), T.RandomHorizontalFlip(1.0), T.Pad(8, 99), T.Resize(112), T.CenterCrop(100)],
+        [T.RandomHorizontalFlip(1.0), T.Resize((800, 1000)), T.Resize(224), T.CenterCrop(224)],
     ],
     ids=str,
 )
@@ -295,7 +278,9 @@ def test_two_resizes_are_as_far_from_torchvisions_as_the_page_of_operations_says
         assert apart.max() <= most
 
 
-@pytest.mark.parametrize("placing", [[], *ANY_ORDER[1::2], [Resize((30, 40)), CenterCrop(20), Resize(31)]], ids=str)
+@pytest.mark.parametrize(
+    "placing", [[], *ANY_ORDER[1::2], [T.Resize((30, 40)), T.CenterCrop(20), T.Resize(31)]], ids=str
+)
 @pytest.mark.parametrize(
     ("run", "layout"), [(run_views, "nchw"), (run_views, "channels_last"), (run_gpu_graph, "nchw")]
 )
@@ -307,7 +292,7 @@ def test_turned_pictures_are_those_that_pillow_turns(run: Any, placing: list[Tra
         image.getexif()[0x0112] = orientation
     upright = [ImageOps.exif_transpose(image) for image in upright]
     preset, same = (
-        in_levels(*placing, CenterCrop((57, 58)), layout=layout, orientation=way) for way in ("apply", "off")
+        in_levels(*placing, T.CenterCrop((57, 58)), layout=layout, orientation=way) for way in ("apply", "off")
     )
     [ours] = run(preset, images, preset.draw(Draws(0, 0, np.arange(8)), np.tile([50, 60], (8, 1)), np.arange(1, 9)))
     turned = [encoded(image, "PNG") for image in upright]
@@ -321,12 +306,12 @@ def test_turned_pictures_are_those_that_pillow_turns(run: Any, placing: list[Tra
 @pytest.mark.parametrize(
     "placing",
     [
-        [RandomResizedCrop((48, 64))],
-        [RandomResizedCrop(48, interpolation="bicubic"), RandomHorizontalFlip()],
-        [Resize(64), CenterCrop((24, 30))],
-        [Resize((40, 40)), Pad(5, padding_mode="reflect"), RandomCrop(32)],
-        [Pad(30, 99), RandomResizedCrop(48), RandomHorizontalFlip()],
-        [RandomCrop(70), Pad(30, padding_mode="reflect"), RandomResizedCrop(48)],
+        [T.RandomResizedCrop((48, 64))],
+        [T.RandomResizedCrop(48, interpolation="bicubic"), T.RandomHorizontalFlip()],
+        [T.Resize(64), T.CenterCrop((24, 30))],
+        [T.Resize((40, 40)), T.Pad(5, padding_mode="reflect"), T.RandomCrop(32)],
+        [T.Pad(30, 99), T.RandomResizedCrop(48), T.RandomHorizontalFlip()],
+        [T.RandomCrop(70), T.Pad(30, padding_mode="reflect"), T.RandomResizedCrop(48)],
     ],
     ids=lambda placing: "-".join(type(each).__name__ for each in placing),
 )
@@ -361,11 +346,11 @@ def test_normalising_is_torchvisions(name: str) -> None:
 @pytest.mark.parametrize(
     ("dtype", "scale", "tolerance"), [("float32", 1, 0), ("float16", 1, 1e-3), ("uint8", 255, 0.501)]
 )
-@pytest.mark.parametrize("behind", [[], [ColorJitter(0.4, hue=0.1)]], ids=["one pass", "two passes"])
+@pytest.mark.parametrize("behind", [[], [T.ColorJitter(0.4, hue=0.1)]], ids=["one pass", "two passes"])
 def test_dtypes_and_layouts_hold_the_same_values(
     behind: list[Transform], layout: str, dtype: str, scale: int, tolerance: float
 ) -> None:
-    change = [RandomResizedCrop((60, 43)), *behind]
+    change = [T.RandomResizedCrop((60, 43)), *behind]
     expected = run_graph(Recipe(change), small()) * scale
     got = run_graph(Recipe(change, dtype=dtype, layout=layout), small())
     torch.testing.assert_close(got, expected, atol=tolerance, rtol=0)
@@ -374,15 +359,15 @@ def test_dtypes_and_layouts_hold_the_same_values(
 @pytest.mark.parametrize("layout", ["nchw", "channels_last"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("value", [0.0, (0.5, -1.0, 2.0)], ids=str)
-@pytest.mark.parametrize("behind", [[], [RandomInvert(1.0)]], ids=["alone", "behind an operation"])
+@pytest.mark.parametrize("behind", [[], [T.RandomInvert(1.0)]], ids=["alone", "behind an operation"])
 def test_erasing_fills_the_drawn_box_of_the_normalised_image(
     behind: list[Transform],
     value: float | tuple[float, ...],
     dtype: str,
     layout: str,
 ) -> None:
-    change = [RandomResizedCrop((40, 31)), *behind, Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))]
-    preset = Recipe([*change, RandomErasing(0.7, value=value)], dtype=dtype, layout=layout)
+    change = [T.RandomResizedCrop((40, 31)), *behind, T.Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))]
+    preset = Recipe([*change, T.RandomErasing(0.7, value=value)], dtype=dtype, layout=layout)
     params = draw(preset, small(16))
     boxes = params.views[0].erased[:, :4].tolist()
     # Whatever is erased, the levels before it are rounded.
@@ -398,37 +383,37 @@ def test_erasing_fills_the_drawn_box_of_the_normalised_image(
 # --- operations on pixels
 
 PIXELS: list[tuple[Transform, float]] = [  # and the mean difference in levels
-    (ColorJitter(0.8, 0.8, 0.8, 0.5), 0),
-    (Grayscale(), 0),
-    (RandomGrayscale(0.5), 0),
-    (GaussianBlur(13), 1e-3),
-    (RandomSolarize(128.0), 0),
-    (RandomPosterize(3), 0),
-    (RandomEqualize(), 0),
-    (RandomAutocontrast(), 0),
-    (RandomAdjustSharpness(2.0), 0),
-    (RandomInvert(), 0),
+    (T.ColorJitter(0.8, 0.8, 0.8, 0.5), 0),
+    (T.Grayscale(), 0),
+    (T.RandomGrayscale(0.5), 0),
+    (T.GaussianBlur(13), 1e-3),
+    (T.RandomSolarize(128.0), 0),
+    (T.RandomPosterize(3), 0),
+    (T.RandomEqualize(), 0),
+    (T.RandomAutocontrast(), 0),
+    (T.RandomAdjustSharpness(2.0), 0),
+    (T.RandomInvert(), 0),
     # The reference finds the places of a warp in double precision: now and then it rounds to the neighbour.
-    (RandomRotation(30.0), 0.05),
-    (RandomAffine(30.0, (0.1, 0.1), (0.5, 1.5), 10.0, "bilinear", (9.0, 200.0, 30.0)), 0.05),
-    (RandomPerspective(), 0.05),
-    (AutoAugment("imagenet"), 0.05),
-    (AutoAugment("svhn"), 0.05),
-    (RandAugment(), 0.05),
-    (TrivialAugmentWide(), 0.05),
-    (AugMix(), 0.05),
-    (TimmRandAugment(), 0.05),
-    (TimmAutoAugment("originalr"), 0.05),
-    (ThreeAugment(), 0.05),
-    (RandomApply([ColorJitter(0.4, 0.4), Grayscale()], 0.5), 0),
-    (RandomChoice([RandomInvert(1.0), ColorJitter(0.1, 0.1)], (1.0, 2.0)), 0),
+    (T.RandomRotation(30.0), 0.05),
+    (T.RandomAffine(30.0, (0.1, 0.1), (0.5, 1.5), 10.0, "bilinear", (9.0, 200.0, 30.0)), 0.05),
+    (T.RandomPerspective(), 0.05),
+    (T.AutoAugment("imagenet"), 0.05),
+    (T.AutoAugment("svhn"), 0.05),
+    (T.RandAugment(), 0.05),
+    (T.TrivialAugmentWide(), 0.05),
+    (T.AugMix(), 0.05),
+    (T.TimmRandAugment(), 0.05),
+    (T.TimmAutoAugment("originalr"), 0.05),
+    (T.ThreeAugment(), 0.05),
+    (T.RandomApply([T.ColorJitter(0.4, 0.4), T.Grayscale()], 0.5), 0),
+    (T.RandomChoice([T.RandomInvert(1.0), T.ColorJitter(0.1, 0.1)], (1.0, 2.0)), 0),
 ]
 
 
 @pytest.mark.parametrize(("change", "tolerance"), PIXELS, ids=lambda value: type(value).__name__)
 def test_an_operation_on_pixels_is_the_references(change: Transform, tolerance: float) -> None:
     images = small(24)
-    preset, placed = (in_levels(RandomResizedCrop((40, 48)), *each) for each in ([change], []))
+    preset, placed = (in_levels(T.RandomResizedCrop((40, 48)), *each) for each in ([change], []))
     params = draw(preset, images)
     program = params.views[0].program
     before = run_graph(placed, images).to(torch.uint8)
@@ -438,8 +423,8 @@ def test_an_operation_on_pixels_is_the_references(change: Transform, tolerance: 
 
 
 def test_a_flip_behind_an_operation_is_a_flip() -> None:
-    change = [Resize((40, 47)), Grayscale()]
-    preset = in_levels(*change, RandomHorizontalFlip(), RandomInvert(1.0), RandomVerticalFlip())
+    change = [T.Resize((40, 47)), T.Grayscale()]
+    preset = in_levels(*change, T.RandomHorizontalFlip(), T.RandomInvert(1.0), T.RandomVerticalFlip())
     images = small(24)
     ours, plain = run_graph(preset, images), 255 - run_graph(in_levels(*change), images)
     seen = Counter()
@@ -457,14 +442,16 @@ def test_a_flip_behind_an_operation_is_a_flip() -> None:
 def test_ten_crops_are_torchvisions(vertical_flip: bool) -> None:
     crops = transforms.TenCrop((24, 31), vertical_flip)
     theirs = zip(*(crops(transforms.Resize(40)(pil(image))) for image in small()))
-    ours = run_views(in_levels(Resize(40), TenCrop((24, 31), vertical_flip)), small())
+    ours = run_views(in_levels(T.Resize(40), T.TenCrop((24, 31), vertical_flip)), small())
     for view, expected in zip(ours, theirs, strict=True):
         assert largest_difference(view, [levels(image) for image in expected]) <= 1
 
 
 def test_each_of_several_views_is_its_window_of_the_whole_image() -> None:
-    small_ones = View([RandomResizedCrop((31, 24), (0.05, 0.3), interpolation="bicubic"), RandomHorizontalFlip()], 3)
-    preset = Recipe(views=[View([RandomResizedCrop(64)]), small_ones], dtype="uint8")
+    small_ones = T.View(
+        [T.RandomResizedCrop((31, 24), (0.05, 0.3), interpolation="bicubic"), T.RandomHorizontalFlip()], 3
+    )
+    preset = Recipe(views=[T.View([T.RandomResizedCrop(64)]), small_ones], dtype="uint8")
     params = draw(preset, photos())
     views = run_views(preset, photos(), params)
     assert [tuple(view.shape[2:]) for view in views] == [(64, 64), (31, 24), (31, 24), (31, 24)]
@@ -482,7 +469,7 @@ def test_each_of_several_views_is_its_window_of_the_whole_image() -> None:
 
 
 def test_several_views_are_decoded_once_as_far_as_any_needs() -> None:
-    preset = Recipe([RandomResizedCrop(32, (0.08, 0.2))], views=4)
+    preset = Recipe([T.RandomResizedCrop(32, (0.08, 0.2))], views=4)
     params = draw(preset, photos())
     assert [operators(preset, device_id)["ImageSlice"] for device_id in (None, 0)] == [1, 1]
     each = np.array([windows(params, number) for number in range(4)])
@@ -494,22 +481,24 @@ def test_several_views_are_decoded_once_as_far_as_any_needs() -> None:
 @pytest.mark.parametrize("run", [run_views, run_gpu_graph], ids=["the CPU's graph", "the GPU's graph"])
 def test_views_of_one_transform_are_equal_to_single_ones_with_their_draws(run: Any) -> None:  # noqa: ANN401
     """Pixels that only another view needs are decoded too, and must not count at the border of this one's window."""
-    crop = RandomResizedCrop(40, (0.1, 0.6), interpolation="bicubic")
-    two, one = (Recipe([crop, RandomHorizontalFlip(), ColorJitter(0.4, hue=0.1)], views=count) for count in (2, 1))
+    crop = T.RandomResizedCrop(40, (0.1, 0.6), interpolation="bicubic")
+    two, one = (Recipe([crop, T.RandomHorizontalFlip(), T.ColorJitter(0.4, hue=0.1)], views=count) for count in (2, 1))
     of_two, [of_one] = (run(preset, small(), draw(preset, small())) for preset in (two, one))
     assert torch.equal(of_two[0], of_one)
 
 
 def test_on_a_gpu_a_view_of_a_part_of_the_image_needs_not_hold_all_that_is_resized() -> None:
     """What is decoded is less than the whole image, of which the centre is shown."""
-    two = Recipe(views=[View([Resize(40), CenterCrop((20, 31))]), View([Resize(48, "bicubic"), CenterCrop(24)])])
-    for number, preset in enumerate([Recipe([Resize(40), CenterCrop((20, 31))]), Recipe(two.views[1].transforms)]):
+    two = Recipe(
+        views=[T.View([T.Resize(40), T.CenterCrop((20, 31))]), T.View([T.Resize(48, "bicubic"), T.CenterCrop(24)])]
+    )
+    for number, preset in enumerate([Recipe([T.Resize(40), T.CenterCrop((20, 31))]), Recipe(two.views[1].transforms)]):
         of_two, [alone] = (run_gpu_graph(each, photos(), draw(each, photos())) for each in (two, preset))
         torch.testing.assert_close(of_two[number], alone, atol=1.01 / 255, rtol=0)
 
 
-SHARED = [RandomResizedCrop(40, (0.1, 0.6), interpolation="bicubic"), RandomHorizontalFlip()]
-NORMAL = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+SHARED = [T.RandomResizedCrop(40, (0.1, 0.6), interpolation="bicubic"), T.RandomHorizontalFlip()]
+NORMAL = T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 IN_LEVELS = 255 * 0.224  # at least, of what is normalised
 
 
@@ -517,14 +506,18 @@ IN_LEVELS = 255 * 0.224  # at least, of what is normalised
 @pytest.mark.parametrize(
     ("shared", "own", "options"),
     [
-        (SHARED, [[NORMAL], [TimmRandAugment(), NORMAL], [AugMix(), NORMAL, RandomErasing(1)]], {}),
-        (SHARED, [[], [ColorJitter(0.4), RandomVerticalFlip()]], {"dtype": "uint8", "layout": "channels_last"}),
+        (SHARED, [[NORMAL], [T.TimmRandAugment(), NORMAL], [T.AugMix(), NORMAL, T.RandomErasing(1)]], {}),
+        (SHARED, [[], [T.ColorJitter(0.4), T.RandomVerticalFlip()]], {"dtype": "uint8", "layout": "channels_last"}),
         # geometry behind the shared one is resized by itself
-        (SHARED, [[], [CenterCrop(24), NORMAL], [RandomVerticalFlip(), Resize((20, 30)), ColorJitter(0.4)]], {}),
+        (
+            SHARED,
+            [[], [T.CenterCrop(24), NORMAL], [T.RandomVerticalFlip(), T.Resize((20, 30)), T.ColorJitter(0.4)]],
+            {},
+        ),
         # shared colours are those of view 0 in all views
-        ([*SHARED, ColorJitter(0.4, hue=0.1)], [[], [RandomInvert(), RandomHorizontalFlip()]], {}),
-        ([Resize((50, 60)), RandomCrop(48, 8, padding_mode="reflect")], [[NORMAL], [RandomInvert()]], {}),
-        ([Resize(40), TenCrop((24, 30))], [[], [RandomInvert()]], {}),
+        ([*SHARED, T.ColorJitter(0.4, hue=0.1)], [[], [T.RandomInvert(), T.RandomHorizontalFlip()]], {}),
+        ([T.Resize((50, 60)), T.RandomCrop(48, 8, padding_mode="reflect")], [[NORMAL], [T.RandomInvert()]], {}),
+        ([T.Resize(40), T.TenCrop((24, 30))], [[], [T.RandomInvert()]], {}),
     ],
     ids=["policies", "levels", "own geometry", "shared colours", "padding", "ten crops"],
 )
@@ -534,7 +527,7 @@ def test_views_that_share_are_those_of_a_recipe_of_shared_and_own(
     own: list[list[Transform]],
     options: dict[str, Any],
 ) -> None:
-    preset = Recipe(shared, [View(each) for each in own], **options)
+    preset = Recipe(shared, [T.View(each) for each in own], **options)
     params = draw(preset, small())
     together = run(preset, small(), params)
     crops = len(together) // len(own)
@@ -550,12 +543,12 @@ def test_views_that_share_are_those_of_a_recipe_of_shared_and_own(
 @pytest.mark.parametrize(
     ("views", "passes", "resizes"),
     [
-        ([View([NORMAL]), View([RandomInvert(), NORMAL], 2)], 4, 1),  # one to place, and one for each view
-        ([View([NORMAL]), View([CenterCrop(24)], 2)], 4, 3),  # two for the first, and one for each of the others
-        ([View([CenterCrop(24)]), View([CenterCrop(24), RandomInvert()])], 3, 2),
+        ([T.View([NORMAL]), T.View([T.RandomInvert(), NORMAL], 2)], 4, 1),  # one to place, and one for each view
+        ([T.View([NORMAL]), T.View([T.CenterCrop(24)], 2)], 4, 3),  # two for the first, and one for each of the others
+        ([T.View([T.CenterCrop(24)]), T.View([T.CenterCrop(24), T.RandomInvert()])], 3, 2),
     ],
 )
-def test_shared_geometry_is_resized_once(views: list[View], passes: int, resizes: int) -> None:
+def test_shared_geometry_is_resized_once(views: list[T.View], passes: int, resizes: int) -> None:
     preset = Recipe(SHARED, views)
     assert operators(preset, None)["Compiled"] == passes
     assert operators(preset, 0)["Resize"] == resizes
@@ -567,7 +560,12 @@ def test_shared_geometry_is_resized_once(views: list[View], passes: int, resizes
 
 def test_one_pipeline_runs_every_size_of_a_schedule() -> None:
     preset = Recipe(
-        [RandomResizedCrop({0: 64, 2: 96}), RandomHorizontalFlip(), ColorJitter(0.4), Normalize((0,) * 3, (1,) * 3)]
+        [
+            T.RandomResizedCrop({0: 64, 2: 96}),
+            T.RandomHorizontalFlip(),
+            T.ColorJitter(0.4),
+            T.Normalize((0,) * 3, (1,) * 3),
+        ]
     )
     epochs = range(4)
     batches = iter([(as_arrays(small()), draw(preset, small(), epoch)) for epoch in epochs])
@@ -582,7 +580,7 @@ def test_one_pipeline_runs_every_size_of_a_schedule() -> None:
 
 
 def test_a_resize_and_its_crop_can_have_schedules_of_their_own() -> None:
-    preset = in_levels(Resize({0: 40, 1: 56}), CenterCrop({0: 32, 1: 48}))
+    preset = in_levels(T.Resize({0: 40, 1: 56}), T.CenterCrop({0: 32, 1: 48}))
     for epoch, (resize, size) in enumerate([(40, 32), (56, 48), (56, 48)]):
         reference = transforms.Compose([transforms.Resize(resize), transforms.CenterCrop(size)])
         ours = run_graph(preset, small(), draw(preset, small(), epoch))
@@ -591,8 +589,8 @@ def test_a_resize_and_its_crop_can_have_schedules_of_their_own() -> None:
 
 @pytest.mark.parametrize("on_gpu", [False, True], ids=["the CPU's graph", "the GPU's graph"])
 def test_one_pipeline_runs_all_values_by_epoch(on_gpu: bool) -> None:
-    made = [RandomResizedCrop(32), RandomApply([ColorJitter(0.4)], {0: 1.0, 1: 0.0, 2: 0.5})]
-    preset = Recipe([*made, TimmRandAugment({0: 2, 2: 9}, prob=1.0), RandomErasing({0: 0, 1: 1})])
+    made = [T.RandomResizedCrop(32), T.RandomApply([T.ColorJitter(0.4)], {0: 1.0, 1: 0.0, 2: 0.5})]
+    preset = Recipe([*made, T.TimmRandAugment({0: 2, 2: 9}, prob=1.0), T.RandomErasing({0: 0, 1: 1})])
     batches = iter([(as_arrays(small()), draw(preset, small(), epoch)) for epoch in range(3)])
     with gpu_graph() if on_gpu else nullcontext():
         pipeline = recipe_pipeline(
@@ -639,26 +637,26 @@ def test_the_pixels_do_not_depend_on_neighbours_or_threads(name: str) -> None:
 
 REFLECTED = {"Flip": 4, "Cat": 2, "Slice": 5}
 ROTATED = {"WarpAffine": 1, "Arithmetic": 2, "Cast": 1}
-FLIPS = [RandomHorizontalFlip(), RandomVerticalFlip()]
+FLIPS = [T.RandomHorizontalFlip(), T.RandomVerticalFlip()]
 PLACED = {"ImageSlice": 1, "Resize": 1, "CropMirrorNormalize": 1}
 
 
 @pytest.mark.parametrize(
     ("recipe", "inputs", "passes", "on_gpu"),
     [
-        ([Resize((32, 32))], 6, 1, {}),
-        ([RandomResizedCrop(32), RandomHorizontalFlip(), RandomVerticalFlip()], 6, 1, {"Flip": 1}),
-        ([Resize(40), CenterCrop(32)], 6, 1, {"Slice": 1}),
-        ([Resize((32, 32)), Pad(2, padding_mode="edge")], 6, 1, {"WarpAffine": 1}),
-        ([Pad(2), RandomResizedCrop(32), CenterCrop(40)], 6, 1, {"Slice": 2}),
-        ([Resize((32, 32)), RandomCrop(32, 4, padding_mode="reflect")], 6, 1, REFLECTED),
-        ([RandomResizedCrop(32), RandomHorizontalFlip(), GaussianBlur(5)], 8, 2, {"Flip": 1, "GaussianBlur": 1}),
-        ([RandomResizedCrop(32), RandomGrayscale()], 8, 2, {"CoordTransform": 1, "Arithmetic": 1, "Cast": 1}),
-        ([RandomResizedCrop(32), RandomInvert()], 8, 2, {"Arithmetic": 3}),
-        ([RandomResizedCrop(32), RandomRotation(9, fill=7)], 8, 2, ROTATED),
+        ([T.Resize((32, 32))], 6, 1, {}),
+        ([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.RandomVerticalFlip()], 6, 1, {"Flip": 1}),
+        ([T.Resize(40), T.CenterCrop(32)], 6, 1, {"Slice": 1}),
+        ([T.Resize((32, 32)), T.Pad(2, padding_mode="edge")], 6, 1, {"WarpAffine": 1}),
+        ([T.Pad(2), T.RandomResizedCrop(32), T.CenterCrop(40)], 6, 1, {"Slice": 2}),
+        ([T.Resize((32, 32)), T.RandomCrop(32, 4, padding_mode="reflect")], 6, 1, REFLECTED),
+        ([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.GaussianBlur(5)], 8, 2, {"Flip": 1, "GaussianBlur": 1}),
+        ([T.RandomResizedCrop(32), T.RandomGrayscale()], 8, 2, {"CoordTransform": 1, "Arithmetic": 1, "Cast": 1}),
+        ([T.RandomResizedCrop(32), T.RandomInvert()], 8, 2, {"Arithmetic": 3}),
+        ([T.RandomResizedCrop(32), T.RandomRotation(9, fill=7)], 8, 2, ROTATED),
         # a flip is one node
-        ([Resize((32, 32)), RandomRotation(9, "bilinear", fill=7), *FLIPS], 8, 2, {**ROTATED, "WarpAffine": 3}),
-        ([RandomResizedCrop(32), RandomErasing()], 7, 2, {"Erase": 1}),
+        ([T.Resize((32, 32)), T.RandomRotation(9, "bilinear", fill=7), *FLIPS], 8, 2, {**ROTATED, "WarpAffine": 3}),
+        ([T.RandomResizedCrop(32), T.RandomErasing()], 7, 2, {"Erase": 1}),
     ],
     ids=lambda value: "-".join(type(each).__name__ for each in value) if isinstance(value, list) else None,
 )
@@ -672,15 +670,21 @@ def test_a_graph_has_what_its_recipe_uses_and_no_more(
     assert gpu == {**PLACED, **on_gpu}
 
 
-EVERYTHING = [ColorJitter(0.4, 0.4, 0.4, 0.1), AugMix(), TimmRandAugment(fill=9.0), ThreeAugment(), RandomPerspective()]
+EVERYTHING = [
+    T.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    T.AugMix(),
+    T.TimmRandAugment(fill=9.0),
+    T.ThreeAugment(),
+    T.RandomPerspective(),
+]
 
 
 @pytest.mark.parametrize(
     ("preset", "splits"),
     [
         *((load_preset(name), 2 if name == "deit" else 0) for name in preset_names()),
-        (Recipe([RandomResizedCrop(32), RandomVerticalFlip(), *EVERYTHING]), 0),
-        (Recipe([RandomResizedCrop(32), RandomErasing(value="random")], views=3), 6),
+        (Recipe([T.RandomResizedCrop(32), T.RandomVerticalFlip(), *EVERYTHING]), 0),
+        (Recipe([T.RandomResizedCrop(32), T.RandomErasing(value="random")], views=3), 6),
     ],
     ids=[*preset_names(), "every operation", "noise"],
 )
@@ -698,25 +702,33 @@ def test_on_a_gpu_numpy_computes_all_numbers(preset: Recipe, splits: int) -> Non
 @pytest.mark.parametrize(
     "placing",
     [
-        *([RandomResizedCrop((40, 48), interpolation=name), RandomHorizontalFlip()] for name in LEVELS),
-        *([Resize(40, interpolation=name), CenterCrop((32, 24))] for name in LEVELS if name != "nearest"),
-        [RandomResizedCrop((40, 48), antialias=False), RandomVerticalFlip()],
-        *([Resize((30, 36)), Pad((3, 5, 7, 9), (10.0, 200.0, 30.0), mode)] for mode in PADDINGS),
-        *([Resize((30, 36)), RandomCrop((32, 31), 6, 99.0, mode), RandomHorizontalFlip()] for mode in PADDINGS),
-        [Resize((8, 16), "nearest"), Pad(12, padding_mode="edge")],
-        [Resize(30), CenterCrop(64)],
-        [Resize(40), TenCrop((32, 24), True)],
+        *([T.RandomResizedCrop((40, 48), interpolation=name), T.RandomHorizontalFlip()] for name in LEVELS),
+        *([T.Resize(40, interpolation=name), T.CenterCrop((32, 24))] for name in LEVELS if name != "nearest"),
+        [T.RandomResizedCrop((40, 48), antialias=False), T.RandomVerticalFlip()],
+        *([T.Resize((30, 36)), T.Pad((3, 5, 7, 9), (10.0, 200.0, 30.0), mode)] for mode in PADDINGS),
+        *([T.Resize((30, 36)), T.RandomCrop((32, 31), 6, 99.0, mode), T.RandomHorizontalFlip()] for mode in PADDINGS),
+        [T.Resize((8, 16), "nearest"), T.Pad(12, padding_mode="edge")],
+        [T.Resize(30), T.CenterCrop(64)],
+        [T.Resize(40), T.TenCrop((32, 24), True)],
         *ANY_ORDER,
-        [Resize(40), CenterCrop((30, 35)), Resize((45, 31))],
-        [Pad(20, 99), RandomResizedCrop(32, antialias=False), RandomHorizontalFlip()],
-        [Pad(20, padding_mode="reflect"), RandomResizedCrop(32), TenCrop((16, 24))],  # of a region that is shared
-        [Pad(20, 99), CenterCrop(70), TenCrop((50, 60)), Resize((30, 31)), Pad(2, 99)],
-        [Pad((0, 200, 0, 0), 99), CornerCrop((50, 60), "top left"), Pad(9, 99), Resize((30, 31)), Pad(2, 99)],
-        [Pad(10, padding_mode="reflect"), CornerCrop(8, "top left"), CornerCrop(4, "top left")],  # no pixel is left
-        [RandomResizedCrop(32), Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)), RandomErasing(value=(1.0, 0.0, -1.0))],
-        [RandomResizedCrop(32), RandomErasing(value="random")],
-        [RandomResizedCrop(32), RandomErasing(1.0, (0.1, 0.5), value="random_color", count=4)],
-        [RandomResizedCrop(32), RandomErasing(1.0, (0.1, 0.5), value="random", count=4)],
+        [T.Resize(40), T.CenterCrop((30, 35)), T.Resize((45, 31))],
+        [T.Pad(20, 99), T.RandomResizedCrop(32, antialias=False), T.RandomHorizontalFlip()],
+        [T.Pad(20, padding_mode="reflect"), T.RandomResizedCrop(32), T.TenCrop((16, 24))],  # of a region that is shared
+        [T.Pad(20, 99), T.CenterCrop(70), T.TenCrop((50, 60)), T.Resize((30, 31)), T.Pad(2, 99)],
+        [T.Pad((0, 200, 0, 0), 99), T.CornerCrop((50, 60), "top left"), T.Pad(9, 99), T.Resize((30, 31)), T.Pad(2, 99)],
+        [
+            T.Pad(10, padding_mode="reflect"),
+            T.CornerCrop(8, "top left"),
+            T.CornerCrop(4, "top left"),
+        ],  # no pixel is left
+        [
+            T.RandomResizedCrop(32),
+            T.Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)),
+            T.RandomErasing(value=(1.0, 0.0, -1.0)),
+        ],
+        [T.RandomResizedCrop(32), T.RandomErasing(value="random")],
+        [T.RandomResizedCrop(32), T.RandomErasing(1.0, (0.1, 0.5), value="random_color", count=4)],
+        [T.RandomResizedCrop(32), T.RandomErasing(1.0, (0.1, 0.5), value="random", count=4)],
     ],
     ids=lambda placing: "-".join(type(each).__name__ for each in placing),
 )
@@ -735,17 +747,17 @@ def test_a_gpus_graph_places_and_erases_like_the_kernels(placing: list[Transform
 @pytest.mark.parametrize(
     "transforms",
     [
-        [GaussianBlur(173)],
-        [RandomInvert(), RandomApply([RandomChoice([RandomInvert(), GaussianBlur(201)])])],
+        [T.GaussianBlur(173)],
+        [T.RandomInvert(), T.RandomApply([T.RandomChoice([T.RandomInvert(), T.GaussianBlur(201)])])],
     ],
     ids=["alone", "within others"],
 )
 def test_a_blur_that_dali_lacks_on_a_gpu_is_refused_there(transforms: list[Transform]) -> None:
     def graph(device_id: int | None, changed: list[Transform]) -> None:
-        preset = Recipe([RandomResizedCrop(224), *changed])
+        preset = Recipe([T.RandomResizedCrop(224), *changed])
         recipe_pipeline(preset=preset, source=lambda: (), batch_size=1, num_threads=1, device_id=device_id)
 
     with pytest.raises(ConfigError, match=r"kernel_size (173|201): .* on a GPU allows up to 171"):
         graph(0, transforms)
     graph(None, transforms)
-    graph(0, [GaussianBlur(171)])
+    graph(0, [T.GaussianBlur(171)])

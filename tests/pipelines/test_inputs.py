@@ -10,17 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.pipelines.inputs import make_inputs
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe, load_preset, preset_names
-from gpuloader.transforms import (
-    Pad,
-    RandomErasing,
-    RandomHorizontalFlip,
-    RandomInvert,
-    RandomResizedCrop,
-    Resize,
-)
 
 AFFINE, PERSPECTIVE = [2, 3, 4, 5, 6, 7, 0, 0, 1], [2, 3, 4, 5, 6, 7, 0.5, 0, 1]
 
@@ -46,7 +39,7 @@ RESIZE = ["resize_size", "resize_start", "resize_end"]
     ],
 )
 def test_a_graph_takes_what_it_needs_up_to_its_last_step(last_step: str, on_cpu: list[str], on_gpu: list[str]) -> None:
-    preset = Recipe([RandomResizedCrop(32), RandomHorizontalFlip(), RandomInvert(), RandomErasing()])
+    preset = Recipe([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.RandomInvert(), T.RandomErasing()])
     for device, expected in (("cpu", on_cpu), ("gpu", on_gpu)):
         inputs = inputs_of(preset, device, last_step)
         assert [*inputs] == ["region_start", "region_shape", *(f"0/{name}" for name in expected)]
@@ -74,7 +67,7 @@ def kind_of(rows: Any) -> tuple[np.dtype[Any], int]:  # noqa: ANN401
 def test_only_what_the_output_shows_is_resized() -> None:
     """Of an image of 10 x 20 pixels at 20 x 40, rows -2 to 22 and columns -2 to 42 are shown, and all of it repeats."""
     for mode, row in [("constant", -2), ("symmetric", 0), ("reflect", 0)]:
-        preset = Recipe([Resize((20, 40)), Pad(2, padding_mode=mode)])
+        preset = Recipe([T.Resize((20, 40)), T.Pad(2, padding_mode=mode)])
         numbers = inputs_of(preset, "gpu")
         assert numbers["0/resize_size"][0].tolist() == [20, 40]
         assert numbers["0/resize_end"][0].tolist() == [10, 20]

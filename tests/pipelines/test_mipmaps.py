@@ -13,21 +13,10 @@ from making import encoded
 from PIL import Image
 from running import as_arrays, run_views
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.pipelines import cut_to_region
 from gpuloader.plan import Draws
 from gpuloader.recipe import AugmentParams, Recipe
-from gpuloader.transforms import (
-    CenterCrop,
-    Normalize,
-    Pad,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    RandomZoomOut,
-    Resize,
-    View,
-)
 
 SIDES = (617, 999)
 MIPMAPS = [(308, 499), (200, 324), (411, 666)]  # size_of(617, 999, N), where each side has a ratio of its own
@@ -60,17 +49,17 @@ def on_mipmaps(params: AugmentParams) -> tuple[list[Image.Image], AugmentParams]
 
 
 RECIPES: dict[str, Callable[[], list[Any]]] = {
-    "crops and flips": lambda: [RandomResizedCrop(48, (0.3, 1)), RandomHorizontalFlip(), RandomVerticalFlip()],
-    "bicubic": lambda: [RandomResizedCrop(48, (0.3, 1), interpolation="bicubic")],
-    "bilinear or bicubic": lambda: [RandomResizedCrop(48, (0.3, 1), interpolation="random")],
-    "lanczos": lambda: [RandomResizedCrop(48, (0.3, 1), interpolation="lanczos")],
-    "evaluation": lambda: [Resize(64), CenterCrop(48)],
-    "whole": lambda: [Resize((48, 80))],
-    "letterbox": lambda: [Resize((64, 64), pad=114)],
-    "padding before": lambda: [Pad(100, fill=128), RandomResizedCrop(48, (0.3, 1))],
-    "padding behind": lambda: [Resize(50), RandomCrop(48, padding=8, fill=9)],
-    "reflection behind": lambda: [Resize(50), RandomCrop(48, padding=8, padding_mode="reflect")],
-    "zoomed out": lambda: [RandomZoomOut(50, (1.5, 2), p=1.0), Resize((64, 64))],
+    "crops and flips": lambda: [T.RandomResizedCrop(48, (0.3, 1)), T.RandomHorizontalFlip(), T.RandomVerticalFlip()],
+    "bicubic": lambda: [T.RandomResizedCrop(48, (0.3, 1), interpolation="bicubic")],
+    "bilinear or bicubic": lambda: [T.RandomResizedCrop(48, (0.3, 1), interpolation="random")],
+    "lanczos": lambda: [T.RandomResizedCrop(48, (0.3, 1), interpolation="lanczos")],
+    "evaluation": lambda: [T.Resize(64), T.CenterCrop(48)],
+    "whole": lambda: [T.Resize((48, 80))],
+    "letterbox": lambda: [T.Resize((64, 64), pad=114)],
+    "padding before": lambda: [T.Pad(100, fill=128), T.RandomResizedCrop(48, (0.3, 1))],
+    "padding behind": lambda: [T.Resize(50), T.RandomCrop(48, padding=8, fill=9)],
+    "reflection behind": lambda: [T.Resize(50), T.RandomCrop(48, padding=8, padding_mode="reflect")],
+    "zoomed out": lambda: [T.RandomZoomOut(50, (1.5, 2), p=1.0), T.Resize((64, 64))],
 }
 
 
@@ -100,10 +89,10 @@ def jpeg(image: Image.Image) -> bytes:
 @pytest.mark.parametrize(
     "recipe",
     [
-        Recipe([RandomResizedCrop(48, (0.1, 0.6), interpolation="random"), Normalize((0, 0, 0), (1, 1, 1))]),
-        Recipe([RandomResizedCrop(48, (0.1, 0.6), interpolation="bicubic")], orientation="apply"),
-        Recipe(views=[View([RandomResizedCrop(32, (0.1, 0.3))], 3)]),
-        Recipe([Pad(60), RandomResizedCrop(48, (0.1, 0.3))]),
+        Recipe([T.RandomResizedCrop(48, (0.1, 0.6), interpolation="random"), T.Normalize((0, 0, 0), (1, 1, 1))]),
+        Recipe([T.RandomResizedCrop(48, (0.1, 0.6), interpolation="bicubic")], orientation="apply"),
+        Recipe(views=[T.View([T.RandomResizedCrop(32, (0.1, 0.3))], 3)]),
+        Recipe([T.Pad(60), T.RandomResizedCrop(48, (0.1, 0.3))]),
     ],
     ids=["one view", "turned", "several views", "padded"],
 )

@@ -13,27 +13,15 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from gpuloader import Compose
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draws, Stream
 from gpuloader.recipe import Recipe, load_preset, recipe_yaml
 from gpuloader.recipe.model import Transform
-from gpuloader.transforms import (
-    Apply,
-    CenterCrop,
-    ColorJitter,
-    GaussianBlur,
-    Normalize,
-    Pad,
-    RandomErasing,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Resize,
-    View,
-)
 
 Levels = NDArray[np.uint8]
-CROP, FLIP, JITTER = RandomResizedCrop(16), RandomHorizontalFlip(), ColorJitter(0.4)
-NORMAL, ERASE = Normalize([0.5] * 3, [0.5] * 3), RandomErasing()
+CROP, FLIP, JITTER = T.RandomResizedCrop(16), T.RandomHorizontalFlip(), T.ColorJitter(0.4)
+NORMAL, ERASE = T.Normalize([0.5] * 3, [0.5] * 3), T.RandomErasing()
 DRAWS = Draws(3, 1, np.arange(5))
 
 
@@ -60,15 +48,15 @@ class Grain:
 @pytest.mark.parametrize(
     ("apply", "name"),
     [
-        (lambda: Apply(film), "film"),
-        (lambda: Apply(np.flipud), "flipud"),
-        (lambda: Apply(v2.RandomPosterize(3)), "RandomPosterize"),  # that of its class
-        (lambda: Apply(partial(film, rng=None), name="film"), "film"),
-        (lambda: Apply(name="film"), "film"),  # which a file names, and a program passes
+        (lambda: T.Apply(film), "film"),
+        (lambda: T.Apply(np.flipud), "flipud"),
+        (lambda: T.Apply(v2.RandomPosterize(3)), "RandomPosterize"),  # that of its class
+        (lambda: T.Apply(partial(film, rng=None), name="film"), "film"),
+        (lambda: T.Apply(name="film"), "film"),  # which a file names, and a program passes
     ],
 )
-def test_it_has_the_name_of_its_function_or_its_own(apply: Callable[[], Apply], name: str) -> None:
-    assert as_yaml([CROP, apply()]) == as_yaml([CROP, Apply(name=name)])
+def test_it_has_the_name_of_its_function_or_its_own(apply: Callable[[], T.Apply], name: str) -> None:
+    assert as_yaml([CROP, apply()]) == as_yaml([CROP, T.Apply(name=name)])
 
 
 def as_yaml(transforms: Sequence[Transform]) -> str:
@@ -78,19 +66,19 @@ def as_yaml(transforms: Sequence[Transform]) -> str:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Apply(lambda image: image), "which has no name of its own: write name='film'"),
-        (lambda: Apply(partial(film, rng=None)), "has no name of its own"),
-        (lambda: Apply(Grain()), "has no name of its own"),
-        (Apply, "has no name of its own"),
-        (lambda: Apply(film, name=""), "`Apply.name`: found ''"),
-        (lambda: Apply("film"), "function='film': allowed is a function that takes an image"),  # type: ignore[arg-type]
-        (lambda: Apply(v2.RandomPosterize(3), targets=True), "targets=True: RandomPosterize gets the image alone"),
-        (lambda: Recipe([CROP, Apply(film), Apply(film)]), "a view may have one Apply: join the functions"),
-        (lambda: Recipe([CROP, Apply(film), JITTER, Apply(film)]), "a view may have one Apply: join the functions"),
-        (lambda: Recipe([CROP, NORMAL, Apply(film)]), "Apply is in the wrong place"),
-        (lambda: Recipe([CROP, ERASE, Apply(film)]), "Apply is in the wrong place"),
-        (lambda: Recipe([CROP, Apply(film, same_size=False)]), "leaves images of different sizes"),
-        (lambda: Recipe([Resize("cover"), Apply(film), CenterCrop(9)]), 'Resize("cover") needs a crop after it'),
+        (lambda: T.Apply(lambda image: image), "which has no name of its own: write name='film'"),
+        (lambda: T.Apply(partial(film, rng=None)), "has no name of its own"),
+        (lambda: T.Apply(Grain()), "has no name of its own"),
+        (T.Apply, "has no name of its own"),
+        (lambda: T.Apply(film, name=""), "`Apply.name`: found ''"),
+        (lambda: T.Apply("film"), "function='film': allowed is a function that takes an image"),  # type: ignore[arg-type]
+        (lambda: T.Apply(v2.RandomPosterize(3), targets=True), "targets=True: RandomPosterize gets the image alone"),
+        (lambda: Recipe([CROP, T.Apply(film), T.Apply(film)]), "a view may have one Apply: join the functions"),
+        (lambda: Recipe([CROP, T.Apply(film), JITTER, T.Apply(film)]), "a view may have one Apply: join the functions"),
+        (lambda: Recipe([CROP, NORMAL, T.Apply(film)]), "Apply is in the wrong place"),
+        (lambda: Recipe([CROP, ERASE, T.Apply(film)]), "Apply is in the wrong place"),
+        (lambda: Recipe([CROP, T.Apply(film, same_size=False)]), "leaves images of different sizes"),
+        (lambda: Recipe([T.Resize("cover"), T.Apply(film), T.CenterCrop(9)]), 'Resize("cover") needs a crop after it'),
     ],
 )
 def test_what_cannot_be_run_is_refused(make: Callable[[], object], message: str) -> None:
@@ -105,18 +93,18 @@ def test_what_cannot_be_run_is_refused(make: Callable[[], object], message: str)
 @pytest.mark.parametrize(
     ("apply", "draws"),
     [
-        (Apply(film), True),
-        (Apply(invert), False),
-        (Apply(np.rot90), False),  # its further parameters have defaults
-        (Apply(lambda image, strength=1, rng=None: image, name="x"), True),  # one is called rng
-        (Apply(with_boxes, targets=True), True),
-        (Apply(lambda image, targets: (image, targets), name="x", targets=True), False),
-        (Apply(v2.RandomPosterize(3)), True),  # nobody knows
-        (Apply(name="film"), True),
+        (T.Apply(film), True),
+        (T.Apply(invert), False),
+        (T.Apply(np.rot90), False),  # its further parameters have defaults
+        (T.Apply(lambda image, strength=1, rng=None: image, name="x"), True),  # one is called rng
+        (T.Apply(with_boxes, targets=True), True),
+        (T.Apply(lambda image, targets: (image, targets), name="x", targets=True), False),
+        (T.Apply(v2.RandomPosterize(3)), True),  # nobody knows
+        (T.Apply(name="film"), True),
     ],
 )
-def test_a_function_that_takes_no_numbers_draws_none(apply: Apply, draws: bool) -> None:
-    recipe = Recipe([CenterCrop(9), apply])
+def test_a_function_that_takes_no_numbers_draws_none(apply: T.Apply, draws: bool) -> None:
+    recipe = Recipe([T.CenterCrop(9), apply])
     assert (recipe.random, recipe.default_shuffle) == (draws, "full" if draws else "none")
 
 
@@ -126,25 +114,29 @@ def test_a_function_that_takes_no_numbers_draws_none(apply: Apply, draws: bool) 
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        (Apply(film), Apply(name="film"), True),
-        (Apply(film), Apply(invert, name="film"), True),  # the code is not in it
-        (Apply(film), Apply(film, name="film 2"), False),
-        (Apply(film), Apply(film, targets=True), False),
-        (Apply(film), Apply(film, same_size=False), False),
-        (Apply(v2.RandomPosterize(3)), Apply(v2.RandomPosterize(3)), True),
-        (Apply(v2.RandomPosterize(3)), Apply(v2.RandomPosterize(4)), False),  # a library's transform says what it does
+        (T.Apply(film), T.Apply(name="film"), True),
+        (T.Apply(film), T.Apply(invert, name="film"), True),  # the code is not in it
+        (T.Apply(film), T.Apply(film, name="film 2"), False),
+        (T.Apply(film), T.Apply(film, targets=True), False),
+        (T.Apply(film), T.Apply(film, same_size=False), False),
+        (T.Apply(v2.RandomPosterize(3)), T.Apply(v2.RandomPosterize(3)), True),
+        (
+            T.Apply(v2.RandomPosterize(3)),
+            T.Apply(v2.RandomPosterize(4)),
+            False,
+        ),  # a library's transform says what it does
     ],
 )
-def test_the_fingerprint_has_its_name(one: Apply, other: Apply, same: bool) -> None:
+def test_the_fingerprint_has_its_name(one: T.Apply, other: T.Apply, same: bool) -> None:
     prints = [
-        Recipe([Apply(each.function, each.name, each.targets, each.same_size), CROP]).fingerprint
+        Recipe([T.Apply(each.function, each.name, each.targets, each.same_size), CROP]).fingerprint
         for each in (one, other)
     ]
     assert (prints[0] == prints[1]) == same
 
 
 def test_a_file_names_it_and_the_program_passes_it(tmp_path: Path) -> None:
-    whole = Compose([CROP], views=[View([Apply(film, targets=True), JITTER, NORMAL]), View([NORMAL])])
+    whole = Compose([CROP], views=[T.View([T.Apply(film, targets=True), JITTER, NORMAL]), T.View([NORMAL])])
     path = tmp_path / "recipe.yaml"
     path.write_text(str(whole))
     assert "Apply: {name: film, targets: true}" in str(whole)
@@ -175,9 +167,9 @@ def test_a_function_that_is_missing_is_named(functions: list[Callable[..., Any]]
 
 @pytest.mark.parametrize("at", range(5))
 def test_both_halves_draw_what_the_whole_draws(at: int) -> None:
-    transforms = [CROP, FLIP, JITTER, GaussianBlur(3), JITTER]  # of a kind on both sides, the second draws its own
+    transforms = [CROP, FLIP, JITTER, T.GaussianBlur(3), JITTER]  # of a kind on both sides, the second draws its own
     whole = Recipe([*transforms, NORMAL, ERASE])
-    first, second = Recipe([*transforms[:at], Apply(film), *transforms[at:], NORMAL, ERASE], batch="list").graphs
+    first, second = Recipe([*transforms[:at], T.Apply(film), *transforms[at:], NORMAL, ERASE], batch="list").graphs
     sizes = np.array([[40, 50]] * 5)
     before = first.draw(DRAWS, sizes).views[0]
     [behind] = second.draw(DRAWS, before.placement.shape).views
@@ -192,7 +184,7 @@ def test_both_halves_draw_what_the_whole_draws(at: int) -> None:
 
 
 def test_a_view_without_own_code_is_cut_behind_its_geometry() -> None:
-    recipe = Recipe(views=[View([CROP, Apply(film), NORMAL]), View([Pad(1), CROP, JITTER, NORMAL])])
+    recipe = Recipe(views=[T.View([CROP, T.Apply(film), NORMAL]), T.View([T.Pad(1), CROP, JITTER, NORMAL])])
     assert recipe.own_code is not None
     assert [None if own is None else own.called for own in recipe.own_code.functions] == ["film", None]
     first, second = recipe.graphs
@@ -207,15 +199,15 @@ def test_a_view_without_own_code_is_cut_behind_its_geometry() -> None:
 @pytest.mark.parametrize(
     ("shared", "own", "same"),
     [
-        ([CROP, Apply(film)], [[NORMAL], [JITTER, NORMAL]], (0, 0)),  # it runs once for both
-        ([CROP], [[Apply(film), NORMAL], [Apply(film), NORMAL]], (0, 1)),  # drawn for each
-        ([Apply(film)], [[CROP, NORMAL], [CROP, NORMAL]], (0, 0)),
+        ([CROP, T.Apply(film)], [[NORMAL], [JITTER, NORMAL]], (0, 0)),  # it runs once for both
+        ([CROP], [[T.Apply(film), NORMAL], [T.Apply(film), NORMAL]], (0, 1)),  # drawn for each
+        ([T.Apply(film)], [[CROP, NORMAL], [CROP, NORMAL]], (0, 0)),
     ],
 )
 def test_own_code_that_views_share_runs_once(
     shared: list[Transform], own: list[list[Transform]], same: tuple[int, ...]
 ) -> None:
-    own_code = Recipe(shared, views=[View(each) for each in own]).own_code
+    own_code = Recipe(shared, views=[T.View(each) for each in own]).own_code
     assert own_code is not None
     assert own_code.same == same
 
@@ -228,10 +220,10 @@ def test_a_recipe_without_own_code_is_not_cut() -> None:
 @pytest.mark.parametrize(
     ("recipe", "shapes"),
     [
-        (Recipe([CROP, Apply(film)]), [(16, 16)]),
-        (Recipe([CROP, Apply(film, same_size=False), Resize((4, 6))]), [(4, 6)]),
-        (Recipe([CROP, Apply(film, same_size=False)], batch="list"), [None]),
-        (Recipe([Apply(film), CROP]), [(16, 16)]),
+        (Recipe([CROP, T.Apply(film)]), [(16, 16)]),
+        (Recipe([CROP, T.Apply(film, same_size=False), T.Resize((4, 6))]), [(4, 6)]),
+        (Recipe([CROP, T.Apply(film, same_size=False)], batch="list"), [None]),
+        (Recipe([T.Apply(film), CROP]), [(16, 16)]),
     ],
 )
 def test_the_size_behind_it(recipe: Recipe, shapes: list[Any]) -> None:

@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.plan import Draws
 from gpuloader.recipe import AugmentParams, Recipe, load_preset, preset_names
-from gpuloader.transforms import FiveCrop, Pad, RandomResizedCrop, Resize, TrivialAugmentWide
 
 SIZES = np.array([[40, 60], [333, 500], [500, 333], [1, 900], [64, 64], [375, 500], [1200, 1600]])
 ORIENTATIONS = np.array([1, 6, 3, 8, 0, 5, 2])
 RECIPES = {name: load_preset(name) for name in preset_names()} | {
-    "padded batches": Recipe([Resize(48), TrivialAugmentWide()], batch={"pad": 32}),
-    "lists": Recipe([Resize(48), Pad((0, 5), padding_mode="reflect")], batch="list"),
-    "turned": Recipe([RandomResizedCrop(32, interpolation="random")], orientation="apply", views=2),
-    "five crops": Recipe([Resize(64), FiveCrop(32)]),
+    "padded batches": Recipe([T.Resize(48), T.TrivialAugmentWide()], batch={"pad": 32}),
+    "lists": Recipe([T.Resize(48), T.Pad((0, 5), padding_mode="reflect")], batch="list"),
+    "turned": Recipe([T.RandomResizedCrop(32, interpolation="random")], orientation="apply", views=2),
+    "five crops": Recipe([T.Resize(64), T.FiveCrop(32)]),
     "nothing": Recipe([], batch="list"),
-    "by epoch": Recipe([RandomResizedCrop({0: 32, 2: 64})]),
+    "by epoch": Recipe([T.RandomResizedCrop({0: 32, 2: 64})]),
 }
 
 
@@ -98,7 +98,7 @@ side = st.integers(1, 2**18 - 1)
 
 @given(st.tuples(side, side), st.tuples(side, side))
 def test_a_whole_picture_is_a_whole_file(picture: tuple[int, int], file: tuple[int, int]) -> None:
-    params = Recipe([Resize((8, 8))]).draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([picture]))
+    params = Recipe([T.Resize((8, 8))]).draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([picture]))
     params = params.in_files(np.array([picture]), np.array([file]))
     at = params.views[0].in_file
     for box in (at.part, at.window, at.canvas(), params.region):
@@ -107,7 +107,7 @@ def test_a_whole_picture_is_a_whole_file(picture: tuple[int, int], file: tuple[i
 
 @given(st.tuples(side, side), st.tuples(side, side), st.integers(0, 999))
 def test_a_window_in_a_picture_is_in_its_file(picture: tuple[int, int], file: tuple[int, int], sample: int) -> None:
-    params = Recipe([RandomResizedCrop(8, (0.001, 1))]).draw(Draws(0, 0, np.array([sample])), np.array([picture]))
+    params = Recipe([T.RandomResizedCrop(8, (0.001, 1))]).draw(Draws(0, 0, np.array([sample])), np.array([picture]))
     window = params.views[0].placement.window / [*picture, *picture]
     params = params.in_files(np.array([picture]), np.array([file]))
     mapped = params.views[0].in_file.window / [*file, *file]

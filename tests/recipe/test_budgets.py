@@ -17,9 +17,9 @@ from making import encoded, picture, write_shard
 from PIL import Image
 
 from gpuloader import BadImages, Compose, GPULoader
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import BadImageError, DataError, PresetError
 from gpuloader.recipe.budgets import BudgetResize
-from gpuloader.transforms import CenterCrop, Resize, ResizeToSequence, SmartResize
 
 SIZES = np.concatenate(
     [
@@ -73,26 +73,26 @@ def fitted(transform: BudgetResize, sizes: np.ndarray) -> list[list[int]]:
 )
 def test_a_smart_resize_has_transformers_sizes(factor: int, least: int, most: int) -> None:
     expected = [[*smartly_resized(height, width, factor, least, most)] for height, width in SIZES.tolist()]
-    assert fitted(SmartResize(factor, least, most), SIZES) == expected
+    assert fitted(T.SmartResize(factor, least, most), SIZES) == expected
 
 
 @pytest.mark.parametrize(("patch", "most"), [(16, 256), (16, 1024), (14, 576), (32, 1), (1, 7)])
 def test_a_sequence_has_timms_and_transformers_sizes(patch: int, most: int) -> None:
     expected = [[*resized_to_sequence(height, width, patch, most)] for height, width in SIZES.tolist()]
-    assert fitted(ResizeToSequence(patch, most), SIZES) == expected
+    assert fitted(T.ResizeToSequence(patch, most), SIZES) == expected
 
 
 @pytest.mark.parametrize(
     ("transform", "size", "resized"),
     [
-        (SmartResize(), (480, 640), (476, 644)),  # rounded: 17.1 and 22.9 patches
-        (SmartResize(), (42, 98), (56, 112)),  # 1.5 and 3.5 patches go to the even numbers
-        (SmartResize(), (20, 30), (56, 84)),  # grows to 56 x 56 pixels
-        (SmartResize(max_pixels=256 * 28 * 28), (3000, 4000), (364, 504)),
-        (ResizeToSequence(16, 256), (480, 640), (224, 288)),
-        (ResizeToSequence(16, 256), (10, 10), (256, 256)),  # it enlarges
-        (ResizeToSequence(16, 9), (1, 1), (48, 48)),
-        (ResizeToSequence(16, 1), (1000, 1), (16, 16)),
+        (T.SmartResize(), (480, 640), (476, 644)),  # rounded: 17.1 and 22.9 patches
+        (T.SmartResize(), (42, 98), (56, 112)),  # 1.5 and 3.5 patches go to the even numbers
+        (T.SmartResize(), (20, 30), (56, 84)),  # grows to 56 x 56 pixels
+        (T.SmartResize(max_pixels=256 * 28 * 28), (3000, 4000), (364, 504)),
+        (T.ResizeToSequence(16, 256), (480, 640), (224, 288)),
+        (T.ResizeToSequence(16, 256), (10, 10), (256, 256)),  # it enlarges
+        (T.ResizeToSequence(16, 9), (1, 1), (48, 48)),
+        (T.ResizeToSequence(16, 1), (1000, 1), (16, 16)),
     ],
     ids=str,
 )
@@ -102,16 +102,16 @@ def test_some_sizes_by_hand(transform: BudgetResize, size: tuple[int, int], resi
 
 def test_no_images_have_no_sizes() -> None:
     none = np.zeros((0, 2), np.int64)
-    assert SmartResize().fit(none).shape == ResizeToSequence(16, 256).fit(none).shape == (0, 2)
+    assert T.SmartResize().fit(none).shape == T.ResizeToSequence(16, 256).fit(none).shape == (0, 2)
 
 
-@pytest.mark.parametrize("transform", [SmartResize(max_pixels=100 * 28 * 28), ResizeToSequence(16, 256)], ids=str)
+@pytest.mark.parametrize("transform", [T.SmartResize(max_pixels=100 * 28 * 28), T.ResizeToSequence(16, 256)], ids=str)
 def test_the_pixels_are_those_of_a_bicubic_resize_to_that_size(transform: BudgetResize) -> None:
     sizes = np.array([(300, 400), (97, 53), (501, 333), (30, 40)])
     images = [picture(height, width, seed) for seed, (height, width) in enumerate(sizes)]
     delivered = Compose([transform], batch="list", dtype="uint8")([np.asarray(image) for image in images])
     for image, pixels, (height, width) in zip(images, delivered, fitted(transform, sizes), strict=True):
-        resize = Compose([Resize((height, width), "bicubic")], dtype="uint8")
+        resize = Compose([T.Resize((height, width), "bicubic")], dtype="uint8")
         assert torch.equal(resize(np.asarray(image)), pixels)
         expected = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC), np.int16)
         apart = np.abs(pixels.permute(1, 2, 0).numpy() - expected)
@@ -122,26 +122,26 @@ def test_the_pixels_are_those_of_a_bicubic_resize_to_that_size(transform: Budget
 @pytest.mark.parametrize(
     ("transforms", "says"),
     [
-        ([SmartResize()], "SmartResize: leaves images of different sizes: .* or set the recipe's `batch` to list"),
-        ([ResizeToSequence(16, 256)], "ResizeToSequence: leaves images of different sizes"),
+        ([T.SmartResize()], "SmartResize: leaves images of different sizes: .* or set the recipe's `batch` to list"),
+        ([T.ResizeToSequence(16, 256)], "ResizeToSequence: leaves images of different sizes"),
     ],
 )
 def test_a_recipe_of_one_size_needs_a_crop_behind_it(transforms: Sequence[Any], says: str) -> None:
     with pytest.raises(PresetError, match=says):
         Compose(transforms)
-    assert Compose([*transforms, CenterCrop(56)]).shapes == [(56, 56)]
+    assert Compose([*transforms, T.CenterCrop(56)]).shapes == [(56, 56)]
     assert not Compose(transforms, batch="list").random
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: SmartResize(28, 400, 399), "max_pixels 399: allowed is min_pixels, 400, or more"),
-        (lambda: SmartResize(0), "`SmartResize.factor`: found 0: "),
-        (lambda: SmartResize(min_pixels=0), "`SmartResize.min_pixels`: found 0: "),
-        (lambda: ResizeToSequence(16, 0), "`ResizeToSequence.max_seq_len`: found 0: "),
-        (lambda: ResizeToSequence(16), "`ResizeToSequence.max_seq_len` is missing"),
-        (lambda: SmartResize(interpolation="lanczos", antialias=False), "'lanczos' always antialiases"),
+        (lambda: T.SmartResize(28, 400, 399), "max_pixels 399: allowed is min_pixels, 400, or more"),
+        (lambda: T.SmartResize(0), "`SmartResize.factor`: found 0: "),
+        (lambda: T.SmartResize(min_pixels=0), "`SmartResize.min_pixels`: found 0: "),
+        (lambda: T.ResizeToSequence(16, 0), "`ResizeToSequence.max_seq_len`: found 0: "),
+        (lambda: T.ResizeToSequence(16), "`ResizeToSequence.max_seq_len` is missing"),
+        (lambda: T.SmartResize(interpolation="lanczos", antialias=False), "'lanczos' always antialiases"),
     ],
 )
 def test_a_budget_that_cannot_be_is_refused(make: Any, says: str) -> None:  # noqa: ANN401
@@ -160,9 +160,9 @@ def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "recipe",
     [
-        Compose([SmartResize()], batch="list"),
-        Compose([SmartResize()], batch={"pad": 28}),
-        Compose([SmartResize(), CenterCrop(56)]),  # the output has one size; the cause stays
+        Compose([T.SmartResize()], batch="list"),
+        Compose([T.SmartResize()], batch={"pad": 28}),
+        Compose([T.SmartResize(), T.CenterCrop(56)]),  # the output has one size; the cause stays
     ],
     ids=["list", "pad", "dense"],
 )
@@ -183,7 +183,7 @@ def test_a_batch_has_the_sizes_of_its_images(tar: Path) -> None:
         tar,
         3,
         "cpu",
-        preset=Compose([ResizeToSequence(16, 64)], batch="list"),
+        preset=Compose([T.ResizeToSequence(16, 64)], batch="list"),
         label_from=None,
         output=("image", "size"),
     ) as loader:

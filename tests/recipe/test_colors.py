@@ -7,27 +7,15 @@ from oracle import transforms
 from reference import run_program
 from scipy import stats
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.plan import Draw, Draws
-from gpuloader.recipe.colors import (
-    ColorJitter,
-    GaussianBlur,
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPhotometricDistort,
-    RandomPosterize,
-    RandomSolarize,
-)
 from gpuloader.recipe.model import PixelTransform
 from gpuloader.recipe.program import Op, Program
 
 v2 = transforms.v2
 IMAGE = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 24, 36), np.uint8))
-ALL = ColorJitter(0.4, 1.5, (0.2, 0.9), 0.1)
+ALL = T.ColorJitter(0.4, 1.5, (0.2, 0.9), 0.1)
 FACTORS = {
     Op.BRIGHTNESS: "brightness_factor",
     Op.CONTRAST: "contrast_factor",
@@ -67,21 +55,21 @@ def test_jitters_parameters_are_even_over_torchvisions_range(op: Op, low: float,
 @pytest.mark.parametrize(
     ("jitter", "ops"),
     [
-        (ColorJitter(), set()),
-        (ColorJitter(hue=0.5), {Op.HUE}),
-        (ColorJitter(0.1, 0, (1, 1)), {Op.BRIGHTNESS}),  # [1, 1] changes nothing, as torchvision knows
-        (ColorJitter(hue=(0, 0), saturation=(0, 0)), {Op.SATURATION}),
+        (T.ColorJitter(), set()),
+        (T.ColorJitter(hue=0.5), {Op.HUE}),
+        (T.ColorJitter(0.1, 0, (1, 1)), {Op.BRIGHTNESS}),  # [1, 1] changes nothing, as torchvision knows
+        (T.ColorJitter(hue=(0, 0), saturation=(0, 0)), {Op.SATURATION}),
         (ALL, set(FACTORS)),
     ],
 )
-def test_only_the_jitters_that_are_on_are_steps(jitter: ColorJitter, ops: set[Op]) -> None:
+def test_only_the_jitters_that_are_on_are_steps(jitter: T.ColorJitter, ops: set[Op]) -> None:
     assert program(jitter).choices == (frozenset(ops),) * len(ops)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0])
 def test_a_photometric_distortion_is_torchvisions_with_the_same_numbers(p: float) -> None:
     ranges = {"brightness": (0.9, 1.2), "contrast": (0.5, 1.5), "saturation": (0.3, 1.1), "hue": (-0.2, 0.1)}
-    ours, theirs = RandomPhotometricDistort(**ranges, p=p), v2.RandomPhotometricDistort(**ranges, p=p)
+    ours, theirs = T.RandomPhotometricDistort(**ranges, p=p), v2.RandomPhotometricDistort(**ranges, p=p)
     orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
     steps, seen = program(ours, 300), set()
     for row, (*changed, permuted, b, c, s, h, order, first) in enumerate(draw(ours, 300)(11).tolist()):
@@ -109,11 +97,11 @@ def test_a_photometric_distortion_is_torchvisions_with_the_same_numbers(p: float
 )
 def test_ranges_that_no_distortion_can_have(ranges: dict[str, tuple[float, float]], message: str) -> None:
     with pytest.raises(PresetError, match=message):
-        RandomPhotometricDistort(**ranges)
+        T.RandomPhotometricDistort(**ranges)
 
 
 def test_leaving_a_jitter_out_does_not_change_the_others() -> None:
-    full, without = program(ALL), program(ColorJitter(0.4, 0, (0.2, 0.9), 0.1))
+    full, without = program(ALL), program(T.ColorJitter(0.4, 0, (0.2, 0.9), 0.1))
     np.testing.assert_array_equal(without.parameters[without.ops == Op.HUE], full.parameters[full.ops == Op.HUE])
     np.testing.assert_array_equal(without.ops.ravel(), full.ops[full.ops != Op.CONTRAST])
 
@@ -130,7 +118,7 @@ def test_jitter_is_torchvisions() -> None:
 
 @pytest.mark.parametrize(("sigma", "low", "high"), [((0.1, 2.0), 0.1, 2.0), (1.5, 1.5, 1.5)])
 def test_blur_is_torchvisions(sigma: float | tuple[float, float], low: float, high: float) -> None:
-    steps = program(GaussianBlur(5, sigma))
+    steps = program(T.GaussianBlur(5, sigma))
     drawn = steps.parameters[:, 0, 0].astype(float)
     if low < high:
         assert stats.kstest(drawn, "uniform", (low, high - low)).pvalue > 1e-3
@@ -141,18 +129,18 @@ def test_blur_is_torchvisions(sigma: float | tuple[float, float], low: float, hi
 
 
 SOMETIMES = [
-    (RandomGrayscale, v2.RandomGrayscale, ()),
-    (RandomSolarize, v2.RandomSolarize, (128.0,)),
-    (RandomSolarize, v2.RandomSolarize, (100.5,)),
-    (RandomSolarize, v2.RandomSolarize, (0.0,)),
-    (RandomPosterize, v2.RandomPosterize, (3,)),
-    (RandomPosterize, v2.RandomPosterize, (0,)),
-    (RandomPosterize, v2.RandomPosterize, (8,)),
-    (RandomEqualize, v2.RandomEqualize, ()),
-    (RandomAutocontrast, v2.RandomAutocontrast, ()),
-    (RandomAdjustSharpness, v2.RandomAdjustSharpness, (0.0,)),
-    (RandomAdjustSharpness, v2.RandomAdjustSharpness, (2.5,)),
-    (RandomInvert, v2.RandomInvert, ()),
+    (T.RandomGrayscale, v2.RandomGrayscale, ()),
+    (T.RandomSolarize, v2.RandomSolarize, (128.0,)),
+    (T.RandomSolarize, v2.RandomSolarize, (100.5,)),
+    (T.RandomSolarize, v2.RandomSolarize, (0.0,)),
+    (T.RandomPosterize, v2.RandomPosterize, (3,)),
+    (T.RandomPosterize, v2.RandomPosterize, (0,)),
+    (T.RandomPosterize, v2.RandomPosterize, (8,)),
+    (T.RandomEqualize, v2.RandomEqualize, ()),
+    (T.RandomAutocontrast, v2.RandomAutocontrast, ()),
+    (T.RandomAdjustSharpness, v2.RandomAdjustSharpness, (0.0,)),
+    (T.RandomAdjustSharpness, v2.RandomAdjustSharpness, (2.5,)),
+    (T.RandomInvert, v2.RandomInvert, ()),
 ]
 
 
@@ -174,11 +162,11 @@ def test_it_is_done_as_often_as_said(ours: type, theirs: type, arguments: tuple[
 
 
 def test_grayscale_is_torchvisions() -> None:
-    assert torch.equal(run_program(program(Grayscale(), 1), 0, IMAGE), v2.Grayscale(3)(IMAGE))
+    assert torch.equal(run_program(program(T.Grayscale(), 1), 0, IMAGE), v2.Grayscale(3)(IMAGE))
 
 
 def test_a_kernel_that_does_not_fit_into_the_image_is_refused() -> None:
-    blur = GaussianBlur(47)
+    blur = T.GaussianBlur(47)
     blur.program(draw(blur), np.array([[24, 36]]))
     with pytest.raises(
         ConfigError, match="kernel_size 47 does not fit into images of 23 x 36 pixels: allowed is up to 45"
@@ -189,11 +177,14 @@ def test_a_kernel_that_does_not_fit_into_the_image_is_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ColorJitter(-0.1), r"brightness -0.1: allowed is a number from 0, or \[low, high\] with 0 <= low"),
-        (lambda: ColorJitter(hue=0.6), "hue 0.6: allowed is a number from 0 to 0.5, or .* -0.5 <= low <= high <= 0.5"),
-        (lambda: GaussianBlur(4), "kernel_size 4: allowed are odd numbers"),
-        (lambda: GaussianBlur(3, (2, 1)), r"sigma \(2.0, 1.0\): allowed is a number from 0.001 to 200"),
-        (lambda: RandomSolarize(0.5), "^`RandomSolarize`: threshold 0.5 is a share of 1, .* write threshold 128$"),
+        (lambda: T.ColorJitter(-0.1), r"brightness -0.1: allowed is a number from 0, or \[low, high\] with 0 <= low"),
+        (
+            lambda: T.ColorJitter(hue=0.6),
+            "hue 0.6: allowed is a number from 0 to 0.5, or .* -0.5 <= low <= high <= 0.5",
+        ),
+        (lambda: T.GaussianBlur(4), "kernel_size 4: allowed are odd numbers"),
+        (lambda: T.GaussianBlur(3, (2, 1)), r"sigma \(2.0, 1.0\): allowed is a number from 0.001 to 200"),
+        (lambda: T.RandomSolarize(0.5), "^`RandomSolarize`: threshold 0.5 is a share of 1, .* write threshold 128$"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: object, message: str) -> None:

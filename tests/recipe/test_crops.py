@@ -15,25 +15,11 @@ from PIL import Image, ImageOps
 from scipy import stats
 
 from gpuloader import Compose
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draw, Draws, Stream
 from gpuloader.recipe import Recipe
-from gpuloader.recipe.apply import Apply
-from gpuloader.recipe.crops import (
-    CenterCrop,
-    CornerCrop,
-    FiveCrop,
-    Pad,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-    TenCrop,
-    random_windows,
-    resized_shorter,
-)
-from gpuloader.recipe.detection import PadIfSmaller
+from gpuloader.recipe.crops import random_windows, resized_shorter
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.placement import GeometricTransform, Placement, Size
 from gpuloader.recipe.view import ViewPlan
@@ -128,7 +114,7 @@ def test_a_window_depends_on_its_sample_alone() -> None:
 
 
 def test_random_resized_crop_resizes_its_window() -> None:
-    crop = RandomResizedCrop((20, 30), (0.2, 0.6), (0.5, 2.0), "bicubic", antialias=False)
+    crop = T.RandomResizedCrop((20, 30), (0.2, 0.6), (0.5, 2.0), "bicubic", antialias=False)
     at = placed(crop, 90, 70, 50)
     drawn = random_windows(draw(50), np.full((50, 2), (90, 70)), (0.2, 0.6), (0.5, 2.0))
     np.testing.assert_array_equal(at.window, np.concatenate([drawn[:, :2], drawn[:, :2] + drawn[:, 2:]], 1))
@@ -137,7 +123,7 @@ def test_random_resized_crop_resizes_its_window() -> None:
 
 
 def test_a_drawn_filter_leaves_the_windows_as_they_are() -> None:
-    fixed, drawn = RandomResizedCrop(20), RandomResizedCrop(20, interpolation="random")
+    fixed, drawn = T.RandomResizedCrop(20), T.RandomResizedCrop(20, interpolation="random")
     one, other = placed(fixed, 90, 70, 2_000), placed(drawn, 90, 70, 2_000)
     np.testing.assert_array_equal(one.window, other.window)
     assert one.bicubic is None
@@ -149,7 +135,7 @@ def test_a_drawn_filter_leaves_the_windows_as_they_are() -> None:
 
 
 def test_views_draw_their_filters_independently() -> None:
-    view = Recipe([RandomResizedCrop(20, interpolation="random")], views=2)
+    view = Recipe([T.RandomResizedCrop(20, interpolation="random")], views=2)
     first, second = view.draw(Draws(5, 2, np.arange(2_000)), np.full((2_000, 2), 90)).views
     same = first.placement.bicubic == second.placement.bicubic
     assert abs(np.mean(same) - 0.5) < 0.05
@@ -172,7 +158,7 @@ def test_resize_gives_torchvisions_sizes(max_size: int | None) -> None:
 @settings(deadline=None)
 @given(*[st.integers(1, 90)] * 4)
 def test_cover_gives_pils_sizes(height: int, width: int, rows: int, columns: int) -> None:
-    view = ViewPlan([Resize("cover", "bicubic"), RandomHorizontalFlip(), CenterCrop((rows, columns))], 0)
+    view = ViewPlan([T.Resize("cover", "bicubic"), T.RandomHorizontalFlip(), T.CenterCrop((rows, columns))], 0)
     [_, at, *_] = view.draw(Draws(0, 0, np.zeros(1, np.int64)), np.array([[height, width]])).placements
     resized = ImageOps.cover(Image.new("L", (width, height)), (columns, rows))
     assert (at.shape.tolist(), at.interpolation) == ([[resized.height, resized.width]], "bicubic")
@@ -184,24 +170,24 @@ def test_cover_gives_pils_sizes(height: int, width: int, rows: int, columns: int
 @pytest.mark.parametrize(
     ("crop", "tops", "lefts"),
     [
-        (RandomCrop(32, padding=2), range(-2, 3), range(-2, 3)),
-        (RandomCrop((31, 30), padding=(0, 1)), range(-1, 3), range(3)),
-        (RandomCrop(32, padding=(1, 0, 0, 2)), range(3), range(-1, 1)),
-        (RandomCrop((32, 34)), range(1), range(-2, 1)),  # what the image lacks is added on both sides
+        (T.RandomCrop(32, padding=2), range(-2, 3), range(-2, 3)),
+        (T.RandomCrop((31, 30), padding=(0, 1)), range(-1, 3), range(3)),
+        (T.RandomCrop(32, padding=(1, 0, 0, 2)), range(3), range(-1, 1)),
+        (T.RandomCrop((32, 34)), range(1), range(-2, 1)),  # what the image lacks is added on both sides
     ],
     ids=str,
 )
-def test_corners_are_drawn_evenly_over_all_places(crop: RandomCrop, tops: range, lefts: range) -> None:
+def test_corners_are_drawn_evenly_over_all_places(crop: T.RandomCrop, tops: range, lefts: range) -> None:
     places, counts = np.unique(placed(crop, 32, 32, 20_000).corner, axis=0, return_counts=True)
     assert places.tolist() == [[top, left] for top in tops for left in lefts]
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("flip", [RandomHorizontalFlip, RandomVerticalFlip])
+@pytest.mark.parametrize("flip", [T.RandomHorizontalFlip, T.RandomVerticalFlip])
 @pytest.mark.parametrize("p", [0.0, 0.2, None, 1.0])
-def test_flips_are_drawn_as_often_as_said(flip: type[RandomHorizontalFlip], p: float | None) -> None:
+def test_flips_are_drawn_as_often_as_said(flip: type[T.RandomHorizontalFlip], p: float | None) -> None:
     mirrored = placed(flip() if p is None else flip(p), 3, 4, 4000).mirrored
-    axis = int(flip is RandomHorizontalFlip)
+    axis = int(flip is T.RandomHorizontalFlip)
     assert not mirrored[:, 1 - axis].any()
     assert stats.binomtest(int(mirrored[:, axis].sum()), 4000, 0.5 if p is None else p).pvalue > 1e-3
 
@@ -213,9 +199,9 @@ def test_flips_are_drawn_as_often_as_said(flip: type[RandomHorizontalFlip], p: f
 @pytest.mark.parametrize(
     ("ours", "others"),
     [
-        (FiveCrop, v2.FiveCrop),
-        (TenCrop, v2.TenCrop),
-        (lambda size: TenCrop(size, vertical_flip=True), lambda size: v2.TenCrop(size, vertical_flip=True)),
+        (T.FiveCrop, v2.FiveCrop),
+        (T.TenCrop, v2.TenCrop),
+        (lambda size: T.TenCrop(size, vertical_flip=True), lambda size: v2.TenCrop(size, vertical_flip=True)),
     ],
     ids=["five", "ten", "ten upside down"],
 )
@@ -240,10 +226,10 @@ def test_views_are_torchvisions(ours: Callable[..., Any], others: Callable[..., 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Resize(8192, "lanczos"),
-        lambda: Resize({0: 5, 10: 8}, max_size=9),
-        lambda: RandomResizedCrop((1, 8192), (1, 1), (1, 1)),
-        lambda: RandomCrop(3, (0, 1, 2, 8192), (0, 255, 1.5), "symmetric"),
+        lambda: T.Resize(8192, "lanczos"),
+        lambda: T.Resize({0: 5, 10: 8}, max_size=9),
+        lambda: T.RandomResizedCrop((1, 8192), (1, 1), (1, 1)),
+        lambda: T.RandomCrop(3, (0, 1, 2, 8192), (0, 255, 1.5), "symmetric"),
     ],
 )
 def test_the_bounds_themselves_are_allowed(make: Callable[[], object]) -> None:
@@ -253,29 +239,32 @@ def test_the_bounds_themselves_are_allowed(make: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Resize(0), "found 0.*at least 1"),
-        (lambda: Resize(5.0), "found 5.0.*an integer"),  # type: ignore[arg-type]
-        (lambda: Resize("covr"), r"found 'covr'; allowed are a side, \[height, width\], sides by epoch, and 'cover'$"),  # type: ignore[arg-type]
-        (lambda: Resize("cover", pad=0), r"pad 0.0 with size cover: allowed is size \[height, width\]"),
-        (lambda: Resize("cover", max_size=9), "max_size 9 needs a shorter side, got size cover"),
-        (lambda: Recipe([Resize("cover")]), r"Resize\(\"cover\"\) needs a crop after it"),
-        (lambda: Resize((5, 0)), "found 0.*at least 1"),
-        (lambda: Resize(5, "area"), "'nearest', 'bilinear', 'bicubic' or 'lanczos'"),  # type: ignore[arg-type]
+        (lambda: T.Resize(0), "found 0.*at least 1"),
+        (lambda: T.Resize(5.0), "found 5.0.*an integer"),  # type: ignore[arg-type]
         (
-            lambda: Resize(5, "lanczos", antialias=False),
+            lambda: T.Resize("covr"),
+            r"found 'covr'; allowed are a side, \[height, width\], sides by epoch, and 'cover'$",
+        ),  # type: ignore[arg-type]
+        (lambda: T.Resize("cover", pad=0), r"pad 0.0 with size cover: allowed is size \[height, width\]"),
+        (lambda: T.Resize("cover", max_size=9), "max_size 9 needs a shorter side, got size cover"),
+        (lambda: Recipe([T.Resize("cover")]), r"Resize\(\"cover\"\) needs a crop after it"),
+        (lambda: T.Resize((5, 0)), "found 0.*at least 1"),
+        (lambda: T.Resize(5, "area"), "'nearest', 'bilinear', 'bicubic' or 'lanczos'"),  # type: ignore[arg-type]
+        (
+            lambda: T.Resize(5, "lanczos", antialias=False),
             "'lanczos' always antialiases, as in PIL: leave antialias at true",
         ),
-        (lambda: Resize((5, 6), max_size=9), r"max_size 9 needs a shorter side, got size \[5, 6\]"),
-        (lambda: Resize({0: 5, 3: 10}, max_size=9), "max_size 9: allowed is more than the shorter side, 10"),
+        (lambda: T.Resize((5, 6), max_size=9), r"max_size 9 needs a shorter side, got size \[5, 6\]"),
+        (lambda: T.Resize({0: 5, 3: 10}, max_size=9), "max_size 9: allowed is more than the shorter side, 10"),
         *(
-            (lambda ratio=ratio: RandomResizedCrop(5, ratio=ratio), r"ratio \[.*\]: .* 0.001 <= low <= high <= 1000")
+            (lambda ratio=ratio: T.RandomResizedCrop(5, ratio=ratio), r"ratio \[.*\]: .* 0.001 <= low <= high <= 1000")
             for ratio in ((0.0, 1.0), (2.0, 1.0), (-1.0, 1.0))
         ),
-        (lambda: RandomCrop(5, -1), "found -1.*at least 0"),
-        (lambda: RandomCrop({0: 9, 5: 4}, 4), "padding 4 on all sides: allowed is less than the crop's 4"),
-        (lambda: RandomCrop(5, 1, 256), "found 256.*at most 255"),
-        (lambda: Pad(1, (1, 2)), r"found \(1, 2\): allowed is a number or \[red, green, blue\]"),  # type: ignore[arg-type]
-        (lambda: CornerCrop(5, "left top"), "'top left', 'top right', 'bottom left' or 'bottom right'"),  # type: ignore[arg-type]
+        (lambda: T.RandomCrop(5, -1), "found -1.*at least 0"),
+        (lambda: T.RandomCrop({0: 9, 5: 4}, 4), "padding 4 on all sides: allowed is less than the crop's 4"),
+        (lambda: T.RandomCrop(5, 1, 256), "found 256.*at most 255"),
+        (lambda: T.Pad(1, (1, 2)), r"found \(1, 2\): allowed is a number or \[red, green, blue\]"),  # type: ignore[arg-type]
+        (lambda: T.CornerCrop(5, "left top"), "'top left', 'top right', 'bottom left' or 'bottom right'"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:
@@ -296,24 +285,24 @@ def least_padding(transforms_: Sequence[Transform], sides: Sequence[int]) -> flo
 @pytest.mark.parametrize(
     ("transforms_", "told"),
     [
-        ([Resize(30), CenterCrop(40)], ("25.0%", "43.8%")),  # of any picture, of a square one
-        ([Resize({0: 40, 5: 31}), CenterCrop(40)], ("22.5%",)),  # in a later epoch
-        ([Resize(29), CenterCrop((40, 58))], ("27.5%",)),  # its shorter side decides
-        ([Resize((30, 60)), CenterCrop((41, 50))], ("26.8%",)),
-        ([Resize((60, 30)), RandomHorizontalFlip(), CenterCrop(42)], ("28.6%",)),
-        ([RandomResizedCrop(24), CenterCrop(48)], ("75.0%",)),
-        ([CenterCrop(28), CenterCrop(56)], ("75.0%",)),
-        ([Resize(40), CenterCrop(40)], None),
-        ([Resize(40), CenterCrop((40, 57))], None),  # a wide picture needs no padding
-        ([Resize((40, 57)), CenterCrop((40, 57))], None),
-        ([Resize("cover"), CenterCrop(57)], None),
-        ([CenterCrop(57)], None),  # of pictures that may be large enough
-        ([Resize(30), Pad(4), CenterCrop(57)], None),
-        ([Pad(4), Resize(30), CenterCrop(57)], None),
-        ([Resize((30, 30), pad=114), CenterCrop(57)], None),
-        ([Resize(30), PadIfSmaller(57), CenterCrop(57)], None),
-        ([Resize(30), Apply(lambda image: image, name="x", same_size=False), CenterCrop(57)], None),
-        ([Resize(30), RandomCrop(57)], None),
+        ([T.Resize(30), T.CenterCrop(40)], ("25.0%", "43.8%")),  # of any picture, of a square one
+        ([T.Resize({0: 40, 5: 31}), T.CenterCrop(40)], ("22.5%",)),  # in a later epoch
+        ([T.Resize(29), T.CenterCrop((40, 58))], ("27.5%",)),  # its shorter side decides
+        ([T.Resize((30, 60)), T.CenterCrop((41, 50))], ("26.8%",)),
+        ([T.Resize((60, 30)), T.RandomHorizontalFlip(), T.CenterCrop(42)], ("28.6%",)),
+        ([T.RandomResizedCrop(24), T.CenterCrop(48)], ("75.0%",)),
+        ([T.CenterCrop(28), T.CenterCrop(56)], ("75.0%",)),
+        ([T.Resize(40), T.CenterCrop(40)], None),
+        ([T.Resize(40), T.CenterCrop((40, 57))], None),  # a wide picture needs no padding
+        ([T.Resize((40, 57)), T.CenterCrop((40, 57))], None),
+        ([T.Resize("cover"), T.CenterCrop(57)], None),
+        ([T.CenterCrop(57)], None),  # of pictures that may be large enough
+        ([T.Resize(30), T.Pad(4), T.CenterCrop(57)], None),
+        ([T.Pad(4), T.Resize(30), T.CenterCrop(57)], None),
+        ([T.Resize((30, 30), pad=114), T.CenterCrop(57)], None),
+        ([T.Resize(30), T.PadIfSmaller(57), T.CenterCrop(57)], None),
+        ([T.Resize(30), T.Apply(lambda image: image, name="x", same_size=False), T.CenterCrop(57)], None),
+        ([T.Resize(30), T.RandomCrop(57)], None),
     ],
 )
 def test_a_centre_crop_larger_than_what_is_left_is_told_once(
@@ -326,10 +315,10 @@ def test_a_centre_crop_larger_than_what_is_left_is_told_once(
 
 
 @pytest.mark.parametrize(
-    ("resized", "share"), [(Resize(33), 0.25), (Resize((33, 50)), 0.25), (Resize((22, 33)), 0.625)]
+    ("resized", "share"), [(T.Resize(33), 0.25), (T.Resize((33, 50)), 0.25), (T.Resize((22, 33)), 0.625)]
 )
 def test_the_share_of_padding_is_the_least_of_any_picture(
-    caplog: pytest.LogCaptureFixture, resized: Resize, share: float
+    caplog: pytest.LogCaptureFixture, resized: T.Resize, share: float
 ) -> None:
-    assert least_padding([resized, CenterCrop(44)], (50, 66, 200)) == pytest.approx(share)
+    assert least_padding([resized, T.CenterCrop(44)], (50, 66, 200)) == pytest.approx(share)
     assert f"at least {share:.1%}" in caplog.text

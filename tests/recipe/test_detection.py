@@ -13,29 +13,17 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from gpuloader import Compose
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draws, Stream
 from gpuloader.recipe import ViewParams
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.target_transforms import move_boxes, which_boxes_stay
-from gpuloader.transforms import (
-    CenterCrop,
-    FixedSizeCrop,
-    PadIfSmaller,
-    RandomIoUCrop,
-    RandomResize,
-    RandomShortestSize,
-    RandomSizeCrop,
-    RandomZoomOut,
-    Resize,
-    SanitizeBoundingBoxes,
-    ScaleJitter,
-)
 
 SAMPLES = 60
 SIZES = np.random.default_rng(0).integers(30, 300, (SAMPLES, 2))
 DRAWS = Draws(3, 1, np.arange(SAMPLES))
-LAST = CenterCrop(200)
+LAST = T.CenterCrop(200)
 
 
 @pytest.fixture
@@ -69,10 +57,10 @@ def picture(row: int) -> tv_tensors.Image:
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (ScaleJitter((90, 120)), v2.ScaleJitter((90, 120))),
-        (RandomShortestSize((40, 60, 90), 150), v2.RandomShortestSize([40, 60, 90], 150)),
-        (RandomShortestSize((40, 60, 90)), v2.RandomShortestSize([40, 60, 90])),
-        (RandomResize(40, 160), v2.RandomResize(40, 160)),
+        (T.ScaleJitter((90, 120)), v2.ScaleJitter((90, 120))),
+        (T.RandomShortestSize((40, 60, 90), 150), v2.RandomShortestSize([40, 60, 90], 150)),
+        (T.RandomShortestSize((40, 60, 90)), v2.RandomShortestSize([40, 60, 90])),
+        (T.RandomResize(40, 160), v2.RandomResize(40, 160)),
     ],
     ids=["ScaleJitter", "RandomShortestSize", "without max_size", "RandomResize"],
 )
@@ -85,7 +73,7 @@ def test_a_size_is_drawn_as_torchvision_draws_it(numbers: list[float], ours: Tra
 
 
 def test_a_zoom_is_drawn_as_torchvision_draws_it(numbers: list[float]) -> None:
-    after = drawn(RandomZoomOut(side_range=(1.5, 3), p=0.7)).placements[1]
+    after = drawn(T.RandomZoomOut(side_range=(1.5, 3), p=0.7)).placements[1]
     zoomed = v2.RandomZoomOut(side_range=(1.5, 3))
     for row, (applied, *others) in enumerate(DRAWS.of(Stream.ZOOM_OUT)(4).tolist()):
         side, top, left = others
@@ -100,7 +88,7 @@ def test_one_number_places_a_window_on_both_axes_and_the_rest_is_padded(size: tu
     """As the reference does: top and left are the same share of what is cut off; then rows and columns are added."""
     sample, (height, width) = np.arange(SAMPLES), size
     boxes = [boxes_of(number) for number in sample]
-    view = drawn(FixedSizeCrop(size), boxes=boxes)
+    view = drawn(T.FixedSizeCrop(size), boxes=boxes)
     seen = set()
     for row, [uniform] in enumerate(DRAWS.of(Stream.CROP)(1).tolist()):
         rows, columns = SIZES[row].tolist()
@@ -113,7 +101,7 @@ def test_one_number_places_a_window_on_both_axes_and_the_rest_is_padded(size: tu
         expected = boxes[row] - [left, top, left, top]
         expected[:, 0::2] = expected[:, 0::2].clip(0, shown[1])
         expected[:, 1::2] = expected[:, 1::2].clip(0, shown[0])
-        one = Compose([FixedSizeCrop(size)]).draw(Draws(3, 1, np.array([row])), SIZES[[row]]).views[0]
+        one = Compose([T.FixedSizeCrop(size)]).draw(Draws(3, 1, np.array([row])), SIZES[[row]]).views[0]
         np.testing.assert_allclose(move_boxes(boxes[row], np.zeros(len(boxes[row]), np.int64), one), expected)
         seen.add((shown[0] == height, shown[1] == width))
     assert len(seen) == (4 if size != (400, 400) else 1)
@@ -122,13 +110,13 @@ def test_one_number_places_a_window_on_both_axes_and_the_rest_is_padded(size: tu
 def test_boxes_that_a_window_shows_nothing_of_are_left_out() -> None:
     image, boxes = np.zeros((100, 100, 3), np.uint8), np.array([[0, 0, 20, 20], [40, 40, 60, 60], [80, 80, 99, 99]])
     target = {"boxes": boxes, "labels": np.arange(3)}
-    left = {len(Compose([FixedSizeCrop(40)])(image, target, seed=seed)[1]["labels"]) for seed in range(20)}
+    left = {len(Compose([T.FixedSizeCrop(40)])(image, target, seed=seed)[1]["labels"]) for seed in range(20)}
     assert left == {1, 2}
 
 
 @pytest.mark.parametrize("size", [150, (120, 200)])
 def test_a_smaller_image_is_padded_behind_it(size: int | tuple[int, int]) -> None:
-    at = drawn(PadIfSmaller(size)).placements[1]
+    at = drawn(T.PadIfSmaller(size)).placements[1]
     height, width = (size, size) if isinstance(size, int) else size
     assert at.corner.tolist() == [[0, 0]] * SAMPLES
     assert at.shown.tolist() == [[0, 0, *sides] for sides in SIZES.tolist()]
@@ -137,7 +125,7 @@ def test_a_smaller_image_is_padded_behind_it(size: int | tuple[int, int]) -> Non
 
 def test_pixels_and_masks_are_padded_with_their_own_fills() -> None:
     image, mask = np.full((3, 5, 3), 9, np.uint8), np.full((3, 5), 2, np.uint8)
-    for transform in (PadIfSmaller((4, 7), fill=200), FixedSizeCrop((4, 7), fill=200)):
+    for transform in (T.PadIfSmaller((4, 7), fill=200), T.FixedSizeCrop((4, 7), fill=200)):
         pixels, target = Compose([transform], batch="list", dtype="uint8")([image], [{"mask": mask}])
         expected = functional.pad(torch.from_numpy(image).permute(2, 0, 1), [0, 0, 2, 1], fill=200)
         assert torch.equal(pixels[0], expected)
@@ -169,7 +157,7 @@ def in_torchvisions_order(draw: NDArray[np.float64], trials: int, size: tuple[in
 def test_a_window_and_its_boxes_are_drawn_as_torchvision_draws_them(
     numbers: list[float], options: tuple[float, ...]
 ) -> None:
-    crop, trials = RandomIoUCrop(sampler_options=options, trials=12), 12
+    crop, trials = T.RandomIoUCrop(sampler_options=options, trials=12), 12
     view = drawn(crop, boxes=[boxes_of(sample) for sample in range(SAMPLES)])
     theirs, seen = v2.RandomIoUCrop(sampler_options=list(options), trials=trials), set()
     each_draw = [part(1 + 4 * trials) for part in DRAWS.of(Stream.CROP).split(32)]
@@ -192,21 +180,21 @@ def test_boxes_that_were_left_out_draw_no_windows() -> None:
     boxes = [boxes_of(sample) for sample in range(SAMPLES)]
     large = [each[(each[:, 2:] - each[:, :2] >= 20).all(1)] for each in boxes]
     windows = [
-        drawn(*transforms, RandomIoUCrop(), boxes=each).placements[-2].output().tolist()
-        for transforms, each in (([SanitizeBoundingBoxes(20)], boxes), ([], large), ([], boxes))
+        drawn(*transforms, T.RandomIoUCrop(), boxes=each).placements[-2].output().tolist()
+        for transforms, each in (([T.SanitizeBoundingBoxes(20)], boxes), ([], large), ([], boxes))
     ]
     assert windows[0] == windows[1] != windows[2]
 
 
 def test_many_boxes_draw_the_same_in_parts() -> None:
     boxes = [np.tile([1.0, 1, 9, 9], (3_000, 1))] * 4
-    view = drawn(RandomIoUCrop(trials=100), boxes=boxes, draws=Draws(3, 1, np.arange(4)))
-    few = drawn(RandomIoUCrop(trials=100), boxes=[each[:1] for each in boxes], draws=Draws(3, 1, np.arange(4)))
+    view = drawn(T.RandomIoUCrop(trials=100), boxes=boxes, draws=Draws(3, 1, np.arange(4)))
+    few = drawn(T.RandomIoUCrop(trials=100), boxes=[each[:1] for each in boxes], draws=Draws(3, 1, np.arange(4)))
     assert view.placements[1].output().tolist() == few.placements[1].output().tolist()
 
 
 def test_an_image_without_a_window_stays_as_it_is() -> None:
-    crop = RandomIoUCrop(sampler_options=[0.99], max_scale=0.4, min_scale=0.3)  # no window overlaps the box so much
+    crop = T.RandomIoUCrop(sampler_options=[0.99], max_scale=0.4, min_scale=0.3)  # no window overlaps the box so much
     view = drawn(crop, boxes=[np.array([[0.0, 0, 30, 30]])] * SAMPLES)
     assert view.placements[1].shape.tolist() == SIZES.tolist()
     assert view.placements[1].corner.tolist() == [[0, 0]] * SAMPLES
@@ -214,10 +202,10 @@ def test_an_image_without_a_window_stays_as_it_is() -> None:
 
 def test_small_boxes_are_left_out_where_sanitize_stands() -> None:
     boxes = np.array([[0.0, 0, 9, 9], [0, 0, 20, 20], [5, 5, 60, 11], [-1, 0, 30, 30]])
-    rows, sanitize = np.zeros(4, np.int64), SanitizeBoundingBoxes(min_size=8)
+    rows, sanitize = np.zeros(4, np.int64), T.SanitizeBoundingBoxes(min_size=8)
     theirs = v2.SanitizeBoundingBoxes(min_size=8, labels_getter=None)
     canvas = (int(SIZES[0, 0]), int(SIZES[0, 1]))
-    for before in ([], [Resize(canvas)], [Resize((canvas[0] * 2, canvas[1] * 2))]):
+    for before in ([], [T.Resize(canvas)], [T.Resize((canvas[0] * 2, canvas[1] * 2))]):
         view = drawn(*before, sanitize, boxes=[boxes], draws=Draws(0, 0, np.array([0])))
         moved = tv_tensors.BoundingBoxes(torch.from_numpy(boxes), format="XYXY", canvas_size=canvas)
         moved = moved if not before else functional.resize(moved, list(before[0].size))
@@ -232,18 +220,18 @@ def test_a_letterbox_is_that_of_yolo(size: tuple[int, int]) -> None:
     shape = max(round(height * ratio), 1), max(round(width * ratio), 1)
     top, left = round((96 - shape[0]) / 2 - 0.1), round((64 - shape[1]) / 2 - 0.1)
     image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-    made = Compose([Resize((96, 64), pad=114)], dtype="uint8")(image)
+    made = Compose([T.Resize((96, 64), pad=114)], dtype="uint8")(image)
     expected = torch.full((3, 96, 64), 114)
     inside = functional.resize(torch.from_numpy(image).permute(2, 0, 1), list(shape), antialias=True)
     expected[:, top : top + shape[0], left : left + shape[1]] = inside
     assert (made.int() - expected).abs().max() <= 1
-    view = Compose([Resize((96, 64), pad=114)]).draw(Draws(0, 0, np.arange(1)), np.array([size])).views[0]
+    view = Compose([T.Resize((96, 64), pad=114)]).draw(Draws(0, 0, np.arange(1)), np.array([size])).views[0]
     whole = move_boxes(np.array([[0.0, 0, width, height]]), np.array([0]), view)
     assert whole.tolist() == [[left, top, left + shape[1], top + shape[0]]]
 
 
 def test_detrs_window_is_within_its_bounds() -> None:
-    view = drawn(RandomSizeCrop(40, 70, sizes=[50, 80]))
+    view = drawn(T.RandomSizeCrop(40, 70, sizes=[50, 80]))
     resized, at = view.placements[1].resized, view.placements[1]
     kept = (resized == SIZES).all(1) & (at.shape == SIZES).all(1)
     assert 0.3 < kept.mean() < 0.7
@@ -257,13 +245,13 @@ def test_detrs_window_is_within_its_bounds() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RandomResize(9, 9), r"max_size 9: allowed is more than min_size, 9"),
-        (lambda: RandomIoUCrop(0.9, 0.3), r"min_scale 0.9, max_scale 0.3: allowed is 0 < min <= max <= 1"),
+        (lambda: T.RandomResize(9, 9), r"max_size 9: allowed is more than min_size, 9"),
+        (lambda: T.RandomIoUCrop(0.9, 0.3), r"min_scale 0.9, max_scale 0.3: allowed is 0 < min <= max <= 1"),
         (
-            lambda: RandomZoomOut(side_range=(0.5, 2)),
+            lambda: T.RandomZoomOut(side_range=(0.5, 2)),
             r"side_range \[0.5, 2.0\]: allowed is \[low, high\] with 1",
         ),
-        (lambda: Resize(9, pad=1), r"pad 1.0 with size 9: allowed is size \[height, width\]"),
+        (lambda: T.Resize(9, pad=1), r"pad 1.0 with size 9: allowed is size \[height, width\]"),
     ],
 )
 def test_wrong_parameters_are_errors(make: Callable[[], Transform], message: str) -> None:

@@ -10,7 +10,7 @@ import torch
 from torchvision.transforms import v2
 
 from gpuloader import Compose
-from gpuloader.transforms import ColorJitter, RandomApply, RandomHorizontalFlip, RandomShortestSize, RandomSizeCrop
+from gpuloader import transforms as T  # noqa: N812
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SCALES = list(range(480, 801, 32))
@@ -52,18 +52,18 @@ def test_ssds_geometry_and_colours_are_the_references() -> None:
     assert transforms[:5] == made
     theirs = v2.RandomPhotometricDistort()
     for each, name in zip(transforms[5:], ("brightness", "contrast", "saturation", "hue"), strict=True):
-        assert isinstance(each, RandomApply)
+        assert isinstance(each, T.RandomApply)
         assert each.p == theirs.p
-        assert each.transforms == (ColorJitter(**{name: tuple(getattr(theirs, name))}),)
+        assert each.transforms == (T.ColorJitter(**{name: tuple(getattr(theirs, name))}),)
 
 
 def test_detrs_sizes_and_padding_are_the_papers() -> None:
     made = Compose.load("detr")([np.zeros((90, 60, 3), np.uint8), np.zeros((50, 80, 3), np.uint8)], seed=3)
     assert made.shape[:2] == (2, 3)
     flip, crop, resize, _ = Compose.load("detr").transforms
-    assert flip == RandomHorizontalFlip()
-    assert crop == RandomSizeCrop(384, 600, [400, 500, 600], p=0.5)
-    assert resize == RandomShortestSize(SCALES, max_size=1333)
+    assert flip == T.RandomHorizontalFlip()
+    assert crop == T.RandomSizeCrop(384, 600, [400, 500, 600], p=0.5)
+    assert resize == T.RandomShortestSize(SCALES, max_size=1333)
     assert Compose.load("detr").batch == Compose.load("detr_eval").batch == {"pad": 1}
 
 

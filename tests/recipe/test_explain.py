@@ -12,8 +12,8 @@ from oracle import transforms as theirs
 from PIL import Image
 
 from gpuloader import Compose
-from gpuloader import transforms as T
-from gpuloader.recipe import Recipe, Step, View, explain, load_preset, preset_names
+from gpuloader import transforms as T  # noqa: N812
+from gpuloader.recipe import Recipe, Step, explain, load_preset, preset_names
 from gpuloader.recipe.model import Transform
 
 HEIGHT, WIDTH = 60, 80
@@ -123,7 +123,7 @@ def test_what_is_erased_is_the_rectangle(sample: int) -> None:
 
 
 def test_each_view_has_its_own_draws() -> None:
-    first, second = explain(Recipe(views=(View((T.RandomResizedCrop(32),), count=2),)), 0, 0, 0, HEIGHT, WIDTH)
+    first, second = explain(Recipe(views=(T.View((T.RandomResizedCrop(32),), count=2),)), 0, 0, 0, HEIGHT, WIDTH)
     assert first.shape == second.shape == (32, 32)
     assert first.window != second.window
 

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from gpuloader import Compose
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import PresetError
 from gpuloader.recipe import load_preset
-from gpuloader.recipe.budgets import ResizeToSequence, SmartResize
-from gpuloader.recipe.crops import CenterCrop, Resize
-from gpuloader.recipe.output import Normalize
 
-HALF = Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+HALF = T.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 # As timm 1.0 and transformers 5 give them, for a model of each kind.
 TIMM = {
     "input_size": (3, 160, 160),
@@ -63,36 +61,36 @@ CONVNEXT = {**STEPS, "image_processor_type": "ConvNextImageProcessor", "resample
 @pytest.mark.parametrize(
     ("config", "transforms"),
     [
-        (TIMM, [Resize(168, "bicubic"), CenterCrop(160), HALF]),  # 160 / 0.95, rounded down
-        ({**TIMM, "crop_mode": "squash"}, [Resize((168, 168), "bicubic"), CenterCrop(160), HALF]),
+        (TIMM, [T.Resize(168, "bicubic"), T.CenterCrop(160), HALF]),  # 160 / 0.95, rounded down
+        ({**TIMM, "crop_mode": "squash"}, [T.Resize((168, 168), "bicubic"), T.CenterCrop(160), HALF]),
         (
             {**TIMM, "crop_mode": "squash", "input_size": (3, 96, 192), "crop_pct": 1.0, "interpolation": "bilinear"},
-            [Resize((96, 192)), CenterCrop((96, 192)), HALF],
+            [T.Resize((96, 192)), T.CenterCrop((96, 192)), HALF],
         ),
-        (VIT, [Resize((224, 224)), HALF]),
+        (VIT, [T.Resize((224, 224)), HALF]),
         ({**VIT, "do_resize": False, "do_center_crop": True, "crop_size": {"height": 8, "width": 9}}, None),
         (CLIP, list(load_preset("clip_eval").transforms)),
-        ({**CONVNEXT, "size": {"shortest_edge": 224}}, [Resize(256, "bicubic"), CenterCrop(224), HALF]),
-        ({**CONVNEXT, "size": {"shortest_edge": 384}}, [Resize((384, 384), "bicubic"), HALF]),
+        ({**CONVNEXT, "size": {"shortest_edge": 224}}, [T.Resize(256, "bicubic"), T.CenterCrop(224), HALF]),
+        ({**CONVNEXT, "size": {"shortest_edge": 384}}, [T.Resize((384, 384), "bicubic"), HALF]),
     ],
 )
 def test_a_configuration_is_an_evaluation(config: dict[str, Any], transforms: list[Any] | None) -> None:
-    expected = [CenterCrop((8, 9)), HALF] if transforms is None else transforms
+    expected = [T.CenterCrop((8, 9)), HALF] if transforms is None else transforms
     assert Compose.from_torchvision(config) == Compose.from_timm(config) == Compose(expected)
 
 
 @pytest.mark.parametrize(
     ("config", "resize"),
     [
-        (QWEN, SmartResize(28, 3136, 12_845_056)),
+        (QWEN, T.SmartResize(28, 3136, 12_845_056)),
         (
             {**QWEN, "image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": 16},
-            SmartResize(32, 3136, 12_845_056),
+            T.SmartResize(32, 3136, 12_845_056),
         ),
-        ({**QWEN, **OLD_QWEN}, SmartResize(28, 3136, 12_845_056)),  # as older transformers write it
-        ({**QWEN, "min_pixels": 784, "max_pixels": None}, SmartResize(28, 784, 12_845_056)),  # it overrides `size`
-        ({**QWEN, "size": None, "min_pixels": 784, "max_pixels": 7840}, SmartResize(28, 784, 7840)),
-        (SIGLIP2, ResizeToSequence(16, 256, "bilinear")),
+        ({**QWEN, **OLD_QWEN}, T.SmartResize(28, 3136, 12_845_056)),  # as older transformers write it
+        ({**QWEN, "min_pixels": 784, "max_pixels": None}, T.SmartResize(28, 784, 12_845_056)),  # it overrides `size`
+        ({**QWEN, "size": None, "min_pixels": 784, "max_pixels": 7840}, T.SmartResize(28, 784, 7840)),
+        (SIGLIP2, T.ResizeToSequence(16, 256, "bilinear")),
     ],
 )
 @pytest.mark.parametrize("batch", ["list", {"pad": 28}])
@@ -104,7 +102,7 @@ def test_a_budget_of_pixels_or_patches_is_read(config: dict[str, Any], resize: A
 def test_levels_stay_where_they_are_not_rescaled() -> None:
     config = {**VIT, "do_rescale": False, "do_normalize": False}
     assert Compose.from_torchvision(config, layout="channels_last") == Compose(
-        [Resize((224, 224))], dtype="uint8", layout="channels_last"
+        [T.Resize((224, 224))], dtype="uint8", layout="channels_last"
     )
 
 

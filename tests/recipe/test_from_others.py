@@ -25,35 +25,14 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from gpuloader import Compose
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import PresetError
-from gpuloader.recipe import Recipe, View, from_others
-from gpuloader.recipe.colors import (
-    ColorJitter,
-    GaussianBlur,
-    RandomEqualize,
-    RandomGrayscale,
-    RandomPhotometricDistort,
-    RandomSolarize,
-)
-from gpuloader.recipe.crops import CenterCrop, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
-from gpuloader.recipe.detection import (
-    FixedSizeCrop,
-    PadIfSmaller,
-    RandomIoUCrop,
-    RandomResize,
-    RandomShortestSize,
-    RandomZoomOut,
-    SanitizeBoundingBoxes,
-    ScaleJitter,
-)
+from gpuloader.recipe import Recipe, from_others
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.policies import RandomApply
-from gpuloader.recipe.warps import RandomRotation
 
 CROP, TO_TENSOR, BICUBIC = v1.RandomResizedCrop(9), v1.ToTensor(), v1.InterpolationMode.BICUBIC
 JITTER = v1.ColorJitter(0.4)
-OUR_JITTER = ColorJitter((0.6, 1.4))
+OUR_JITTER = T.ColorJitter((0.6, 1.4))
 
 
 def theirs(place: str, **attributes: Any) -> Any:  # noqa: ANN401
@@ -93,31 +72,31 @@ def keep_ratio(library: str, size: tuple[int, int], longest: float, **others: An
         (theirs("open_clip.transform.MaybeConvertMode", mode="RGB"), []),
         (function("open_clip.transform._convert_to_rgb"), []),
         (function("clip.clip._convert_image_to_rgb"), []),
-        (theirs("open_clip.transform.color_jitter", p=0.8, transf=JITTER), [RandomApply([OUR_JITTER], 0.8)]),
-        (theirs("open_clip.transform.gray_scale", p=0.2), [RandomGrayscale(0.2)]),
-        (theirs("solo.data.pretrain_dataloader.GaussianBlur", sigma=[0.1, 2.0]), [GaussianBlur(13, (0.1, 2.0))]),
-        (theirs("solo.data.pretrain_dataloader.Solarization"), [RandomSolarize(128, 1.0)]),
-        (theirs("solo.data.pretrain_dataloader.Equalization"), [RandomEqualize(1.0)]),
+        (theirs("open_clip.transform.color_jitter", p=0.8, transf=JITTER), [T.RandomApply([OUR_JITTER], 0.8)]),
+        (theirs("open_clip.transform.gray_scale", p=0.2), [T.RandomGrayscale(0.2)]),
+        (theirs("solo.data.pretrain_dataloader.GaussianBlur", sigma=[0.1, 2.0]), [T.GaussianBlur(13, (0.1, 2.0))]),
+        (theirs("solo.data.pretrain_dataloader.Solarization"), [T.RandomSolarize(128, 1.0)]),
+        (theirs("solo.data.pretrain_dataloader.Equalization"), [T.RandomEqualize(1.0)]),
         (
             theirs("lightly.transforms.gaussian_blur.GaussianBlur", prob=0.5, sigmas=(0.2, 1.5)),
-            [RandomApply([GaussianBlur(11, (0.2, 1.5))], 0.5)],
+            [T.RandomApply([T.GaussianBlur(11, (0.2, 1.5))], 0.5)],
         ),
         (theirs("lightly.transforms.gaussian_blur.GaussianBlur", prob=0.0, sigmas=(0.2, 2)), []),
-        (theirs("lightly.transforms.solarize.RandomSolarization", prob=0.3, threshold=99), [RandomSolarize(99, 0.3)]),
+        (theirs("lightly.transforms.solarize.RandomSolarization", prob=0.3, threshold=99), [T.RandomSolarize(99, 0.3)]),
         (theirs("lightly.transforms.rotation.RandomRotate", prob=0.0, angle=90), []),
         (
             theirs("lightly.transforms.rotation.RandomRotate", prob=0.5, angle=90),
-            [RandomApply([RandomRotation((90.0, 90.0))], 0.5)],
+            [T.RandomApply([T.RandomRotation((90.0, 90.0))], 0.5)],
         ),
         (
             theirs("lightly.transforms.rotation.RandomRotateDegrees", transform=v1.RandomApply([v1.RandomRotation(5)])),
-            [RandomApply([RandomRotation((-5.0, 5.0))])],
+            [T.RandomApply([T.RandomRotation((-5.0, 5.0))])],
         ),
         (theirs("lightly.transforms.simclr.SimCLRViewTransform", transform=v1.Compose([JITTER])), [OUR_JITTER]),
     ],
 )  # fmt: skip
 def test_a_class_of_another_library_is_its_counterpart(transform: object, ours: list[Transform]) -> None:
-    assert Compose.from_torchvision([CROP, transform]) == Compose([RandomResizedCrop(9), *ours], dtype="uint8")
+    assert Compose.from_torchvision([CROP, transform]) == Compose([T.RandomResizedCrop(9), *ours], dtype="uint8")
 
 
 @pytest.mark.parametrize("place", ["open_clip.transform.MaybeToTensor", "lightly.transforms.compatibility.ToTensor"])
@@ -128,7 +107,7 @@ def test_conversions_to_tensors_make_floats(place: str) -> None:
 def test_transforms_within_others_are_translated_too() -> None:
     blur = theirs("solo.data.pretrain_dataloader.GaussianBlur", sigma=[0.1, 2.0])
     ours = Compose.from_torchvision(v1.Compose([CROP, v1.RandomApply([blur], 0.5), TO_TENSOR]))
-    assert ours.transforms[1:] == (RandomApply([GaussianBlur(13, (0.1, 2.0))], 0.5),)
+    assert ours.transforms[1:] == (T.RandomApply([T.GaussianBlur(13, (0.1, 2.0))], 0.5),)
 
 
 @pytest.mark.parametrize(("sigma", "most", "mean"), [(0.1, 6, 0.6), (0.3, 35, 10.3), (1.0, 48, 1.0), (2.0, 34, 0.7)])
@@ -157,10 +136,10 @@ def test_the_parts_for_aug_splits_are_shared_and_of_the_views_behind_the_first()
     normalize = v1.Normalize([0.5] * 3, [0.5] * 3)
     parts = v1.Compose([crop]), v1.Compose([JITTER]), v1.Compose([TO_TENSOR, normalize, erase])
     ours = Compose.from_timm(parts, views=3, layout="channels_last")
-    normal = Normalize([0.5] * 3, [0.5] * 3)
-    others = View([OUR_JITTER, normal, RandomErasing(0.3, (0.02, 0.3), (1.0, 1.0))], 2)
-    crop_of_ours = RandomResizedCrop(9, scale, ratio, "bicubic")
-    assert ours == Compose([crop_of_ours], [View([normal]), others], layout="channels_last")
+    normal = T.Normalize([0.5] * 3, [0.5] * 3)
+    others = T.View([OUR_JITTER, normal, T.RandomErasing(0.3, (0.02, 0.3), (1.0, 1.0))], 2)
+    crop_of_ours = T.RandomResizedCrop(9, scale, ratio, "bicubic")
+    assert ours == Compose([crop_of_ours], [T.View([normal]), others], layout="channels_last")
     for views in ({}, {"views": 1}):
         assert "give the number of --aug-splits, from 2 on, such as views=3" in error_of(parts, **views)
 
@@ -183,7 +162,7 @@ def test_the_longest_side_is_a_resize_with_padding(library: str, size: tuple[int
     bilinear = keep_ratio(library, size, 1.0, interpolation=v1.InterpolationMode.BILINEAR)
     crop = theirs(f"{library}.CenterCropOrPad", size=size, fill=7, padding_mode="constant")
     ours = Compose.from_torchvision([bilinear, crop])
-    assert ours.transforms == (Resize(size, pad=7),)
+    assert ours.transforms == (T.Resize(size, pad=7),)
     for seed, shape in enumerate(SIZES):
         image = picture(*shape, seed)
         inner = resized(image, size, max)
@@ -197,7 +176,7 @@ def test_the_longest_side_is_a_resize_with_padding(library: str, size: tuple[int
 def test_the_shortest_side_is_a_resize_that_covers(crop: object) -> None:
     bilinear = keep_ratio("open_clip.transform", (32, 50), 0.0, interpolation=v1.InterpolationMode.BILINEAR)
     ours = Compose.from_torchvision([bilinear, crop])
-    assert ours.transforms == (Resize("cover"), CenterCrop((32, 50)))
+    assert ours.transforms == (T.Resize("cover"), T.CenterCrop((32, 50)))
     for seed, shape in enumerate(SIZES):
         image = picture(*shape, seed)
         expected = v1.CenterCrop((32, 50))(resized(image, (32, 50), min))
@@ -240,8 +219,8 @@ def multi_view(*views: object, name: str = "MultiViewTransform", call: object = 
 
 
 ONE, OTHER = [CROP, TO_TENSOR], [CROP, JITTER, TO_TENSOR]
-OUR_ONE, OUR_OTHER = [RandomResizedCrop(9)], [RandomResizedCrop(9), OUR_JITTER]
-IN_TURN = [View(OUR_ONE, 2), View(OUR_OTHER), View(OUR_ONE)]
+OUR_ONE, OUR_OTHER = [T.RandomResizedCrop(9)], [T.RandomResizedCrop(9), OUR_JITTER]
+IN_TURN = [T.View(OUR_ONE, 2), T.View(OUR_OTHER), T.View(OUR_ONE)]
 SOLO = "solo.data.pretrain_dataloader"
 
 
@@ -301,21 +280,21 @@ class {name}:
         vars(self).update(attributes)
 """
 OF_DETECTION = {
-    "RandomHorizontalFlip": ({"p": 0.2}, [RandomHorizontalFlip(0.2)]),
+    "RandomHorizontalFlip": ({"p": 0.2}, [T.RandomHorizontalFlip(0.2)]),
     "PILToTensor": ({}, []),
     "RandomIoUCrop": (
         {"min_scale": 0.4, "max_scale": 0.9, "options": [0.2, 0.4], "trials": 30},
-        [RandomIoUCrop(0.4, 0.9, sampler_options=(0.2, 0.4), trials=30)],
+        [T.RandomIoUCrop(0.4, 0.9, sampler_options=(0.2, 0.4), trials=30)],
     ),
-    "RandomZoomOut": ({"fill": [1.0, 2.0, 3.0], "side_range": (1, 2)}, [RandomZoomOut((1.0, 2.0, 3.0), (1.0, 2.0))]),
+    "RandomZoomOut": ({"fill": [1.0, 2.0, 3.0], "side_range": (1, 2)}, [T.RandomZoomOut((1.0, 2.0, 3.0), (1.0, 2.0))]),
     "ScaleJitter": (
         {"target_size": (40, 30), "interpolation": BICUBIC},
-        [ScaleJitter((40, 30), (0.1, 2.0), "bicubic")],
+        [T.ScaleJitter((40, 30), (0.1, 2.0), "bicubic")],
     ),
-    "RandomShortestSize": ({"min_size": [10, 20], "max_size": 33}, [RandomShortestSize((10, 20), 33)]),
+    "RandomShortestSize": ({"min_size": [10, 20], "max_size": 33}, [T.RandomShortestSize((10, 20), 33)]),
     "FixedSizeCrop": (
         {"crop_height": 40, "crop_width": 30, "fill": (123.0, 117.0, 104.0), "padding_mode": "constant"},
-        [FixedSizeCrop((40, 30), (123.0, 117.0, 104.0))],
+        [T.FixedSizeCrop((40, 30), (123.0, 117.0, 104.0))],
     ),
     "RandomPhotometricDistort": (
         {
@@ -325,16 +304,16 @@ OF_DETECTION = {
             "_hue": v1.ColorJitter(hue=(-0.05, 0.05)),
             "p": 0.3,
         },
-        [RandomPhotometricDistort(saturation=(1.0, 1.0), p=0.3)],
+        [T.RandomPhotometricDistort(saturation=(1.0, 1.0), p=0.3)],
     ),
 }
 OF_SEGMENTATION = {
-    "RandomHorizontalFlip": ({"flip_prob": 0.0}, [RandomHorizontalFlip(0.0)]),
-    "RandomResize": ({"min_size": 10, "max_size": 20}, [RandomResize(10, 21)]),  # whose max_size is drawn, too
-    "CenterCrop": ({"size": 9}, [CenterCrop(9)]),
-    "RandomCrop": ({"size": 9}, [PadIfSmaller(9), RandomCrop(9)]),  # which pads at the right and the bottom
-    "PadIfSmaller": ({"size": 9, "fill": {tv_tensors.Mask: 255, "others": 0}}, [PadIfSmaller(9)]),
-    "Normalize": ({"mean": (0.1, 0.2, 0.3), "std": [0.4, 0.5, 0.6]}, [Normalize((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))]),
+    "RandomHorizontalFlip": ({"flip_prob": 0.0}, [T.RandomHorizontalFlip(0.0)]),
+    "RandomResize": ({"min_size": 10, "max_size": 20}, [T.RandomResize(10, 21)]),  # whose max_size is drawn, too
+    "CenterCrop": ({"size": 9}, [T.CenterCrop(9)]),
+    "RandomCrop": ({"size": 9}, [T.PadIfSmaller(9), T.RandomCrop(9)]),  # which pads at the right and the bottom
+    "PadIfSmaller": ({"size": 9, "fill": {tv_tensors.Mask: 255, "others": 0}}, [T.PadIfSmaller(9)]),
+    "Normalize": ({"mean": (0.1, 0.2, 0.3), "std": [0.4, 0.5, 0.6]}, [T.Normalize((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))]),
 }
 
 
@@ -373,7 +352,7 @@ def test_a_reference_transform_is_ours_of_the_same_name(
     transform = getattr(program("transforms", text), name)(**attributes)
     options: dict[str, Any] = {"batch": "list", "dtype": "float32"}
     assert Compose.from_torchvision([flip, transform], **options) == Compose(
-        [RandomHorizontalFlip(1), *ours], **options
+        [T.RandomHorizontalFlip(1), *ours], **options
     )
     unknown = getattr(program("transforms", text, known=False), name)(**attributes)
     assert f"transforms.{name} is not a transform of torchvision" in error_of([unknown])
@@ -389,7 +368,7 @@ def test_a_reference_conversion_says_the_dtype(program: Program, conversion: str
 def test_a_resize_between_equal_bounds_draws_nothing(program: Program) -> None:
     resize = program("transforms", NAMED.format(name="RandomResize")).RandomResize(min_size=20, max_size=20)
     ours = Compose.from_torchvision(resize, batch="list")
-    assert (ours.transforms, ours.random) == ((Resize(20),), False)
+    assert (ours.transforms, ours.random) == ((T.Resize(20),), False)
 
 
 def test_a_preset_is_the_compose_that_it_holds(program: Program) -> None:
@@ -398,24 +377,24 @@ def test_a_preset_is_the_compose_that_it_holds(program: Program) -> None:
 
 MEAN = (123.0, 117.0, 104.0)
 SCALES = tuple(range(480, 801, 32))
-SHORTEST = RandomShortestSize(SCALES, 1333)
-OUR_FLIP = RandomHorizontalFlip()
-OF_SSD = [RandomZoomOut(MEAN), RandomIoUCrop(), OUR_FLIP]
-NORMALIZE = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+SHORTEST = T.RandomShortestSize(SCALES, 1333)
+OUR_FLIP = T.RandomHorizontalFlip()
+OF_SSD = [T.RandomZoomOut(MEAN), T.RandomIoUCrop(), OUR_FLIP]
+NORMALIZE = T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 OF_PRESETS: dict[str, list[Transform]] = {
     "hflip": [OUR_FLIP],
-    "lsj": [ScaleJitter((1024, 1024)), FixedSizeCrop(1024, MEAN), OUR_FLIP],
+    "lsj": [T.ScaleJitter((1024, 1024)), T.FixedSizeCrop(1024, MEAN), OUR_FLIP],
     "multiscale": [SHORTEST, OUR_FLIP],
-    "ssd": [*OF_SSD, RandomPhotometricDistort()],  # the warning says that it comes behind the geometry
-    "ssdlite": [RandomIoUCrop(), OUR_FLIP],
-    "segmentation": [RandomResize(260, 1040), OUR_FLIP, PadIfSmaller(480), RandomCrop(480), NORMALIZE],
+    "ssd": [*OF_SSD, T.RandomPhotometricDistort()],  # the warning says that it comes behind the geometry
+    "ssdlite": [T.RandomIoUCrop(), OUR_FLIP],
+    "segmentation": [T.RandomResize(260, 1040), OUR_FLIP, T.PadIfSmaller(480), T.RandomCrop(480), NORMALIZE],
 }
 OF_BOTH = [*OF_DETECTION, "ToDtype", "RandomCrop", "RandomResize", "PadIfSmaller"]
 
 
 def preset_of_v1(module: ModuleType, name: str) -> list[Any]:
     """What references/detection and references/segmentation do without --use-v2, with their classes' attributes."""
-    jitters = {key: v1.ColorJitter(**{key: getattr(RandomPhotometricDistort(), key)}) for key in
+    jitters = {key: v1.ColorJitter(**{key: getattr(T.RandomPhotometricDistort(), key)}) for key in
                ("brightness", "contrast", "saturation", "hue")}  # fmt: skip
     zoom = module.RandomZoomOut(fill=[*MEAN], side_range=(1.0, 4.0), p=0.5)
     options = [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]
@@ -464,10 +443,10 @@ def test_a_preset_of_the_references_is_translated_whole(
     made = Compose.from_torchvision(module.Preset(v2.Compose(leaves)), batch=batch)
     ours = OF_PRESETS[name]
     if preset_of is preset_of_v1 and name == "segmentation":
-        ours = [RandomResize(260, 1041), *ours[1:]]  # there `max_size` is drawn, too
+        ours = [T.RandomResize(260, 1041), *ours[1:]]  # there `max_size` is drawn, too
     if preset_of is preset_of_v2 and name != "segmentation":
         place = 3 if name == "ssd" else len(ours)
-        ours = [*ours[:place], SanitizeBoundingBoxes(), *ours[place:]]
+        ours = [*ours[:place], T.SanitizeBoundingBoxes(), *ours[place:]]
     assert (made.transforms, made.dtype, made.batch) == (tuple(ours), "float32", batch)
 
 

@@ -14,51 +14,16 @@ from oracle import parameters_of, torchvision, transforms
 from torchvision import tv_tensors
 from torchvision.models import ResNet50_Weights
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import ConfigError, PresetError
-from gpuloader.recipe import TRANSFORMS, Mix, Recipe, View, load_preset, preset_names, recipe_from_torchvision
-from gpuloader.recipe.colors import (
-    ColorJitter,
-    GaussianBlur,
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPhotometricDistort,
-    RandomPosterize,
-    RandomSolarize,
-)
-from gpuloader.recipe.crops import (
-    CenterCrop,
-    FiveCrop,
-    Pad,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-    TenCrop,
-)
-from gpuloader.recipe.detection import (
-    RandomIoUCrop,
-    RandomResize,
-    RandomShortestSize,
-    RandomZoomOut,
-    SanitizeBoundingBoxes,
-    ScaleJitter,
-)
+from gpuloader.recipe import TRANSFORMS, Recipe, load_preset, preset_names, recipe_from_torchvision
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
-from gpuloader.recipe.timm import ThreeAugment, TimmRandAugment
-from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 v1, v2 = transforms, transforms.v2
 BOTH = pytest.mark.parametrize("theirs", [v1, v2], ids=["v1", "v2"])
 Mode = v1.InterpolationMode
-SQUARE, MEAN, STD = Resize((9, 9)), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
-FLIP, GRAY = RandomHorizontalFlip(0.3), Grayscale()
+SQUARE, MEAN, STD = T.Resize((9, 9)), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+FLIP, GRAY = T.RandomHorizontalFlip(0.3), T.Grayscale()
 TO_FLOAT = [v1.PILToTensor(), v1.ConvertImageDtype(torch.float)]
 
 
@@ -82,49 +47,49 @@ def written(theirs: ModuleType, ours: Transform) -> object:
         parameters["policy"] = v1.AutoAugmentPolicy(parameters["policy"])
     if "transforms" in parameters:
         parameters["transforms"] = [written(theirs, each) for each in ours.transforms]  # type: ignore[attr-defined]
-    if isinstance(ours, Grayscale):
+    if isinstance(ours, T.Grayscale):
         parameters["num_output_channels"] = 3
     return getattr(theirs, type(ours).__name__)(**parameters)
 
 
 # Every transform that torchvision has, nothing at its default, and what a recipe with it needs.
 CASES: list[list[Transform]] = [
-    [Resize(9, "bicubic", 12, antialias=False), CenterCrop((7, 8))],
-    [Resize((9, 9), "lanczos")],  # not the shorter side
-    [RandomResizedCrop((7, 8), (0.2, 0.9), (0.5, 2.0), "nearest", antialias=False)],
-    [SQUARE, RandomCrop((7, 8), (1, 2, 3, 4), (5.0, 6.0, 7.0), "constant")],
-    [SQUARE, RandomCrop(7, 3, 9.0, "reflect")],
-    [SQUARE, Pad((1, 2, 3, 4), (5.0, 6.0, 7.0), "constant")],
-    [SQUARE, Pad((1, 2), 5.0, "symmetric")],
-    [SQUARE, RandomHorizontalFlip(0.3), RandomVerticalFlip(0.4)],
-    [SQUARE, FiveCrop((3, 4))],
-    [SQUARE, TenCrop(3, vertical_flip=True)],
-    [SQUARE, RandomRotation((-10.0, 20.0), "bilinear", (3.0, 4.0), 5.0)],
-    [SQUARE, RandomAffine((-1.0, 2.0), (0.1, 0.2), (0.5, 1.5), (1.0, 2.0, 3.0, 4.0), "bilinear", 6.0, (3.0, 4.0))],
-    [SQUARE, RandomAffine((-1.0, 2.0), shear=(1.0, 2.0), fill=(5.0, 6.0, 7.0))],
-    [SQUARE, RandomPerspective(0.3, 0.4, "nearest", 5.0)],
-    [SQUARE, ColorJitter((0.5, 1.2), (0.1, 0.9), (0.0, 3.0), (-0.2, 0.1))],
-    [SQUARE, Grayscale(), RandomGrayscale(0.7)],
-    [SQUARE, GaussianBlur(5, (0.3, 0.4))],
-    [SQUARE, RandomSolarize(100.0, 0.3), RandomPosterize(3, 0.2), RandomEqualize(0.1), RandomAutocontrast(0.4)],
-    [SQUARE, RandomAdjustSharpness(2.5, 0.6), RandomInvert(0.7)],
-    [SQUARE, AutoAugment("svhn", "bilinear", 5.0)],
-    [SQUARE, RandAugment(3, 5, 11, "bilinear", 5.0), TrivialAugmentWide(11, "bicubic", 5.0)],
-    [SQUARE, AugMix(4, 2, 3, 0.5, False, "nearest", 5.0)],
-    [SQUARE, RandomApply([GaussianBlur(3), RandomApply([RandomInvert(0.1)], 0.2)], 0.3)],
-    [SQUARE, RandomChoice([GaussianBlur(3), RandomInvert(0.1)], (0.25, 0.75))],
-    [SQUARE, Normalize(MEAN, STD), RandomErasing(0.2, (0.1, 0.2), (0.5, 2.0), 3.0)],
-    [SQUARE, RandomErasing(value=(1.0, 2.0, 3.0))],
-    [SQUARE, RandomErasing(value="random")],
+    [T.Resize(9, "bicubic", 12, antialias=False), T.CenterCrop((7, 8))],
+    [T.Resize((9, 9), "lanczos")],  # not the shorter side
+    [T.RandomResizedCrop((7, 8), (0.2, 0.9), (0.5, 2.0), "nearest", antialias=False)],
+    [SQUARE, T.RandomCrop((7, 8), (1, 2, 3, 4), (5.0, 6.0, 7.0), "constant")],
+    [SQUARE, T.RandomCrop(7, 3, 9.0, "reflect")],
+    [SQUARE, T.Pad((1, 2, 3, 4), (5.0, 6.0, 7.0), "constant")],
+    [SQUARE, T.Pad((1, 2), 5.0, "symmetric")],
+    [SQUARE, T.RandomHorizontalFlip(0.3), T.RandomVerticalFlip(0.4)],
+    [SQUARE, T.FiveCrop((3, 4))],
+    [SQUARE, T.TenCrop(3, vertical_flip=True)],
+    [SQUARE, T.RandomRotation((-10.0, 20.0), "bilinear", (3.0, 4.0), 5.0)],
+    [SQUARE, T.RandomAffine((-1.0, 2.0), (0.1, 0.2), (0.5, 1.5), (1.0, 2.0, 3.0, 4.0), "bilinear", 6.0, (3.0, 4.0))],
+    [SQUARE, T.RandomAffine((-1.0, 2.0), shear=(1.0, 2.0), fill=(5.0, 6.0, 7.0))],
+    [SQUARE, T.RandomPerspective(0.3, 0.4, "nearest", 5.0)],
+    [SQUARE, T.ColorJitter((0.5, 1.2), (0.1, 0.9), (0.0, 3.0), (-0.2, 0.1))],
+    [SQUARE, T.Grayscale(), T.RandomGrayscale(0.7)],
+    [SQUARE, T.GaussianBlur(5, (0.3, 0.4))],
+    [SQUARE, T.RandomSolarize(100.0, 0.3), T.RandomPosterize(3, 0.2), T.RandomEqualize(0.1), T.RandomAutocontrast(0.4)],
+    [SQUARE, T.RandomAdjustSharpness(2.5, 0.6), T.RandomInvert(0.7)],
+    [SQUARE, T.AutoAugment("svhn", "bilinear", 5.0)],
+    [SQUARE, T.RandAugment(3, 5, 11, "bilinear", 5.0), T.TrivialAugmentWide(11, "bicubic", 5.0)],
+    [SQUARE, T.AugMix(4, 2, 3, 0.5, False, "nearest", 5.0)],
+    [SQUARE, T.RandomApply([T.GaussianBlur(3), T.RandomApply([T.RandomInvert(0.1)], 0.2)], 0.3)],
+    [SQUARE, T.RandomChoice([T.GaussianBlur(3), T.RandomInvert(0.1)], (0.25, 0.75))],
+    [SQUARE, T.Normalize(MEAN, STD), T.RandomErasing(0.2, (0.1, 0.2), (0.5, 2.0), 3.0)],
+    [SQUARE, T.RandomErasing(value=(1.0, 2.0, 3.0))],
+    [SQUARE, T.RandomErasing(value="random")],
 ]
-DISTORT = RandomPhotometricDistort((0.5, 1.2), (0.1, 0.9), (0.0, 3.0), (-0.2, 0.1), 0.7)
+DISTORT = T.RandomPhotometricDistort((0.5, 1.2), (0.1, 0.9), (0.0, 3.0), (-0.2, 0.1), 0.7)
 ONLY_IN_V2: list[list[Transform]] = [
-    [ScaleJitter((40, 30), (0.5, 1.5), "bicubic", antialias=False), RandomCrop(9)],
-    [RandomShortestSize((10, 20), 33, "nearest"), RandomCrop(9)],
-    [RandomResize(10, 20, "bicubic"), RandomCrop(9)],
-    [RandomZoomOut((1.0, 2.0, 3.0), (2.0, 3.0), 0.4), SQUARE],
+    [T.ScaleJitter((40, 30), (0.5, 1.5), "bicubic", antialias=False), T.RandomCrop(9)],
+    [T.RandomShortestSize((10, 20), 33, "nearest"), T.RandomCrop(9)],
+    [T.RandomResize(10, 20, "bicubic"), T.RandomCrop(9)],
+    [T.RandomZoomOut((1.0, 2.0, 3.0), (2.0, 3.0), 0.4), SQUARE],
     [SQUARE, DISTORT],
-    [RandomIoUCrop(0.4, 0.9, 0.6, 1.5, (0.2, 0.4), 30), SQUARE, SanitizeBoundingBoxes(2.0, 9.0)],
+    [T.RandomIoUCrop(0.4, 0.9, 0.6, 1.5, (0.2, 0.4), 30), SQUARE, T.SanitizeBoundingBoxes(2.0, 9.0)],
 ]
 
 
@@ -155,7 +120,7 @@ def test_a_defaultdict_of_fills_has_that_of_images() -> None:
     """As the detection reference writes it, with a class for masks alone."""
     fill = defaultdict(lambda: (123.0, 117.0, 104.0), {tv_tensors.Mask: 0})
     made = translated(v2.RandomZoomOut(fill=fill), batch="list")
-    assert made.transforms == (RandomZoomOut((123.0, 117.0, 104.0)),)
+    assert made.transforms == (T.RandomZoomOut((123.0, 117.0, 104.0)),)
 
 
 def test_every_transform_that_torchvision_has_is_among_the_cases() -> None:
@@ -169,8 +134,8 @@ def test_every_transform_that_torchvision_has_is_among_the_cases() -> None:
 @BOTH
 @pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(type(each).__name__ for each in case))
 def test_a_transform_keeps_its_parameters(theirs: ModuleType, case: list[Transform]) -> None:
-    output = [written(theirs, each) for each in case if isinstance(each, (Normalize, RandomErasing))]
-    before = [written(theirs, each) for each in case if not isinstance(each, (Normalize, RandomErasing))]
+    output = [written(theirs, each) for each in case if isinstance(each, (T.Normalize, T.RandomErasing))]
+    before = [written(theirs, each) for each in case if not isinstance(each, (T.Normalize, T.RandomErasing))]
     preset = translated(theirs.Compose([*before, *TO_FLOAT, *output]))
     assert preset == Recipe(case)
 
@@ -184,42 +149,42 @@ def test_a_transform_of_v2_keeps_its_parameters(case: list[Transform]) -> None:
 @pytest.mark.parametrize(
     "ours",
     [
-        Resize((9, 9)),
-        RandomResizedCrop(9),
-        RandomCrop(9),
-        CenterCrop(9),
-        FiveCrop(9),
-        TenCrop(9),
-        RandomHorizontalFlip(),
-        RandomVerticalFlip(),
-        Pad(3),
-        RandomRotation((-5.0, 5.0)),
-        RandomAffine((-5.0, 5.0)),
-        RandomPerspective(),
-        RandomGrayscale(),
-        GaussianBlur(3),
-        RandomSolarize(128.0),
-        RandomPosterize(3),
-        RandomEqualize(),
-        RandomAutocontrast(),
-        RandomAdjustSharpness(2.0),
-        RandomInvert(),
-        AutoAugment(),
-        RandAugment(),
-        TrivialAugmentWide(),
-        AugMix(),
-        RandomApply([GaussianBlur(3)]),
-        RandomErasing(),
+        T.Resize((9, 9)),
+        T.RandomResizedCrop(9),
+        T.RandomCrop(9),
+        T.CenterCrop(9),
+        T.FiveCrop(9),
+        T.TenCrop(9),
+        T.RandomHorizontalFlip(),
+        T.RandomVerticalFlip(),
+        T.Pad(3),
+        T.RandomRotation((-5.0, 5.0)),
+        T.RandomAffine((-5.0, 5.0)),
+        T.RandomPerspective(),
+        T.RandomGrayscale(),
+        T.GaussianBlur(3),
+        T.RandomSolarize(128.0),
+        T.RandomPosterize(3),
+        T.RandomEqualize(),
+        T.RandomAutocontrast(),
+        T.RandomAdjustSharpness(2.0),
+        T.RandomInvert(),
+        T.AutoAugment(),
+        T.RandAugment(),
+        T.TrivialAugmentWide(),
+        T.AugMix(),
+        T.RandomApply([T.GaussianBlur(3)]),
+        T.RandomErasing(),
     ],
     ids=lambda each: type(each).__name__,
 )
 def test_the_defaults_are_torchvisions(theirs: ModuleType, ours: Transform) -> None:
     required = [name for name, each in signature(type(ours)).parameters.items() if each.default is each.empty]
     given = {name: getattr(ours, name) for name in required}
-    if isinstance(ours, RandomApply):
+    if isinstance(ours, T.RandomApply):
         given["transforms"] = [theirs.GaussianBlur(3)]
     transform = getattr(theirs, type(ours).__name__)(**given)
-    if isinstance(ours, (Resize, RandomResizedCrop)):
+    if isinstance(ours, (T.Resize, T.RandomResizedCrop)):
         assert translated(transform).transforms == (ours,)
     else:
         assert translated([theirs.Resize((9, 9)), transform], dtype="float32").transforms == (SQUARE, ours)
@@ -229,23 +194,26 @@ def test_the_defaults_are_torchvisions(theirs: ModuleType, ours: Transform) -> N
 def test_color_jitter_and_choice_without_parameters(theirs: ModuleType) -> None:
     preset = translated([theirs.Resize((9, 9)), theirs.ColorJitter(), theirs.RandomChoice([theirs.RandomInvert()] * 2)])
     jitter, choice = preset.transforms[1:]
-    assert jitter == ColorJitter()
-    assert choice in (RandomChoice([RandomInvert()] * 2), RandomChoice([RandomInvert()] * 2, (0.5, 0.5)))
+    assert jitter == T.ColorJitter()
+    assert choice in (T.RandomChoice([T.RandomInvert()] * 2), T.RandomChoice([T.RandomInvert()] * 2, (0.5, 0.5)))
 
 
 @BOTH
 @pytest.mark.parametrize(
     ("make", "ours"),
     [
-        (lambda theirs: theirs.CenterCrop([5]), CenterCrop(5)),
-        (lambda theirs: theirs.RandomCrop(5, [2, 2]), RandomCrop(5, 2)),
-        (lambda theirs: theirs.RandomCrop(5, pad_if_needed=True, fill=[3]), RandomCrop(5, fill=3.0)),
-        (lambda theirs: theirs.ColorJitter(0.4, 1.5, hue=0.1), ColorJitter((0.6, 1.4), (0.0, 2.5), hue=(-0.1, 0.1))),
-        (lambda theirs: theirs.RandomRotation(10), RandomRotation((-10.0, 10.0))),
-        (lambda theirs: theirs.RandomAffine(0, shear=5), RandomAffine((0.0, 0.0), shear=(-5.0, 5.0))),
-        (lambda theirs: theirs.GaussianBlur((5, 5), 1.5), GaussianBlur(5, (1.5, 1.5))),
-        (lambda theirs: theirs.RandomChoice([theirs.RandomInvert()], [1.0]), RandomChoice([RandomInvert()], (1.0,))),
-        (lambda theirs: theirs.RandomErasing(value=3), RandomErasing(value=3.0)),
+        (lambda theirs: theirs.CenterCrop([5]), T.CenterCrop(5)),
+        (lambda theirs: theirs.RandomCrop(5, [2, 2]), T.RandomCrop(5, 2)),
+        (lambda theirs: theirs.RandomCrop(5, pad_if_needed=True, fill=[3]), T.RandomCrop(5, fill=3.0)),
+        (lambda theirs: theirs.ColorJitter(0.4, 1.5, hue=0.1), T.ColorJitter((0.6, 1.4), (0.0, 2.5), hue=(-0.1, 0.1))),
+        (lambda theirs: theirs.RandomRotation(10), T.RandomRotation((-10.0, 10.0))),
+        (lambda theirs: theirs.RandomAffine(0, shear=5), T.RandomAffine((0.0, 0.0), shear=(-5.0, 5.0))),
+        (lambda theirs: theirs.GaussianBlur((5, 5), 1.5), T.GaussianBlur(5, (1.5, 1.5))),
+        (
+            lambda theirs: theirs.RandomChoice([theirs.RandomInvert()], [1.0]),
+            T.RandomChoice([T.RandomInvert()], (1.0,)),
+        ),
+        (lambda theirs: theirs.RandomErasing(value=3), T.RandomErasing(value=3.0)),
     ],
 )
 def test_other_ways_to_write_a_parameter(
@@ -271,7 +239,7 @@ def test_a_fill_by_the_type_of_the_input_is_that_of_images(fill: dict[Any, float
 @BOTH
 def test_nesting_is_unfolded(theirs: ModuleType) -> None:
     crop, blur = theirs.RandomResizedCrop(9), theirs.GaussianBlur(3)
-    ours, our_blur = RandomResizedCrop(9), GaussianBlur(3)
+    ours, our_blur = T.RandomResizedCrop(9), T.GaussianBlur(3)
     for transform in (
         crop,
         [crop],
@@ -283,7 +251,7 @@ def test_nesting_is_unfolded(theirs: ModuleType) -> None:
     for inner in ([blur, blur], [theirs.Compose([blur, blur])], torch.nn.ModuleList([v2.GaussianBlur(3)] * 2)):
         assert translated([crop, theirs.RandomApply(inner, 0.3)]).transforms == (
             ours,
-            RandomApply([our_blur, our_blur], 0.3),
+            T.RandomApply([our_blur, our_blur], 0.3),
         )
 
 
@@ -304,7 +272,7 @@ def test_nesting_is_unfolded(theirs: ModuleType) -> None:
     ],
 )
 def test_the_dtype_is_what_the_image_is_converted_to(behind: list[Any], dtype: str) -> None:
-    assert translated([v2.RandomResizedCrop(9), *behind]) == Recipe([RandomResizedCrop(9)], dtype=dtype)  # type: ignore[arg-type]
+    assert translated([v2.RandomResizedCrop(9), *behind]) == Recipe([T.RandomResizedCrop(9)], dtype=dtype)  # type: ignore[arg-type]
     assert translated([*behind, v2.RandomResizedCrop(9)]).dtype == dtype
 
 
@@ -319,7 +287,7 @@ def test_levels_behind_a_conversion_are_of_255(theirs: ModuleType) -> None:
 
 def test_options_are_those_of_the_recipe() -> None:
     options = {"layout": "channels_last", "views": 2, "dtype": "float16"}
-    assert translated(v2.RandomResizedCrop(9), **options) == Recipe([RandomResizedCrop(9)], **options)  # type: ignore[arg-type]
+    assert translated(v2.RandomResizedCrop(9), **options) == Recipe([T.RandomResizedCrop(9)], **options)  # type: ignore[arg-type]
 
 
 # What cannot be had.
@@ -390,7 +358,7 @@ def test_what_cannot_be_translated_is_refused(transform: object, says: str) -> N
 @pytest.mark.parametrize(
     ("transform", "options", "says"),
     [
-        (v2.CenterCrop(9), {"mix": Mix(10, 0.2), "dtype": "uint8"}, "`mix` needs one view and a float dtype"),
+        (v2.CenterCrop(9), {"mix": T.Mix(10, 0.2), "dtype": "uint8"}, "`mix` needs one view and a float dtype"),
         (v2.Resize(9), {}, "Resize: leaves images of different sizes: add CenterCrop or RandomCrop, or take "),
         ([v2.ColorJitter(0.4), v2.CenterCrop(9)], {}, "CenterCrop is in the wrong place"),  # other pixels behind it
         (v2.CenterCrop(9), {"layout": "nchv"}, "`layout`: found 'nchv' (did you mean nchw?); allowed are "),
@@ -461,24 +429,24 @@ PUBLISHED: dict[str, list[list[object]]] = {
     "raw_uint8": [[v1.Resize(256), v1.CenterCrop(224)]],
 }
 POLICIES: dict[str, tuple[int, list[Transform]]] = {
-    "a1": (224, [TimmRandAugment(7)]),
-    "a2": (224, [TimmRandAugment(7)]),
-    "a3": (160, [TimmRandAugment(6)]),
-    "deit": (224, [TimmRandAugment(9, interpolation="bicubic")]),
-    "deit3": (224, [ThreeAugment(0.3)]),
+    "a1": (224, [T.TimmRandAugment(7)]),
+    "a2": (224, [T.TimmRandAugment(7)]),
+    "a3": (160, [T.TimmRandAugment(6)]),
+    "deit": (224, [T.TimmRandAugment(9, interpolation="bicubic")]),
+    "deit3": (224, [T.ThreeAugment(0.3)]),
 }
 """timm's, whose own transforms are in tests/integrations/test_model_recipes.py."""
 OF_TARGETS = {"ssd", "ssd_eval", "ssdlite", "ssdlite_eval", "detection", "detection_multiscale", "detection_eval"} | {
     *("segmentation", "segmentation_eval", "detr", "detr_eval", "yolo", "yolo_eval"),
 }
 """In test_detection_presets.py."""
-ERASING = {"deit": [RandomErasing(0.25, (0.02, 1 / 3), (0.3, 1 / 0.3), "random")]}
+ERASING = {"deit": [T.RandomErasing(0.25, (0.02, 1 / 3), (0.3, 1 / 0.3), "random")]}
 MIXES = {
-    "a1": Mix(1000, 0.2, 1.0, label_smoothing=0.1),
-    **dict.fromkeys(("a2", "a3"), Mix(1000, 0.1, 1.0)),
-    "deit": Mix(1000, 0.8, 1.0, label_smoothing=0.1),
-    "deit3": Mix(1000, 0.8, 1.0),
-    "resnet50_v2": Mix(1000, 0.2, 1.0),
+    "a1": T.Mix(1000, 0.2, 1.0, label_smoothing=0.1),
+    **dict.fromkeys(("a2", "a3"), T.Mix(1000, 0.1, 1.0)),
+    "deit": T.Mix(1000, 0.8, 1.0, label_smoothing=0.1),
+    "deit3": T.Mix(1000, 0.8, 1.0),
+    "resnet50_v2": T.Mix(1000, 0.2, 1.0),
 }
 
 
@@ -494,7 +462,7 @@ def as_published(name: str) -> list[list[Transform]]:
 
 def with_ranges(ours: Transform) -> Transform:
     """The same, with torchvision's ranges in the place of strengths."""
-    if not isinstance(ours, (ColorJitter, RandomApply)):
+    if not isinstance(ours, (T.ColorJitter, T.RandomApply)):
         return ours
     return translated([v1.Resize((9, 9)), written(v1, ours)]).transforms[1]
 
@@ -506,7 +474,7 @@ def test_every_preset_is_compared_with_its_source() -> None:
 @pytest.mark.parametrize("name", [*PUBLISHED, *POLICIES])
 def test_a_preset_is_as_its_source_composes_it(name: str) -> None:
     preset = load_preset(name)
-    views = preset.views if isinstance(preset.views, tuple) else [View(preset.transforms, preset.views)]
+    views = preset.views if isinstance(preset.views, tuple) else [T.View(preset.transforms, preset.views)]
     shipped = [[with_ranges(each) for each in view.transforms] for view in views for _ in range(view.count)]
     assert shipped == as_published(name)
     assert preset.mix == MIXES.get(name)

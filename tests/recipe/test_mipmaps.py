@@ -12,23 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuloader import Compose
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import PresetError
 from gpuloader.images.mipmaps import mipmap_sizes, size_of
 from gpuloader.plan import Draws
 from gpuloader.recipe import AugmentParams, Recipe, choose_mipmaps, load_preset, preset_names
-from gpuloader.transforms import (
-    Apply,
-    CenterCrop,
-    Pad,
-    RandomCrop,
-    RandomIoUCrop,
-    RandomResizedCrop,
-    RandomZoomOut,
-    Resize,
-    View,
-)
 
-CROP = RandomResizedCrop(32)
+CROP = T.RandomResizedCrop(32)
 
 
 def negate(image: Any) -> Any:  # noqa: ANN401
@@ -59,17 +49,17 @@ def test_it_is_shown_as_the_other_keys() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda m: Recipe([Resize((32, 32), antialias=False)], mipmaps=m), "without antialiasing"),
-        (lambda m: Recipe([Resize((32, 32), "nearest")], mipmaps=m), "without antialiasing"),
+        (lambda m: Recipe([T.Resize((32, 32), antialias=False)], mipmaps=m), "without antialiasing"),
+        (lambda m: Recipe([T.Resize((32, 32), "nearest")], mipmaps=m), "without antialiasing"),
         (
-            lambda m: Recipe(views=[View([CROP]), View([RandomResizedCrop(32, antialias=False)])], mipmaps=m),
+            lambda m: Recipe(views=[T.View([CROP]), T.View([T.RandomResizedCrop(32, antialias=False)])], mipmaps=m),
             "without antialiasing",
         ),
-        (lambda m: Recipe([RandomIoUCrop(), Resize((32, 32))], mipmaps=m), "RandomIoUCrop draws by boxes"),
+        (lambda m: Recipe([T.RandomIoUCrop(), T.Resize((32, 32))], mipmaps=m), "RandomIoUCrop draws by boxes"),
         (lambda m: load_preset("ssd", {"mipmaps": m}), "draws by boxes"),
         # What stands in front of own code gets the files.
         (
-            lambda m: Recipe([Resize((99, 99), antialias=False), Apply(negate), CROP], mipmaps=m),
+            lambda m: Recipe([T.Resize((99, 99), antialias=False), T.Apply(negate), CROP], mipmaps=m),
             "without antialiasing",
         ),
     ],
@@ -84,8 +74,8 @@ def test_recipes_that_can_take_no_mipmaps_say_why(make: Callable[[Any], Recipe],
 @pytest.mark.parametrize(
     "recipe",
     [
-        Recipe([CROP, Apply(negate), Resize((16, 16), antialias=False)], mipmaps=2),  # behind it there are no files
-        Recipe(views=[View([CROP, Apply(negate)]), View([CROP])], mipmaps=2),
+        Recipe([CROP, T.Apply(negate), T.Resize((16, 16), antialias=False)], mipmaps=2),  # behind it there are no files
+        Recipe(views=[T.View([CROP, T.Apply(negate)]), T.View([CROP])], mipmaps=2),
     ],
 )
 def test_with_own_code_the_recipe_before_it_takes_mipmaps(recipe: Recipe) -> None:
@@ -100,7 +90,7 @@ def test_all_presets_may_take_mipmaps_but_those_without_antialiasing() -> None:
 
 def test_a_call_on_images_takes_the_images() -> None:
     image = np.random.default_rng(0).integers(0, 256, (90, 120, 3), np.uint8)
-    one, other = (Compose([CenterCrop(64), Resize((32, 32))], mipmaps=m)(image, seed=1) for m in (None, 1.5))
+    one, other = (Compose([T.CenterCrop(64), T.Resize((32, 32))], mipmaps=m)(image, seed=1) for m in (None, 1.5))
     assert one.equal(other)
 
 
@@ -127,28 +117,28 @@ def choose(
     ("transforms", "size", "scale", "side"),
     [
         # The shorter side becomes 256: 512 has 2 pixels for each of these, exactly.
-        ([Resize(256), CenterCrop(224)], (3000, 4000), 2, 512),
-        ([Resize(256), CenterCrop(224)], (3000, 4000), 2.01, 1024),
-        ([Resize(256), CenterCrop(224)], (3000, 4000), 4, 1024),
-        ([Resize(256), CenterCrop(224)], (3000, 4000), 4.01, 0),
-        ([Resize(256), CenterCrop(224)], (3000, 4000), 1, 300),
-        ([Resize(256), CenterCrop(224)], (512, 700), 2, 0),  # a copy is smaller than its picture
-        ([Resize(256), CenterCrop(224)], (513, 700), 2, 512),
+        ([T.Resize(256), T.CenterCrop(224)], (3000, 4000), 2, 512),
+        ([T.Resize(256), T.CenterCrop(224)], (3000, 4000), 2.01, 1024),
+        ([T.Resize(256), T.CenterCrop(224)], (3000, 4000), 4, 1024),
+        ([T.Resize(256), T.CenterCrop(224)], (3000, 4000), 4.01, 0),
+        ([T.Resize(256), T.CenterCrop(224)], (3000, 4000), 1, 300),
+        ([T.Resize(256), T.CenterCrop(224)], (512, 700), 2, 0),  # a copy is smaller than its picture
+        ([T.Resize(256), T.CenterCrop(224)], (513, 700), 2, 512),
         # Both axes count: 700 of the 4,000 columns, of which a copy of 1024 has 1365.
-        ([Resize((200, 700))], (3000, 4000), 1.9, 1024),
-        ([Resize((200, 700))], (3000, 4000), 1.96, 0),
-        ([Resize((200, 700))], (4000, 3000), 1.4, 1024),
-        ([Resize((200, 700))], (4000, 3000), 1.5, 0),
+        ([T.Resize((200, 700))], (3000, 4000), 1.9, 1024),
+        ([T.Resize((200, 700))], (3000, 4000), 1.96, 0),
+        ([T.Resize((200, 700))], (4000, 3000), 1.4, 1024),
+        ([T.Resize((200, 700))], (4000, 3000), 1.5, 0),
         # Nothing is resized, so the picture's pixels are needed.
-        ([CenterCrop(224)], (3000, 4000), 1, 0),
+        ([T.CenterCrop(224)], (3000, 4000), 1, 0),
         # A canvas of 6000 x 8000 becomes 600 x 800: the picture is a quarter of it.
-        ([RandomZoomOut(0, (2, 2), p=1.0), Resize((600, 800))], (3000, 4000), 1, 300),
+        ([T.RandomZoomOut(0, (2, 2), p=1.0), T.Resize((600, 800))], (3000, 4000), 1, 300),
         # Padding before a resize: of the whole picture, of a part, and of repeated pixels.
-        ([Pad(100), Resize((100, 100))], (3000, 4000), 2, 300),
-        ([CenterCrop(2500), Pad(100), Resize((100, 100))], (3000, 4000), 2, 0),
-        ([Pad(100, padding_mode="reflect"), Resize((100, 100))], (3000, 4000), 2, 0),
+        ([T.Pad(100), T.Resize((100, 100))], (3000, 4000), 2, 300),
+        ([T.CenterCrop(2500), T.Pad(100), T.Resize((100, 100))], (3000, 4000), 2, 0),
+        ([T.Pad(100, padding_mode="reflect"), T.Resize((100, 100))], (3000, 4000), 2, 0),
         # Behind a resize it is of the output's pixels.
-        ([Resize(100), RandomCrop(100, padding=8, padding_mode="reflect")], (3000, 4000), 2, 300),
+        ([T.Resize(100), T.RandomCrop(100, padding=8, padding_mode="reflect")], (3000, 4000), 2, 300),
     ],
 )
 def test_the_smallest_mipmap_with_enough_pixels_is_chosen(
@@ -161,7 +151,7 @@ def test_the_smallest_mipmap_with_enough_pixels_is_chosen(
 
 
 def test_only_mipmaps_that_are_there_are_chosen() -> None:
-    recipe = Recipe([Resize(100), CenterCrop(100)])
+    recipe = Recipe([T.Resize(100), T.CenterCrop(100)])
     there = [[True, True, True], [True, True, False], [False, True, False], [False, False, False]]
     assert choose(recipe, (3000, 4000), 2, there=there, samples=4) == [300, 512, 1024, 0]
     assert choose(recipe, (3000, 4000), 2, sides=(), samples=2) == [0, 0]
@@ -169,17 +159,19 @@ def test_only_mipmaps_that_are_there_are_chosen() -> None:
 
 
 def test_of_a_picture_of_unknown_size_no_mipmap_is_chosen() -> None:
-    params = Recipe([Resize((9, 9))]).draw(Draws(0, 0, np.arange(2)), np.array([[1, 1], [2000, 3000]]))
+    params = Recipe([T.Resize((9, 9))]).draw(Draws(0, 0, np.arange(2)), np.array([[1, 1], [2000, 3000]]))
     sizes = np.array([[0, 0], [2000, 3000]])
     assert choose_mipmaps(params, sizes, [512], np.ones((2, 1), np.bool_), 1.0).tolist() == [0, 512]
 
 
 RECIPES = {
-    "crops": Recipe([RandomResizedCrop(224)]),
-    "evaluation": Recipe([Resize(256), CenterCrop(224)]),
-    "several views": Recipe(views=[View([RandomResizedCrop(224, (0.4, 1))], 2), View([RandomResizedCrop(96)], 3)]),
-    "letterbox": Recipe([Resize((640, 640), pad=114)]),
-    "zoomed out": Recipe([RandomZoomOut(), RandomResizedCrop((160, 320))]),
+    "crops": Recipe([T.RandomResizedCrop(224)]),
+    "evaluation": Recipe([T.Resize(256), T.CenterCrop(224)]),
+    "several views": Recipe(
+        views=[T.View([T.RandomResizedCrop(224, (0.4, 1))], 2), T.View([T.RandomResizedCrop(96)], 3)]
+    ),
+    "letterbox": Recipe([T.Resize((640, 640), pad=114)]),
+    "zoomed out": Recipe([T.RandomZoomOut(), T.RandomResizedCrop((160, 320))]),
 }
 side = st.integers(200, 8000)
 scales = st.floats(1, 16)

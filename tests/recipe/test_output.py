@@ -12,20 +12,20 @@ import torch
 from oracle import transforms
 from scipy import stats
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draws
-from gpuloader.recipe.output import Normalize, RandomErasing
 
 v2 = transforms.v2
 COUNT = 4000
 
 
-def erased(transform: RandomErasing, height: int, width: int, count: int = COUNT) -> np.ndarray:
+def erased(transform: T.RandomErasing, height: int, width: int, count: int = COUNT) -> np.ndarray:
     """(n, 6): top, left, height, width; two words."""
     return transform.draw(Draws(5, 2, np.arange(count)).of(transform.stream), np.array([[height, width]]))
 
 
-def theirs(transform: RandomErasing, height: int, width: int) -> np.ndarray:
+def theirs(transform: T.RandomErasing, height: int, width: int) -> np.ndarray:
     """(n, 4); all 0 where torchvision found no rectangle."""
     torch.manual_seed(0)
     others, image = v2.RandomErasing(1.0, transform.scale, transform.ratio), torch.empty(3, height, width)
@@ -46,7 +46,7 @@ def theirs(transform: RandomErasing, height: int, width: int) -> np.ndarray:
 def test_rectangles_are_distributed_as_torchvisions(
     scale: tuple[float, float], ratio: tuple[float, float], height: int, width: int
 ) -> None:
-    transform = RandomErasing(1.0, scale, ratio)
+    transform = T.RandomErasing(1.0, scale, ratio)
     ours, others = erased(transform, height, width)[:, :4], theirs(transform, height, width)
     found = [int((drawn[:, 2] > 0).sum()) for drawn in (ours, others)]
     if min(found) < COUNT:
@@ -69,7 +69,7 @@ def test_rectangles_are_distributed_as_torchvisions(
 
 def test_rectangles_are_smaller_than_the_image_and_within_it() -> None:
     for height, width in ((1, 1), (2, 2), (1, 50), (50, 3), (40, 60)):
-        top, left, h, w, *_ = erased(RandomErasing(1.0, (0.01, 1.0)), height, width).T
+        top, left, h, w, *_ = erased(T.RandomErasing(1.0, (0.01, 1.0)), height, width).T
         assert min(top.min(), left.min(), h.min(), w.min()) >= 0
         assert (top + h).max() <= height
         assert (left + w).max() <= width
@@ -80,8 +80,8 @@ def test_rectangles_are_smaller_than_the_image_and_within_it() -> None:
 @pytest.mark.parametrize("p", [0.0, 0.25, None, 1.0])
 def test_p_says_only_whether(p: float | None) -> None:
     drawn, all_drawn = (
-        erased(RandomErasing() if p is None else RandomErasing(p), 64, 64),
-        erased(RandomErasing(1.0), 64, 64),
+        erased(T.RandomErasing() if p is None else T.RandomErasing(p), 64, 64),
+        erased(T.RandomErasing(1.0), 64, 64),
     )
     applied = drawn[:, 2] > 0
     assert stats.binomtest(int(applied.sum()), COUNT, 0.5 if p is None else p).pvalue > 1e-3
@@ -91,7 +91,7 @@ def test_p_says_only_whether(p: float | None) -> None:
 
 
 def test_several_rectangles_share_the_area_evenly_and_as_many_are_drawn_as_each_number() -> None:
-    drawn = erased(RandomErasing(1.0, (0.2, 0.3), count=3), 400, 400).reshape(COUNT, 3, 6)
+    drawn = erased(T.RandomErasing(1.0, (0.2, 0.3), count=3), 400, 400).reshape(COUNT, 3, 6)
     found = (drawn[:, :, 2] > 0).sum(1)
     assert stats.chisquare(np.bincount(found, minlength=4)[1:]).pvalue > 1e-3
     areas = drawn[:, :, 2] * drawn[:, :, 3] / 400**2
@@ -103,12 +103,12 @@ def test_several_rectangles_share_the_area_evenly_and_as_many_are_drawn_as_each_
 
 
 def test_one_rectangle_is_drawn_as_before() -> None:
-    digest = hashlib.sha256(np.ascontiguousarray(erased(RandomErasing(0.5), 64, 48)).tobytes()).hexdigest()
+    digest = hashlib.sha256(np.ascontiguousarray(erased(T.RandomErasing(0.5), 64, 48)).tobytes()).hexdigest()
     assert digest == "3652d2fbbfa38f017d0bea1acb1f460413f572ae3ff5b77b7b9d1b0ed69ff23f"
 
 
 def test_each_sample_has_a_key_of_64_even_bits() -> None:
-    drawn = erased(RandomErasing(1.0, value="random"), 64, 64)
+    drawn = erased(T.RandomErasing(1.0, value="random"), 64, 64)
     assert drawn.dtype == np.int32
     keys = np.ascontiguousarray(drawn[:, 4:]).view(np.uint32)
     assert len(np.unique(keys, axis=0)) == COUNT
@@ -118,15 +118,15 @@ def test_each_sample_has_a_key_of_64_even_bits() -> None:
 
 
 def test_a_sample_draws_the_same_alone() -> None:
-    alone = RandomErasing(1.0).draw(Draws(5, 2, np.array([77])).of(RandomErasing.stream), np.array([[64, 64]]))[0]
-    np.testing.assert_array_equal(alone, erased(RandomErasing(1.0), 64, 64)[77])
+    alone = T.RandomErasing(1.0).draw(Draws(5, 2, np.array([77])).of(T.RandomErasing.stream), np.array([[64, 64]]))[0]
+    np.testing.assert_array_equal(alone, erased(T.RandomErasing(1.0), 64, 64)[77])
 
 
 def test_images_of_several_sizes_are_erased_as_those_of_one_size() -> None:
     sizes = np.array([[64, 48], [30, 70]] * 50)
-    together = RandomErasing(1.0).draw(Draws(5, 2, np.arange(100)).of(RandomErasing.stream), sizes)
+    together = T.RandomErasing(1.0).draw(Draws(5, 2, np.arange(100)).of(T.RandomErasing.stream), sizes)
     for row, (height, width) in enumerate(sizes[:2].tolist()):
-        np.testing.assert_array_equal(together[row::2], erased(RandomErasing(1.0), height, width)[row:100:2])
+        np.testing.assert_array_equal(together[row::2], erased(T.RandomErasing(1.0), height, width)[row:100:2])
 
 
 IMAGENET = "[0.485, 0.456, 0.406], std [0.229, 0.224, 0.225]"
@@ -135,11 +135,14 @@ IMAGENET = "[0.485, 0.456, 0.406], std [0.229, 0.224, 0.225]"
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Normalize((0, 0, 0), (1, 0, 1)), r"std \[1.0, 0.0, 1.0\]: allowed are numbers above 0"),
-        (lambda: Normalize((0, 0), (1, 1, 1)), r"^`Normalize.mean`: found \(0, 0\): allowed is \[red, green, blue\]$"),  # type: ignore[arg-type]
+        (lambda: T.Normalize((0, 0, 0), (1, 0, 1)), r"std \[1.0, 0.0, 1.0\]: allowed are numbers above 0"),
+        (
+            lambda: T.Normalize((0, 0), (1, 1, 1)),
+            r"^`Normalize.mean`: found \(0, 0\): allowed is \[red, green, blue\]$",
+        ),  # type: ignore[arg-type]
         *(
             (
-                lambda mean=mean, std=std: Normalize(mean, std),
+                lambda mean=mean, std=std: T.Normalize(mean, std),
                 rf"^`Normalize`: mean .*, std .* are for levels of 0 to 255, .* write mean {re.escape(wanted)}$",
             )
             for mean, std, wanted in (
@@ -151,14 +154,14 @@ IMAGENET = "[0.485, 0.456, 0.406], std [0.229, 0.224, 0.225]"
         ),
         *(
             (
-                lambda scale=scale: RandomErasing(scale=scale),
+                lambda scale=scale: T.RandomErasing(scale=scale),
                 r"scale \[.*\]: allowed is \[low, high\] with 0 < low <= high",
             )
             for scale in ((0.0, 0.3), (0.4, 0.3), (0.1, 1.1))
         ),
         *(
             (
-                lambda ratio=ratio: RandomErasing(ratio=ratio),
+                lambda ratio=ratio: T.RandomErasing(ratio=ratio),
                 r"ratio \[.*\]: allowed is \[low, high\] with 0.001 <= low",
             )
             for ratio in ((0.0, 3.0), (3.0, 0.3))

@@ -15,18 +15,14 @@ import torch
 from oracle import transforms
 
 from gpuloader import Buckets, Compose, World
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.loading.arguments import VALUES
 from gpuloader.loading.fields import FIELDS
-from gpuloader.recipe import TRANSFORMS, Mix
-from gpuloader.recipe.colors import ColorJitter, GaussianBlur
-from gpuloader.recipe.crops import CenterCrop, Pad, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
-from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.policies import RandomApply
-from gpuloader.recipe.warps import RandomRotation
+from gpuloader.recipe import TRANSFORMS
 
 v1, v2 = transforms, transforms.v2
-CROP = CenterCrop(8)
+CROP = T.CenterCrop(8)
 KEYS = "transforms, views, mix, dtype, layout, max_pixels, orientation"
 FROM_TORCHVISION = (
     "allowed are the transforms of gpuloader.transforms; Compose.from_torchvision translates those of torchvision"
@@ -39,7 +35,7 @@ WRONG = (
 )
 
 
-@pytest.mark.parametrize("kind", [*TRANSFORMS.values(), *FIELDS.values(), *VALUES.values(), Mix, Buckets, Compose])
+@pytest.mark.parametrize("kind", [*TRANSFORMS.values(), *FIELDS.values(), *VALUES.values(), T.Mix, Buckets, Compose])
 def test_pydantics_own_words_reach_no_user(kind: Any) -> None:  # noqa: ANN401
     if kind is World:  # whose values are checked otherwise
         return
@@ -58,23 +54,23 @@ def test_pydantics_own_words_reach_no_user(kind: Any) -> None:  # noqa: ANN401
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RandomResizedCrop(8, scale=0.5), "`RandomResizedCrop.scale`: found 0.5: allowed is [low, high]"),
+        (lambda: T.RandomResizedCrop(8, scale=0.5), "`RandomResizedCrop.scale`: found 0.5: allowed is [low, high]"),
         (
-            lambda: CenterCrop((3, 224, 224)),
+            lambda: T.CenterCrop((3, 224, 224)),
             "`CenterCrop.size`: found (3, 224, 224): allowed is an integer, a mapping or",
         ),
         (
-            lambda: Pad((1, 2, 3)),
+            lambda: T.Pad((1, 2, 3)),
             "`Pad.padding`: found (1, 2, 3): allowed is an integer, [left and right, top and bottom]",
         ),
-        (lambda: RandomRotation(3, center=5), "`RandomRotation.center`: found 5: allowed is [x, y]"),
-        (lambda: Normalize(0.5, [0.5] * 3), "`Normalize.mean`: found 0.5: allowed is [red, green, blue]"),
+        (lambda: T.RandomRotation(3, center=5), "`RandomRotation.center`: found 5: allowed is [x, y]"),
+        (lambda: T.Normalize(0.5, [0.5] * 3), "`Normalize.mean`: found 0.5: allowed is [red, green, blue]"),
         (
-            lambda: ColorJitter([1, 2, 3]),
+            lambda: T.ColorJitter([1, 2, 3]),
             "`ColorJitter.brightness`: found [1, 2, 3]: allowed is a number or",
         ),
         (
-            lambda: RandomErasing(value=[1]),
+            lambda: T.RandomErasing(value=[1]),
             "`RandomErasing.value`: found [1]; allowed are a number, [red, green, blue]",
         ),
         (lambda: Compose([CROP], mipmaps="x"), "`Compose.mipmaps`: found 'x'; allowed are 'off' or a number"),
@@ -82,9 +78,9 @@ def test_pydantics_own_words_reach_no_user(kind: Any) -> None:  # noqa: ANN401
             lambda: Compose([CROP], layuot="nchw"),
             f"`Compose.layuot` is an unknown key (did you mean layout?); allowed are {KEYS}",
         ),
-        (Resize, "`Resize.size` is missing"),
-        (lambda: ColorJitter(0.4, 0.4, 0.4, 0.1, 0.2, 0.3), "`ColorJitter`: found 0.2, one value too many; allowed"),
-        (lambda: CenterCrop((8, 0)), "`CenterCrop.size`: found 0: allowed is a number of at least 1"),
+        (T.Resize, "`Resize.size` is missing"),
+        (lambda: T.ColorJitter(0.4, 0.4, 0.4, 0.1, 0.2, 0.3), "`ColorJitter`: found 0.2, one value too many; allowed"),
+        (lambda: T.CenterCrop((8, 0)), "`CenterCrop.size`: found 0: allowed is a number of at least 1"),
         (Compose, "`Compose`: give `transforms`, or `views` with their own, or both; an empty list"),
         (
             lambda: Compose([CROP], mix={"num_classes": 9}),
@@ -96,8 +92,8 @@ def test_pydantics_own_words_reach_no_user(kind: Any) -> None:  # noqa: ANN401
             "`Compose.dtype`: found 'float46' (did you mean float16?); allowed are "
             "'float32', 'float16', 'bfloat16' or 'uint8'",
         ),
-        (lambda: Compose(RandomHorizontalFlip()), "`Compose.transforms`: found RandomHorizontalFlip(p=0.5): allowed"),
-        (lambda: Compose([CROP, RandomHorizontalFlip]), "`Compose.transforms`: found the class"),
+        (lambda: Compose(T.RandomHorizontalFlip()), "`Compose.transforms`: found RandomHorizontalFlip(p=0.5): allowed"),
+        (lambda: Compose([CROP, T.RandomHorizontalFlip]), "`Compose.transforms`: found the class"),
         (lambda: Compose([CROP, "Pad"]), f"`Compose.transforms`: found 'Pad': {FROM_TORCHVISION}"),
         (
             lambda: Compose([v1.CenterCrop(8), v1.RandomHorizontalFlip()]),
@@ -117,7 +113,7 @@ def test_pydantics_own_words_reach_no_user(kind: Any) -> None:  # noqa: ANN401
                 v1.ConvertImageDtype(torch.half),
             )
         ),
-        (lambda: Compose([CROP, RandomApply([GaussianBlur(4)])]), "`GaussianBlur`: kernel_size 4: allowed are odd"),
+        (lambda: Compose([CROP, T.RandomApply([T.GaussianBlur(4)])]), "`GaussianBlur`: kernel_size 4: allowed are odd"),
     ],
 )
 def test_what_is_wrong_is_said_in_words(make: Callable[[], object], message: str) -> None:
@@ -130,8 +126,8 @@ def test_what_is_wrong_is_said_in_words(make: Callable[[], object], message: str
 
 
 def test_a_part_keeps_its_signature_and_its_documentation() -> None:
-    assert list(signature(RandomCrop).parameters) == ["size", "padding", "fill", "padding_mode"]
-    assert (RandomCrop.__name__, RandomCrop.__module__) == ("RandomCrop", "gpuloader.recipe.crops")
-    assert RandomCrop.__doc__ is not None
-    crop = RandomCrop(8, padding=2)
-    assert crop == RandomCrop(8, 2) == pickle.loads(pickle.dumps(crop)) == deepcopy(crop)
+    assert list(signature(T.RandomCrop).parameters) == ["size", "padding", "fill", "padding_mode"]
+    assert (T.RandomCrop.__name__, T.RandomCrop.__module__) == ("RandomCrop", "gpuloader.recipe.crops")
+    assert T.RandomCrop.__doc__ is not None
+    crop = T.RandomCrop(8, padding=2)
+    assert crop == T.RandomCrop(8, 2) == pickle.loads(pickle.dumps(crop)) == deepcopy(crop)

@@ -13,19 +13,10 @@ from oracle import functional, parameters_of, transforms
 from PIL import Image, ImageOps
 from scipy import stats
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe
-from gpuloader.recipe.crops import (
-    CenterCrop,
-    CornerCrop,
-    Pad,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-    random_windows,
-)
+from gpuloader.recipe.crops import random_windows
 from gpuloader.recipe.model import ResizeFilter, at_epoch
 from gpuloader.recipe.placement import (
     GeometricTransform,
@@ -59,10 +50,10 @@ def folded(placing: Sequence[GeometricTransform], heights: Sequence[int], widths
 
 def theirs(transform: GeometricTransform) -> torch.nn.Module:
     """torchvision's transform of the same name and parameters."""
-    if isinstance(transform, CornerCrop):
+    if isinstance(transform, T.CornerCrop):
         corner = ("top left", "top right", "bottom left", "bottom right").index(transform.corner)
         return v2.Lambda(lambda image: functional.five_crop(image, transform.size)[corner])
-    needed = {"pad_if_needed": True} if isinstance(transform, RandomCrop) else {}
+    needed = {"pad_if_needed": True} if isinstance(transform, T.RandomCrop) else {}
     return getattr(v2, type(transform).__name__)(**parameters_of(transform), **needed)
 
 
@@ -106,29 +97,41 @@ def noise(height: int, width: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     "placing",
     [
-        [CenterCrop((3, 8))],
-        [CenterCrop((8, 12))],
-        [RandomCrop((4, 7))],
-        [RandomCrop((6, 8), (1, 0, 0, 2), (1, 2, 3))],
-        [RandomCrop((7, 9), 1, padding_mode="edge")],
-        [RandomCrop((7, 9), 2, padding_mode="reflect")],
-        [Pad((1, 2, 3, 4), (7, 8, 9)), CenterCrop(6)],
-        [Pad((2, 0), padding_mode="reflect"), RandomCrop((4, 8))],  # the crop keeps the padding in front of it
-        [RandomVerticalFlip(1), Pad((1, 2, 3, 4), 5), RandomHorizontalFlip()],
-        [RandomHorizontalFlip(), RandomCrop(5, (1, 0, 0, 1)), RandomVerticalFlip()],
-        [RandomHorizontalFlip(1), CenterCrop((2, 4)), RandomVerticalFlip(1)],
-        [Resize((6, 8)), RandomCrop(5), RandomHorizontalFlip()],
-        [Resize(7, antialias=False), CenterCrop(5)],
-        [Resize((5, 4), "nearest"), Pad(1, 4), RandomVerticalFlip(0)],
-        [CenterCrop((4, 6)), Pad((1, 2, 3, 4), 7), RandomHorizontalFlip(), RandomCrop(6)],
-        [Pad(1, 7), Pad((2, 0), 7), CenterCrop((3, 6)), Pad(1, 7)],
-        [CenterCrop(4), CenterCrop(6), RandomHorizontalFlip(1), CenterCrop((3, 9))],  # what was cut off stays so
-        [RandomHorizontalFlip(), CornerCrop(3, "top left"), Pad((2, 1), padding_mode="reflect"), CenterCrop(5)],
-        [Pad((1, 2, 3, 4), (9, 8, 7)), Resize((5, 7)), RandomVerticalFlip()],
-        [CenterCrop(4), Pad((1, 2), 200), RandomHorizontalFlip(), Resize((9, 8)), Pad(1, 200), RandomCrop(9)],
-        [Pad(2, padding_mode="reflect"), Resize((5, 7)), CenterCrop((4, 3))],
-        [CornerCrop(4, "bottom right"), RandomCrop(6, 2, padding_mode="symmetric"), Resize((9, 5), "bicubic")],
-        [RandomCrop(6, 2, padding_mode="edge"), Resize(4, antialias=False)],
+        [T.CenterCrop((3, 8))],
+        [T.CenterCrop((8, 12))],
+        [T.RandomCrop((4, 7))],
+        [T.RandomCrop((6, 8), (1, 0, 0, 2), (1, 2, 3))],
+        [T.RandomCrop((7, 9), 1, padding_mode="edge")],
+        [T.RandomCrop((7, 9), 2, padding_mode="reflect")],
+        [T.Pad((1, 2, 3, 4), (7, 8, 9)), T.CenterCrop(6)],
+        [T.Pad((2, 0), padding_mode="reflect"), T.RandomCrop((4, 8))],  # the crop keeps the padding in front of it
+        [T.RandomVerticalFlip(1), T.Pad((1, 2, 3, 4), 5), T.RandomHorizontalFlip()],
+        [T.RandomHorizontalFlip(), T.RandomCrop(5, (1, 0, 0, 1)), T.RandomVerticalFlip()],
+        [T.RandomHorizontalFlip(1), T.CenterCrop((2, 4)), T.RandomVerticalFlip(1)],
+        [T.Resize((6, 8)), T.RandomCrop(5), T.RandomHorizontalFlip()],
+        [T.Resize(7, antialias=False), T.CenterCrop(5)],
+        [T.Resize((5, 4), "nearest"), T.Pad(1, 4), T.RandomVerticalFlip(0)],
+        [T.CenterCrop((4, 6)), T.Pad((1, 2, 3, 4), 7), T.RandomHorizontalFlip(), T.RandomCrop(6)],
+        [T.Pad(1, 7), T.Pad((2, 0), 7), T.CenterCrop((3, 6)), T.Pad(1, 7)],
+        [
+            T.CenterCrop(4),
+            T.CenterCrop(6),
+            T.RandomHorizontalFlip(1),
+            T.CenterCrop((3, 9)),
+        ],  # what was cut off stays so
+        [T.RandomHorizontalFlip(), T.CornerCrop(3, "top left"), T.Pad((2, 1), padding_mode="reflect"), T.CenterCrop(5)],
+        [T.Pad((1, 2, 3, 4), (9, 8, 7)), T.Resize((5, 7)), T.RandomVerticalFlip()],
+        [
+            T.CenterCrop(4),
+            T.Pad((1, 2), 200),
+            T.RandomHorizontalFlip(),
+            T.Resize((9, 8)),
+            T.Pad(1, 200),
+            T.RandomCrop(9),
+        ],
+        [T.Pad(2, padding_mode="reflect"), T.Resize((5, 7)), T.CenterCrop((4, 3))],
+        [T.CornerCrop(4, "bottom right"), T.RandomCrop(6, 2, padding_mode="symmetric"), T.Resize((9, 5), "bicubic")],
+        [T.RandomCrop(6, 2, padding_mode="edge"), T.Resize(4, antialias=False)],
     ],
     ids=str,
 )
@@ -150,11 +153,11 @@ def test_every_output_is_one_of_torchvisions_as_often(placing: list[GeometricTra
 
 @pytest.mark.parametrize(
     "flips",
-    [[], [RandomHorizontalFlip(1)], [RandomVerticalFlip(1)], [RandomVerticalFlip(1), RandomHorizontalFlip(1)]],
+    [[], [T.RandomHorizontalFlip(1)], [T.RandomVerticalFlip(1)], [T.RandomVerticalFlip(1), T.RandomHorizontalFlip(1)]],
     ids=str,
 )
 def test_windows_lie_in_the_flipped_image(flips: list[GeometricTransform]) -> None:
-    crop = RandomResizedCrop((5, 7))
+    crop = T.RandomResizedCrop((5, 7))
     heights, widths = RNG.integers(5, 40, (2, 30))
     at = folded([*flips, crop], heights, widths)
     draw = Draws(7, 0, np.arange(30)).of(crop.stream, len(flips))
@@ -178,10 +181,10 @@ INTERPOLATIONS = ["nearest", "bilinear", "bicubic", "lanczos"]
     ("before", "behind"),
     [
         ([], []),
-        ([], [CenterCrop(6)]),
-        ([], [RandomHorizontalFlip(1), RandomCrop(6, (0, 9), padding_mode="symmetric"), RandomVerticalFlip(1)]),
-        ([CenterCrop((30, 40))], [Pad(2), CenterCrop(6), Pad(1)]),
-        ([RandomCrop(20, 9, padding_mode="edge")], [CenterCrop(6)]),
+        ([], [T.CenterCrop(6)]),
+        ([], [T.RandomHorizontalFlip(1), T.RandomCrop(6, (0, 9), padding_mode="symmetric"), T.RandomVerticalFlip(1)]),
+        ([T.CenterCrop((30, 40))], [T.Pad(2), T.CenterCrop(6), T.Pad(1)]),
+        ([T.RandomCrop(20, 9, padding_mode="edge")], [T.CenterCrop(6)]),
     ],
     ids=str,
 )
@@ -190,8 +193,8 @@ def test_the_output_depends_on_the_needed_pixels_alone(
 ) -> None:
     heights, widths = RNG.integers(3, 60, (2, 25))
     for resize in (
-        Resize((20, 13), interpolation, antialias=antialias),
-        RandomResizedCrop(9, (0.1, 1.0), (0.5, 2.0), interpolation, antialias),
+        T.Resize((20, 13), interpolation, antialias=antialias),
+        T.RandomResizedCrop(9, (0.1, 1.0), (0.5, 2.0), interpolation, antialias),
     ):
         at = folded([*before, resize, *behind], heights, widths)
         for row, (top, left, bottom, right) in enumerate(at.needed()):
@@ -216,12 +219,12 @@ def test_the_output_depends_on_the_needed_pixels_alone(
 def test_no_more_is_needed_than_the_filter_reaches(
     interpolation: ResizeFilter, antialias: bool, needed: list[int]
 ) -> None:
-    at = folded([Resize((96, 96), interpolation, antialias=antialias), CenterCrop(32)], [96], [960])
+    at = folded([T.Resize((96, 96), interpolation, antialias=antialias), T.CenterCrop(32)], [96], [960])
     assert at.needed()[0, [1, 3]].tolist() == needed
 
 
 def test_the_middle_needs_little_of_a_long_image() -> None:
-    at = folded([Resize(256), CenterCrop(224)], [2], [20_000])
+    at = folded([T.Resize(256), T.CenterCrop(224)], [2], [20_000])
     assert at.needed().tolist() == [[0, 9997, 2, 10_003]]  # resized whole it would be 256 x 2,560,000
 
 
@@ -235,15 +238,18 @@ def test_a_crop_beside_the_image_needs_a_pixel_of_it(start: int) -> None:
 
 @pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric"])
 def test_a_padding_of_the_image_needs_all_of_it(mode: PaddingMode) -> None:
-    assert folded([Pad(30, padding_mode=mode), CenterCrop(4)], [50], [60]).needed().tolist() == [[0, 0, 50, 60]]
+    assert folded([T.Pad(30, padding_mode=mode), T.CenterCrop(4)], [50], [60]).needed().tolist() == [[0, 0, 50, 60]]
 
 
 @pytest.mark.parametrize(
     ("paddings", "says"),
     [
-        ([Pad(1), Pad(1, 9)], r"padded twice, 'constant' with fill \(0.0, 0.0, 0.0\) and 'constant' with fill \(9.0"),
-        ([RandomCrop(9, 1), Pad(1, padding_mode="edge")], "padded twice, 'constant' .* and 'edge'"),
-        ([Pad(1, padding_mode="reflect"), Resize(9), Pad(1, padding_mode="reflect")], "padded twice, 'reflect'"),
+        (
+            [T.Pad(1), T.Pad(1, 9)],
+            r"padded twice, 'constant' with fill \(0.0, 0.0, 0.0\) and 'constant' with fill \(9.0",
+        ),
+        ([T.RandomCrop(9, 1), T.Pad(1, padding_mode="edge")], "padded twice, 'constant' .* and 'edge'"),
+        ([T.Pad(1, padding_mode="reflect"), T.Resize(9), T.Pad(1, padding_mode="reflect")], "padded twice, 'reflect'"),
     ],
     ids=str,
 )
@@ -255,7 +261,7 @@ def test_a_second_padding_must_be_like_the_first(paddings: list[GeometricTransfo
 def test_a_second_resizing_of_all_of_the_image_reaches_not_beyond_it() -> None:
     heights, widths = np.arange(1, 2001), np.arange(2000, 0, -1)
     for side in (7, 49, 224, 333):
-        at = folded([Resize((side, side + 1)), Resize((30, 31))], heights, widths)
+        at = folded([T.Resize((side, side + 1)), T.Resize((30, 31))], heights, widths)
         np.testing.assert_array_equal(at.window, np.stack([0 * heights, 0 * widths, heights, widths], 1))
         assert (at.needed()[:, 2:] <= at.window[:, 2:]).all()
 
@@ -281,21 +287,21 @@ def middles(shape: np.ndarray) -> np.ndarray:
     "placing",
     [
         [],
-        [CenterCrop((30, 21)), RandomHorizontalFlip(1), Pad((1, 2, 3, 4)), CornerCrop(19, "bottom right")],
-        [Resize((35, 90), antialias=False), RandomVerticalFlip(1), CenterCrop((30, 50))],
+        [T.CenterCrop((30, 21)), T.RandomHorizontalFlip(1), T.Pad((1, 2, 3, 4)), T.CornerCrop(19, "bottom right")],
+        [T.Resize((35, 90), antialias=False), T.RandomVerticalFlip(1), T.CenterCrop((30, 50))],
         [
-            Pad(9),
-            RandomHorizontalFlip(1),
-            CornerCrop((40, 30), "top left"),
-            Resize((30, 41), antialias=False),
-            CenterCrop((28, 39)),
-            Pad((0, 3)),
+            T.Pad(9),
+            T.RandomHorizontalFlip(1),
+            T.CornerCrop((40, 30), "top left"),
+            T.Resize((30, 41), antialias=False),
+            T.CenterCrop((28, 39)),
+            T.Pad((0, 3)),
         ],
         [
-            Resize(33, max_size=40, antialias=False),
-            Pad((1, 2, 3, 4)),
-            Resize(45, max_size=50, antialias=False),
-            Resize((20, 21), antialias=False),
+            T.Resize(33, max_size=40, antialias=False),
+            T.Pad((1, 2, 3, 4)),
+            T.Resize(45, max_size=50, antialias=False),
+            T.Resize((20, 21), antialias=False),
         ],
     ],
     ids=str,
@@ -326,9 +332,9 @@ def as_exif_says(channel: torch.Tensor, orientation: int) -> torch.Tensor:
     "placing",
     [
         [],
-        [RandomHorizontalFlip(1), CornerCrop((4, 3), "top left"), Pad((1, 0, 0, 0), 9)],
-        [Pad((1, 2, 3, 0), 9), Resize((5, 8)), RandomVerticalFlip(1), CenterCrop((4, 6))],
-        [CornerCrop((5, 4), "bottom left"), Resize(3)],
+        [T.RandomHorizontalFlip(1), T.CornerCrop((4, 3), "top left"), T.Pad((1, 0, 0, 0), 9)],
+        [T.Pad((1, 2, 3, 0), 9), T.Resize((5, 8)), T.RandomVerticalFlip(1), T.CenterCrop((4, 6))],
+        [T.CornerCrop((5, 4), "bottom left"), T.Resize(3)],
     ],
     ids=str,
 )
@@ -365,11 +371,11 @@ def test_a_size_holds_from_its_epoch_on(size: Size, by_epoch: dict[int, int | Sh
 @pytest.mark.parametrize(
     ("placing", "before", "after"),
     [
-        ([RandomResizedCrop({0: 8, 2: 12})], (8, 8), (12, 12)),
-        ([RandomCrop({0: 8, 2: 12})], (8, 8), (12, 12)),
-        ([Resize({0: 10, 2: 20}), CenterCrop((7, 5))], (7, 5), (7, 5)),
-        ([Resize({0: 10, 2: 20}, max_size=25), CenterCrop({0: 8, 2: 16}), Pad((1, 2))], (12, 10), (20, 18)),
-        ([Resize((4, 6)), Pad((1, 2, 3, 4)), RandomVerticalFlip()], (10, 10), (10, 10)),
+        ([T.RandomResizedCrop({0: 8, 2: 12})], (8, 8), (12, 12)),
+        ([T.RandomCrop({0: 8, 2: 12})], (8, 8), (12, 12)),
+        ([T.Resize({0: 10, 2: 20}), T.CenterCrop((7, 5))], (7, 5), (7, 5)),
+        ([T.Resize({0: 10, 2: 20}, max_size=25), T.CenterCrop({0: 8, 2: 16}), T.Pad((1, 2))], (12, 10), (20, 18)),
+        ([T.Resize((4, 6)), T.Pad((1, 2, 3, 4)), T.RandomVerticalFlip()], (10, 10), (10, 10)),
     ],
     ids=str,
 )

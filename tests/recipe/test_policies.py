@@ -11,10 +11,10 @@ from oracle import transforms
 from reference import run_program, run_step
 from scipy import stats
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.plan import Draws
 from gpuloader.recipe.auto_augment import POLICIES
-from gpuloader.recipe.colors import ColorJitter, GaussianBlur, Grayscale, RandomInvert, RandomSolarize
 from gpuloader.recipe.model import PixelTransform
 from gpuloader.recipe.policies import (
     AUTO_SPACE,
@@ -23,14 +23,8 @@ from gpuloader.recipe.policies import (
     PARTIAL_MIX_SPACE,
     RAND_SPACE,
     WIDE_SPACE,
-    AugMix,
-    AutoAugment,
-    RandAugment,
-    RandomApply,
-    RandomChoice,
     Space,
     Table,
-    TrivialAugmentWide,
     all_steps,
 )
 from gpuloader.recipe.program import PARAMETERS, Op, Program
@@ -130,7 +124,7 @@ def test_auto_augment_draws_each_pair_with_its_probabilities(policy: str) -> Non
         for one, p in outcomes[0]:
             for other, q in outcomes[1]:
                 expected[one, other] += p * q / len(pairs)
-    assert_drawn_as(expected, names_of(program(AutoAugment(policy), 20_000)))  # type: ignore[arg-type]
+    assert_drawn_as(expected, names_of(program(T.AutoAugment(policy), 20_000)))  # type: ignore[arg-type]
 
 
 def test_rand_augment_draws_every_pair_of_operations() -> None:
@@ -139,7 +133,7 @@ def test_rand_augment_draws_every_pair_of_operations() -> None:
         for second in RAND_SPACE.names:
             for signs in range(4):
                 expected[rows[first, 9, signs // 2], rows[second, 9, signs % 2]] += 1 / 4 / 14**2
-    assert_drawn_as(expected, names_of(program(RandAugment(), 20_000)))
+    assert_drawn_as(expected, names_of(program(T.RandAugment(), 20_000)))
 
 
 @pytest.mark.parametrize(("magnitude", "bins"), [(0, 31), (30, 31), (4, 5)])
@@ -148,14 +142,14 @@ def test_rand_augment_takes_one_magnitude(magnitude: int, bins: int) -> None:
     for name in RAND_SPACE.names:
         for sign in (0, 1):
             expected[(rows[name, magnitude, sign],)] += 1 / 28
-    assert_drawn_as(expected, names_of(program(RandAugment(1, magnitude, bins))))
+    assert_drawn_as(expected, names_of(program(T.RandAugment(1, magnitude, bins))))
 
 
 def test_trivial_augment_draws_every_operation_and_magnitude() -> None:
     rows, expected = rows_of(WIDE_SPACE, 31), Counter()
     for row in rows.values():
         expected[(row,)] += 1 / len(rows)
-    assert_drawn_as(expected, names_of(program(TrivialAugmentWide(), 40_000)))
+    assert_drawn_as(expected, names_of(program(T.TrivialAugmentWide(), 40_000)))
 
 
 @pytest.mark.parametrize("all_ops", [True, False])
@@ -166,7 +160,7 @@ def test_aug_mix_draws_every_operation_of_low_magnitude(all_ops: bool) -> None:
         for magnitude in range(4):
             for sign in (0, 1):
                 expected[(rows[name, magnitude, sign],)] += 1 / len(space.names) / 8
-    steps = program(AugMix(4, 2, 2, all_ops=all_ops, interpolation="nearest"))
+    steps = program(T.AugMix(4, 2, 2, all_ops=all_ops, interpolation="nearest"))
     assert steps.ops.shape == (4000, 2 + 2 * 3 + 1)
     for number in (2, 3, 5, 6):
         column = Program(steps.ops[:, [number]], steps.parameters[:, [number]], ())
@@ -174,7 +168,7 @@ def test_aug_mix_draws_every_operation_of_low_magnitude(all_ops: bool) -> None:
 
 
 def test_aug_mix_draws_the_depth_of_each_chain() -> None:
-    steps = program(AugMix(10))
+    steps = program(T.AugMix(10))
     idle = np.stack([steps.ops[:, start : start + 3] == Op.IDENTITY for start in (2, 6, 10)], 1)
     depths = 3 - idle.sum(axis=2)
     assert (np.diff(idle.astype(int), axis=2) >= 0).all()  # what there is comes first
@@ -186,7 +180,7 @@ def test_aug_mix_draws_the_depth_of_each_chain() -> None:
 @pytest.mark.parametrize("alpha", [0.4, 1.0, 3.0])
 @pytest.mark.parametrize("width", [1, 3])
 def test_aug_mix_weights_are_beta_and_dirichlet(width: int, alpha: float) -> None:
-    steps = program(AugMix(mixture_width=width, chain_depth=1, alpha=alpha))
+    steps = program(T.AugMix(mixture_width=width, chain_depth=1, alpha=alpha))
     weights = steps.parameters[steps.ops == Op.MIX_ADD, 0].reshape(4000, 1 + width).astype(float)
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-6)
     assert stats.kstest(weights[:, 0], "beta", (alpha, alpha)).pvalue > 1e-3
@@ -218,17 +212,17 @@ class Scripted(v2.AugMix):
 
 @pytest.mark.parametrize(("width", "depth"), [(1, 1), (3, 2), (4, 3)])
 def test_a_mix_is_torchvisions(width: int, depth: int) -> None:
-    steps = program(AugMix(5, width, depth), 5)
+    steps = program(T.AugMix(5, width, depth), 5)
     for row in range(5):
         assert torch.equal(run_program(steps, row, IMAGE), Scripted(steps, row, width, depth)(IMAGE))
 
 
-BLURS = (GaussianBlur(3), GaussianBlur(5), RandomInvert())
+BLURS = (T.GaussianBlur(3), T.GaussianBlur(5), T.RandomInvert())
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0, None])
 def test_random_apply_applies_all_or_nothing(p: float | None) -> None:
-    transform = RandomApply(BLURS[:2]) if p is None else RandomApply(BLURS[:2], p)
+    transform = T.RandomApply(BLURS[:2]) if p is None else T.RandomApply(BLURS[:2], p)
     steps = program(transform)
     applied = steps.ops[:, 0] == Op.BLUR
     np.testing.assert_array_equal(applied, steps.ops[:, 1] == Op.BLUR)
@@ -237,11 +231,11 @@ def test_random_apply_applies_all_or_nothing(p: float | None) -> None:
 
 
 def test_transforms_of_one_kind_within_another_draw_by_themselves() -> None:
-    sigmas = program(RandomApply(BLURS, 1.0)).parameters[:, :2, 0]
+    sigmas = program(T.RandomApply(BLURS, 1.0)).parameters[:, :2, 0]
     assert abs(np.corrcoef(sigmas.T)[0, 1]) < 0.06
     for column in sigmas.T:
         assert stats.kstest(column, "uniform", (0.1, 1.9)).pvalue > 1e-3
-    applied = program(RandomApply(BLURS, 0.5))  # what is applied does not depend on whether it is
+    applied = program(T.RandomApply(BLURS, 0.5))  # what is applied does not depend on whether it is
     assert stats.binomtest(int((applied.ops[:, 2] == Op.INVERT).sum()), 4000, 0.25).pvalue > 1e-3
 
 
@@ -255,13 +249,13 @@ def test_transforms_of_one_kind_within_another_draw_by_themselves() -> None:
     ],
 )
 def test_random_choice_draws_by_weight(p: tuple[float, ...] | None, expected: dict[Op, float]) -> None:
-    steps = program(RandomChoice([Grayscale(), RandomSolarize(99, 1.0), GaussianBlur(3)], p))  # type: ignore[arg-type]
+    steps = program(T.RandomChoice([T.Grayscale(), T.RandomSolarize(99, 1.0), T.GaussianBlur(3)], p))  # type: ignore[arg-type]
     assert_drawn_as(expected, steps.ops[:, 0].tolist())
     assert steps.choices == (frozenset(expected),)
 
 
 def test_random_choice_is_as_long_as_its_longest() -> None:
-    steps = program(RandomChoice((Grayscale(), ColorJitter(0.1, 0.1, 0.1), RandAugment(2))))
+    steps = program(T.RandomChoice((T.Grayscale(), T.ColorJitter(0.1, 0.1, 0.1), T.RandAugment(2))))
     chosen = steps.ops[:, 0]
     assert steps.ops.shape == (4000, 3)
     assert (steps.ops[chosen == Op.GRAYSCALE, 1:] == Op.IDENTITY).all()
@@ -269,28 +263,28 @@ def test_random_choice_is_as_long_as_its_longest() -> None:
 
 
 def test_transforms_nest_until_there_are_no_numbers_left() -> None:
-    transform: PixelTransform = GaussianBlur(3)
+    transform: PixelTransform = T.GaussianBlur(3)
     for _ in range(16):
-        transform = RandomApply([transform])
+        transform = T.RandomApply([transform])
     program(transform, 2)
     with pytest.raises(ConfigError, match="nest fewer transforms"):
-        program(RandomApply([transform]), 2)
+        program(T.RandomApply([transform]), 2)
 
 
 def test_aug_mix_has_numbers_for_many_long_chains() -> None:
-    assert np.isfinite(program(AugMix(mixture_width=10, chain_depth=10, alpha=0.01), 50).parameters).all()
+    assert np.isfinite(program(T.AugMix(mixture_width=10, chain_depth=10, alpha=0.01), 50).parameters).all()
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: AutoAugment("mnist"), "found 'mnist'.*'imagenet', 'cifar10' or 'svhn'"),  # type: ignore[arg-type]
-        (lambda: RandAugment(magnitude=31), "magnitude 31: allowed is 0 to 30, below num_magnitude_bins"),
-        (lambda: RandomApply([]), "at least 1"),
-        (lambda: RandomApply(["blur"]), "found 'blur': allowed are the transforms of gpuloader.transforms"),  # type: ignore[list-item]
-        (lambda: RandomChoice(BLURS, (1, 1)), r"p \[1.0, 1.0\]: allowed is a weight for each of 3 transforms"),
+        (lambda: T.AutoAugment("mnist"), "found 'mnist'.*'imagenet', 'cifar10' or 'svhn'"),  # type: ignore[arg-type]
+        (lambda: T.RandAugment(magnitude=31), "magnitude 31: allowed is 0 to 30, below num_magnitude_bins"),
+        (lambda: T.RandomApply([]), "at least 1"),
+        (lambda: T.RandomApply(["blur"]), "found 'blur': allowed are the transforms of gpuloader.transforms"),  # type: ignore[list-item]
+        (lambda: T.RandomChoice(BLURS, (1, 1)), r"p \[1.0, 1.0\]: allowed is a weight for each of 3 transforms"),
         (
-            lambda: RandomChoice(BLURS, (0, 0, 0)),
+            lambda: T.RandomChoice(BLURS, (0, 0, 0)),
             r"p \[0.0, 0.0, 0.0\]: allowed is a weight for each of 3 transforms, not all of them 0",
         ),
     ],

@@ -3,75 +3,53 @@
 import numpy as np
 import pytest
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.plan import Draws, Stream
-from gpuloader.recipe.colors import (
-    ColorJitter,
-    GaussianBlur,
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPhotometricDistort,
-    RandomPosterize,
-    RandomSolarize,
-)
 from gpuloader.recipe.model import PixelTransform
-from gpuloader.recipe.policies import (
-    AugMix,
-    AutoAugment,
-    RandAugment,
-    RandomApply,
-    RandomChoice,
-    TrivialAugmentWide,
-)
 from gpuloader.recipe.program import PARAMETERS, Op, Program
-from gpuloader.recipe.timm import ThreeAugment, TimmAutoAugment, TimmRandAugment
-from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
 COUNTS = {Op.WARP: 14, Op.BLUR: 2, Op.PERMUTE: 3} | dict.fromkeys(
     (Op.IDENTITY, Op.INVERT, Op.AUTOCONTRAST, Op.EQUALIZE, Op.GRAYSCALE, Op.MIX_BEGIN, Op.MIX_END), 0
 )  # the others have 1
 DRAWN = [
-    ColorJitter(0.4, 0.4, 0.4, 0.1),
-    RandomPhotometricDistort(),
-    RandomGrayscale(),
-    GaussianBlur(23),
-    RandomSolarize(128),
-    RandomPosterize(4),
-    RandomEqualize(),
-    RandomAutocontrast(),
-    RandomAdjustSharpness(2),
-    RandomInvert(),
-    RandomRotation(30),
-    RandomAffine(30, (0.1, 0.1), (0.5, 1.5), 10),
-    RandomPerspective(),
-    RandomPerspective(p=1.0),
-    AutoAugment("imagenet"),
-    AutoAugment("cifar10"),
-    AutoAugment("svhn"),
-    RandAugment(),
-    TrivialAugmentWide(),
-    AugMix(),
-    AugMix(chain_depth=2, all_ops=False, alpha=0.5),
-    RandomApply([ColorJitter(0.4, 0.4), RandAugment(1)], 0.8),
-    RandomApply([RandomInvert(), Grayscale()], 1.0),
-    RandomChoice([RandomInvert(), ColorJitter(0.1, 0.1), AugMix(mixture_width=1, chain_depth=1)], (1, 2, 0)),
-    TimmRandAugment(),
-    TimmRandAugment(prob=1.0, num_ops=1),
-    TimmAutoAugment(),
-    ThreeAugment(),
-    ThreeAugment(0.0),
+    T.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    T.RandomPhotometricDistort(),
+    T.RandomGrayscale(),
+    T.GaussianBlur(23),
+    T.RandomSolarize(128),
+    T.RandomPosterize(4),
+    T.RandomEqualize(),
+    T.RandomAutocontrast(),
+    T.RandomAdjustSharpness(2),
+    T.RandomInvert(),
+    T.RandomRotation(30),
+    T.RandomAffine(30, (0.1, 0.1), (0.5, 1.5), 10),
+    T.RandomPerspective(),
+    T.RandomPerspective(p=1.0),
+    T.AutoAugment("imagenet"),
+    T.AutoAugment("cifar10"),
+    T.AutoAugment("svhn"),
+    T.RandAugment(),
+    T.TrivialAugmentWide(),
+    T.AugMix(),
+    T.AugMix(chain_depth=2, all_ops=False, alpha=0.5),
+    T.RandomApply([T.ColorJitter(0.4, 0.4), T.RandAugment(1)], 0.8),
+    T.RandomApply([T.RandomInvert(), T.Grayscale()], 1.0),
+    T.RandomChoice([T.RandomInvert(), T.ColorJitter(0.1, 0.1), T.AugMix(mixture_width=1, chain_depth=1)], (1, 2, 0)),
+    T.TimmRandAugment(),
+    T.TimmRandAugment(prob=1.0, num_ops=1),
+    T.TimmAutoAugment(),
+    T.ThreeAugment(),
+    T.ThreeAugment(0.0),
 ]
 FIXED = [
-    ColorJitter(),
-    Grayscale(),
-    RandomInvert(0.0),
-    RandomInvert(1.0),
-    RandAugment(0),
-    RandomApply([RandomInvert(), Grayscale()], 0.0),
-    TimmRandAugment(prob=0.0),
+    T.ColorJitter(),
+    T.Grayscale(),
+    T.RandomInvert(0.0),
+    T.RandomInvert(1.0),
+    T.RandAugment(0),
+    T.RandomApply([T.RandomInvert(), T.Grayscale()], 0.0),
+    T.TimmRandAugment(prob=0.0),
 ]
 everything = pytest.mark.parametrize("transform", DRAWN + FIXED, ids=lambda transform: type(transform).__name__)
 

@@ -16,48 +16,24 @@ from drawn_numbers import all_numbers_of
 from torchvision.transforms import v2
 
 from gpuloader import Compose
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.plan import Draws
 from gpuloader.recipe import (
     TRANSFORMS,
-    Mix,
     Recipe,
-    View,
     load_preset,
     preset_names,
     preset_text,
     recipe_from_torchvision,
     recipe_yaml,
 )
-from gpuloader.recipe.colors import (
-    ColorJitter,
-    GaussianBlur,
-    Grayscale,
-    RandomEqualize,
-    RandomGrayscale,
-    RandomSolarize,
-)
-from gpuloader.recipe.crops import (
-    CenterCrop,
-    FiveCrop,
-    Pad,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-    TenCrop,
-)
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.output import Normalize, RandomErasing
 from gpuloader.recipe.part import as_plain_values
-from gpuloader.recipe.policies import AugMix, AutoAugment, RandAugment, RandomApply, RandomChoice, TrivialAugmentWide
-from gpuloader.recipe.timm import ThreeAugment, TimmAutoAugment, TimmRandAugment
-from gpuloader.recipe.warps import RandomAffine, RandomPerspective, RandomRotation
 
-FLIP = RandomHorizontalFlip(0.5)
-CROP = RandomResizedCrop(224, (0.08, 1.0), (3 / 4, 4 / 3), "bilinear")
-IMAGENET = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+FLIP = T.RandomHorizontalFlip(0.5)
+CROP = T.RandomResizedCrop(224, (0.08, 1.0), (3 / 4, 4 / 3), "bilinear")
+IMAGENET = T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SHIPPED = {name: load_preset(name) for name in preset_names()}
 """That each is its source, tests/recipe/test_from_torchvision.py and tests/integrations/test_model_recipes.py say."""
 SMALL: dict[str, Any] = {"transforms": [{"RandomResizedCrop": {"size": 32}}, "RandomHorizontalFlip"]}
@@ -140,7 +116,7 @@ def test_a_file_is_read_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_file_without_a_suffix_is_read_where_its_path_has_a_folder(tmp_path: Path) -> None:
     (tmp_path / "imagenet_eval").write_text("transforms: [CenterCrop: {size: 1}]\n")
-    assert load_preset(str(tmp_path / "imagenet_eval")) == Recipe([CenterCrop(1)])
+    assert load_preset(str(tmp_path / "imagenet_eval")) == Recipe([T.CenterCrop(1)])
 
 
 def test_a_preset_is_taken_as_it_is() -> None:
@@ -182,43 +158,45 @@ def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "preset"),
     [
-        ("transforms: [CenterCrop: {size: 8}, RandomHorizontalFlip]", Recipe([CenterCrop(8), FLIP])),
-        ("transforms: [RandomCrop: {size: {0: 8, 5: 16}, fill: 3}]", Recipe([RandomCrop({0: 8, 5: 16}, fill=3.0)])),
+        ("transforms: [CenterCrop: {size: 8}, RandomHorizontalFlip]", Recipe([T.CenterCrop(8), FLIP])),
+        ("transforms: [RandomCrop: {size: {0: 8, 5: 16}, fill: 3}]", Recipe([T.RandomCrop({0: 8, 5: 16}, fill=3.0)])),
         (
             "transforms:\n- Resize:\n    size: 9\n- FiveCrop: {size: 8}\n- AutoAugment: {policy: svhn}\n",
-            Recipe([Resize(9), FiveCrop(8), AutoAugment("svhn")]),
+            Recipe([T.Resize(9), T.FiveCrop(8), T.AutoAugment("svhn")]),
         ),
         (
             "transforms:\n- CenterCrop: {size: 8}\n- RandomChoice:\n    transforms: [RandomGrayscale, RandomApply: "
             "{transforms: [GaussianBlur: {kernel_size: 3}]}]\n    p: [1, 2]\n",
-            Recipe([CenterCrop(8), RandomChoice([RandomGrayscale(), RandomApply([GaussianBlur(3)])], (1.0, 2.0))]),
+            Recipe(
+                [T.CenterCrop(8), T.RandomChoice([T.RandomGrayscale(), T.RandomApply([T.GaussianBlur(3)])], (1.0, 2.0))]
+            ),
         ),
         (
             "views:\n- transforms: [CenterCrop: {size: 8}]\n- {transforms: [CenterCrop: {size: 9}], count: 3}\n",
-            Recipe(views=[View([CenterCrop(8)]), View([CenterCrop(9)], 3)]),
+            Recipe(views=[T.View([T.CenterCrop(8)]), T.View([T.CenterCrop(9)], 3)]),
         ),
         (
             "transforms: [CenterCrop: {size: 9}]\nviews: [transforms: [], {transforms: [Grayscale], count: 2}]\n",
-            Recipe([CenterCrop(9)], [View([]), View([Grayscale()], 2)]),
+            Recipe([T.CenterCrop(9)], [T.View([]), T.View([T.Grayscale()], 2)]),
         ),
         (
             "transforms:\n- CenterCrop: {size: 8}\n- RandomApply:\n    transforms: [RandAugment: {magnitude: {0: 5, "
             "30: 9}}]\n    p: {0: 1, 90: 0}\nmix: {num_classes: 10, mixup_alpha: {0: 0.8, 250: 0}}",
             Recipe(
-                [CenterCrop(8), RandomApply([RandAugment(magnitude={0: 5, 30: 9})], {0: 1.0, 90: 0.0})],
-                mix=Mix(10, {0: 0.8, 250: 0.0}),
+                [T.CenterCrop(8), T.RandomApply([T.RandAugment(magnitude={0: 5, 30: 9})], {0: 1.0, 90: 0.0})],
+                mix=T.Mix(10, {0: 0.8, 250: 0.0}),
             ),
         ),
         (
             "transforms: [CenterCrop: {size: 8}]\nmix: {num_classes: 10, mixup_alpha: 1, per: sample}",
-            Recipe([CenterCrop(8)], mix=Mix(10, 1.0, per="sample")),
+            Recipe([T.CenterCrop(8)], mix=T.Mix(10, 1.0, per="sample")),
         ),
         (
             "transforms: [CenterCrop: {size: 8}, Normalize: {mean: [0, 0, 0], std: [1, 1, 1]}, "
             "RandomErasing: {value: random}]\nviews: 2\ndtype: float16\nlayout: channels_last\n"
             "max_pixels: 9\norientation: apply\n",
             Recipe(
-                [CenterCrop(8), Normalize((0, 0, 0), (1, 1, 1)), RandomErasing(value="random")],
+                [T.CenterCrop(8), T.Normalize((0, 0, 0), (1, 1, 1)), T.RandomErasing(value="random")],
                 views=2,
                 dtype="float16",
                 layout="channels_last",
@@ -226,9 +204,9 @@ def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path
                 orientation="apply",
             ),
         ),
-        ("transforms: [CenterCrop: {size: 8}]\norientation: off\n", Recipe([CenterCrop(8)], orientation="off")),
-        ("transforms: [CenterCrop: {size: 8}]\nmipmaps: off\n", Recipe([CenterCrop(8)], mipmaps="off")),
-        ("transforms: [CenterCrop: {size: 8}]\nmipmaps: 2\n", Recipe([CenterCrop(8)], mipmaps=2.0)),
+        ("transforms: [CenterCrop: {size: 8}]\norientation: off\n", Recipe([T.CenterCrop(8)], orientation="off")),
+        ("transforms: [CenterCrop: {size: 8}]\nmipmaps: off\n", Recipe([T.CenterCrop(8)], mipmaps="off")),
+        ("transforms: [CenterCrop: {size: 8}]\nmipmaps: 2\n", Recipe([T.CenterCrop(8)], mipmaps=2.0)),
     ],
 )
 def test_yaml_is_what_python_says(tmp_path: Path, text: str, preset: Recipe) -> None:
@@ -239,11 +217,11 @@ def test_yaml_is_what_python_says(tmp_path: Path, text: str, preset: Recipe) -> 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ({"transforms": [{"CenterCrop": {"size": 8}}, "RandomHorizontalFlip"]}, Recipe([CenterCrop(8), FLIP])),
-        ({"transforms": (CenterCrop(8), FLIP)}, Recipe([CenterCrop(8), FLIP])),
+        ({"transforms": [{"CenterCrop": {"size": 8}}, "RandomHorizontalFlip"]}, Recipe([T.CenterCrop(8), FLIP])),
+        ({"transforms": (T.CenterCrop(8), FLIP)}, Recipe([T.CenterCrop(8), FLIP])),
         (
-            {"views": (View([CenterCrop(8)]), {"transforms": [CenterCrop(9)]})},
-            Recipe(views=[View([CenterCrop(8)]), View([CenterCrop(9)])]),
+            {"views": (T.View([T.CenterCrop(8)]), {"transforms": [T.CenterCrop(9)]})},
+            Recipe(views=[T.View([T.CenterCrop(8)]), T.View([T.CenterCrop(9)])]),
         ),
     ],
     ids=str,
@@ -413,37 +391,37 @@ COUNT = 200
 @pytest.mark.parametrize(
     ("transforms", "random"),
     [
-        ([CenterCrop(8)], False),
-        ([Resize((9, 9)), TenCrop(8)], False),  # its flips always flip
-        ([RandomResizedCrop(8)], True),
-        ([RandomCrop(8)], True),
-        ([CenterCrop(8), FLIP], True),
-        *(([CenterCrop(8), RandomHorizontalFlip(p)], False) for p in (0, 1)),
-        ([CenterCrop(8), Grayscale()], False),  # it has a stream, and draws nothing from it
-        ([CenterCrop(8), RandomGrayscale()], True),
-        *(([CenterCrop(8), RandomSolarize(99, p)], 0 < p < 1) for p in (0, 0.5, 1)),
-        *(([CenterCrop(8), RandomEqualize(p)], 0 < p < 1) for p in (0, 0.5, 1)),
-        ([CenterCrop(8), GaussianBlur(3)], True),
-        ([CenterCrop(8), GaussianBlur(3, 1.5)], False),
-        ([CenterCrop(8), ColorJitter()], False),
-        ([CenterCrop(8), ColorJitter((1.5, 1.5))], False),
-        ([CenterCrop(8), ColorJitter((1.5, 1.5), (1.2, 1.2))], True),  # their order is drawn
-        ([CenterCrop(8), RandomRotation((90, 90))], False),
-        ([CenterCrop(8), RandomAffine(5)], True),
-        ([CenterCrop(8), RandomAffine(0)], False),
-        ([CenterCrop(8), RandomAffine((5, 5), scale=(2, 2), shear=(1, 1, 2, 2))], False),
-        ([CenterCrop(8), RandomAffine(0, translate=(0, 0.5))], True),
-        ([CenterCrop(8), RandomAffine(0, shear=(0, 0, 1, 2))], True),
-        *(([CenterCrop(8), RandomPerspective(p=p)], p > 0) for p in (0, 0.5, 1)),
-        *(([CenterCrop(8), kind()], True) for kind in (AutoAugment, RandAugment, TrivialAugmentWide, AugMix)),
-        *(([CenterCrop(8), kind()], True) for kind in (TimmRandAugment, TimmAutoAugment, ThreeAugment)),
-        *(([CenterCrop(8), RandomApply([Grayscale()], p)], 0 < p < 1) for p in (0, 0.5, 1)),
-        *(([CenterCrop(8), RandomApply([Grayscale(), GaussianBlur(3)], p)], p > 0) for p in (0, 0.5, 1)),
-        ([CenterCrop(8), RandomChoice([Grayscale(), GaussianBlur(3, 1)])], True),
-        ([CenterCrop(8), RandomChoice([Grayscale(), GaussianBlur(3)], (1, 0))], False),
-        ([CenterCrop(8), RandomChoice([Grayscale(), GaussianBlur(3)], (0, 1))], True),
-        ([CenterCrop(8), IMAGENET], False),
-        *(([CenterCrop(8), RandomErasing(p)], True) for p in (0.5, 1)),
+        ([T.CenterCrop(8)], False),
+        ([T.Resize((9, 9)), T.TenCrop(8)], False),  # its flips always flip
+        ([T.RandomResizedCrop(8)], True),
+        ([T.RandomCrop(8)], True),
+        ([T.CenterCrop(8), FLIP], True),
+        *(([T.CenterCrop(8), T.RandomHorizontalFlip(p)], False) for p in (0, 1)),
+        ([T.CenterCrop(8), T.Grayscale()], False),  # it has a stream, and draws nothing from it
+        ([T.CenterCrop(8), T.RandomGrayscale()], True),
+        *(([T.CenterCrop(8), T.RandomSolarize(99, p)], 0 < p < 1) for p in (0, 0.5, 1)),
+        *(([T.CenterCrop(8), T.RandomEqualize(p)], 0 < p < 1) for p in (0, 0.5, 1)),
+        ([T.CenterCrop(8), T.GaussianBlur(3)], True),
+        ([T.CenterCrop(8), T.GaussianBlur(3, 1.5)], False),
+        ([T.CenterCrop(8), T.ColorJitter()], False),
+        ([T.CenterCrop(8), T.ColorJitter((1.5, 1.5))], False),
+        ([T.CenterCrop(8), T.ColorJitter((1.5, 1.5), (1.2, 1.2))], True),  # their order is drawn
+        ([T.CenterCrop(8), T.RandomRotation((90, 90))], False),
+        ([T.CenterCrop(8), T.RandomAffine(5)], True),
+        ([T.CenterCrop(8), T.RandomAffine(0)], False),
+        ([T.CenterCrop(8), T.RandomAffine((5, 5), scale=(2, 2), shear=(1, 1, 2, 2))], False),
+        ([T.CenterCrop(8), T.RandomAffine(0, translate=(0, 0.5))], True),
+        ([T.CenterCrop(8), T.RandomAffine(0, shear=(0, 0, 1, 2))], True),
+        *(([T.CenterCrop(8), T.RandomPerspective(p=p)], p > 0) for p in (0, 0.5, 1)),
+        *(([T.CenterCrop(8), kind()], True) for kind in (T.AutoAugment, T.RandAugment, T.TrivialAugmentWide, T.AugMix)),
+        *(([T.CenterCrop(8), kind()], True) for kind in (T.TimmRandAugment, T.TimmAutoAugment, T.ThreeAugment)),
+        *(([T.CenterCrop(8), T.RandomApply([T.Grayscale()], p)], 0 < p < 1) for p in (0, 0.5, 1)),
+        *(([T.CenterCrop(8), T.RandomApply([T.Grayscale(), T.GaussianBlur(3)], p)], p > 0) for p in (0, 0.5, 1)),
+        ([T.CenterCrop(8), T.RandomChoice([T.Grayscale(), T.GaussianBlur(3, 1)])], True),
+        ([T.CenterCrop(8), T.RandomChoice([T.Grayscale(), T.GaussianBlur(3)], (1, 0))], False),
+        ([T.CenterCrop(8), T.RandomChoice([T.Grayscale(), T.GaussianBlur(3)], (0, 1))], True),
+        ([T.CenterCrop(8), IMAGENET], False),
+        *(([T.CenterCrop(8), T.RandomErasing(p)], True) for p in (0.5, 1)),
     ],
     ids=str,
 )
@@ -457,9 +435,9 @@ def test_a_recipe_is_for_training_where_samples_differ_by_what_is_drawn(
 
 
 def test_one_view_that_draws_and_mixing_are_for_training() -> None:
-    still, drawn = View([CenterCrop(8)]), View([RandomCrop(8)])
+    still, drawn = T.View([T.CenterCrop(8)]), T.View([T.RandomCrop(8)])
     assert [Recipe(views=views).random for views in ([still, still], [still, drawn])] == [False, True]
-    assert Recipe([CenterCrop(8)], mix=Mix(9, 1.0)).random
+    assert Recipe([T.CenterCrop(8)], mix=T.Mix(9, 1.0)).random
 
 
 # Overrides.
@@ -477,17 +455,23 @@ def changed(preset: Recipe, **values: object) -> Recipe:
     [
         ({}, {}),
         (None, {}),
-        ({"mix": {"num_classes": 9, "mixup_alpha": 1}}, {"mix": Mix(9, 1.0)}),
-        ({"mix": Mix(9, 1.0)}, {"mix": Mix(9, 1.0)}),
+        ({"mix": {"num_classes": 9, "mixup_alpha": 1}}, {"mix": T.Mix(9, 1.0)}),
+        ({"mix": T.Mix(9, 1.0)}, {"mix": T.Mix(9, 1.0)}),
         # Of a transform only what is named is replaced.
-        ({"RandomResizedCrop": {"size": 160}}, {"transforms": (RandomResizedCrop(160), *JITTERED.transforms[1:])}),
+        ({"RandomResizedCrop": {"size": 160}}, {"transforms": (T.RandomResizedCrop(160), *JITTERED.transforms[1:])}),
         (
             {"RandomResizedCrop": {"scale": [0.25, 1]}, "RandomHorizontalFlip": {"p": 0}},
-            {"transforms": (RandomResizedCrop(224, (0.25, 1.0)), RandomHorizontalFlip(0), *JITTERED.transforms[2:])},
+            {
+                "transforms": (
+                    T.RandomResizedCrop(224, (0.25, 1.0)),
+                    T.RandomHorizontalFlip(0),
+                    *JITTERED.transforms[2:],
+                )
+            },
         ),
         (
             {"ColorJitter": {"hue": 0}},
-            {"transforms": (CROP, FLIP, ColorJitter(0.4, 0.4, 0.4), IMAGENET)},
+            {"transforms": (CROP, FLIP, T.ColorJitter(0.4, 0.4, 0.4), IMAGENET)},
         ),
         (
             {"ColorJitter": None, "Normalize": None, "dtype": "uint8"},
@@ -495,7 +479,7 @@ def changed(preset: Recipe, **values: object) -> Recipe:
         ),
         (
             {"transforms": [{"CenterCrop": {"size": 8}}, "RandomHorizontalFlip"], "RandomHorizontalFlip": {"p": 1}},
-            {"transforms": (CenterCrop(8), RandomHorizontalFlip(1))},
+            {"transforms": (T.CenterCrop(8), T.RandomHorizontalFlip(1))},
         ),
     ],
     ids=str,
@@ -510,8 +494,8 @@ def test_overrides_replace_what_they_name(
 def test_overrides_reach_transforms_within_transforms_and_views() -> None:
     moco = load_preset("moco_v2", {"GaussianBlur": {"kernel_size": 5}, "RandomApply": {"p": 0.3}})
     *_, blur, _ = moco.transforms
-    assert blur == RandomApply([GaussianBlur(5)], 0.3)
-    assert moco.transforms[2] == RandomApply([ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.3)  # all of the name
+    assert blur == T.RandomApply([T.GaussianBlur(5)], 0.3)
+    assert moco.transforms[2] == T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.3)  # all of the name
     dino = load_preset(
         "dino", {"RandomResizedCrop": {"size": 64}, "GaussianBlur": {"kernel_size": 5}, "Normalize": None}
     )
@@ -522,25 +506,25 @@ def test_overrides_reach_transforms_within_transforms_and_views() -> None:
 
 def test_what_has_no_transforms_left_is_left_out() -> None:
     preset = load_preset("moco_v2", {"ColorJitter": None, "RandomGrayscale": None, "GaussianBlur": None})
-    assert preset == Recipe([RandomResizedCrop(224, (0.2, 1.0)), FLIP, IMAGENET], views=2)
+    assert preset == Recipe([T.RandomResizedCrop(224, (0.2, 1.0)), FLIP, IMAGENET], views=2)
 
 
 def test_a_transform_within_one_of_its_name_is_meant_too(tmp_path: Path) -> None:
     inner = {"RandomApply": {"transforms": ["RandomGrayscale"], "p": 0.1}}
     content = {"transforms": [*SMALL["transforms"], {"RandomApply": {"transforms": [inner], "p": 0.2}}]}
     preset = preset_of(tmp_path, {"RandomApply": {"p": 0.9}}, **content)
-    assert preset.transforms[-1] == RandomApply([RandomApply([RandomGrayscale()], 0.9)], 0.9)
+    assert preset.transforms[-1] == T.RandomApply([T.RandomApply([T.RandomGrayscale()], 0.9)], 0.9)
 
 
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ({"mix": {"num_classes": 10}}, Mix(10, 0.2, 1.0)),
-        ({"mix": {"p": 0.5, "label_smoothing": 0.1}}, Mix(1000, 0.2, 1.0, 0.5, label_smoothing=0.1)),
+        ({"mix": {"num_classes": 10}}, T.Mix(10, 0.2, 1.0)),
+        ({"mix": {"p": 0.5, "label_smoothing": 0.1}}, T.Mix(1000, 0.2, 1.0, 0.5, label_smoothing=0.1)),
         ({"mix": None}, None),
     ],
 )
-def test_overrides_of_mix_replace_what_they_name(overrides: dict[str, Any], expected: Mix | None) -> None:
+def test_overrides_of_mix_replace_what_they_name(overrides: dict[str, Any], expected: T.Mix | None) -> None:
     assert load_preset("resnet50_v2", overrides).mix == expected
 
 
@@ -607,10 +591,10 @@ AS_A_MAPPING = {"transforms": [{"RandomResizedCrop": {"size": 8}}], "mix": MIX}
 @pytest.mark.parametrize(
     ("source", "overrides", "same"),
     [
-        (AS_A_MAPPING, None, Recipe([RandomResizedCrop(8)], mix=Mix(9, 0.2))),
-        (AS_A_MAPPING, {}, Recipe([RandomResizedCrop(8)], mix=Mix(9, 0.2))),
-        (AS_A_MAPPING, {"mix": None, "RandomResizedCrop": {"size": 7}}, Recipe([RandomResizedCrop(7)])),
-        ({"transforms": [CenterCrop(8)]}, {"CenterCrop": {"size": 7}}, Recipe([CenterCrop(7)])),
+        (AS_A_MAPPING, None, Recipe([T.RandomResizedCrop(8)], mix=T.Mix(9, 0.2))),
+        (AS_A_MAPPING, {}, Recipe([T.RandomResizedCrop(8)], mix=T.Mix(9, 0.2))),
+        (AS_A_MAPPING, {"mix": None, "RandomResizedCrop": {"size": 7}}, Recipe([T.RandomResizedCrop(7)])),
+        ({"transforms": [T.CenterCrop(8)]}, {"CenterCrop": {"size": 7}}, Recipe([T.CenterCrop(7)])),
         ({"cifar10": {"mix": MIX}}, {"dtype": "float16"}, load_preset("cifar10", {"mix": MIX, "dtype": "float16"})),
         ({"cifar10": None}, None, load_preset("cifar10")),
     ],
@@ -620,13 +604,13 @@ def test_a_mapping_is_a_recipe_also_with_overrides(source: Any, overrides: Any, 
     assert load_preset(source, overrides) == same
 
 
-@pytest.mark.parametrize("mix", [MIX, Mix(**MIX)], ids=["mapping", "Mix"])
+@pytest.mark.parametrize("mix", [MIX, T.Mix(**MIX)], ids=["mapping", "Mix"])
 def test_mix_may_be_a_mapping_of_its_keys(mix: Any) -> None:  # noqa: ANN401
     for recipe in (
-        Recipe([CenterCrop(8)], mix=mix),
+        Recipe([T.CenterCrop(8)], mix=mix),
         recipe_from_torchvision([v2.CenterCrop(8), v2.ToDtype(torch.float32, scale=True)], mix=mix),
     ):
-        assert recipe.mix == Mix(9, mixup_alpha=0.2)
+        assert recipe.mix == T.Mix(9, mixup_alpha=0.2)
 
 
 @pytest.mark.parametrize(
@@ -672,7 +656,7 @@ def test_a_default_that_is_written_out_changes_no_fingerprint(tmp_path: Path) ->
     assert written.fingerprint == fingerprint
     assert preset_of(tmp_path, mipmaps="off").fingerprint == fingerprint  # that of None, which has no entry at all
     integers, floats = (
-        Recipe([CenterCrop(8), Normalize((zero, zero, zero), (one, one, one))]).fingerprint
+        Recipe([T.CenterCrop(8), T.Normalize((zero, zero, zero), (one, one, one))]).fingerprint
         for zero, one in ((0, 1), (0.0, 1.0))
     )
     assert integers == floats != fingerprint
@@ -683,12 +667,17 @@ def test_a_default_that_is_written_out_changes_no_fingerprint(tmp_path: Path) ->
     [
         (
             Recipe(
-                [RandomResizedCrop({0: 8, 2: 9}), RandomApply([ColorJitter(0.4)], 0.8), RandAugment(), RandomErasing()],
+                [
+                    T.RandomResizedCrop({0: 8, 2: 9}),
+                    T.RandomApply([T.ColorJitter(0.4)], 0.8),
+                    T.RandAugment(),
+                    T.RandomErasing(),
+                ],
                 views=2,
             ),
             "aae2f9f80660642603a4157dbf542fe6",
         ),
-        (Recipe([RandomResizedCrop(8)], mix=Mix(10, 0.8, 1)), "14007672aa4a7762bb29c1d2ed882e9e"),
+        (Recipe([T.RandomResizedCrop(8)], mix=T.Mix(10, 0.8, 1)), "14007672aa4a7762bb29c1d2ed882e9e"),
     ],
     ids=["transforms", "mix"],
 )
@@ -697,7 +686,7 @@ def test_fingerprints_stay_as_they_are(recipe: Recipe, fingerprint: str) -> None
 
 
 def test_recipes_of_other_pixels_have_other_fingerprints() -> None:
-    crop, jitter, mix = CenterCrop(8), ColorJitter(0.1), Mix(9, 1.0)
+    crop, jitter, mix = T.CenterCrop(8), T.ColorJitter(0.1), T.Mix(9, 1.0)
     recipes = [
         Recipe([crop]),
         Recipe([crop], dtype="float16"),
@@ -707,28 +696,28 @@ def test_recipes_of_other_pixels_have_other_fingerprints() -> None:
         Recipe([crop], mipmaps=2),
         Recipe([crop], views=2),
         Recipe([crop], mix=mix),
-        Recipe([crop], mix=Mix(9, 0.5)),
-        Recipe([crop], mix=Mix(9, 1.0, per="sample")),
-        Recipe([CenterCrop(9)]),
-        Recipe([CenterCrop({0: 8, 5: 9})]),
-        Recipe([RandomCrop(8)]),
-        Recipe([Resize(9), crop]),
-        Recipe([Resize(9, antialias=False), crop]),
-        Recipe([Resize(9, "bicubic"), crop]),
+        Recipe([crop], mix=T.Mix(9, 0.5)),
+        Recipe([crop], mix=T.Mix(9, 1.0, per="sample")),
+        Recipe([T.CenterCrop(9)]),
+        Recipe([T.CenterCrop({0: 8, 5: 9})]),
+        Recipe([T.RandomCrop(8)]),
+        Recipe([T.Resize(9), crop]),
+        Recipe([T.Resize(9, antialias=False), crop]),
+        Recipe([T.Resize(9, "bicubic"), crop]),
         Recipe([FLIP, crop]),
         Recipe([crop, FLIP]),  # another order
-        Recipe([crop, RandomHorizontalFlip(0.4)]),
+        Recipe([crop, T.RandomHorizontalFlip(0.4)]),
         Recipe([crop, jitter]),
-        Recipe([crop, RandomApply([jitter])]),
-        Recipe([crop, RandomApply([jitter], 0.4)]),
-        Recipe([crop, Normalize((0, 0, 0), (1, 1, 1))]),
-        Recipe([crop, Normalize((0, 0, 0), (1, 1, 2))]),
-        Recipe([crop, RandomErasing(value="random")]),
-        Recipe([crop, RandomErasing({0: 0.5, 5: 0}, value="random")]),
-        Recipe([crop], mix=Mix(9, {0: 1.0, 5: 0})),
-        Recipe(views=[View([crop]), View([crop, jitter])]),
-        Recipe(views=[View([crop, jitter]), View([crop])]),
-        Recipe([Pad(1), crop]),
+        Recipe([crop, T.RandomApply([jitter])]),
+        Recipe([crop, T.RandomApply([jitter], 0.4)]),
+        Recipe([crop, T.Normalize((0, 0, 0), (1, 1, 1))]),
+        Recipe([crop, T.Normalize((0, 0, 0), (1, 1, 2))]),
+        Recipe([crop, T.RandomErasing(value="random")]),
+        Recipe([crop, T.RandomErasing({0: 0.5, 5: 0}, value="random")]),
+        Recipe([crop], mix=T.Mix(9, {0: 1.0, 5: 0})),
+        Recipe(views=[T.View([crop]), T.View([crop, jitter])]),
+        Recipe(views=[T.View([crop, jitter]), T.View([crop])]),
+        Recipe([T.Pad(1), crop]),
     ]
     assert len({preset.fingerprint for preset in recipes}) == len(recipes)
 
@@ -747,13 +736,13 @@ def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
 def test_a_recipe_is_written_without_its_defaults() -> None:
     preset = Recipe(
         [
-            RandomResizedCrop({0: 128, 5: 160}, interpolation="bicubic"),
+            T.RandomResizedCrop({0: 128, 5: 160}, interpolation="bicubic"),
             FLIP,
-            RandomVerticalFlip(0.1),
-            RandomChoice([RandomGrayscale(), RandomApply([GaussianBlur(3)])], (1, 2)),
-            Normalize((0, 0, 0), (1, 1, 1)),
+            T.RandomVerticalFlip(0.1),
+            T.RandomChoice([T.RandomGrayscale(), T.RandomApply([T.GaussianBlur(3)])], (1, 2)),
+            T.Normalize((0, 0, 0), (1, 1, 1)),
         ],
-        mix=Mix(9, 1.0),
+        mix=T.Mix(9, 1.0),
         dtype="float16",
     )
     assert (
@@ -780,7 +769,7 @@ dtype: float16
 """
     )
     assert (
-        recipe_yaml(Recipe(views=[View([CenterCrop(8)]), View([CenterCrop(9)], 2)]))
+        recipe_yaml(Recipe(views=[T.View([T.CenterCrop(8)]), T.View([T.CenterCrop(9)], 2)]))
         == """\
 views:
 - transforms:
@@ -796,7 +785,7 @@ views:
 def test_each_transform_is_written_and_read_again(tmp_path: Path, name: str) -> None:
     needed: dict[str, Any] = {
         "size": 8, "padding": 1, "corner": "top left", "degrees": 5.0, "kernel_size": 3, "threshold": 9.0, "bits": 3,
-        "sharpness_factor": 2.0, "transforms": [GaussianBlur(3)], "mean": (0, 0, 0), "std": (1, 1, 1),
+        "sharpness_factor": 2.0, "transforms": [T.GaussianBlur(3)], "mean": (0, 0, 0), "std": (1, 1, 1),
         "target_size": (9, 9), "min_size": 8, "max_size": 9, "sizes": [9], "name": "film",
         "patch_size": 8, "max_seq_len": 9,
     }  # fmt: skip
@@ -820,11 +809,11 @@ def around(content: object) -> list[Any]:
     ("recipe", "expected"),
     [
         (
-            Recipe([CenterCrop((8, 9))], layout="channels_last"),
+            Recipe([T.CenterCrop((8, 9))], layout="channels_last"),
             "Recipe(transforms=(CenterCrop(size=(8, 9)),), layout='channels_last')",
         ),
         (
-            Compose(views=[View([CenterCrop(8)], 2)]),
+            Compose(views=[T.View([T.CenterCrop(8)], 2)]),
             "Compose(views=(View(transforms=(CenterCrop(size=8),), count=2),))",
         ),
     ],
@@ -832,4 +821,4 @@ def around(content: object) -> list[Any]:
 )
 def test_a_repr_is_the_call_without_keys_at_their_default(recipe: Recipe, expected: str) -> None:
     assert repr(recipe) == expected
-    assert eval(expected) == recipe
+    assert eval(expected, {"Recipe": Recipe, "Compose": Compose, **vars(T)}) == recipe

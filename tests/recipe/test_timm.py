@@ -7,15 +7,16 @@ from PIL import Image
 from reference import run_program
 from scipy import stats
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.plan import Draws
 from gpuloader.recipe.model import PixelTransform
 from gpuloader.recipe.policies import OPERATIONS, operation
 from gpuloader.recipe.program import BICUBIC, BILINEAR, Op, Program
-from gpuloader.recipe.timm import PolicyName, ThreeAugment, TimmAutoAugment, TimmRandAugment, argument
+from gpuloader.recipe.timm import PolicyName, argument
 
 HEIGHT, WIDTH = 30, 40
 SIZES = np.array([[HEIGHT, WIDTH]])
-RAND = TimmRandAugment()
+RAND = T.TimmRandAugment()
 FILL = (124, 116, 104)
 
 
@@ -125,7 +126,7 @@ def test_every_way_to_move_pixels_is_drawn_equally_often() -> None:
 
 @pytest.mark.parametrize(("magnitude", "std", "most"), [(9.0, 0.5, 10.0), (5.0, 3.0, 10.0), (20.0, 4.0, 30.0)])
 def test_magnitudes_are_normal_and_cut_off(magnitude: float, std: float, most: float) -> None:
-    transform = TimmRandAugment(magnitude, 4, std, prob=1.0, magnitude_max=most)
+    transform = T.TimmRandAugment(magnitude, 4, std, prob=1.0, magnitude_max=most)
     steps = program(transform, 10_000)
     shear_x = (steps.ops == Op.WARP) & (steps.parameters[..., 0] == 1) & (steps.parameters[..., 1] != 0)
     levels = np.abs(steps.parameters[shear_x, 1].astype(float)) / 0.3 * 10
@@ -137,7 +138,7 @@ def test_magnitudes_are_normal_and_cut_off(magnitude: float, std: float, most: f
 
 
 def test_magnitudes_are_even_if_the_deviation_is_above_100() -> None:
-    steps = program(TimmRandAugment(8.0, 4, 101, prob=1.0), 10_000)
+    steps = program(T.TimmRandAugment(8.0, 4, 101, prob=1.0), 10_000)
     shear_x = (steps.ops == Op.WARP) & (steps.parameters[..., 0] == 1) & (steps.parameters[..., 1] != 0)
     levels = np.abs(steps.parameters[shear_x, 1].astype(float)) / 0.3 * 10
     assert stats.kstest(levels, "uniform", (0, 8)).pvalue > 1e-3
@@ -145,7 +146,7 @@ def test_magnitudes_are_even_if_the_deviation_is_above_100() -> None:
 
 @pytest.mark.parametrize("prob", [0.0, 0.2, 1.0])
 def test_operations_are_applied_as_often_as_said(prob: float) -> None:
-    applied = int((program(TimmRandAugment(num_ops=3, prob=prob)).ops != Op.IDENTITY).sum())
+    applied = int((program(T.TimmRandAugment(num_ops=3, prob=prob)).ops != Op.IDENTITY).sum())
     assert stats.binomtest(applied, 12_000, prob).pvalue > 1e-3
 
 
@@ -156,12 +157,12 @@ def test_interpolation_is_bilinear_or_bicubic_and_outside_is_the_mean_of_imagene
     assert codes.tolist() == [BILINEAR, BICUBIC]
     assert stats.chisquare(counts).pvalue > 1e-3
     assert (warps[:, 10:13] == FILL).all()
-    fixed = program(TimmRandAugment(interpolation="bicubic", fill=1))
+    fixed = program(T.TimmRandAugment(interpolation="bicubic", fill=1))
     assert np.unique(fixed.parameters[fixed.ops == Op.WARP][:, 9:], axis=0).tolist() == [[BICUBIC, 1, 1, 1, 1]]
 
 
 def test_three_augment_draws_one_of_three_and_then_jitter() -> None:
-    steps = program(ThreeAugment())
+    steps = program(T.ThreeAugment())
     first, counts = np.unique(steps.ops[:, 0], return_counts=True)
     assert first.tolist() == [Op.SOLARIZE, Op.GRAYSCALE, Op.BLUR]
     assert stats.chisquare(counts).pvalue > 1e-3
@@ -178,7 +179,7 @@ def test_three_augment_draws_one_of_three_and_then_jitter() -> None:
 
 
 def test_pairs_are_drawn_equally_often_and_their_operations_as_often_as_the_policy_says() -> None:
-    transform = TimmAutoAugment("original", interpolation="bilinear")
+    transform = T.TimmAutoAugment("original", interpolation="bilinear")
     steps, count = program(transform, 20_000), 20_000
     for number in range(2):
         expected = {Op.IDENTITY: 0.0}
@@ -198,20 +199,20 @@ def test_pairs_are_drawn_equally_often_and_their_operations_as_often_as_the_poli
     ("policy", "bits"), [("v0", {0, 2}), ("v0r", {4, 2}), ("original", {6, 7}), ("originalr", {1, 2})]
 )
 def test_the_policies_differ_in_the_bits_that_posterizing_keeps(policy: PolicyName, bits: set[int]) -> None:
-    steps = program(TimmAutoAugment(policy), 20_000)
+    steps = program(T.TimmAutoAugment(policy), 20_000)
     assert set(steps.parameters[steps.ops == Op.POSTERIZE, 0].tolist()) == bits
 
 
 def test_a_deviation_changes_the_magnitudes_of_a_policy() -> None:
-    steps = program(TimmAutoAugment("v0", 0.5), 20_000)
+    steps = program(T.TimmAutoAugment("v0", 0.5), 20_000)
     colors = steps.parameters[steps.ops == Op.SATURATION, 0]
     assert len(np.unique(colors)) > 1_000
-    fixed = program(TimmAutoAugment("v0"), 20_000)
+    fixed = program(T.TimmAutoAugment("v0"), 20_000)
     assert len(np.unique(fixed.parameters[fixed.ops == Op.SATURATION, 0])) <= 6
 
 
 def test_steps_fit_the_size_of_each_image() -> None:
-    transform = TimmAutoAugment("v0", 0.5)
+    transform = T.TimmAutoAugment("v0", 0.5)
     draw = Draws(3, 1, np.arange(500)).of(transform.stream)
     sizes = np.array([[30, 40], [50, 20]])[np.arange(500) % 2]
     mixed = transform.program(draw, sizes)

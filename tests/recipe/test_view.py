@@ -12,35 +12,20 @@ from drawn_numbers import all_numbers_of, numbers_of
 from oracle import functional
 from reference import run_program
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draws
-from gpuloader.recipe import Recipe, View
-from gpuloader.recipe.colors import ColorJitter, GaussianBlur, RandomGrayscale, RandomInvert
-from gpuloader.recipe.crops import (
-    CenterCrop,
-    CornerCrop,
-    FiveCrop,
-    Pad,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    RandomVerticalFlip,
-    Resize,
-    TenCrop,
-)
+from gpuloader.recipe import Recipe
 from gpuloader.recipe.model import Transform
-from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.policies import AugMix, RandAugment, RandomApply, RandomChoice
 from gpuloader.recipe.program import Op
-from gpuloader.recipe.timm import TimmRandAugment
 from gpuloader.recipe.view import ViewPlan
 
 COUNT = 2000
 DRAWS = Draws(3, 1, np.arange(COUNT))
 SIZES = np.array([[40, 50]] * COUNT)
-CROP, FLIP, UPSIDE_DOWN = RandomResizedCrop(16), RandomHorizontalFlip(), RandomVerticalFlip()
-JITTER, GRAY, BLUR = ColorJitter(0.4), RandomGrayscale(), GaussianBlur(3)
-NORMAL, ERASE = Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)), RandomErasing()
+CROP, FLIP, UPSIDE_DOWN = T.RandomResizedCrop(16), T.RandomHorizontalFlip(), T.RandomVerticalFlip()
+JITTER, GRAY, BLUR = T.ColorJitter(0.4), T.RandomGrayscale(), T.GaussianBlur(3)
+NORMAL, ERASE = T.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)), T.RandomErasing()
 
 
 def plan(*transforms: Transform, number: int = 0) -> ViewPlan:
@@ -69,14 +54,14 @@ def test_transforms_are_sorted_by_what_they_do() -> None:
 @pytest.mark.parametrize(
     "transforms",
     [
-        [Resize((3, 4))],
-        [CenterCrop(9), UPSIDE_DOWN],
-        [Resize((9, 9)), RandomCrop(8, 2)],
-        [FLIP, Resize(9, max_size=99), UPSIDE_DOWN, CornerCrop(9, "top left"), FLIP],
+        [T.Resize((3, 4))],
+        [T.CenterCrop(9), UPSIDE_DOWN],
+        [T.Resize((9, 9)), T.RandomCrop(8, 2)],
+        [FLIP, T.Resize(9, max_size=99), UPSIDE_DOWN, T.CornerCrop(9, "top left"), FLIP],
         [CROP, ERASE],
-        [Resize(20), CROP],
-        [CenterCrop(9), Resize((4, 5)), JITTER, NORMAL],
-        [Pad(9), CROP],
+        [T.Resize(20), CROP],
+        [T.CenterCrop(9), T.Resize((4, 5)), JITTER, NORMAL],
+        [T.Pad(9), CROP],
     ],
     ids=str,
 )
@@ -98,16 +83,16 @@ DIFFERENT = (
 @pytest.mark.parametrize(
     ("transforms", "message"),
     [
-        ([CROP, JITTER, CenterCrop(9)], f"CenterCrop {NOT_THERE}"),
+        ([CROP, JITTER, T.CenterCrop(9)], f"CenterCrop {NOT_THERE}"),
         ([CROP, NORMAL, JITTER], f"ColorJitter {NOT_THERE}"),
         ([CROP, ERASE, NORMAL], f"Normalize {NOT_THERE}"),
-        ([CROP, ERASE, RandomErasing(0.1)], f"RandomErasing {NOT_THERE}"),
+        ([CROP, ERASE, T.RandomErasing(0.1)], f"RandomErasing {NOT_THERE}"),
         (
-            [Pad(1), RandomCrop(9, fill=9)],
+            [T.Pad(1), T.RandomCrop(9, fill=9)],
             "Pad, RandomCrop: padded twice, 'constant' with fill (0.0, 0.0, 0.0) and 'constant' with fill "
             "(9.0, 9.0, 9.0): allowed are several paddings that are all 'constant' with one fill, or a single one",
         ),
-        ([CenterCrop(9), Resize(4)], f"CenterCrop, Resize: {DIFFERENT}"),
+        ([T.CenterCrop(9), T.Resize(4)], f"CenterCrop, Resize: {DIFFERENT}"),
         ([JITTER], f"no crop: {DIFFERENT}"),
     ],
     ids=str,
@@ -149,7 +134,7 @@ def test_views_draw_different_numbers_of() -> None:
 
 def test_more_views_change_no_draws_of_the_first() -> None:
     [alone] = Recipe([CROP, JITTER]).each_view
-    for preset in (Recipe([CROP, JITTER], views=3), Recipe(views=[View([CROP, JITTER]), View([CROP, GRAY], 2)])):
+    for preset in (Recipe([CROP, JITTER], views=3), Recipe(views=[T.View([CROP, JITTER]), T.View([CROP, GRAY], 2)])):
         first = preset.each_view[0]
         np.testing.assert_array_equal(
             first.draw(DRAWS, SIZES).placement.window, alone.draw(DRAWS, SIZES).placement.window
@@ -187,8 +172,8 @@ def test_a_sample_draws_the_same_alone() -> None:
     [
         (lambda: Recipe([CROP, *[JITTER] * 17]), "a view may have 16 transforms of one kind; this has more"),
         (lambda: Recipe([CROP, FLIP], views=65), "`Recipe.views`: found 65: allowed is a number of at most 64"),
-        (lambda: Recipe([TenCrop(8)], views=7), "a recipe may have 64 views; this has more"),
-        (lambda: Recipe(views=[View([CROP]), View([CROP], 64)]), "a recipe may have 64 views; this has more"),
+        (lambda: Recipe([T.TenCrop(8)], views=7), "a recipe may have 64 views; this has more"),
+        (lambda: Recipe(views=[T.View([CROP]), T.View([CROP], 64)]), "a recipe may have 64 views; this has more"),
     ],
 )
 def test_more_than_there_are_numbers_for_is_refused(make: Callable[[], Recipe], says: str) -> None:
@@ -200,7 +185,7 @@ def test_more_than_there_are_numbers_for_is_refused(make: Callable[[], Recipe], 
 
 
 def test_a_recipe_draws_what_its_views_draw_and_the_region_that_they_need() -> None:
-    preset = Recipe(views=[View([CROP, JITTER]), View([Resize(20), CenterCrop(8), NORMAL, ERASE], count=2)])
+    preset = Recipe(views=[T.View([CROP, JITTER]), T.View([T.Resize(20), T.CenterCrop(8), NORMAL, ERASE], count=2)])
     params = preset.draw(DRAWS, SIZES)
     for view, of_view in zip(preset.each_view, params.views, strict=True):
         for one, other in zip(numbers_of(view.draw(DRAWS, SIZES)), numbers_of(of_view), strict=True):
@@ -223,9 +208,9 @@ def test_what_is_drawn_for_some_samples_are_their_rows() -> None:
     ("transforms", "choices"),
     [
         ([CROP, JITTER], [{Op.BRIGHTNESS}]),
-        ([CROP, RandomInvert(1), FLIP, UPSIDE_DOWN], [{Op.INVERT}, {Op.WARP, Op.IDENTITY}, {Op.WARP, Op.IDENTITY}]),
-        ([CROP, RandomInvert(0), RandomVerticalFlip(0)], [{Op.IDENTITY}, {Op.IDENTITY}]),
-        ([CROP, RandomApply([BLUR, JITTER])], [{Op.BLUR, Op.IDENTITY}, {Op.BRIGHTNESS, Op.IDENTITY}]),
+        ([CROP, T.RandomInvert(1), FLIP, UPSIDE_DOWN], [{Op.INVERT}, {Op.WARP, Op.IDENTITY}, {Op.WARP, Op.IDENTITY}]),
+        ([CROP, T.RandomInvert(0), T.RandomVerticalFlip(0)], [{Op.IDENTITY}, {Op.IDENTITY}]),
+        ([CROP, T.RandomApply([BLUR, JITTER])], [{Op.BLUR, Op.IDENTITY}, {Op.BRIGHTNESS, Op.IDENTITY}]),
     ],
     ids=str,
 )
@@ -236,16 +221,16 @@ def test_the_operations_that_can_come_are_known(transforms: Sequence[Transform],
 
 
 @pytest.mark.parametrize(
-    ("flip", "theirs"), [(RandomHorizontalFlip, functional.hflip), (RandomVerticalFlip, functional.vflip)]
+    ("flip", "theirs"), [(T.RandomHorizontalFlip, functional.hflip), (T.RandomVerticalFlip, functional.vflip)]
 )
 @pytest.mark.parametrize("size", [(5, 8), (6, 7)])
 def test_flips_behind_a_change_of_pixels_are_torchvisions(
-    flip: type[RandomHorizontalFlip], theirs: Callable[[torch.Tensor], torch.Tensor], size: tuple[int, int]
+    flip: type[T.RandomHorizontalFlip], theirs: Callable[[torch.Tensor], torch.Tensor], size: tuple[int, int]
 ) -> None:
     image = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, *size), np.uint8))
-    program = plan(Resize(size), RandomInvert(0), flip(0.4)).draw(DRAWS, SIZES).program
+    program = plan(T.Resize(size), T.RandomInvert(0), flip(0.4)).draw(DRAWS, SIZES).program
     flipped = program.ops[:, 1] == Op.WARP
-    in_place = plan(Resize(size), flip(0.4)).draw(DRAWS, SIZES).placement.mirrored.any(1)
+    in_place = plan(T.Resize(size), flip(0.4)).draw(DRAWS, SIZES).placement.mirrored.any(1)
     np.testing.assert_array_equal(flipped, in_place)  # the same draws, wherever it stands
     assert torch.equal(run_program(program, int(flipped.argmax()), image), theirs(image))
 
@@ -254,11 +239,11 @@ def test_flips_behind_a_change_of_pixels_are_torchvisions(
     ("transforms", "in_one_pass", "overlapping"),
     [
         ([CROP, FLIP, NORMAL], True, (False, False)),
-        ([Resize(9), CenterCrop(8), NORMAL], True, (False, True)),
-        ([RandomCrop(8), JITTER], False, (False, True)),
+        ([T.Resize(9), T.CenterCrop(8), NORMAL], True, (False, True)),
+        ([T.RandomCrop(8), JITTER], False, (False, True)),
         ([CROP, ERASE], False, (False, False)),
-        ([Pad(1), CROP], True, (True, False)),
-        ([CenterCrop(8), Resize((4, 4)), Pad(1)], True, (True, True)),
+        ([T.Pad(1), CROP], True, (True, False)),
+        ([T.CenterCrop(8), T.Resize((4, 4)), T.Pad(1)], True, (True, True)),
     ],
     ids=str,
 )
@@ -273,8 +258,8 @@ def test_what_the_graph_can_leave_out(
 
 
 def test_shapes_follow_the_epoch() -> None:
-    growing = [RandomResizedCrop({0: 8, 3: 12}), RandAugment(), NORMAL, RandomErasing(1.0)]
-    preset = Recipe(views=[View(growing), View([Resize((4, 6))], count=2)])
+    growing = [T.RandomResizedCrop({0: 8, 3: 12}), T.RandAugment(), NORMAL, T.RandomErasing(1.0)]
+    preset = Recipe(views=[T.View(growing), T.View([T.Resize((4, 6))], count=2)])
     assert preset.at(2).shapes == [(8, 8), (4, 6), (4, 6)]
     assert preset.at(3).shapes == [(12, 12), (4, 6), (4, 6)]
     for epoch, side in ((2, 8), (3, 12)):
@@ -291,8 +276,10 @@ def test_shapes_follow_the_epoch() -> None:
 
 
 def test_the_recipe_of_an_epoch_has_no_sizes_by_epoch() -> None:
-    growing = Recipe(views=[View([Resize({0: 20, 5: 30}), RandomCrop({0: 8, 3: 12}, 2), FLIP], count=2), View([CROP])])
-    at_4 = Recipe(views=[View([Resize(20), RandomCrop(12, 2), FLIP], count=2), View([CROP])])
+    growing = Recipe(
+        views=[T.View([T.Resize({0: 20, 5: 30}), T.RandomCrop({0: 8, 3: 12}, 2), FLIP], count=2), T.View([CROP])]
+    )
+    at_4 = Recipe(views=[T.View([T.Resize(20), T.RandomCrop(12, 2), FLIP], count=2), T.View([CROP])])
     assert growing.at(4) == at_4
     assert growing.at(4).at(99) is growing.at(4)
     assert growing.at(4) is growing.at(3)  # made once, as a run asks for it at every batch
@@ -306,10 +293,10 @@ def test_the_recipe_of_an_epoch_has_no_sizes_by_epoch() -> None:
 @pytest.mark.parametrize(
     ("transforms", "at_a_shape"),
     [
-        ([RandomResizedCrop({0: 8, 2: 9}, (0.5, 1)), FLIP], [RandomResizedCrop((4, 6), (0.5, 1)), FLIP]),
-        ([Resize((8, 8)), FLIP], [Resize((4, 6)), FLIP]),
-        ([Resize({0: 9, 2: 20}), CenterCrop(8), JITTER], [Resize(20), CenterCrop((4, 6)), JITTER]),
-        ([Resize((20, 20)), FiveCrop(8)], [Resize((20, 20)), FiveCrop((4, 6))]),
+        ([T.RandomResizedCrop({0: 8, 2: 9}, (0.5, 1)), FLIP], [T.RandomResizedCrop((4, 6), (0.5, 1)), FLIP]),
+        ([T.Resize((8, 8)), FLIP], [T.Resize((4, 6)), FLIP]),
+        ([T.Resize({0: 9, 2: 20}), T.CenterCrop(8), JITTER], [T.Resize(20), T.CenterCrop((4, 6)), JITTER]),
+        ([T.Resize((20, 20)), T.FiveCrop(8)], [T.Resize((20, 20)), T.FiveCrop((4, 6))]),
     ],
     ids=str,
 )
@@ -320,14 +307,14 @@ def test_another_shape_takes_the_place_of_the_last_size(
 
 
 def test_another_shape_is_that_of_shared_transforms() -> None:
-    shared = Recipe([RandomResizedCrop({0: 8, 2: 9}), FLIP], [View([JITTER]), View([GRAY])])
-    assert shared.at(2, (4, 6)) == Recipe([RandomResizedCrop((4, 6)), FLIP], [View([JITTER]), View([GRAY])])
+    shared = Recipe([T.RandomResizedCrop({0: 8, 2: 9}), FLIP], [T.View([JITTER]), T.View([GRAY])])
+    assert shared.at(2, (4, 6)) == Recipe([T.RandomResizedCrop((4, 6)), FLIP], [T.View([JITTER]), T.View([GRAY])])
     assert shared.at(2).shapes == [(9, 9), (9, 9)]
 
 
 @pytest.mark.parametrize(
     "preset",
-    [Recipe([CROP, Pad(2)]), Recipe(views=[View([CROP])]), Recipe([CROP], [View([]), View([CenterCrop(8)])])],
+    [Recipe([CROP, T.Pad(2)]), Recipe(views=[T.View([CROP])]), Recipe([CROP], [T.View([]), T.View([T.CenterCrop(8)])])],
     ids=str,
 )
 def test_a_shape_without_a_place_is_refused(preset: Recipe) -> None:
@@ -340,21 +327,21 @@ def test_a_shape_without_a_place_is_refused(preset: Recipe) -> None:
 # Other values by epoch.
 
 BY_EPOCH: list[tuple[Any, Any, Any]] = [  # in epochs 0 to 4, and from 5 on
-    (RandomErasing({0: 1.0, 5: 0.3}), RandomErasing(1.0), RandomErasing(0.3)),
-    (RandomApply([BLUR], {0: 1.0, 5: 0.0}), RandomApply([BLUR], 1.0), RandomApply([BLUR], 0.0)),
-    (RandAugment(magnitude={0: 3, 5: 9}), RandAugment(magnitude=3), RandAugment(magnitude=9)),
-    (TimmRandAugment({0: 3, 5: 9.5}), TimmRandAugment(3), TimmRandAugment(9.5)),
-    (AugMix({0: 1, 5: 3}), AugMix(1), AugMix(3)),
-    (RandomApply([RandomChoice([GRAY, RandAugment(magnitude={0: 3, 5: 9})])], 0.4),
-     RandomApply([RandomChoice([GRAY, RandAugment(magnitude=3)])], 0.4),
-     RandomApply([RandomChoice([GRAY, RandAugment(magnitude=9)])], 0.4)),
+    (T.RandomErasing({0: 1.0, 5: 0.3}), T.RandomErasing(1.0), T.RandomErasing(0.3)),
+    (T.RandomApply([BLUR], {0: 1.0, 5: 0.0}), T.RandomApply([BLUR], 1.0), T.RandomApply([BLUR], 0.0)),
+    (T.RandAugment(magnitude={0: 3, 5: 9}), T.RandAugment(magnitude=3), T.RandAugment(magnitude=9)),
+    (T.TimmRandAugment({0: 3, 5: 9.5}), T.TimmRandAugment(3), T.TimmRandAugment(9.5)),
+    (T.AugMix({0: 1, 5: 3}), T.AugMix(1), T.AugMix(3)),
+    (T.RandomApply([T.RandomChoice([GRAY, T.RandAugment(magnitude={0: 3, 5: 9})])], 0.4),
+     T.RandomApply([T.RandomChoice([GRAY, T.RandAugment(magnitude=3)])], 0.4),
+     T.RandomApply([T.RandomChoice([GRAY, T.RandAugment(magnitude=9)])], 0.4)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("given", BY_EPOCH, ids=lambda given: type(given[0]).__name__)
 @pytest.mark.parametrize("as_views", [False, True])
 def test_values_follow_the_epoch(given: tuple[Any, Any, Any], as_views: bool) -> None:
-    preset, early, late = (Recipe([CROP], [View([each])]) if as_views else Recipe([CROP, each]) for each in given)
+    preset, early, late = (Recipe([CROP], [T.View([each])]) if as_views else Recipe([CROP, each]) for each in given)
     for epoch, of_epoch in ((0, early), (4, early), (5, late), (900, late)):
         assert preset.at(epoch) == of_epoch
         params, expected = (each.draw(Draws(3, epoch, np.arange(200)), SIZES[:200]) for each in (preset, of_epoch))
@@ -364,40 +351,40 @@ def test_values_follow_the_epoch(given: tuple[Any, Any, Any], as_views: bool) ->
 
 def test_the_operations_are_those_of_all_epochs() -> None:
     """So one graph does them all: it has an identity, although nothing but the blur is drawn in epoch 0."""
-    [view] = Recipe([CROP, RandomApply([BLUR], {0: 1.0, 5: 0.0})]).each_view
+    [view] = Recipe([CROP, T.RandomApply([BLUR], {0: 1.0, 5: 0.0})]).each_view
     assert [set(step) for step in view.choices] == [{Op.BLUR, Op.IDENTITY}]
 
 
 @pytest.mark.parametrize(
     ("transform", "random"),
     [
-        (RandomErasing({0: 0, 5: 0.5}), True),
-        (RandomErasing({0: 0, 5: 0.0}), False),
-        (RandomApply([RandomInvert(1)], {0: 0, 5: 0.5}), True),
-        (RandomApply([RandomInvert(1)], {0: 0, 5: 1}), False),  # in each epoch all images, or none
-        (RandomApply([JITTER], {0: 0, 5: 1}), True),
-        (RandomApply([JITTER], {0: 0, 5: 0.0}), False),
+        (T.RandomErasing({0: 0, 5: 0.5}), True),
+        (T.RandomErasing({0: 0, 5: 0.0}), False),
+        (T.RandomApply([T.RandomInvert(1)], {0: 0, 5: 0.5}), True),
+        (T.RandomApply([T.RandomInvert(1)], {0: 0, 5: 1}), False),  # in each epoch all images, or none
+        (T.RandomApply([JITTER], {0: 0, 5: 1}), True),
+        (T.RandomApply([JITTER], {0: 0, 5: 0.0}), False),
     ],
     ids=str,
 )
 def test_what_is_random_in_any_epoch_is_for_training(transform: Any, random: bool) -> None:  # noqa: ANN401
-    assert Recipe([CenterCrop(8), transform]).random == random
+    assert Recipe([T.CenterCrop(8), transform]).random == random
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         (
-            lambda: RandomErasing({1: 0.5}),
+            lambda: T.RandomErasing({1: 0.5}),
             r"`RandomErasing.p`: values by epoch {1: 0.5}: allowed are epochs from 0 on, and 0",
         ),
         (
-            lambda: RandomErasing({0: 0.5, 3: 1.5}),
+            lambda: T.RandomErasing({0: 0.5, 3: 1.5}),
             "`RandomErasing.p`: found 1.5: allowed is a number of at most 1",
         ),
-        (lambda: RandomErasing(1.5), "`RandomErasing.p`: found 1.5: allowed is a number of at most 1"),
-        (lambda: RandAugment(magnitude={0: 5, 3: 31}), "`RandAugment`: magnitude 31: allowed is 0 to 30"),
-        (lambda: AugMix({0: 3, 2: 0}), "`AugMix.severity`: found 0: allowed is a number of at least 1"),
+        (lambda: T.RandomErasing(1.5), "`RandomErasing.p`: found 1.5: allowed is a number of at most 1"),
+        (lambda: T.RandAugment(magnitude={0: 5, 3: 31}), "`RandAugment`: magnitude 31: allowed is 0 to 30"),
+        (lambda: T.AugMix({0: 3, 2: 0}), "`AugMix.severity`: found 0: allowed is a number of at least 1"),
     ],
 )
 def test_values_by_epoch_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:
@@ -412,10 +399,10 @@ def test_values_by_epoch_that_cannot_be_are_refused(make: Callable[[], object], 
 @pytest.mark.parametrize(
     ("preset", "views"),
     [
-        (Recipe([Resize(20), FiveCrop(8)]), 5),
-        (Recipe([Resize(20), TenCrop((8, 9)), JITTER, NORMAL]), 10),
-        (Recipe([Resize(20), FiveCrop(8)], views=2), 10),
-        (Recipe(views=[View([Resize(20), TenCrop(8)]), View([CROP], count=3)]), 13),
+        (Recipe([T.Resize(20), T.FiveCrop(8)]), 5),
+        (Recipe([T.Resize(20), T.TenCrop((8, 9)), JITTER, NORMAL]), 10),
+        (Recipe([T.Resize(20), T.FiveCrop(8)], views=2), 10),
+        (Recipe(views=[T.View([T.Resize(20), T.TenCrop(8)]), T.View([CROP], count=3)]), 13),
     ],
     ids=str,
 )
@@ -425,7 +412,7 @@ def test_five_and_ten_crops_are_views(preset: Recipe, views: int) -> None:
 
 
 def test_each_of_ten_crops_is_in_its_place() -> None:
-    at = [view.draw(DRAWS, SIZES).placement for view in Recipe([Resize((20, 30)), TenCrop(8)]).each_view]
+    at = [view.draw(DRAWS, SIZES).placement for view in Recipe([T.Resize((20, 30)), T.TenCrop(8)]).each_view]
     corners = [(0, 0), (0, 22), (12, 0), (12, 22), (6, 11)]
     assert [tuple(each.corner[0].tolist()) for each in at[:5]] == corners
     assert not any(each.mirrored.any() for each in at[:5])

@@ -7,22 +7,12 @@ from oracle import functional, transforms
 from reference import run_program
 from scipy import stats
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draws
 from gpuloader.recipe.model import PixelTransform
 from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, Op, Program
-from gpuloader.recipe.warps import (
-    RandomAffine,
-    RandomPerspective,
-    RandomRotation,
-    affine,
-    mirror,
-    perspective,
-    rotation,
-    shear,
-    translate,
-    warp,
-)
+from gpuloader.recipe.warps import affine, mirror, perspective, rotation, shear, translate, warp
 
 v2 = transforms.v2
 HEIGHT, WIDTH = 24, 37  # not square, and one side odd
@@ -149,14 +139,14 @@ def move_of(drawn: np.ndarray) -> np.ndarray:
 def test_rotations_are_even_over_torchvisions_range(
     degrees: float | tuple[float, float], low: float, high: float
 ) -> None:
-    drawn = degrees_of(matrices(RandomRotation(degrees)))
+    drawn = degrees_of(matrices(T.RandomRotation(degrees)))
     assert stats.kstest(drawn, "uniform", (low, high - low)).pvalue > 1e-3
 
 
 def test_affine_parameters_are_even_over_torchvisions_ranges() -> None:
-    degrees = -degrees_of(matrices(RandomAffine((-20.0, 50.0))))  # clockwise here
+    degrees = -degrees_of(matrices(T.RandomAffine((-20.0, 50.0))))  # clockwise here
     assert stats.kstest(degrees, "uniform", (-20, 70)).pvalue > 1e-3
-    scale = 1 / matrices(RandomAffine(0, scale=(0.5, 2.0)))[:, 0, 0]
+    scale = 1 / matrices(T.RandomAffine(0, scale=(0.5, 2.0)))[:, 0, 0]
     assert stats.kstest(scale, "uniform", (0.5, 1.5)).pvalue > 1e-3
 
 
@@ -168,7 +158,7 @@ def test_shears_are_even_over_torchvisions_ranges(
     shears: float | tuple[float, ...], x: tuple[float, float], y: tuple[float, float]
 ) -> None:
     """The inverse of a shear by x, then by y, is [[1, tan x], [tan y, 1 + tan x tan y]]."""
-    drawn = matrices(RandomAffine(0, shear=shears))  # type: ignore[arg-type]
+    drawn = matrices(T.RandomAffine(0, shear=shears))  # type: ignore[arg-type]
     for values, (low, high) in ((drawn[:, 0, 1], x), (drawn[:, 1, 0], y)):
         degrees = np.degrees(np.arctan(values))
         if low < high:
@@ -178,7 +168,7 @@ def test_shears_are_even_over_torchvisions_ranges(
 
 
 def test_moves_are_whole_pixels_as_often_as_torchvisions() -> None:
-    drawn = move_of(matrices(RandomAffine(0, (0.1, 0.2))))
+    drawn = move_of(matrices(T.RandomAffine(0, (0.1, 0.2))))
     assert np.abs(drawn - np.rint(drawn)).max() < 1e-5
     for moves, reach in ((drawn[:, 0], 0.1 * WIDTH), (drawn[:, 1], 0.2 * HEIGHT)):
         places, counts = np.unique(np.rint(moves), return_counts=True)
@@ -189,13 +179,13 @@ def test_moves_are_whole_pixels_as_often_as_torchvisions() -> None:
 @pytest.mark.parametrize(
     "transform",
     [
-        RandomAffine((10, 10), (0.0, 0.0), (0.8, 0.8), (5, 5, 7, 7), "bilinear", FILL, (3.0, 4.0)),
-        RandomAffine((-25, -25), None, (1.3, 1.3), None, "bilinear", 9),
-        RandomRotation((33, 33), "bilinear", (1.0, 2.0), FILL),
-        RandomRotation((-200, -200), "bilinear"),
+        T.RandomAffine((10, 10), (0.0, 0.0), (0.8, 0.8), (5, 5, 7, 7), "bilinear", FILL, (3.0, 4.0)),
+        T.RandomAffine((-25, -25), None, (1.3, 1.3), None, "bilinear", 9),
+        T.RandomRotation((33, 33), "bilinear", (1.0, 2.0), FILL),
+        T.RandomRotation((-200, -200), "bilinear"),
     ],
 )
-def test_a_transform_with_nothing_left_to_draw_is_torchvisions(transform: RandomAffine | RandomRotation) -> None:
+def test_a_transform_with_nothing_left_to_draw_is_torchvisions(transform: T.RandomAffine | T.RandomRotation) -> None:
     theirs = getattr(v2, type(transform).__name__)(**{name: getattr(transform, name) for name in vars(transform)})
     assert_within_1_level(run_program(program(transform, 2), 1, IMAGE), theirs(IMAGE))
 
@@ -203,7 +193,7 @@ def test_a_transform_with_nothing_left_to_draw_is_torchvisions(transform: Random
 @pytest.mark.parametrize("scale", [0.0, 0.3, 0.5, 0.99])
 def test_corners_are_drawn_from_torchvisions_whole_pixels(scale: float) -> None:
     old = np.array([(0, 0, 1), (WIDTH - 1, 0, 1), (WIDTH - 1, HEIGHT - 1, 1), (0, HEIGHT - 1, 1)], float)
-    found = np.linalg.solve(matrices(RandomPerspective(scale, p=1.0))[:, None], old[..., None])[..., 0]
+    found = np.linalg.solve(matrices(T.RandomPerspective(scale, p=1.0))[:, None], old[..., None])[..., 0]
     corners = found[..., :2] / found[..., 2:]
     assert np.abs(corners - np.rint(corners)).max() < 1e-2
     for values, length in ((corners[..., 0], WIDTH), (corners[..., 1], HEIGHT)):
@@ -216,9 +206,9 @@ def test_corners_are_drawn_from_torchvisions_whole_pixels(scale: float) -> None:
 
 
 def test_corners_may_meet_in_the_middle() -> None:
-    assert np.isfinite(program(RandomPerspective(1.0, p=1.0)).parameters).all()
-    small = RandomPerspective(1.0, p=1.0).program(
-        Draws(0, 0, np.arange(4000)).of(RandomPerspective.stream), np.array([[3, 3]])
+    assert np.isfinite(program(T.RandomPerspective(1.0, p=1.0)).parameters).all()
+    small = T.RandomPerspective(1.0, p=1.0).program(
+        Draws(0, 0, np.arange(4000)).of(T.RandomPerspective.stream), np.array([[3, 3]])
     )
     kept = (small.parameters[:, 0, :9] == np.eye(3, dtype=np.float32).ravel()).all(axis=1)
     assert 0 < kept.sum() < 4000  # of 3 x 3 pixels some are drawn on one line
@@ -226,21 +216,21 @@ def test_corners_may_meet_in_the_middle() -> None:
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
 def test_perspective_is_done_as_often_as_said(p: float) -> None:
-    applied = int((program(RandomPerspective(p=p)).ops == Op.WARP).sum())
+    applied = int((program(T.RandomPerspective(p=p)).ops == Op.WARP).sum())
     assert stats.binomtest(applied, 4000, p).pvalue > 1e-3
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RandomRotation(-3), r"degrees -3.0: allowed is a number from 0, or \[low, high\] with low <= high"),
-        (lambda: RandomRotation(3, "lanczos"), "found 'lanczos'.*'nearest', 'bilinear' or 'bicubic'"),
-        (lambda: RandomAffine(0, (0.5, 1.5)), r"translate \[0.5, 1.5\]: allowed are two shares from 0 to 1"),
+        (lambda: T.RandomRotation(-3), r"degrees -3.0: allowed is a number from 0, or \[low, high\] with low <= high"),
+        (lambda: T.RandomRotation(3, "lanczos"), "found 'lanczos'.*'nearest', 'bilinear' or 'bicubic'"),
+        (lambda: T.RandomAffine(0, (0.5, 1.5)), r"translate \[0.5, 1.5\]: allowed are two shares from 0 to 1"),
         (
-            lambda: RandomAffine(0, scale=(0, 1)),
+            lambda: T.RandomAffine(0, scale=(0, 1)),
             r"scale \[0.0, 1.0\]: allowed is \[low, high\] with 0.001 <= low <= high <= 1000",
         ),
-        (lambda: RandomAffine(0, shear=-1), "shear -1.0: allowed is a number from 0"),
+        (lambda: T.RandomAffine(0, shear=-1), "shear -1.0: allowed is a number from 0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: object, message: str) -> None:
@@ -249,7 +239,7 @@ def test_what_cannot_be_meant_is_refused(make: object, message: str) -> None:
 
 
 def test_the_middle_of_an_image_is_where_a_turn_leaves_it() -> None:
-    turned = matrices(RandomRotation(180)) @ np.array([*MIDDLE, 1])
+    turned = matrices(T.RandomRotation(180)) @ np.array([*MIDDLE, 1])
     np.testing.assert_allclose(turned, np.broadcast_to([*MIDDLE, 1], turned.shape), atol=1e-4)
-    corner = matrices(RandomRotation(180, center=(0.0, 0.0))) @ np.array([0, 0, 1])
+    corner = matrices(T.RandomRotation(180, center=(0.0, 0.0))) @ np.array([0, 0, 1])
     np.testing.assert_allclose(corner, np.broadcast_to([0, 0, 1], corner.shape), atol=1e-4)

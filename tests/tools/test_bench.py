@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gpuloader import BadImages, Decoder, GPULoader, World
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.loading.loader import run_of
 from gpuloader.pack.packing import pack
@@ -23,7 +24,6 @@ from gpuloader.tools.bench import bench, find_mipmaps
 from gpuloader.tools.bench_result import BenchResult, MipmapFacts
 from gpuloader.tools.limits import Cost, limit_of
 from gpuloader.tools.machine import this_machine
-from gpuloader.transforms import Apply, CenterCrop, Resize
 
 SECONDS = 0.1
 SMALL = {"Resize": {"size": 40}, "CenterCrop": {"size": 32}}
@@ -85,7 +85,7 @@ def busy(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def test_own_code_is_a_stage_whose_processes_count_and_limits_if_it_is_slow(shards: list[Path]) -> None:
-    recipe = Recipe([CenterCrop(32), Apply(busy)])
+    recipe = Recipe([T.CenterCrop(32), T.Apply(busy)])
     result = bench(shards, 8, None, preset=recipe, seconds=1, decoder=Decoder(2, processes=1))
     assert stages(result) == ["read", "gate", "decode", "resize", "own code", "loader"]
     figures = {each.stage: each for each in result.devices[0].stages}
@@ -208,7 +208,7 @@ def test_what_mipmaps_save_is_known_from_the_draws(
     mipmaps: Any,  # noqa: ANN401
     expected: MipmapFacts | None,
 ) -> None:
-    preset = Recipe([Resize(side), CenterCrop(side)], mipmaps=mipmaps)
+    preset = Recipe([T.Resize(side), T.CenterCrop(side)], mipmaps=mipmaps)
     with GPULoader(squares[data], 2, None, preset=preset) as loader:
         found = find_mipmaps(run_of(loader))
     if expected is None:
@@ -220,7 +220,7 @@ def test_what_mipmaps_save_is_known_from_the_draws(
 def test_mipmaps_of_recipes_that_refuse_them_and_of_decoded_images_are_left_out(
     squares: dict[str, Path], tmp_path: Path
 ) -> None:
-    aliased = Recipe([Resize(24, antialias=False), CenterCrop(24)])
+    aliased = Recipe([T.Resize(24, antialias=False), T.CenterCrop(24)])
     for tar, preset in ((squares["packed"], aliased), (write_decoded(tmp_path, [squares["large"]]), "imagenet_eval")):
         with GPULoader(tar, 1, None, preset=preset) as loader:
             assert find_mipmaps(run_of(loader)) is None

@@ -16,6 +16,7 @@ from gpu_graph import GPU, load_on
 from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
 
 from gpuloader import BadImages, Buckets, Compose, Decoder, GPULoader
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import ConfigError, LabelError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.memory import estimate_memory, excess_of_a_part
@@ -24,7 +25,6 @@ from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet, write_quarantine
 from gpuloader.tools.info import ClassCount, Distribution, describe_shards
 from gpuloader.tools.show import Gallery
-from gpuloader.transforms import CenterCrop, RandomResizedCrop, Resize
 
 
 def test_the_bytes_of_a_node_are_those_of_its_shards(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_the_memory_is_that_of_what_the_device_decodes(
     tmp_path: Path, device_id: int | None, decoder: dict[str, Any], pixels: int, threads: int
 ) -> None:
     tars = write_samples(tmp_path, 8, sizes=[(60, 80)])
-    with load_on(device_id, tars, 4, preset=Compose([CenterCrop((40, 50))]), decoder=decoder) as loader:
+    with load_on(device_id, tars, 4, preset=Compose([T.CenterCrop((40, 50))]), decoder=decoder) as loader:
         run = run_of(loader)
         estimate = estimate_memory(run.shards, run.recipe, "", 4, run.decoder, run.parts)
     assert estimate.decoded_bytes == 2 * 4 * 3 * pixels
@@ -210,13 +210,13 @@ def test_the_memory_is_that_of_what_the_device_decodes(
 
 def test_the_memory_is_that_of_the_largest_epoch(tmp_path: Path) -> None:
     tars = write_samples(tmp_path, 4, sizes=[(60, 80)])
-    growing = Compose([RandomResizedCrop({0: 16, 2: 64, 4: 48})])
+    growing = Compose([T.RandomResizedCrop({0: 16, 2: 64, 4: 48})])
     assert growing.largest_epoch == 2
     estimate = describe_shards(tars, preset=growing, batch_size=4, decoder={"prefetch": 3}).memory
     assert estimate.output_bytes == 5 * 4 * 64 * 64 * 3 * 4
     with GPULoader(tars, 4, "cpu", preset=growing) as loader:
         assert run_of(loader).largest.shapes == [(64, 64)]
-    padded = Compose([Resize({0: 30, 2: 60})], batch={"pad": 32})
+    padded = Compose([T.Resize({0: 30, 2: 60})], batch={"pad": 32})
     estimate = describe_shards(tars, preset=padded, batch_size=4, decoder={"prefetch": 3}).memory
     assert estimate.output_bytes == 5 * 4 * 64 * 96 * (3 * 4 + 1)  # a byte for `pixel_mask`
 

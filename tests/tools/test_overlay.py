@@ -18,7 +18,6 @@ from gpuloader import Boxes, Compose, GPULoader, Keypoints, Mask
 from gpuloader import transforms as T
 from gpuloader.errors import BadImageError
 from gpuloader.recipe import load_preset
-from gpuloader.recipe.mix import Mix
 from gpuloader.tools.overlay import Overlay, draw_targets, find_targets
 from gpuloader.tools.show import Gallery, show
 
@@ -267,7 +266,7 @@ def test_targets_that_cannot_follow_the_recipe_are_left_out_and_named(tar: Path,
     assert shown.targets_left_out.keys() == FIELDS.keys()
     assert shown.targets_left_out["boxes"].startswith("AugMix blends")
     assert shown.bad == {}
-    mixed = Compose(RANDOM.transforms, mix=Mix(num_classes=2, mixup_alpha=1.0))
+    mixed = Compose(RANDOM.transforms, mix=T.Mix(num_classes=2, mixup_alpha=1.0))
     gallery = Gallery(tar, device_id=None, fields=FIELDS)
     assert gallery.targets_left_out(mixed, 0) == {}
     assert gallery.targets(mixed, 0, 5, 1)[0].boxes == gallery.targets(RANDOM, 0, 5, 1)[0].boxes

@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuloader import Compose
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.pipelines.inputs import make_inputs
 from gpuloader.plan import Draws
 from gpuloader.recipe import AugmentParams
 from gpuloader.recipe.placement import Placement
-from gpuloader.transforms import Resize
 
 FILTERS = ["nearest", "bilinear", "bicubic", "lanczos"]
 PADDINGS = ["constant", "edge", "reflect", "symmetric"]
 ROWS = 50
 STEPS = ["resize", "crop", "pad", "flip"]
-RESIZE = Compose([Resize((1, 1))])
+RESIZE = Compose([T.Resize((1, 1))])
 
 
 @st.composite
