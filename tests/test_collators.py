@@ -325,10 +325,7 @@ def test_arrays_become_tensors_on_the_device_and_all_else_stays(tmp_path: Path) 
     ("collate", "message"),
     [
         (lambda components: np.array(["a", "b"]), "the field data: torch cannot take <U1 .2,.: can't convert"),
-        (
-            lambda components: {"part": np.array([None, None])},
-            r"the field data\['part'\]: torch cannot take object",
-        ),
+        (lambda components: {"part": np.array([None, None])}, r"the field data\['part'\]: torch cannot take object"),
     ],
 )
 def test_an_array_that_cannot_become_a_tensor_is_named(tmp_path: Path, collate: Any, message: str) -> None:  # noqa: ANN401

@@ -197,9 +197,7 @@ def test_it_can_be_copied_and_pickled_also_after_it_ran(train: Compose, make: An
     [
         (transforms.Compose([transforms.Resize(40), transforms.CenterCrop(32), transforms.ToTensor()]), 1),
         (
-            transforms.Compose(
-                [transforms.Resize((30, 37)), transforms.ToTensor(), transforms.Normalize(MEAN, STD)],
-            ),
+            transforms.Compose([transforms.Resize((30, 37)), transforms.ToTensor(), transforms.Normalize(MEAN, STD)]),
             1 / 0.224,
         ),
         (

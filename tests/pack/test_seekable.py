@@ -67,13 +67,7 @@ def test_an_interval_divides_the_row(width: int, horizontal_factor: int, mcus: i
 
 @needs_jpegtran
 @pytest.mark.parametrize(
-    ("mode", "options"),
-    [
-        ("RGB", {}),
-        ("RGB", {"subsampling": "4:4:4", "progressive": True}),
-        ("L", {}),
-        ("CMYK", {}),
-    ],
+    ("mode", "options"), [("RGB", {}), ("RGB", {"subsampling": "4:4:4", "progressive": True}), ("L", {}), ("CMYK", {})]
 )
 def test_the_pixels_and_the_metadata_stay(mode: str, options: dict[str, Any]) -> None:
     exif = Image.Exif()

@@ -361,10 +361,7 @@ def test_dtypes_and_layouts_hold_the_same_values(
 @pytest.mark.parametrize("value", [0.0, (0.5, -1.0, 2.0)], ids=str)
 @pytest.mark.parametrize("behind", [[], [T.RandomInvert(1.0)]], ids=["alone", "behind an operation"])
 def test_erasing_fills_the_drawn_box_of_the_normalised_image(
-    behind: list[Transform],
-    value: float | tuple[float, ...],
-    dtype: str,
-    layout: str,
+    behind: list[Transform], value: float | tuple[float, ...], dtype: str, layout: str
 ) -> None:
     change = [T.RandomResizedCrop((40, 31)), *behind, T.Normalize((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))]
     preset = Recipe([*change, T.RandomErasing(0.7, value=value)], dtype=dtype, layout=layout)

@@ -49,12 +49,7 @@ def build(program: Program, batches: Sequence[Sequence[Image]]) -> Pipeline:
     steps = step_inputs(program.ops, program.parameters, names)
     numbers = [rows for step in steps for rows in step.values()]
 
-    @pipeline_def(
-        batch_size=len(program.ops),
-        num_threads=2,
-        device_id=None,
-        prefetch_queue_depth=1,
-    )
+    @pipeline_def(batch_size=len(program.ops), num_threads=2, device_id=None, prefetch_queue_depth=1)
     def graph() -> object:
         image, *given = fn.external_source(
             source=lambda: (list(next(batches)), *numbers),

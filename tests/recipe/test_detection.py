@@ -247,10 +247,7 @@ def test_detrs_window_is_within_its_bounds() -> None:
     [
         (lambda: T.RandomResize(9, 9), r"max_size 9: allowed is more than min_size, 9"),
         (lambda: T.RandomIoUCrop(0.9, 0.3), r"min_scale 0.9, max_scale 0.3: allowed is 0 < min <= max <= 1"),
-        (
-            lambda: T.RandomZoomOut(side_range=(0.5, 2)),
-            r"side_range \[0.5, 2.0\]: allowed is \[low, high\] with 1",
-        ),
+        (lambda: T.RandomZoomOut(side_range=(0.5, 2)), r"side_range \[0.5, 2.0\]: allowed is \[low, high\] with 1"),
         (lambda: T.Resize(9, pad=1), r"pad 1.0 with size 9: allowed is size \[height, width\]"),
     ],
 )

@@ -337,10 +337,7 @@ class ToTensor:
         (v2.Resize(None, max_size=9), "`Resize.size` is missing"),
         (v2.ToDtype(torch.float32), "ToDtype to float32 with scale=False: only scale=True is supported"),
         *(
-            (
-                v2.RandomChoice([choice, v2.RandomInvert()]),
-                "RandomChoice: each choice must be exactly one transform",
-            )
+            (v2.RandomChoice([choice, v2.RandomInvert()]), "RandomChoice: each choice must be exactly one transform")
             for choice in (v2.Compose([v2.GaussianBlur(3), v2.GaussianBlur(3)]), v2.Identity())
         ),
         (v2.MixUp(alpha=0.2, num_classes=10), "MixUp mixes batches: leave it out, and give the recipe"),
@@ -437,7 +434,7 @@ POLICIES: dict[str, tuple[int, list[Transform]]] = {
 }
 """timm's, whose own transforms are in tests/integrations/test_model_recipes.py."""
 OF_TARGETS = {"ssd", "ssd_eval", "ssdlite", "ssdlite_eval", "detection", "detection_multiscale", "detection_eval"} | {
-    *("segmentation", "segmentation_eval", "detr", "detr_eval", "yolo", "yolo_eval"),
+    *("segmentation", "segmentation_eval", "detr", "detr_eval", "yolo", "yolo_eval")
 }
 """In test_detection_presets.py."""
 ERASING = {"deit": [T.RandomErasing(0.25, (0.02, 1 / 3), (0.3, 1 / 0.3), "random")]}

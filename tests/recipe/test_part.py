@@ -65,10 +65,7 @@ def test_pydantics_own_words_reach_no_user(kind: Any) -> None:  # noqa: ANN401
         ),
         (lambda: T.RandomRotation(3, center=5), "`RandomRotation.center`: found 5: allowed is [x, y]"),
         (lambda: T.Normalize(0.5, [0.5] * 3), "`Normalize.mean`: found 0.5: allowed is [red, green, blue]"),
-        (
-            lambda: T.ColorJitter([1, 2, 3]),
-            "`ColorJitter.brightness`: found [1, 2, 3]: allowed is a number or",
-        ),
+        (lambda: T.ColorJitter([1, 2, 3]), "`ColorJitter.brightness`: found [1, 2, 3]: allowed is a number or"),
         (
             lambda: T.RandomErasing(value=[1]),
             "`RandomErasing.value`: found [1]; allowed are a number, [red, green, blue]",

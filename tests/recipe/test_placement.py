@@ -18,14 +18,7 @@ from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.crops import random_windows
 from gpuloader.recipe.model import ResizeFilter, at_epoch
-from gpuloader.recipe.placement import (
-    GeometricTransform,
-    PaddingMode,
-    Placement,
-    Shape,
-    Size,
-    sides,
-)
+from gpuloader.recipe.placement import GeometricTransform, PaddingMode, Placement, Shape, Size, sides
 
 v2 = transforms.v2
 RNG = np.random.default_rng(0)

@@ -97,14 +97,7 @@ def test_evaluation_is_in_order_and_complete(name: str) -> None:
 # Where recipes come from.
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        "Path",
-        "relative",
-        "home",
-    ],
-)
+@pytest.mark.parametrize("form", ["Path", "relative", "home"])
 def test_a_file_is_read_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -138,14 +131,7 @@ def test_a_recipe_that_is_not_there_is_said_with_those_that_are(source: object, 
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"views: [",
-        b"views: 1\nviews: 2\n",
-        b"[Pad]",
-    ],
-)
+@pytest.mark.parametrize("content", [b"views: [", b"views: 1\nviews: 2\n", b"[Pad]"])
 def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "mine.yaml").write_bytes(content)
     with pytest.raises(PresetError, match=re.escape(str(tmp_path / "mine.yaml"))):
@@ -469,14 +455,8 @@ def changed(preset: Recipe, **values: object) -> Recipe:
                 )
             },
         ),
-        (
-            {"ColorJitter": {"hue": 0}},
-            {"transforms": (CROP, FLIP, T.ColorJitter(0.4, 0.4, 0.4), IMAGENET)},
-        ),
-        (
-            {"ColorJitter": None, "Normalize": None, "dtype": "uint8"},
-            {"transforms": (CROP, FLIP), "dtype": "uint8"},
-        ),
+        ({"ColorJitter": {"hue": 0}}, {"transforms": (CROP, FLIP, T.ColorJitter(0.4, 0.4, 0.4), IMAGENET)}),
+        ({"ColorJitter": None, "Normalize": None, "dtype": "uint8"}, {"transforms": (CROP, FLIP), "dtype": "uint8"}),
         (
             {"transforms": [{"CenterCrop": {"size": 8}}, "RandomHorizontalFlip"], "RandomHorizontalFlip": {"p": 1}},
             {"transforms": (T.CenterCrop(8), T.RandomHorizontalFlip(1))},

@@ -63,8 +63,7 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file(text: str | bytes) 
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
-    [("", "None"), ("# a comment", "None"), ("3", "3"), ("size", "'size'"), ("- a", "['a']")],
+    ("text", "found"), [("", "None"), ("# a comment", "None"), ("3", "3"), ("size", "'size'"), ("- a", "['a']")]
 )
 def test_what_is_no_mapping_is_an_error_that_says_what_it_is(text: str, found: str) -> None:
     with pytest.raises(PresetError) as caught:

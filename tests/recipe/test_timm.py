@@ -72,8 +72,7 @@ def test_parameters_that_do_not_increase(name: str, at_0: float, at_5: float, at
 
 
 @pytest.mark.parametrize(
-    ("name", "end"),
-    [("Posterize", 0), ("Solarize", 0), ("SolarizeAdd", 128), ("Brightness", 0.1)],
+    ("name", "end"), [("Posterize", 0), ("Solarize", 0), ("SolarizeAdd", 128), ("Brightness", 0.1)]
 )
 def test_levels_above_10_go_to_the_end_of_the_range(name: str, end: float) -> None:
     assert argument(increasing(name), np.array([3.0]), -np.ones(1), SIZES).tolist() == [end]

@@ -378,10 +378,7 @@ def test_what_is_random_in_any_epoch_is_for_training(transform: Any, random: boo
             lambda: T.RandomErasing({1: 0.5}),
             r"`RandomErasing.p`: values by epoch {1: 0.5}: allowed are epochs from 0 on, and 0",
         ),
-        (
-            lambda: T.RandomErasing({0: 0.5, 3: 1.5}),
-            "`RandomErasing.p`: found 1.5: allowed is a number of at most 1",
-        ),
+        (lambda: T.RandomErasing({0: 0.5, 3: 1.5}), "`RandomErasing.p`: found 1.5: allowed is a number of at most 1"),
         (lambda: T.RandomErasing(1.5), "`RandomErasing.p`: found 1.5: allowed is a number of at most 1"),
         (lambda: T.RandAugment(magnitude={0: 5, 3: 31}), "`RandAugment`: magnitude 31: allowed is 0 to 30"),
         (lambda: T.AugMix({0: 3, 2: 0}), "`AugMix.severity`: found 0: allowed is a number of at least 1"),

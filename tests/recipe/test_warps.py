@@ -63,11 +63,7 @@ def test_rotation_is_torchvisions(degrees: float, center: tuple[float, float] | 
     ],
 )
 def test_affine_is_torchvisions(
-    degrees: float,
-    move: tuple[int, int],
-    scale: float,
-    shears: tuple[float, float],
-    center: tuple[float, float] | None,
+    degrees: float, move: tuple[int, int], scale: float, shears: tuple[float, float], center: tuple[float, float] | None
 ) -> None:
     theirs = functional.affine(IMAGE, degrees, move, scale, shears, "bilinear", FILL, center)
     assert_within_1_level(moved(affine(degrees, move, scale, shears, center or MIDDLE)), theirs)
@@ -89,10 +85,7 @@ def test_perspective_is_torchvisions(corners: list[list[int]]) -> None:
 
 @pytest.mark.parametrize(
     ("corners", "size"),
-    [
-        ([[0, 0], [10, 10], [20, 20], [0, 23]], (HEIGHT, WIDTH)),
-        ([[0, 0], [9, 0], [9, 0], [0, 0]], (1, 10)),
-    ],
+    [([[0, 0], [10, 10], [20, 20], [0, 23]], (HEIGHT, WIDTH)), ([[0, 0], [9, 0], [9, 0], [0, 0]], (1, 10))],
 )
 def test_a_picture_without_a_perspective_stays_and_the_others_do_not_mind(
     corners: list[list[int]], size: tuple[int, int]

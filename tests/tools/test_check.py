@@ -125,10 +125,7 @@ def test_components_that_some_lack_are_counted(
 
 @pytest.mark.parametrize(
     ("content", "offset", "says"),
-    [
-        (b"no tar\n" * 200, 0, "not a tar file"),
-        (gzip.compress(bytes(10_240)) + bytes(1000), 0, "compressed with gzip"),
-    ],
+    [(b"no tar\n" * 200, 0, "not a tar file"), (gzip.compress(bytes(10_240)) + bytes(1000), 0, "compressed with gzip")],
 )
 def test_what_is_no_tar_is_reported_beside_what_is(tmp_path: Path, content: bytes, offset: int, says: str) -> None:
     (tmp_path / "a.tar").write_bytes(content)

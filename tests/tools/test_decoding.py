@@ -71,10 +71,7 @@ def test_a_machine_that_decodes_nothing_is_said_before_any_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NVIMGCODEC_EXTENSIONS_PATH", str(tmp_path))
-    with (
-        closing(DecoderProcess(8, 2, None)) as decoding,
-        pytest.raises(LoaderError, match="fails on a good JPEG"),
-    ):
+    with closing(DecoderProcess(8, 2, None)) as decoding, pytest.raises(LoaderError, match="fails on a good JPEG"):
         decoding.bad(alone(GOOD))
 
 

@@ -16,10 +16,7 @@ from gpuloader.tools.doctor import cores, cuda_versions, dali_flavours, examine,
 
 @pytest.mark.parametrize(
     ("affinity", "built_in", "quota", "found", "status"),
-    [
-        (8, 8, 8.0, "8 of 8", "ok"),
-        (8, 64, 1.5, "8 of 64, but a quota of 1.5 cores' time", "warning"),
-    ],
+    [(8, 8, 8.0, "8 of 8", "ok"), (8, 64, 1.5, "8 of 64, but a quota of 1.5 cores' time", "warning")],
 )
 def test_cores(affinity: int, built_in: int, quota: float | None, found: str, status: str) -> None:
     finding = cores(affinity, built_in, quota)

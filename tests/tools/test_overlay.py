@@ -88,9 +88,7 @@ UNCHANGED = Compose([CUT, T.Apply(np.copy), T.RandomHorizontalFlip()])
 
 
 @pytest.mark.parametrize(
-    "recipe",
-    [RANDOM, BY_BOXES, OWN_CODE, UNCHANGED],
-    ids=["random", "by boxes", "own code", "no targets"],
+    "recipe", [RANDOM, BY_BOXES, OWN_CODE, UNCHANGED], ids=["random", "by boxes", "own code", "no targets"]
 )
 def test_targets_are_those_that_the_loader_delivers_in_that_epoch(tar: Path, recipe: Compose) -> None:
     gallery = Gallery(tar, label_from=None, device_id=None, fields=FIELDS)

@@ -32,7 +32,7 @@ COLOURS = Compose(
         T.ColorJitter(0.4, 0.4, 0.4, 0.1),
         T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         T.RandomErasing(0.5, value="random"),
-    ],
+    ]
 )
 
 

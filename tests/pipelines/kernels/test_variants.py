@@ -19,10 +19,7 @@ DTYPES = (np.float32, np.float16, np.uint8)
 NORMALISED = [0.017, 0.018, 0.019, -2.1, -2.0, -1.8]
 LEVEL = 10, 200, 90  # of the fill
 LEVELS = [1, 1, 1, 0, 0, 0]
-SIZES = [
-    *((1, 1), (1, 2), (2, 1), (3, 3), (5, 7), (9, 4)),
-    *((1, 3000), (3000, 1), (2, 1025), (37, 53), (120, 96)),
-]
+SIZES = [*((1, 1), (1, 2), (2, 1), (3, 3), (5, 7), (9, 4)), *((1, 3000), (3000, 1), (2, 1025), (37, 53), (120, 96))]
 
 
 def bits_of_each_variant(kernel: str, out: np.ndarray, inputs: Sequence[np.ndarray]) -> list[bytes]:
