@@ -63,30 +63,6 @@ def as_yaml(transforms: Sequence[Transform]) -> str:
     return recipe_yaml(Recipe(transforms))
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: T.Apply(lambda image: image), "which has no name of its own: write name='film'"),
-        (lambda: T.Apply(partial(film, rng=None)), "has no name of its own"),
-        (lambda: T.Apply(Grain()), "has no name of its own"),
-        (T.Apply, "has no name of its own"),
-        (lambda: T.Apply(film, name=""), "`Apply.name`: found ''"),
-        (lambda: T.Apply("film"), "function='film': allowed is a function that takes an image"),  # type: ignore[arg-type]
-        (lambda: T.Apply(v2.RandomPosterize(3), targets=True), "targets=True: RandomPosterize gets the image alone"),
-        (lambda: Recipe([CROP, T.Apply(film), T.Apply(film)]), "a view may have one Apply: join the functions"),
-        (lambda: Recipe([CROP, T.Apply(film), JITTER, T.Apply(film)]), "a view may have one Apply: join the functions"),
-        (lambda: Recipe([CROP, NORMAL, T.Apply(film)]), "Apply is in the wrong place"),
-        (lambda: Recipe([CROP, ERASE, T.Apply(film)]), "Apply is in the wrong place"),
-        (lambda: Recipe([CROP, T.Apply(film, same_size=False)]), "leaves images of different sizes"),
-        (lambda: Recipe([T.Resize("cover"), T.Apply(film), T.CenterCrop(9)]), 'Resize("cover") needs a crop after it'),
-    ],
-)
-def test_what_cannot_be_run_is_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(PresetError) as caught:
-        make()
-    assert message in str(caught.value)
-
-
 # Whether it draws.
 
 

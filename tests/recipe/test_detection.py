@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -14,7 +14,6 @@ from torchvision.transforms.v2 import functional
 
 from gpuloader import Compose
 from gpuloader import transforms as T  # noqa: N812
-from gpuloader.errors import PresetError
 from gpuloader.plan import Draws, Stream
 from gpuloader.recipe import ViewParams
 from gpuloader.recipe.model import Transform
@@ -240,17 +239,3 @@ def test_detrs_window_is_within_its_bounds() -> None:
     assert ((shapes >= np.minimum(40, resized[~kept])) & (shapes <= np.minimum(70, resized[~kept]))).all()
     assert ((at.corner >= 0) & (at.corner + at.shape <= resized)).all()
     assert len(np.unique(shapes)) > 15
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: T.RandomResize(9, 9), r"max_size 9: allowed is more than min_size, 9"),
-        (lambda: T.RandomIoUCrop(0.9, 0.3), r"min_scale 0.9, max_scale 0.3: allowed is 0 < min <= max <= 1"),
-        (lambda: T.RandomZoomOut(side_range=(0.5, 2)), r"side_range \[0.5, 2.0\]: allowed is \[low, high\] with 1"),
-        (lambda: T.Resize(9, pad=1), r"pad 1.0 with size 9: allowed is size \[height, width\]"),
-    ],
-)
-def test_wrong_parameters_are_errors(make: Callable[[], Transform], message: str) -> None:
-    with pytest.raises(PresetError, match=message):
-        make()

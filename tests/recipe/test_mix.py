@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,7 +11,6 @@ from oracle import transforms
 from scipy import stats
 
 from gpuloader import transforms as T  # noqa: N812
-from gpuloader.errors import PresetError
 from gpuloader.plan import Draw, Draws, Stream
 from gpuloader.recipe import Mixing
 from gpuloader.recipe.distributions import beta
@@ -167,16 +166,3 @@ def test_a_mix_by_epoch(mix: T.Mix, at_0: T.Mix, at_5: T.Mix) -> None:
 )
 def test_a_mix_that_only_pastes_does_so_in_all_epochs(mix: T.Mix, only_pastes: bool) -> None:
     assert mix.only_pastes == only_pastes
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: T.Mix(10, {0: 0, 5: 0.0}), "mixup_alpha and cutmix_alpha are both 0"),
-        (lambda: T.Mix(10), "mixup_alpha and cutmix_alpha are both 0: set one, or leave `mix` out"),
-        (lambda: T.Mix(10, 1.0, per="pair"), "found 'pair'.*'sample' or 'batch'"),  # type: ignore[arg-type]
-    ],
-)
-def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(PresetError, match=message):
-        make()

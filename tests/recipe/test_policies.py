@@ -12,7 +12,7 @@ from reference import run_program, run_step
 from scipy import stats
 
 from gpuloader import transforms as T  # noqa: N812
-from gpuloader.errors import ConfigError, PresetError
+from gpuloader.errors import ConfigError
 from gpuloader.plan import Draws
 from gpuloader.recipe.auto_augment import POLICIES
 from gpuloader.recipe.model import PixelTransform
@@ -273,22 +273,3 @@ def test_transforms_nest_until_there_are_no_numbers_left() -> None:
 
 def test_aug_mix_has_numbers_for_many_long_chains() -> None:
     assert np.isfinite(program(T.AugMix(mixture_width=10, chain_depth=10, alpha=0.01), 50).parameters).all()
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: T.AutoAugment("mnist"), "found 'mnist'.*'imagenet', 'cifar10' or 'svhn'"),  # type: ignore[arg-type]
-        (lambda: T.RandAugment(magnitude=31), "magnitude 31: allowed is 0 to 30, below num_magnitude_bins"),
-        (lambda: T.RandomApply([]), "at least 1"),
-        (lambda: T.RandomApply(["blur"]), "found 'blur': allowed are the transforms of gpuloader.transforms"),  # type: ignore[list-item]
-        (lambda: T.RandomChoice(BLURS, (1, 1)), r"p \[1.0, 1.0\]: allowed is a weight for each of 3 transforms"),
-        (
-            lambda: T.RandomChoice(BLURS, (0, 0, 0)),
-            r"p \[0.0, 0.0, 0.0\]: allowed is a weight for each of 3 transforms, not all of them 0",
-        ),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(PresetError, match=message):
-        make()

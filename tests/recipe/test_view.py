@@ -167,20 +167,6 @@ def test_a_sample_draws_the_same_alone() -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: Recipe([CROP, *[JITTER] * 17]), "a view may have 16 transforms of one kind; this has more"),
-        (lambda: Recipe([CROP, FLIP], views=65), "`Recipe.views`: found 65: allowed is a number of at most 64"),
-        (lambda: Recipe([T.TenCrop(8)], views=7), "a recipe may have 64 views; this has more"),
-        (lambda: Recipe(views=[T.View([CROP]), T.View([CROP], 64)]), "a recipe may have 64 views; this has more"),
-    ],
-)
-def test_more_than_there_are_numbers_for_is_refused(make: Callable[[], Recipe], says: str) -> None:
-    with pytest.raises(PresetError, match=says):
-        make()
-
-
 # What is drawn.
 
 
@@ -369,25 +355,6 @@ def test_the_operations_are_those_of_all_epochs() -> None:
 )
 def test_what_is_random_in_any_epoch_is_for_training(transform: Any, random: bool) -> None:  # noqa: ANN401
     assert Recipe([T.CenterCrop(8), transform]).random == random
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (
-            lambda: T.RandomErasing({1: 0.5}),
-            r"`RandomErasing.p`: values by epoch {1: 0.5}: allowed are epochs from 0 on, and 0",
-        ),
-        (lambda: T.RandomErasing({0: 0.5, 3: 1.5}), "`RandomErasing.p`: found 1.5: allowed is a number of at most 1"),
-        (lambda: T.RandomErasing(1.5), "`RandomErasing.p`: found 1.5: allowed is a number of at most 1"),
-        (lambda: T.RandAugment(magnitude={0: 5, 3: 31}), "`RandAugment`: magnitude 31: allowed is 0 to 30"),
-        (lambda: T.AugMix({0: 3, 2: 0}), "`AugMix.severity`: found 0: allowed is a number of at least 1"),
-    ],
-)
-def test_values_by_epoch_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:
-    with pytest.raises(PresetError) as caught:
-        make()
-    assert str(caught.value).startswith(says)
 
 
 # Several crops of one image.
