@@ -28,7 +28,7 @@ from gpuloader import Compose
 from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import PresetError
 from gpuloader.recipe import Recipe, from_others
-from gpuloader.recipe.model import Transform
+from gpuloader.recipe.model import PixelTransform, Transform
 
 CROP, TO_TENSOR, BICUBIC = v1.RandomResizedCrop(9), v1.ToTensor(), v1.InterpolationMode.BICUBIC
 JITTER = v1.ColorJitter(0.4)
@@ -57,6 +57,14 @@ def error_of(transform: object, **options: object) -> str:
     return str(caught.value)
 
 
+def lightly(place: str, **attributes: Any) -> Any:  # noqa: ANN401
+    return theirs(f"lightly.transforms.{place}", **attributes)
+
+
+def sometimes(transform: PixelTransform) -> list[Transform]:
+    return [T.RandomApply([transform], 0.5)]
+
+
 # --- one transform for each class
 
 
@@ -77,24 +85,18 @@ def keep_ratio(library: str, size: tuple[int, int], longest: float, **others: An
         (theirs("solo.data.pretrain_dataloader.GaussianBlur", sigma=[0.1, 2.0]), [T.GaussianBlur(13, (0.1, 2.0))]),
         (theirs("solo.data.pretrain_dataloader.Solarization"), [T.RandomSolarize(128, 1.0)]),
         (theirs("solo.data.pretrain_dataloader.Equalization"), [T.RandomEqualize(1.0)]),
+        (lightly("gaussian_blur.GaussianBlur", prob=0.5, sigmas=(0.2, 1.5)), sometimes(T.GaussianBlur(11, (0.2, 1.5)))),
+        (lightly("gaussian_blur.GaussianBlur", prob=0.0, sigmas=(0.2, 2)), []),
+        (lightly("solarize.RandomSolarization", prob=0.3, threshold=99), [T.RandomSolarize(99, 0.3)]),
+        (lightly("rotation.RandomRotate", prob=0.0, angle=90), []),
+        (lightly("rotation.RandomRotate", prob=0.5, angle=90), sometimes(T.RandomRotation((90.0, 90.0)))),
         (
-            theirs("lightly.transforms.gaussian_blur.GaussianBlur", prob=0.5, sigmas=(0.2, 1.5)),
-            [T.RandomApply([T.GaussianBlur(11, (0.2, 1.5))], 0.5)],
+            lightly("rotation.RandomRotateDegrees", transform=v1.RandomApply([v1.RandomRotation(5)])),
+            sometimes(T.RandomRotation((-5.0, 5.0))),
         ),
-        (theirs("lightly.transforms.gaussian_blur.GaussianBlur", prob=0.0, sigmas=(0.2, 2)), []),
-        (theirs("lightly.transforms.solarize.RandomSolarization", prob=0.3, threshold=99), [T.RandomSolarize(99, 0.3)]),
-        (theirs("lightly.transforms.rotation.RandomRotate", prob=0.0, angle=90), []),
-        (
-            theirs("lightly.transforms.rotation.RandomRotate", prob=0.5, angle=90),
-            [T.RandomApply([T.RandomRotation((90.0, 90.0))], 0.5)],
-        ),
-        (
-            theirs("lightly.transforms.rotation.RandomRotateDegrees", transform=v1.RandomApply([v1.RandomRotation(5)])),
-            [T.RandomApply([T.RandomRotation((-5.0, 5.0))])],
-        ),
-        (theirs("lightly.transforms.simclr.SimCLRViewTransform", transform=v1.Compose([JITTER])), [OUR_JITTER]),
+        (lightly("simclr.SimCLRViewTransform", transform=v1.Compose([JITTER])), [OUR_JITTER]),
     ],
-)  # fmt: skip
+)
 def test_a_class_of_another_library_is_its_counterpart(transform: object, ours: list[Transform]) -> None:
     assert Compose.from_torchvision([CROP, transform]) == Compose([T.RandomResizedCrop(9), *ours], dtype="uint8")
 
@@ -195,9 +197,7 @@ def test_the_shortest_side_is_a_resize_that_covers(crop: object) -> None:
     ],
 )
 def test_other_resizes_that_keep_the_ratio_are_refused(resize: object, behind: list[Any]) -> None:
-    message = error_of([resize, *behind])
-    assert "ResizeKeepRatio to (" in message
-    assert "allowed are longest=1 before CenterCropOrPad, and longest=0 before CenterCrop, of the same size" in message
+    assert "allowed are longest=1 before CenterCropOrPad, and longest=0 before" in error_of([resize, *behind])
 
 
 def test_own_code_may_follow_a_resize_that_keeps_the_ratio() -> None:
@@ -452,10 +452,8 @@ def test_a_preset_of_the_references_is_translated_whole(
 
 def test_anybodys_preset_may_do_more_so_the_error_shows_what_to_translate(program: Program) -> None:
     module = program("presets", PRESETS, known=False)
-    assert error_of(module.Preset(v1.Compose([CROP]))).splitlines()[0] == (
-        "torchvision's transform cannot be translated: presets.Preset is not a transform of torchvision: its attribute "
-        "is a Compose; to convert only this attribute: Compose.from_torchvision(dataset.transform.transforms)"
-    )
+    advice = "to convert only this attribute: Compose.from_torchvision(dataset.transform.transforms)"
+    assert error_of(module.Preset(v1.Compose([CROP]))).splitlines()[0].endswith(advice)
     assert error_of(module.Other([CROP])).splitlines()[0].endswith("presets.Other is not a transform of torchvision")
 
 
@@ -476,16 +474,10 @@ def test_what_has_no_counterpart_names_the_nearest(place: str, says: str) -> Non
 
 def test_a_function_that_converts_to_rgb_may_be_left_out() -> None:
     assert "images are RGB" in error_of([CROP, function("mine._convert_to_rgb")])
-    advice = (
-        "mine.enhance is not a transform of torchvision\nown_code=True runs transforms without counterpart as they are"
-    )
-    assert error_of([CROP, function("mine.enhance")]).endswith(advice)
+    assert "mine.enhance is not a transform of torchvision\nown_code=True" in error_of([CROP, function("mine.enhance")])
 
 
 def test_a_list_without_conversion_says_that_it_gives_uint8() -> None:
     mean = [0.5] * 3
-    assert error_of([CROP, v1.Normalize(mean, mean)]) == (
-        "torchvision's transform cannot be translated: Normalize on uint8: a list without ToTensor or ToDtype gives "
-        'uint8; put ToTensor before Normalize, or give dtype="float32"'
-    )
+    assert "Normalize on uint8: a list without ToTensor" in error_of([CROP, v1.Normalize(mean, mean)])
     assert Compose.from_torchvision([CROP, v1.Normalize(mean, mean)], dtype="float32").dtype == "float32"
