@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -20,17 +21,11 @@ from gpuloader.recipe.crops import random_windows
 from gpuloader.recipe.model import ResizeFilter, at_epoch
 from gpuloader.recipe.placement import GeometricTransform, PaddingMode, Placement, Shape, Size, sides
 
+pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
 v2 = transforms.v2
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """torch's threads cost more than such small images."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+FLIP, FLIPPED = T.RandomHorizontalFlip(), T.RandomHorizontalFlip(1)
+plainly = partial(T.Resize, antialias=False)
 
 
 def folded(placing: Sequence[GeometricTransform], heights: Sequence[int], widths: Sequence[int]) -> Placement:
@@ -106,22 +101,10 @@ def noise(height: int, width: int) -> torch.Tensor:
         [T.Resize((5, 4), "nearest"), T.Pad(1, 4), T.RandomVerticalFlip(0)],
         [T.CenterCrop((4, 6)), T.Pad((1, 2, 3, 4), 7), T.RandomHorizontalFlip(), T.RandomCrop(6)],
         [T.Pad(1, 7), T.Pad((2, 0), 7), T.CenterCrop((3, 6)), T.Pad(1, 7)],
-        [
-            T.CenterCrop(4),
-            T.CenterCrop(6),
-            T.RandomHorizontalFlip(1),
-            T.CenterCrop((3, 9)),
-        ],  # what was cut off stays so
+        [T.CenterCrop(4), T.CenterCrop(6), FLIPPED, T.CenterCrop((3, 9))],  # what was cut off stays so
         [T.RandomHorizontalFlip(), T.CornerCrop(3, "top left"), T.Pad((2, 1), padding_mode="reflect"), T.CenterCrop(5)],
         [T.Pad((1, 2, 3, 4), (9, 8, 7)), T.Resize((5, 7)), T.RandomVerticalFlip()],
-        [
-            T.CenterCrop(4),
-            T.Pad((1, 2), 200),
-            T.RandomHorizontalFlip(),
-            T.Resize((9, 8)),
-            T.Pad(1, 200),
-            T.RandomCrop(9),
-        ],
+        [T.CenterCrop(4), T.Pad((1, 2), 200), FLIP, T.Resize((9, 8)), T.Pad(1, 200), T.RandomCrop(9)],
         [T.Pad(2, padding_mode="reflect"), T.Resize((5, 7)), T.CenterCrop((4, 3))],
         [T.CornerCrop(4, "bottom right"), T.RandomCrop(6, 2, padding_mode="symmetric"), T.Resize((9, 5), "bicubic")],
         [T.RandomCrop(6, 2, padding_mode="edge"), T.Resize(4, antialias=False)],
@@ -237,10 +220,7 @@ def test_a_padding_of_the_image_needs_all_of_it(mode: PaddingMode) -> None:
 @pytest.mark.parametrize(
     ("paddings", "says"),
     [
-        (
-            [T.Pad(1), T.Pad(1, 9)],
-            r"padded twice, 'constant' with fill \(0.0, 0.0, 0.0\) and 'constant' with fill \(9.0",
-        ),
+        ([T.Pad(1), T.Pad(1, 9)], r"padded twice, 'constant' with fill \(0.0, 0.0, 0.0\) and 'constant' with fill"),
         ([T.RandomCrop(9, 1), T.Pad(1, padding_mode="edge")], "padded twice, 'constant' .* and 'edge'"),
         ([T.Pad(1, padding_mode="reflect"), T.Resize(9), T.Pad(1, padding_mode="reflect")], "padded twice, 'reflect'"),
     ],
@@ -284,18 +264,13 @@ def middles(shape: np.ndarray) -> np.ndarray:
         [T.Resize((35, 90), antialias=False), T.RandomVerticalFlip(1), T.CenterCrop((30, 50))],
         [
             T.Pad(9),
-            T.RandomHorizontalFlip(1),
+            FLIPPED,
             T.CornerCrop((40, 30), "top left"),
-            T.Resize((30, 41), antialias=False),
+            plainly((30, 41)),
             T.CenterCrop((28, 39)),
             T.Pad((0, 3)),
         ],
-        [
-            T.Resize(33, max_size=40, antialias=False),
-            T.Pad((1, 2, 3, 4)),
-            T.Resize(45, max_size=50, antialias=False),
-            T.Resize((20, 21), antialias=False),
-        ],
+        [plainly(33, max_size=40), T.Pad((1, 2, 3, 4)), plainly(45, max_size=50), plainly((20, 21))],
     ],
     ids=str,
 )

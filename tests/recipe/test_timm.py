@@ -57,25 +57,22 @@ def test_parameters_by_level(name: str, at_0: float, at_5: float, at_9: float, a
 
 
 @pytest.mark.parametrize(
-    ("name", "at_0", "at_5", "at_10"),
+    ("name", "levels", "expected"),
     [
-        ("Posterize", 0, 2, 4),
-        ("PosterizeOriginal", 4, 6, 8),
-        ("Solarize", 0, 128, 256),
-        ("Color", 0.1, 1.0, 1.9),
-        ("Sharpness", 0.1, 1.0, 1.9),
+        ("Posterize", [0, 0.5, 1], [0, 2, 4]),
+        ("PosterizeOriginal", [0, 0.5, 1], [4, 6, 8]),
+        ("Solarize", [0, 0.5, 1], [0, 128, 256]),
+        ("Color", [0, 0.5, 1], [0.1, 1.0, 1.9]),
+        ("Sharpness", [0, 0.5, 1], [0.1, 1.0, 1.9]),
+        # Levels above 10 go to the end of the range.
+        ("PosterizeIncreasing", [3], [0]),
+        ("SolarizeIncreasing", [3], [0]),
+        ("SolarizeAdd", [3], [128]),
+        ("BrightnessIncreasing", [3], [0.1]),
     ],
 )
-def test_parameters_that_do_not_increase(name: str, at_0: float, at_5: float, at_10: float) -> None:
-    arguments = argument(name, np.array([0.0, 0.5, 1.0]), -np.ones(3), SIZES)
-    np.testing.assert_allclose(arguments, [at_0, at_5, at_10])
-
-
-@pytest.mark.parametrize(
-    ("name", "end"), [("Posterize", 0), ("Solarize", 0), ("SolarizeAdd", 128), ("Brightness", 0.1)]
-)
-def test_levels_above_10_go_to_the_end_of_the_range(name: str, end: float) -> None:
-    assert argument(increasing(name), np.array([3.0]), -np.ones(1), SIZES).tolist() == [end]
+def test_other_parameters(name: str, levels: list[float], expected: list[float]) -> None:
+    np.testing.assert_allclose(argument(name, np.array(levels), -np.ones(len(levels)), SIZES), expected)
 
 
 @pytest.mark.parametrize(
@@ -208,14 +205,3 @@ def test_a_deviation_changes_the_magnitudes_of_a_policy() -> None:
     assert len(np.unique(colors)) > 1_000
     fixed = program(T.TimmAutoAugment("v0"), 20_000)
     assert len(np.unique(fixed.parameters[fixed.ops == Op.SATURATION, 0])) <= 6
-
-
-def test_steps_fit_the_size_of_each_image() -> None:
-    transform = T.TimmAutoAugment("v0", 0.5)
-    draw = Draws(3, 1, np.arange(500)).of(transform.stream)
-    sizes = np.array([[30, 40], [50, 20]])[np.arange(500) % 2]
-    mixed = transform.program(draw, sizes)
-    for number, size in enumerate(([30, 40], [50, 20])):
-        alone = transform.program(draw, np.array([size]))
-        assert np.array_equal(mixed.ops[number::2], alone.ops[number::2])
-        assert np.array_equal(mixed.parameters[number::2], alone.parameters[number::2])

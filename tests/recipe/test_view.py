@@ -115,12 +115,11 @@ def test_an_object_that_stands_there_twice_draws_twice() -> None:
 
 def test_an_additional_transform_changes_no_draws_of_the_others() -> None:
     few, more = plan(CROP, JITTER, ERASE), plan(CROP, FLIP, GRAY, JITTER, BLUR, JITTER, NORMAL, ERASE)
-    for place in ("window", "shape"):
-        np.testing.assert_array_equal(
-            getattr(few.draw(DRAWS, SIZES).placement, place), getattr(more.draw(DRAWS, SIZES).placement, place)
-        )
+    one, other = few.draw(DRAWS, SIZES), more.draw(DRAWS, SIZES)
+    np.testing.assert_array_equal(one.placement.window, other.placement.window)
+    np.testing.assert_array_equal(one.placement.shape, other.placement.shape)
     np.testing.assert_array_equal(factors(few, 0), factors(more, 1))
-    np.testing.assert_array_equal(few.draw(DRAWS, SIZES).erased, more.draw(DRAWS, SIZES).erased)
+    np.testing.assert_array_equal(one.erased, other.erased)
 
 
 def test_views_draw_different_numbers_of() -> None:
@@ -156,15 +155,6 @@ def test_transforms_before_the_plan_only_count() -> None:
     assert behind.steps == 1
     whole = plan(CROP, CROP, JITTER, JITTER, number=1).draw(DRAWS, SIZES)
     np.testing.assert_array_equal(factors(behind, 0), whole.program.parameters[:, 1, 0])
-
-
-def test_a_sample_draws_the_same_alone() -> None:
-    view = plan(CROP, FLIP, JITTER, NORMAL, ERASE)
-    alone = Draws(3, 1, np.array([77]))
-    for one, other in zip(
-        numbers_of(view.draw(alone, SIZES[:1])), numbers_of(view.draw(DRAWS, SIZES).take([77])), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
 
 
 # What is drawn.
@@ -304,9 +294,7 @@ def test_another_shape_is_that_of_shared_transforms() -> None:
     ids=str,
 )
 def test_a_shape_without_a_place_is_refused(preset: Recipe) -> None:
-    with pytest.raises(
-        PresetError, match=r"shape \(4, 6\) cannot replace the recipe's \(.*\): allowed are recipes without"
-    ):
+    with pytest.raises(PresetError, match=r"shape \(4, 6\) cannot replace the recipe's"):
         preset.at(0, (4, 6))
 
 
