@@ -70,37 +70,22 @@ def test_orders_that_can_be_run(transforms: Sequence[Transform]) -> None:
     assert [*view.placing, *view.pixels, *filter(None, (view.normalize, view.erasing))] == transforms
 
 
-NOT_THERE = (
-    "is in the wrong place: allowed are resizing, cropping, padding and flips first, then what changes pixels, then "
-    "Normalize once, then RandomErasing once"
-)
-DIFFERENT = (
-    "leaves images of different sizes: add CenterCrop or RandomCrop, or take RandomResizedCrop, or Resize to "
-    "[height, width]; or set the recipe's `batch` to list or {pad: 32}"
-)
-
-
 @pytest.mark.parametrize(
     ("transforms", "message"),
     [
-        ([CROP, JITTER, T.CenterCrop(9)], f"CenterCrop {NOT_THERE}"),
-        ([CROP, NORMAL, JITTER], f"ColorJitter {NOT_THERE}"),
-        ([CROP, ERASE, NORMAL], f"Normalize {NOT_THERE}"),
-        ([CROP, ERASE, T.RandomErasing(0.1)], f"RandomErasing {NOT_THERE}"),
-        (
-            [T.Pad(1), T.RandomCrop(9, fill=9)],
-            "Pad, RandomCrop: padded twice, 'constant' with fill (0.0, 0.0, 0.0) and 'constant' with fill "
-            "(9.0, 9.0, 9.0): allowed are several paddings that are all 'constant' with one fill, or a single one",
-        ),
-        ([T.CenterCrop(9), T.Resize(4)], f"CenterCrop, Resize: {DIFFERENT}"),
-        ([JITTER], f"no crop: {DIFFERENT}"),
+        ([CROP, JITTER, T.CenterCrop(9)], "CenterCrop is in the wrong place"),
+        ([CROP, NORMAL, JITTER], "ColorJitter is in the wrong place"),
+        ([CROP, ERASE, NORMAL], "Normalize is in the wrong place"),
+        ([CROP, ERASE, T.RandomErasing(0.1)], "RandomErasing is in the wrong place"),
+        ([T.Pad(1), T.RandomCrop(9, fill=9)], "Pad, RandomCrop: padded twice, 'constant'"),
+        ([T.CenterCrop(9), T.Resize(4)], "CenterCrop, Resize: leaves images of different sizes"),
+        ([JITTER], "no crop: leaves images of different sizes"),
     ],
     ids=str,
 )
 def test_orders_that_cannot_be_run_are_refused(transforms: Sequence[Transform], message: str) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=f"^{message}"):
         ViewPlan(transforms, 0)
-    assert str(caught.value) == message
 
 
 # Who draws which numbers.
