@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,20 +19,12 @@ from gpuloader.recipe.program import BICUBIC, BILINEAR, NEAREST, PARAMETERS, Op,
 
 pytestmark = pytest.mark.usefixtures("torch_in_one_thread")
 Images = list[np.ndarray]
-SETTINGS = {
-    "scale": (1, 1, 1),
-    "offset": (0, 0, 0),
-    "dtype": "float32",
-    "channels_first": False,
-    "erase_value": (0, 0, 0),
-}
+PLAIN = {"scale": (1, 1, 1), "offset": (0, 0, 0), "dtype": "float32", "channels_first": False, "erase_value": (0, 0, 0)}
 
 
-def run(
-    images: Images, program: Program, erase: object = (0, 0, 0, 0), key: object = (0, 0), **options: object
-) -> Images:
+def run(images: Images, program: Program, erase: object = (0, 0, 0, 0), key: object = (0, 0), **more: object) -> Images:
     """One output for each image, computed by several threads at once."""
-    settings, count = {**SETTINGS, **options}, len(images)
+    settings, count = {**PLAIN, **more}, len(images)
     keys = np.ascontiguousarray(np.broadcast_to(np.array(key, np.uint32), (count, 2)))
     inputs = (
         images,
@@ -89,11 +82,9 @@ IMAGES = [
 NO_PIXELS_TO_SPARE = [noise(*shape) for shape in [(1, 1), (1, 7), (7, 1), (2, 2), (2, 9), (3, 3), (4, 5)]]
 
 
-def by_torchvision(
-    images: Images, function: Callable[..., torch.Tensor], *arguments: object, **options: object
-) -> Images:
+def by_torchvision(images: Images, function: Callable[..., torch.Tensor], *values: object, **options: object) -> Images:
     tensors = [torch.from_numpy(image).permute(2, 0, 1).contiguous() for image in images]
-    return [function(tensor, *arguments, **options).permute(1, 2, 0).numpy() for tensor in tensors]
+    return [function(tensor, *values, **options).permute(1, 2, 0).numpy() for tensor in tensors]
 
 
 def differences(ours: Images, theirs: Images) -> np.ndarray:
@@ -150,16 +141,12 @@ def test_blur_reflects_the_border_as_often_as_it_takes() -> None:
     assert differences(run(images, step(Op.BLUR, len(images), 3.0, 23)), theirs).max() <= 1
 
 
-def warp(
-    images: Images, matrices: Sequence[Sequence[float]], interpolation: int, fill: Sequence[float] | None
-) -> Program:
+def warp(images: Images, matrices: Sequence[Sequence[float]], interpolation: int, fill: Any) -> Program:  # noqa: ANN401
     fills = (0, 0, 0, 0) if fill is None else (*fill, 1)
     return step(Op.WARP, len(images), *np.array(matrices, np.float64).T, interpolation, *fills)
 
 
-def affine_matrix(
-    image: np.ndarray, angle: float, translate: Sequence[float], scale: float, shear: float
-) -> list[float]:
+def affine_matrix(image: np.ndarray, angle: float, translate: Sequence[float], scale: float, shear: float) -> list[Any]:
     """From output to input pixels: the inverse of moving after shearing horizontally, scaling and turning clockwise."""
     height, width, _ = image.shape
     turn, skew = np.deg2rad(angle), np.tan(np.deg2rad(shear))
@@ -190,10 +177,7 @@ MODES = {NEAREST: "nearest", BILINEAR: "bilinear"}
 @pytest.mark.parametrize("fill", [None, (0, 0, 0), (255, 3, 128)])
 @pytest.mark.parametrize("interpolation", MODES, ids=MODES.get)
 def test_warps_are_torchvisions_but_for_ties(interpolation: int, fill: tuple[int, int, int] | None) -> None:
-    options = {
-        "interpolation": MODES[interpolation],
-        "fill": None if fill is None else [float(level) for level in fill],
-    }
+    options = {"interpolation": MODES[interpolation], "fill": None if fill is None else [float(each) for each in fill]}
     rows = [
         (
             [affine_matrix(image, angle, translate, scale, shear) for image in IMAGES],
@@ -264,24 +248,12 @@ def test_no_parameter_and_no_size_is_out_of_bounds() -> None:
 
 def test_mixing_adds_images_up_that_all_begin_with_the_one_noted() -> None:
     count, weights = len(IMAGES), np.array([0.21, 0.34, 0.2, 0.25], np.float32)
-    program = chain(
-        [
-            step(Op.INVERT, count),
-            step(Op.MIX_BEGIN, count),
-            step(Op.MIX_ADD, count, weights[0]),
-            step(Op.EQUALIZE, count),
-            step(Op.MIX_ADD, count, weights[1]),
-            step(Op.POSTERIZE, count, 2),
-            step(Op.SOLARIZE, count, 77),
-            step(Op.SATURATION, count, 0),
-            step(Op.MIX_ADD, count, weights[2]),
-            step(Op.IDENTITY, count),
-            step(Op.MIX_ADD, count, weights[3]),
-            step(Op.MIX_END, count),
-            step(Op.INVERT, count),
-        ],
-        count,
-    )
+    steps: list[tuple[Any, ...]] = [
+        *((Op.INVERT,), (Op.MIX_BEGIN,), (Op.MIX_ADD, weights[0]), (Op.EQUALIZE,), (Op.MIX_ADD, weights[1])),
+        *((Op.POSTERIZE, 2), (Op.SOLARIZE, 77), (Op.SATURATION, 0), (Op.MIX_ADD, weights[2])),
+        *((Op.IDENTITY,), (Op.MIX_ADD, weights[3]), (Op.MIX_END,), (Op.INVERT,)),
+    ]
+    program = chain([step(op, count, *values) for op, *values in steps], count)
 
     def mixed(image: torch.Tensor) -> torch.Tensor:
         image = functional.invert(image)

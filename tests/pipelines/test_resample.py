@@ -149,16 +149,8 @@ def test_a_window_that_reaches_beyond_the_picture_is_that_of_the_padded_picture(
         above, beside, below, behind = np.array(window) + room - (top, left, top, left)
         padded.append(np.ascontiguousarray(picture[above:below, beside:behind]))
     expected = run(padded, size, interpolation=interpolation, **options)
-    ours = run(
-        [image] * len(pictures),
-        size,
-        rois=windows,
-        pictures=pictures,
-        interpolation=interpolation,
-        padding_mode=padding_mode,
-        fill=fill,
-        **options,
-    )
+    options |= {"interpolation": interpolation, "padding_mode": padding_mode, "fill": fill}
+    ours = run([image] * len(pictures), size, rois=windows, pictures=pictures, **options)
     np.testing.assert_allclose(ours, expected, atol=LEVELS, rtol=0)
 
 

@@ -29,17 +29,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What pipelines are asked for. There is no GPU here: they are built for the CPU."""
     options = []
 
-    def build_on_cpu(
-        inputs: GraphInputs,
-        feed: Any,  # noqa: ANN401
-        *,
-        device_id: int | None,
-        decoder_options: Any,  # noqa: ANN401
-        **kwargs: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
-        options.append({"device_id": device_id, "decoder_options": decoder_options})
+    def build_on_cpu(inputs: GraphInputs, feed: Any, *, device_id: int | None, **kwargs: Any) -> Any:  # noqa: ANN401
+        options.append({"device_id": device_id, "decoder_options": kwargs["decoder_options"]})
         inputs.device = "cpu"
-        return graph_pipeline(inputs, feed, device_id=None, decoder_options=decoder_options, **kwargs)
+        return graph_pipeline(inputs, feed, device_id=None, **kwargs)
 
     monkeypatch.setattr("gpuloader.pipelines.triage.graph_pipeline", build_on_cpu)
     return options
@@ -110,9 +103,8 @@ def test_on_a_gpu_an_image_that_is_tried_alone_has_a_pipeline_of_its_own(
     images = [damaged_jpeg() if row in bad else jpeg(60, 80, seed=row) for row in range(5)]
     given = {"hw_decoder_load": 0.65, "hybrid_huffman_threshold": 7}
     params = draw(PRESET, images)
-    assert (
-        list(find_undecodable(PRESET.whole_graph, as_arrays(images), params, device_id, decoder_options=given)) == bad
-    )
+    found = find_undecodable(PRESET.whole_graph, as_arrays(images), params, device_id, decoder_options=given)
+    assert list(found) == bad
     options = {"hw_decoder_load": 0, "hybrid_huffman_threshold": 7}
     assert asked == pipelines * [{"device_id": device_id, "decoder_options": options}]
 

@@ -256,15 +256,9 @@ def behind(transform: object) -> dict[str, Any]:
             {"transforms": [{"TenCrop": {"size": 8}}], "views": [{"transforms": [{"FiveCrop": {"size": 4}}]}]},
             "a view may have one FiveCrop or TenCrop",
         ),
-        (
-            {"transforms": NORMALIZED, "dtype": "uint8"},
-            'dtype "uint8" gives levels: leave Normalize and ',
-        ),
+        ({"transforms": NORMALIZED, "dtype": "uint8"}, 'dtype "uint8" gives levels: leave Normalize and '),
         ({"mix": MIX, "views": 2}, "`mix` needs one view and a float dtype"),
-        (
-            behind(LEVELS),
-            "`transforms[1].Normalize`: mean [0.0, 0.0, 0.0], std [255.0, 255.0, 255.0] are for levels",
-        ),
+        (behind(LEVELS), "`transforms[1].Normalize`: mean [0.0, 0.0, 0.0], std [255.0, 255.0, 255.0] are for levels"),
         ({"transforms": [{"RandomCrop": {"size": 224, "padding": 224}}]}, "`transforms[0].RandomCrop`: padding 224"),
     ],
     ids=str,

@@ -41,7 +41,7 @@ def mask(height: int, width: int) -> bytes:
     return encoded(Image.new("L", (width, height)), "PNG")
 
 
-GOOD = annotation(1, 1, 5, 5)
+GOOD, CORNERS = annotation(1, 1, 5, 5), [annotation(20, 15, 39, 29), annotation(30, 20, 38, 28)]
 # what differs from a good sample -> the problem, or "bad", and what is said
 ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
     "good": ({}, "", ""),
@@ -54,11 +54,7 @@ ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
     "top": ({"json": annotated(annotation(0, -2, 9, 9))}, "boxes outside", "reaches 2 pixels"),
     "right": ({"json": annotated(annotation(31, 0, 11, 9))}, "boxes outside", "reaches 2 pixels"),
     "bottom": ({"json": annotated(annotation(0, 20, 9, 13))}, "boxes outside", "reaches 3 pixels"),
-    "corners for sizes": (
-        {"json": annotated(GOOD, annotation(20, 15, 39, 29), annotation(30, 20, 38, 28))},
-        "boxes outside",
-        "boxes[1] and 1 other box, 20, 15, 59, 44, reaches 19 pixels",
-    ),
+    "corners for sizes": ({"json": annotated(GOOD, *CORNERS)}, "boxes outside", "boxes[1] and 1 other box, 20, 15, 59"),
     "apart": ({"json": annotated(annotation(WIDTH, 3, 0.5, 5))}, "boxes outside", "is wholly outside of the image"),
     "label": ({"json": annotated(GOOD, annotation(1, 1, 5, 5, label=2))}, "unknown labels", "boxes[1] has the label 2"),
     "size": ({"json": annotated(GOOD, width=80, height=60)}, "another size", "80x60 pixels, but its image has 40x30"),
@@ -133,9 +129,7 @@ def test_bad_ones_are_those_that_a_run_finds_bad_and_the_quarantine_has_them(res
         ("apply", {"stored": "fits the picture as it is stored: set `orientation: off`", "neither": "has 30x40"}),
     ],
 )
-def test_sizes_that_fit_the_picture_turned_the_other_way(
-    tmp_path: Path, orientation: str, rows: dict[str, str]
-) -> None:
+def test_sizes_that_fit_the_picture_turned_back(tmp_path: Path, orientation: str, rows: dict[str, str]) -> None:
     of = {"stored": (WIDTH, HEIGHT), "upright": (HEIGHT, WIDTH), "neither": (HEIGHT, HEIGHT)}
     box = annotation(0, 0, 30, 30)
     samples = {
@@ -148,9 +142,7 @@ def test_sizes_that_fit_the_picture_turned_the_other_way(
     assert all(rows[each.key] in each.cause for each in result.faults)
 
 
-def test_without_fields_components_are_not_read_and_without_classes_labels_not_compared(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_without_fields_components_are_not_read_and_without_classes_labels_not_compared(tmp_path: Path) -> None:
     rows = {key: row for key, (row, problem, _) in ROWS.items() if "label" in key}
     tar = shard(tmp_path, {"good": {}, **rows})
     assert not any(check_shards(tar, device_id=None).of(kind) for kind in ("bad", "unknown labels"))

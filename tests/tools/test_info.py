@@ -54,12 +54,8 @@ def test_the_bytes_of_a_node_are_those_of_its_shards(tmp_path: Path) -> None:
 def test_nodes_that_share_groups_read_more(
     tmp_path: Path, nodes: int, batch_size: int, groups: int | None, times: float, advice: str | None
 ) -> None:
-    info = describe_shards(
-        write_samples(tmp_path, 96, shards=48, sizes=[(8, 8)]),
-        nodes=nodes,
-        batch_size=batch_size,
-        sampling={"groups": groups},
-    )
+    tars = write_samples(tmp_path, 96, shards=48, sizes=[(8, 8)])
+    info = describe_shards(tars, nodes=nodes, batch_size=batch_size, sampling={"groups": groups})
     assert info.times_read == pytest.approx(times, rel=0.05)
     assert info.node_advice is advice or (advice and advice in str(info.node_advice))
 
@@ -281,9 +277,8 @@ def test_nothing_but_the_indexes_is_read(tmp_path: Path) -> None:
 def test_buckets_count_known_bad_images_as_a_loader_does(tmp_path: Path) -> None:
     sizes = [(60, 80)] * 3 + [(80, 40)] * 4 + [(40, 80)] * 2
     images = [b"no image", jpeg(30, 80), *(jpeg(*size) for size in sizes)]
-    tar = write_shard(
-        tmp_path / "a.tar", [{"__key__": f"{i}", "jpg": data, "cls": b"0"} for i, data in enumerate(images)]
-    )
+    rows = [{"__key__": f"{i}", "jpg": data, "cls": b"0"} for i, data in enumerate(images)]
+    tar = write_shard(tmp_path / "a.tar", rows)
     write_quarantine(known := tmp_path / "bad.jsonl", ShardSet.open([tar]), {0: "no image", 1: "cut"})
     buckets = Buckets(sizes=((48, 64), (48, 24), (24, 48)))
     sampling, on_error = {"buckets": buckets}, BadImages(known=known)

@@ -56,18 +56,9 @@ def test_shares_are_of_cpu_time_and_add_up_to_one_though_figures_are_noisy() -> 
     ("measured", "on_gpu", "says"),
     [
         # read, gate, decode, resize, pixels, loader
-        (
-            costs(0.02, 0.03, 1.0, 1.1, 1.2, 0.5),  # the loader is faster than its parts
-            CPU,
-            "`the loader: + deliver batches` took 0.5 s for 1,000 images, but `+ change pixels, normalise`, a part of "
-            "it, took 1.2 s. Measure longer",
-        ),
+        (costs(0.02, 0.03, 1.0, 1.1, 1.2, 0.5), CPU, "took 0.5 s for 1,000 images, but `+ change pixels, normalise`"),
         (costs(0.02, 0.03, 1.0, 0.7, 1.2, 1.3), GPU, "crop, flip` took 0.7 s for 1,000 images, but `+ dec"),
-        (
-            costs(0.02, 0.03, 1.0, 1.1, 1.2, 1.3, cpu=(0.02, 0.03, 1.0, 0.7, 1.2, 1.3)),
-            CPU,
-            "took 0.7 CPU s for 1,000 images, but `+ decode the regions`, a part of it, took 1 CPU s",
-        ),
+        (costs(0.02, 0.03, 1.0, 1.1, 1.2, 1.3, cpu=(0.02, 0.03, 1.0, 0.7, 1.2, 1.3)), CPU, "part of it, took 1 CPU s"),
         # what noise explains, or changes little
         (costs(0.02, 0.03, 1.0, 0.9, 0.85, 0.81), CPU, None),
         (costs(0.03, 0.02, 0.9, 0.4, 0.5, 8.8, 9.0), CPU, None),

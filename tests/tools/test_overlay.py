@@ -165,9 +165,8 @@ def test_a_class_is_named_at_its_box_and_has_a_colour_of_its_own(tar: Path) -> N
     [made] = gallery.versions(FLIP, 0, 0, 0)
     boxes = Overlay([], overlay.boxes, [])
     image = draw_targets(made, boxes, lambda image: image)
-    unnamed = draw_targets(
-        made, Overlay([], [(box, label, "") for box, label, _ in boxes.boxes], []), lambda image: image
-    )
+    without_names = Overlay([], [(box, label, "") for box, label, _ in boxes.boxes], [])
+    unnamed = draw_targets(made, without_names, lambda image: image)
     above = changed(image, unnamed)
     assert above
     assert all((130 <= x < 160 and 45 <= y < 60) or (40 <= x < 70 and 15 <= y < 30) for x, y in above)

@@ -268,19 +268,9 @@ def open_browser(profile: Path) -> Iterator[WebDriver]:
     """Chromium without a screen, which keeps its profile in that folder."""
     options = webdriver.ChromeOptions()
     options.binary_location = str(shutil.which("chromium"))
-    for option in (
-        "headless",
-        "no-sandbox",
-        "disable-gpu",
-        "disable-quic",
-        "disable-dev-shm-usage",
-        "no-first-run",
-        "disable-background-networking",
-        "disable-component-update",
-        "disable-sync",
-        "window-size=1360,900",
-        f"user-data-dir={profile}",
-    ):
+    plain = "headless no-sandbox no-first-run window-size=1360,900"
+    without = "gpu quic dev-shm-usage background-networking component-update sync"
+    for option in (*plain.split(), *(f"disable-{name}" for name in without.split()), f"user-data-dir={profile}"):
         options.add_argument(f"--{option}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     with webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver"))) as found:

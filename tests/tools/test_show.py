@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,9 @@ from gpuloader.pack.packing import pack
 from gpuloader.recipe import Recipe, load_preset
 from gpuloader.tools.show import Gallery, show
 
-COLOURS = Compose(
-    [
-        T.RandomResizedCrop(32),
-        T.RandomHorizontalFlip(),
-        T.RandAugment(),
-        T.ColorJitter(0.4, 0.4, 0.4, 0.1),
-        T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        T.RandomErasing(0.5, value="random"),
-    ]
-)
+CHANGES = [T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.RandAugment(), T.ColorJitter(0.4, 0.4, 0.4, 0.1)]
+NORMAL = T.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+COLOURS = Compose([*CHANGES, NORMAL, T.RandomErasing(0.5, value="random")])
 
 
 def small(name: str, **overrides: object) -> Recipe:
@@ -142,9 +135,8 @@ def test_data_without_labels_needs_no_option(tmp_path: Path, fields: list[str] |
     gallery = Gallery(tar, device_id=None, fields=fields)
     assert (gallery.labels(), gallery.sample(0).label) == (None, None)
     for labelled in ({"__key__": "cat/a"}, {"__key__": "b", "cls": b"3"}):
-        some = write_shard(
-            tmp_path / "b.tar", [{"__key__": "a", "jpg": jpeg(40, 40)}, {"jpg": jpeg(40, 40), **labelled}]
-        )
+        rows = [{"__key__": "a", "jpg": jpeg(40, 40)}, {"jpg": jpeg(40, 40), **labelled}]
+        some = write_shard(tmp_path / "b.tar", rows)
         with pytest.raises(LabelError, match="of 2 samples lack a label"):
             Gallery(some, device_id=None, fields=fields)
 
@@ -401,13 +393,19 @@ def test_the_file_that_is_decoded_is_said(with_mipmaps: Path, tmp_path: Path) ->
         assert (view.window, view.shape, view.steps[len(first) :]) == (plain.window, plain.shape, plain.steps)
     captions = []
     for mipmaps in (1.5, "off"):
-        drawn = show(
-            with_mipmaps, tmp_path / "a.png", preset=Compose(small.transforms, mipmaps=mipmaps), samples=[0],
-            versions=1, device_id=None,
-        )  # fmt: skip
+        recipe = Compose(small.transforms, mipmaps=mipmaps)
+        drawn = show(with_mipmaps, tmp_path / "a.png", preset=recipe, samples=[0], versions=1, device_id=None)
         with Image.open(drawn.picture) as image:
             captions.append(np.asarray(image.crop((148, 70 + 128, 276, 70 + 128 + 16))))
     assert (captions[0] != captions[1]).any()  # one has "mip48"
+
+
+def change_members(tar: Path, destination: Path, changes: Mapping[str, Callable[[bytes], bytes]]) -> None:
+    with tarfile.open(tar) as opened, tarfile.open(destination, "w") as made:
+        for member in opened.getmembers():
+            content = changes.get(member.name, bytes)(opened.extractfile(member).read())  # type: ignore[union-attr]
+            member.size = len(content)
+            made.addfile(member, io.BytesIO(content))
 
 
 def without_codes(data: bytes) -> bytes:
@@ -419,12 +417,7 @@ def without_codes(data: bytes) -> bytes:
 def test_a_damaged_picture_is_shown_by_its_mipmap_where_the_recipe_takes_it(
     with_mipmaps: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
-    with tarfile.open(with_mipmaps) as tar, tarfile.open(tmp_path / "a.tar", "w") as made:
-        for member in tar.getmembers():
-            content = tar.extractfile(member).read()  # type: ignore[union-attr]
-            content = damage(content) if member.name == "5.jpg" else content
-            member.size = len(content)
-            made.addfile(member, io.BytesIO(content))
+    change_members(with_mipmaps, tmp_path / "a.tar", {"5.jpg": damage})
     shown: dict[str, Any] = {"samples": [5], "versions": 2, "device_id": None}
     for side, sees_it in (24, False), (200, True):  # the second needs more pixels than the copies have
         compose = Compose([T.Resize(side), T.CenterCrop(side)], mipmaps=1.5, orientation="apply")
@@ -437,13 +430,8 @@ def test_a_damaged_picture_is_shown_by_its_mipmap_where_the_recipe_takes_it(
 
 
 def test_a_bad_mipmap_is_named_where_it_is_decoded(with_mipmaps: Path, tmp_path: Path) -> None:
-    with tarfile.open(with_mipmaps) as tar, tarfile.open(tmp_path / "a.tar", "w") as made:
-        for member in tar.getmembers():
-            content = tar.extractfile(member).read()  # type: ignore[union-attr]
-            if member.name in ("0.mip48", "1.mip48", "2.mip48"):
-                content = {"0": content[:-40], "1": jpeg(48, 48), "2": without_codes(content)}[member.name[0]]
-            member.size = len(content)
-            made.addfile(member, io.BytesIO(content))
+    damages = {"0.mip48": lambda data: data[:-40], "1.mip48": lambda _: jpeg(48, 48), "2.mip48": without_codes}
+    change_members(with_mipmaps, tmp_path / "a.tar", damages)
     gallery = Gallery(tmp_path / "a.tar", device_id=None)
     small, large = (Compose([T.Resize(side), T.CenterCrop(side)], mipmaps=1.5) for side in (24, 48))
     for sample, cause in enumerate(("a JPEG that is cut", "it has 48x48 pixels, a copy 67x48", "DALI's decoder fails")):

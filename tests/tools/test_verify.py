@@ -146,8 +146,6 @@ def test_an_error_is_a_row_and_the_next_one_is_run(shards: list[Path], monkeypat
         ({"device_id": 7}, DeviceError, "device_id=7 but "),
     ],
 )
-def test_a_mistake_is_told_before_the_work(
-    shards: list[Path], arguments: dict[str, Any], error: type[Exception], says: str
-) -> None:
+def test_a_mistake_is_told_at_once(shards: list[Path], arguments: dict[str, Any], error: Any, says: str) -> None:  # noqa: ANN401
     with pytest.raises(error, match=says):
         verify(shards, **{"device_id": None, **arguments})
