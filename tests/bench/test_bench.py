@@ -26,6 +26,8 @@ BENCH = Path(__file__).resolve().parents[2] / "scripts/bench"
 IMAGES = 20
 BATCH = 8
 
+RESIZED = ("decode-resize", "resident")
+
 needs_jpegtran = pytest.mark.needs_program("jpegtran")
 
 
@@ -222,18 +224,9 @@ def test_photographs_with_boxes_and_masks_are_measured_with_and_without_this_lib
 @pytest.mark.parametrize("recipe", ["train", "eval"])
 @pytest.mark.parametrize(
     ("system", "variant"),
-    [
-        ("gpuloader_", ""),
-        ("stock_dali", ""),
-        ("floors", "read"),
-        ("floors", "decode"),
-        ("floors", "decode-resize"),
-        ("floors", "resident"),
-    ],
+    [("gpuloader_", ""), ("stock_dali", ""), *(("floors", name) for name in ("read", "decode", *RESIZED))],
 )
-def test_every_image_is_in_an_epoch_once(
-    system: str, variant: str, recipe: str, few_shards: list[Path], tmp_path: Path
-) -> None:
+def test_each_image_comes_once(system: str, variant: str, recipe: str, few_shards: list[Path], tmp_path: Path) -> None:
     common = module("systems.common")
     task = common.Task(few_shards, recipe=recipe, batch=BATCH, threads=2, variant=variant, work=tmp_path)
     loader = module(f"systems.{system}").make(task)
@@ -335,13 +328,8 @@ def test_a_step_that_crashes_on_a_gpu_loses_no_other(tmp_path: Path) -> None:
     assert run.returncode == 1
     results = tmp_path / "results"
     steps = json.loads((results / "steps.json").read_text())
-    assert list(steps) == [
-        *(f"verify-{check}" for check in CHECKS),
-        "test_bench_gpu",
-        "test_loader_gpu",
-        "benchmark",
-        "training",
-    ]
+    tests = ["test_bench_gpu", "test_loader_gpu", "benchmark", "training"]
+    assert list(steps) == [*(f"verify-{check}" for check in CHECKS), *tests]
     assert {name: status for name, status in steps.items() if status} == {"verify-formats": 139, "test_bench_gpu": 4}
     for check in set(CHECKS) - {"formats"}:
         asked = f"verify {tmp_path}/a.tar --check {check} --json\n"

@@ -32,9 +32,8 @@ def test_it_writes_a_picture_and_says_what_is_in_it(shards: list[Path], tmp_path
 
 def test_as_json_with_a_recipe_changed_and_samples_named(shards: list[Path], tmp_path: Path) -> None:
     changed = ("--preset", "deit", "--set", "mix=null", "--set", "RandomErasing=null")
-    result = run(
-        *shards, *SMALL, *changed, "-o", tmp_path / "a.jpg", "--id", 3, "--key", "000007", "--seed", 5, "--json"
-    )
+    chosen = ("--id", 3, "--key", "000007", "--seed", 5, "--json")
+    result = run(*shards, *SMALL, *changed, "-o", tmp_path / "a.jpg", *chosen)
     printed = json.loads(result.stdout)
     assert [sample["id"] for sample in printed["samples"]] == [3, 7]
     assert printed["mix_left_out"] is False
@@ -42,9 +41,8 @@ def test_as_json_with_a_recipe_changed_and_samples_named(shards: list[Path], tmp
 
 
 def test_mixing_and_bad_images_are_told_and_the_status_is_0(tmp_path: Path) -> None:
-    path = write_shard(
-        tmp_path / "a.tar", [{"__key__": "a", "jpg": damaged_jpeg()}, {"__key__": "b", "jpg": jpeg(40, 40)}]
-    )
+    samples = [{"__key__": "a", "jpg": damaged_jpeg()}, {"__key__": "b", "jpg": jpeg(40, 40)}]
+    path = write_shard(tmp_path / "a.tar", samples)
     result = run(path, *SMALL, "--preset", "deit", "--label-from", "none", "-o", tmp_path / "a.png")
     assert result.returncode == 0
     assert result.stdout.splitlines()[1:] == [

@@ -41,9 +41,7 @@ def test_without_a_trainer_each_stage_has_its_loader(data: list[Path]) -> None:
         next(iter(train))
 
 
-def test_without_a_trainer_each_loop_is_the_next_epoch_also_where_the_loader_is_asked_for_again(
-    shards: list[Path],
-) -> None:
+def test_without_a_trainer_each_loop_is_the_next_epoch_also_of_the_loader_asked_for_again(shards: list[Path]) -> None:
     with GPULoader(shards, 8, "cpu", preset=SMALL["preset"], output="dict") as loader:
         planned = [indices(loader) for _ in range(3)]
     data = alone(shards)
@@ -176,9 +174,8 @@ def test_a_split_that_was_repaired_can_be_used_at_once(splits: dict[str, Path], 
 def test_a_loader_that_was_made_to_compare_has_the_trainers_place(splits: dict[str, Path]) -> None:
     data = TrainerLoaders(splits["train"], splits["like"], batch_size=4, **SMALL)
     data.val_dataloader()
-    data.trainer = SimpleNamespace(
-        strategy=OnOneDevice.strategy, distributed_sampler_kwargs={"rank": 1, "num_replicas": 2}
-    )
+    ranks = {"rank": 1, "num_replicas": 2}
+    data.trainer = SimpleNamespace(strategy=OnOneDevice.strategy, distributed_sampler_kwargs=ranks)
     loaders = [data.val_dataloader().loader, data.train_dataloader().loader]
     assert [(each.device.type, each.world.rank, each.world.world_size) for each in loaders] == [("cpu", 1, 2)] * 2
     data.teardown("fit")
