@@ -22,6 +22,7 @@ CROP = T.CenterCrop(8)
 def test_every_error_is_public_and_one_of_ours() -> None:
     assert set(TREE) == set(errors.__all__)
     assert all(issubclass(error, errors.GPULoaderError) for error in TREE.values())
+    assert issubclass(errors.PresetError, errors.ConfigError)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: T.RandomErasing(scale=(0.4, 0.3)), "allowed is [low, high] with 0 < low <= high"),
     (lambda: T.RandomErasing(scale=(0.1, 1.1)), "allowed is [low, high] with 0 < low <= high"),
     (lambda: T.RandomErasing(ratio=(0.0, 3.0)), "allowed is [low, high] with 0.001 <= low"),
+    (lambda: T.RandomErasing(ratio=(3.0, 0.3)), "allowed is [low, high] with 0.001 <= low"),
     (lambda: T.RandomErasing(value=[1]), "found [1]; allowed are a number, [red, green, blue]"),
     (lambda: T.ColorJitter([1, 2, 3]), "`ColorJitter.brightness`: found [1, 2, 3]: allowed is a number or"),
     (lambda: T.ColorJitter(-0.1), "brightness -0.1: allowed is a number from 0, or [low, high] with 0 <= low"),
