@@ -22,7 +22,7 @@ from oracle import transforms
 from running import built_pipelines
 
 from gpuloader import Compose, GPULoader
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError, DataError, PresetError
 
 pytestmark = pytest.mark.slow(kept=13, of="compose")

@@ -10,7 +10,7 @@ from making import damaged_jpeg, jpeg, write_shard
 from torchvision.transforms import v2
 
 from gpuloader import BadImages, Compose, GPULoader, errors
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.loading.installation import check_dali
 from gpuloader.pack import pack
 from gpuloader.recipe import load_preset

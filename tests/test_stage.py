@@ -24,7 +24,7 @@ from PIL import Image
 from running import built_pipelines
 
 from gpuloader import Compose, Decoder, GPULoader, Stage
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError, DataError, LoaderError
 
 TRAIN = Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))])

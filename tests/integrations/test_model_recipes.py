@@ -19,7 +19,7 @@ from PIL import Image
 from snippets import snippets_of
 
 from gpuloader import Compose
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import DataError, PresetError
 from gpuloader.loading.blending import soft_labels
 from gpuloader.plan import Draws, Stream

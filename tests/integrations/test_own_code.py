@@ -24,7 +24,7 @@ from scenes import COLORS, annotations_of, by_sample, shard, size_of
 from torchvision.transforms import v2
 
 from gpuloader import Compose, Decoder, GPULoader
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import DataError, PresetError
 from gpuloader.plan import Draws, Stream
 

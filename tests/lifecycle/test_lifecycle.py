@@ -75,8 +75,7 @@ def process() -> Iterator[NewProcess]:
 
 @pytest.mark.slow(kept=1)
 @pytest.mark.parametrize(
-    ("way", "times"),
-    [("epochs", 300), ("states", 100), ("loops broken off", 100), ("damaged images", 100)],
+    ("way", "times"), [("epochs", 300), ("states", 100), ("loops broken off", 100), ("damaged images", 100)]
 )
 def test_memory_threads_and_files_do_not_grow(process: NewProcess, tmp_path: Path, way: str, times: int) -> None:
     images = [jpeg(*SIZES[i % len(SIZES)], seed=i) for i in range(8)]
@@ -97,11 +96,7 @@ def test_memory_threads_and_files_do_not_grow(process: NewProcess, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("data", "settings", "delays"),
-    [
-        ("shards", SLOW, [0.2, 1.2, 0.6]),
-        ("shards", SLOWER, [0.5]),
-        ("large", LARGE, [0.05, 0.1, 0.15]),
-    ],
+    [("shards", SLOW, [0.2, 1.2, 0.6]), ("shards", SLOWER, [0.5]), ("large", LARGE, [0.05, 0.1, 0.15])],
     ids=["reading", "reading a batch that takes long", "decoding"],
 )
 def test_ctrl_c_does_not_wait_for_a_batch_and_the_loop_can_go_on(
@@ -424,11 +419,7 @@ def test_a_loader_that_has_not_begun_goes_to_a_spawned_process(shards: list[Path
     with loader(shards) as batches:
         next(iter(batches))
         state = batches.state_dict()
-    with (
-        loader(shards) as unbegun,
-        loader(shards) as restored,
-        multiprocessing.get_context("spawn").Pool(1) as pool,
-    ):
+    with loader(shards) as unbegun, loader(shards) as restored, multiprocessing.get_context("spawn").Pool(1) as pool:
         restored.load_state_dict(state)
         assert pool.apply(delivered, (unbegun,)) == whole
         assert pool.apply(delivered, (restored,)) == whole[8:]

@@ -159,11 +159,7 @@ def test_a_loader_that_lacks_memory_says_what_takes_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "named"),
-    [
-        (["boxes.npy"], "boxes.npy"),
-        (["json", "mask.png", "keypoints"], "mask.png, keypoints"),
-        (["myboxes.npy"], None),
-    ],
+    [(["boxes.npy"], "boxes.npy"), (["json", "mask.png", "keypoints"], "mask.png, keypoints"), (["myboxes.npy"], None)],
 )
 def test_fields_that_hold_places_are_said_once_to_stay_as_they_are(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, fields: list[str] | dict[str, Any], named: str | None

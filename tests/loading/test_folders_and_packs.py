@@ -258,9 +258,7 @@ def test_an_empty_class_folder_is_numbered_as_in_the_shards_that_are_there(tmp_p
     ("order", "names"), [("name", ["class1", "class10", "class2"]), ("natural", ["class1", "class2", "class10"])]
 )
 def test_without_classes_an_empty_class_folder_is_an_error_that_lists_them_first(
-    tmp_path: Path,
-    order: ClassOrder,
-    names: list[str],
+    tmp_path: Path, order: ClassOrder, names: list[str]
 ) -> None:
     root = write_classes(tmp_path / "val", ["class1", "class2"], ["class10"])
     with pytest.raises(LabelError) as caught:

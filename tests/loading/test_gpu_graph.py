@@ -40,7 +40,7 @@ VIEWS = Recipe(
     views=[
         T.View([T.RandomResizedCrop(32), T.RandomInvert()]),
         T.View([T.RandomResizedCrop((16, 24)), T.ColorJitter(0.4)], 2),
-    ],
+    ]
 )
 MIX = {"num_classes": 10, "mixup_alpha": 0.8, "cutmix_alpha": 1.0, "per": "sample", "label_smoothing": 0.1}
 MIXED = load_preset(SMALL, {"mix": MIX})

@@ -9,6 +9,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from multiprocessing import active_children
 from pathlib import Path
@@ -29,6 +30,7 @@ from features import (
     form_of,
     hash_of,
     in_sources,
+    nothing,
     parts_of,
     rows_of,
     rows_where,
@@ -36,6 +38,7 @@ from features import (
 from lifecycles import left_behind, threads_and_files
 
 from gpuloader import BadImages, Compose, Decoder, GPULoader, Stage
+from gpuloader import transforms as T
 from gpuloader.errors import BadImageError, ConfigError, PresetError
 
 BAD = {CUT, UNDECODABLE}
@@ -180,8 +183,8 @@ def test_compose_and_stage_make_the_same(run: Run) -> None:
 
 @without_own_code
 def test_own_code_that_changes_nothing_changes_no_pixel(run: Run) -> None:
-    tar, given = run.data(bad=False)
-    with run.setup.with_own_code().loader(tar, **given) as batches:
+    tar, given = run.data(False)
+    with replace(run.setup, own=[T.Apply(nothing)]).loader(tar, **given) as batches:
         steps = [rows_of(batch, len(batches.preset.each_view)) for _ in range(EPOCHS) for batch in batches]
     assert steps == run.begun()[0]
 
@@ -205,17 +208,17 @@ def test_a_bad_image_is_named(run: Run) -> None:
 
 @spoilt
 def test_a_bad_image_is_replaced_by_the_same_on_any_ranks(run: Run) -> None:
-    replace = BadImages(replace=True, max_share=1)
-    steps, states = run.begun(replace)
+    replacing = BadImages(replace=True, max_share=1)
+    steps, states = run.begun(replacing)
     for row, as_good in zip(itertools.chain(*steps), itertools.chain(*run.begun()[0]), strict=True):
         if as_good[0] in BAD:
             assert not row[1]
             assert row[0] not in BAD
         elif not run.setup.mixes:
             assert row == as_good
-    again = run.steps(*run.setup.worlds[0], states[3], bad=True, on_error=replace)
+    again = run.steps(*run.setup.worlds[0], states[3], bad=True, on_error=replacing)
     assert run.same(again, steps[3:], valid=False)
-    with run.loader(bad=True, on_error=replace) as resumed:
+    with run.loader(bad=True, on_error=replacing) as resumed:
         resumed.load_state_dict(states[-1])
         assert set(resumed.stats().bad) == BAD
 

@@ -289,10 +289,7 @@ def test_a_state_of_other_loaders_is_refused(shards: list[Path], other: dict[str
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [
-        ({"step": 5}, "the state has step=5 in epoch 0: allowed is an integer"),
-        ({"loaders": {}}, "loaders="),
-    ],
+    [({"step": 5}, "the state has step=5 in epoch 0: allowed is an integer"), ({"loaders": {}}, "loaders=")],
 )
 def test_a_state_that_cannot_be_meant_is_refused(shards: list[Path], change: dict[str, Any], message: str) -> None:
     with mixed(shards) as batches:

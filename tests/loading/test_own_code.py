@@ -156,9 +156,22 @@ def test_sizes_that_it_changes(shards: list[Path]) -> None:
 
 
 def test_each_view_has_its_own() -> None:
-    made = Compose([CROP], views=[T.View([T.Apply(grain), NORMAL], 2), T.View([NORMAL])])(FILES, seed=3)
-    assert [torch.equal(made[one], made[other]) for one, other in ((0, 1), (0, 2), (1, 2))] == [False] * 3
-    assert torch.equal(made[2], Compose([CROP, NORMAL])(FILES, seed=3))
+    views = [T.View([T.Apply(grain), NORMAL], 2), T.View([NORMAL])]
+    one, other, plain = Compose([T.CenterCrop(24)], views=views)(FILES, seed=3)
+    assert not torch.equal(one, other)
+    assert torch.equal(plain, Compose([T.CenterCrop(24)], views=[views[1]] * 3)(FILES, seed=3)[2])
+
+
+def test_each_view_has_its_own_targets(tmp_path: Path) -> None:
+    tar = shard(tmp_path)
+    own: list[Transform] = [T.Apply(nothing, targets=True), NORMAL]
+    of_views: list[list[Transform]] = [[T.Resize((40, 60))], MOVING]
+    found = []
+    for behind in (own, [NORMAL]):
+        with scenes.loader(tar, preset=Recipe(views=[T.View([*each, *behind]) for each in of_views])) as batches:
+            found.append([boxes for batch in batches for view in batch["boxes"] for boxes in view])
+    assert len(found[0]) == len(found[1]) > 0
+    assert all(torch.allclose(ours, theirs, atol=1e-3) for ours, theirs in zip(*found))
 
 
 def test_views_that_share_it_get_one_result() -> None:

@@ -15,12 +15,7 @@ from loaders import evaluation, loader, spoilt
 from making import jpeg, write_shard
 
 from gpuloader import BadImages, Cache, GPULoader, World
-from gpuloader.errors import (
-    ConfigError,
-    LabelError,
-    PresetError,
-    ShardChangedError,
-)
+from gpuloader.errors import ConfigError, LabelError, PresetError, ShardChangedError
 
 
 @pytest.mark.parametrize(

@@ -265,9 +265,7 @@ def with_a_strip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("device_id", [None, GPU])
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 def test_an_image_that_would_become_too_large_is_bad(
-    with_a_strip: Path,
-    batch: Batching,
-    device_id: int | None,
+    with_a_strip: Path, batch: Batching, device_id: int | None
 ) -> None:
     preset = Compose([T.Resize(SMALL)], batch=batch, dtype="uint8")
     options: dict[str, Any] = {"preset": preset, "label_from": None, "shuffle": "none"}

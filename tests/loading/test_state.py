@@ -50,11 +50,7 @@ def refusal(state: Any, tar: Any, **kwargs: Any) -> str:  # noqa: ANN401
     ("saved", "now", "says"),
     [
         (Compose([CROP]), Compose([T.RandomResizedCrop(48)]), "transforms[0].RandomResizedCrop.size was 32, is 48"),
-        (
-            Compose([CROP, FLIP]),
-            Compose([CROP]),
-            "transforms[1] was {'RandomHorizontalFlip': {'p': 0.5}}, is absent",
-        ),
+        (Compose([CROP, FLIP]), Compose([CROP]), "transforms[1] was {'RandomHorizontalFlip': {'p': 0.5}}, is absent"),
         (Compose([CROP]), Compose([CROP, GRAY]), "transforms[1] was absent, is {'Normalize': {'mean': [0.5, 0.5"),
         (
             Compose([T.RandomResizedCrop({0: 16, 2: 32})]),

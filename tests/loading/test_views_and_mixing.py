@@ -26,7 +26,7 @@ TWO_SIZES = Recipe(
     views=[
         T.View([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.Normalize((0.5,) * 3, (0.2,) * 3)]),
         T.View([T.RandomResizedCrop((16, 24)), T.ColorJitter(0.4)], count=2),
-    ],
+    ]
 )
 
 

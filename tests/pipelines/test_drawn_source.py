@@ -15,7 +15,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from packing import samples_of
 
 from gpuloader import Compose, GPULoader
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError, DataError
 from gpuloader.pipelines import drawn_source, recipe_pipeline
 from gpuloader.recipe import load_preset

@@ -22,7 +22,7 @@ from PIL import Image, ImageOps
 from reference import run_program
 from running import as_arrays, draw, run_graph, run_views
 
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError
 from gpuloader.pipelines import recipe_pipeline
 from gpuloader.plan import Draws

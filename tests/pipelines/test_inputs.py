@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.pipelines.inputs import make_inputs
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe, load_preset, preset_names

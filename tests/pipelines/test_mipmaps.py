@@ -13,7 +13,7 @@ from making import encoded
 from PIL import Image
 from running import as_arrays, run_views
 
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.pipelines import cut_to_region
 from gpuloader.plan import Draws
 from gpuloader.recipe import AugmentParams, Recipe

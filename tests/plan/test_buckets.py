@@ -138,11 +138,7 @@ def test_none_takes_bucket_after_bucket_in_the_order_of_the_ids() -> None:
 
 def test_this_is_the_order_which_states_rely_on() -> None:
     steps = run(bucketed([5, 4], 4), 1, 4, Cursor(1), seed=2)
-    assert [[sample for sample, _ in step] for step in steps] == [
-        [2, 3, 4, 1],
-        [0, 2, 3, 4],
-        [1003, 1002, 1001, 1000],
-    ]
+    assert [[sample for sample, _ in step] for step in steps] == [[2, 3, 4, 1], [0, 2, 3, 4], [1003, 1002, 1001, 1000]]
 
 
 def test_buckets_and_epochs_are_shuffled_independently() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from gpuloader import Compose
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draws, Stream
 from gpuloader.recipe import Recipe, load_preset, recipe_yaml

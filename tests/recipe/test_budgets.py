@@ -16,7 +16,7 @@ from making import encoded, picture, write_shard
 from PIL import Image
 
 from gpuloader import BadImages, Compose, GPULoader
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import BadImageError, DataError
 from gpuloader.recipe.budgets import BudgetResize
 

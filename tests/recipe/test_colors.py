@@ -7,7 +7,7 @@ from oracle import transforms
 from reference import run_program
 from scipy import stats
 
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError
 from gpuloader.plan import Draw, Draws
 from gpuloader.recipe.model import PixelTransform

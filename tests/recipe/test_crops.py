@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from scipy import stats
 
 from gpuloader import Compose
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.plan import Draw, Draws, Stream
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.crops import random_windows, resized_shorter

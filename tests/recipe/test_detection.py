@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from gpuloader import Compose
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.plan import Draws, Stream
 from gpuloader.recipe import ViewParams
 from gpuloader.recipe.model import Transform

@@ -10,7 +10,7 @@ import torch
 from torchvision.transforms import v2
 
 from gpuloader import Compose
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SCALES = list(range(480, 801, 32))

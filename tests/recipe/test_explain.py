@@ -12,7 +12,7 @@ from oracle import transforms as theirs
 from PIL import Image
 
 from gpuloader import Compose
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.recipe import Recipe, Step, explain, load_preset, preset_names
 from gpuloader.recipe.model import Transform
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuloader import Compose
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import PresetError
 from gpuloader.recipe import load_preset
 

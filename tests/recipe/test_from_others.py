@@ -25,7 +25,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from gpuloader import Compose
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import PresetError
 from gpuloader.recipe import Recipe, from_others
 from gpuloader.recipe.model import PixelTransform, Transform

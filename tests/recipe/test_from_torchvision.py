@@ -14,7 +14,7 @@ from oracle import parameters_of, transforms
 from torchvision import tv_tensors
 from torchvision.models import ResNet50_Weights
 
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import PresetError
 from gpuloader.recipe import TRANSFORMS, Recipe, load_preset, preset_names, recipe_from_torchvision
 from gpuloader.recipe.model import Transform

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuloader import Compose
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import PresetError
 from gpuloader.images.mipmaps import mipmap_sizes, size_of
 from gpuloader.plan import Draws

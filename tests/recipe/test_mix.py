@@ -10,7 +10,7 @@ import torch
 from oracle import transforms
 from scipy import stats
 
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.plan import Draw, Draws, Stream
 from gpuloader.recipe import Mixing
 from gpuloader.recipe.distributions import beta

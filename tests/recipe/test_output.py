@@ -10,7 +10,7 @@ import torch
 from oracle import transforms
 from scipy import stats
 
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.plan import Draws
 
 v2 = transforms.v2

@@ -16,7 +16,7 @@ import torch
 from oracle import transforms
 
 from gpuloader import Buckets, Compose, World
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.loading.arguments import VALUES
 from gpuloader.loading.fields import FIELDS

@@ -14,7 +14,7 @@ from oracle import functional, parameters_of, transforms
 from PIL import Image, ImageOps
 from scipy import stats
 
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.crops import random_windows

@@ -11,7 +11,7 @@ from oracle import transforms
 from reference import run_program, run_step
 from scipy import stats
 
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError
 from gpuloader.plan import Draws
 from gpuloader.recipe.auto_augment import POLICIES

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.plan import Draws, Stream
 from gpuloader.recipe.model import PixelTransform
 from gpuloader.recipe.program import PARAMETERS, Op, Program

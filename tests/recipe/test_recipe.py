@@ -16,7 +16,7 @@ from drawn_numbers import all_numbers_of
 from torchvision.transforms import v2
 
 from gpuloader import Compose
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draws
 from gpuloader.recipe import (

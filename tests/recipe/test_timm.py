@@ -7,7 +7,7 @@ from PIL import Image
 from reference import run_program
 from scipy import stats
 
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.plan import Draws
 from gpuloader.recipe.model import PixelTransform
 from gpuloader.recipe.policies import OPERATIONS, operation

@@ -12,7 +12,7 @@ from drawn_numbers import all_numbers_of, numbers_of
 from oracle import functional
 from reference import run_program
 
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe

@@ -164,10 +164,6 @@ def nothing(image: Levels) -> Levels:
     return image
 
 
-def nothing_at_all(image: Levels, targets: dict[str, Any]) -> tuple[Levels, dict[str, Any]]:
-    return image, targets
-
-
 @dataclass(frozen=True)
 class Setup:
     """A loader's data, recipe and arguments.
@@ -214,10 +210,10 @@ class Setup:
         changes, jitter = [*self.crop, *self.own], T.ColorJitter(0.4, 0.4, 0.4, 0.1)
         last = [T.Normalize([0.5] * 3, [0.25] * 3), T.RandomErasing(0.5)]
         if self.views == "own":
-            views = [T.View([*changes, *last]), T.View([*changes, jitter, *last], 2)]
+            views = [T.View([*changes, jitter, *last]), T.View([*changes, T.RandomInvert(), *last], 2)]
             return Recipe(views=views, **self.recipe)
         if self.views == "shared":
-            return Recipe(changes, views=[T.View(last), T.View([jitter, *last])], **self.recipe)
+            return Recipe(changes, views=[T.View([jitter, *last]), T.View([T.RandomInvert(), *last])], **self.recipe)
         return Recipe([*changes, jitter, *last], **self.recipe)
 
     @property
@@ -234,11 +230,6 @@ class Setup:
     @property
     def mixes(self) -> bool:
         return "mix" in self.recipe
-
-    def with_own_code(self) -> Setup:
-        """The same with own code that changes nothing."""
-        own = T.Apply(nothing_at_all, targets=True) if "boxes" in self.options.get("fields", {}) else T.Apply(nothing)
-        return replace(self, own=[own])
 
     @property
     def sized(self) -> bool:

@@ -313,12 +313,7 @@ def _failing(batches: GPULoader, times: int) -> None:
         raise RuntimeError(f"{failures} of {times} epochs met the damaged image")
 
 
-WAYS = {
-    "epochs": _epochs,
-    "states": _restored,
-    "loops broken off": _broken_off,
-    "damaged images": _failing,
-}
+WAYS = {"epochs": _epochs, "states": _restored, "loops broken off": _broken_off, "damaged images": _failing}
 
 
 def grown(tar: list[str], way: str, times: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gpuloader import BadImages, Decoder, GPULoader, World
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.loading.loader import run_of
 from gpuloader.pack.packing import pack

@@ -16,7 +16,7 @@ from gpu_graph import GPU, load_on
 from making import SIZES, encoded, jpeg, picture, write_samples, write_shard
 
 from gpuloader import BadImages, Buckets, Compose, Decoder, GPULoader
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError, LabelError
 from gpuloader.loading.loader import run_of
 from gpuloader.loading.memory import estimate_memory, excess_of_a_part

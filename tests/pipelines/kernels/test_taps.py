@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuloader import Compose
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.pipelines.inputs import make_inputs
 from gpuloader.plan import Draws
 from gpuloader.recipe import AugmentParams
