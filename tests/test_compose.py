@@ -17,7 +17,7 @@ import torch
 from false_values import taken
 from gpu_graph import GPU, gpu_graph
 from lifecycles import left_behind, threads_and_files
-from making import SIZES, damaged_jpeg, encoded, jpeg, picture
+from making import damaged_jpeg, encoded, jpeg, picture
 from oracle import transforms
 from running import built_pipelines
 
@@ -101,29 +101,6 @@ def test_draws_repeat_and_differ_by_seed_epoch_and_sample(train: Compose) -> Non
 def test_numpys_integers_are_integers(train: Compose) -> None:
     numbers = {"seed": np.uint64(3), "epoch": np.int32(1), "sample": np.int64(5)}
     assert torch.equal(train(ARRAYS[0], **numbers), train(ARRAYS[0], seed=3, epoch=1, sample=5))
-
-
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip(), T.ColorJitter(0.4, 0.4, 0.4, 0.1)]),
-        Compose([T.Resize(40), T.CenterCrop(32)], dtype="uint8"),
-        Compose([T.RandomResizedCrop(32), T.RandAugment(), T.RandomErasing(value="random")], layout="channels_last"),
-        Compose([T.RandomResizedCrop(32), T.RandomApply([T.GaussianBlur(5)], 0.5)], views=2, dtype="float16"),
-    ],
-    ids=["train", "evaluation", "policy", "views"],
-)
-def test_it_is_what_a_loader_hands_out(shards: list[Path], recipe: Compose) -> None:
-    recipe = copy.copy(recipe)  # what was run keeps its threads
-    images = [jpeg(*SIZES[number % len(SIZES)], seed=number) for number in range(40)]
-    with GPULoader(shards, 8, None, preset=recipe, seed=5, output="dict", shuffle="full") as loader:
-        loader.set_epoch(3)
-        for batch in loader:
-            views = batch["image"] if isinstance(batch["image"], list) else [batch["image"]]
-            for row, sample in enumerate(batch["index"].tolist()):
-                alone = recipe(images[sample], seed=5, epoch=3, sample=sample)
-                for view, tensor in zip(views, alone if isinstance(alone, list) else [alone], strict=True):
-                    assert torch.equal(tensor, view[row])
 
 
 # --- as a recipe

@@ -7,7 +7,6 @@ import hashlib
 import io
 import os
 import re
-import tarfile
 import threading
 import warnings
 from collections.abc import Iterator
@@ -33,15 +32,6 @@ PICTURES = [picture(40 + 3 * number, 60, number) for number in range(10)]
 PNGS = [encoded(image, "PNG") for image in PICTURES]
 
 
-def files_of(shards: list[Path]) -> list[bytes]:
-    """The JPEGs of the shards, in their order, as tarfile reads them."""
-    files = []
-    for shard in shards:
-        with tarfile.open(shard) as tar:
-            files += [tar.extractfile(each).read() for each in tar if each.name.endswith(".jpg")]  # type: ignore[union-attr]
-    return files
-
-
 def batches(images: list[Any], *sizes: int) -> Iterator[tuple[list[Any], list[int], list[str]]]:
     """These images in batches of these sizes, with their numbers and names."""
     ids = iter(range(len(images)))
@@ -52,30 +42,6 @@ def batches(images: list[Any], *sizes: int) -> Iterator[tuple[list[Any], list[in
 
 def alone(recipe: Compose, image: Any, number: int, **draws: int) -> torch.Tensor:  # noqa: ANN401
     return recipe(image, sample=number, **draws)
-
-
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        TRAIN,
-        Compose([T.RandomResizedCrop(32), T.RandomHorizontalFlip()], views=2, layout="channels_last", dtype="bfloat16"),
-        Compose(views=(T.View([T.RandomResizedCrop(32)]), T.View([T.Resize((8, 8))], 2))),
-        Compose([T.RandomResize(24, 48), T.RandomHorizontalFlip()], batch="list"),
-        Compose([T.RandomResize(24, 48), T.RandomHorizontalFlip()], batch={"pad": 16}),
-    ],
-    ids=["train", "two views, bfloat16", "other views", "list", "padded"],
-)
-def test_the_pixels_are_those_of_a_loader(recipe: Compose, shards: list[Path]) -> None:
-    files, stage = files_of(shards), Stage(recipe, seed=7)
-    loader = GPULoader(shards, 8, None, preset=recipe, seed=7, shuffle="none", last_batch="partial", output="dict")
-    for epoch in (3, 4):
-        loader.set_epoch(epoch)
-        source = ((files[at : at + 8], torch.arange(at, at + 8)) for at in range(0, 40, 8))
-        for expected, (images, ids) in zip(loader, stage(source, epoch=epoch), strict=True):
-            torch.testing.assert_close(images, expected["image"], rtol=0, atol=0)
-            assert type(images) is type(expected["image"])
-            assert torch.equal(ids, expected["index"])
-    loader.close()
 
 
 def test_the_others_come_as_they_are() -> None:
