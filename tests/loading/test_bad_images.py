@@ -12,7 +12,7 @@ from bad_images import HEIGHT, TIFF, WIDTH
 from loaders import CUT, SAMPLES, evaluation, loader, spoilt
 from making import damaged_jpeg
 
-from gpuloader import BadImages, Decoder, World
+from gpuloader import BadImages
 from gpuloader.errors import BadImageError, DeviceError, StateError, TooManyBadImagesError
 from gpuloader.images.gate import admit
 from gpuloader.plan import Draws, Stream
@@ -68,40 +68,14 @@ def test_where_a_good_jpeg_fails_too_no_image_is_blamed(
     assert caplog.text == ""
 
 
-def replaced(tar: Path, **kwargs: Any) -> list[dict[str, Any]]:  # noqa: ANN401
-    with loader(
-        tar, output="dict", on_error=BadImages(replace=True, max_share=0.2), last_batch="partial", **kwargs
-    ) as batches:
-        return list(batches)
-
-
-def test_replace_trains_on_with_the_same_replacements_however_the_run_is_split(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_replaced_images_are_said_once_and_leave_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     bad = {3: CUT, 4: damaged_jpeg(), 17: b"<html>", 39: damaged_jpeg()}
-    tar = spoilt(tmp_path, bad)
-    batches = replaced(tar)
-    images = {}
-    for batch in batches:
-        for i, valid, image in zip(batch["index"].tolist(), batch["valid"].tolist(), batch["image"], strict=True):
-            assert i not in bad
-            if valid:
-                images[i] = image
-    assert sorted(images) == sorted(set(range(SAMPLES)) - set(bad))
-    assert sum((~batch["valid"]).sum().item() for batch in batches) == len(bad)
+    with loader(spoilt(tmp_path, bad), output="dict", on_error=BadImages(replace=True, max_share=0.2)) as batches:
+        rows = [pair for batch in batches for pair in zip(batch["index"].tolist(), batch["valid"].tolist())]
+    assert sorted(number for number, valid in rows if valid) == sorted(set(range(SAMPLES)) - set(bad))
+    assert len(rows) == SAMPLES
     for key in ("000003", "000004", "000017", "000039"):
         assert sum(f"'{key}'" in record.getMessage() for record in caplog.records) == 1
-
-    flat = [(i, image) for batch in batches for i, image in zip(batch["index"].tolist(), batch["image"], strict=True)]
-    other = [replaced(tar, batch_size=4, world=World(rank, 2), decoder=Decoder(num_threads=1)) for rank in range(2)]
-    merged = [
-        (i, image)
-        for step in zip(*other, strict=True)
-        for batch in step
-        for i, image in zip(batch["index"].tolist(), batch["image"], strict=True)
-    ]
-    assert [i for i, _ in merged] == [i for i, _ in flat]
-    assert all(torch.equal(one, two) for (_, one), (_, two) in zip(merged, flat, strict=True))
 
 
 def test_the_replacement_is_the_first_good_sample_that_the_plan_draws(tmp_path: Path) -> None:

@@ -64,5 +64,3 @@ def test_settings_of_the_decoder_reach_it_and_change_no_pixel(shards: list[Path]
         expected = torch.cat([images for images, _ in batches])
     with loader(shards, decoder=Decoder(hw_load=0.375, hybrid_huffman_threshold=123_456)) as batches:
         torch.testing.assert_close(torch.cat([images for images, _ in batches]), expected, rtol=0, atol=0)
-    with loader(shards, decoder=Decoder(region=False)) as batches:
-        assert torch.equal(torch.cat([images for images, _ in batches]), expected)

@@ -189,16 +189,6 @@ def test_views_that_share_it_get_one_result() -> None:
     assert len(calls) == len(FILES) + 2  # the first image is tried twice before
 
 
-def test_mixed_images_are_mixed_behind_it(shards: list[Path]) -> None:
-    recipe = {"mix": T.Mix(10, mixup_alpha=0.2), "dtype": "float32"}
-    with load(shards, [CROP, FLIP, JITTER, T.Apply(same), NORMAL], recipe=recipe, processes=1) as batches:
-        made = next(iter(batches))
-    with load(shards, [CROP, FLIP, JITTER, NORMAL], recipe=recipe) as batches:
-        expected = next(iter(batches))
-    assert torch.equal(made["image"], expected["image"])
-    assert torch.equal(made["label"], expected["label"])
-
-
 # Targets.
 
 COLUMNS = ("boxes", "boxes_labels", "boxes_iscrowd", "boxes_area", "boxes_number")
@@ -262,12 +252,6 @@ def test_targets_go_through_it_as_through_a_transform_of_the_recipe(
             "objects",
         ):
             assert torch.allclose(with_own[number][name].double(), sample[name].double(), atol=1e-3), (name, number)
-
-
-@pytest.mark.parametrize("at", [0, 1, 2])
-def test_targets_that_it_does_not_take_move_with_the_rest(tmp_path: Path, at: int) -> None:
-    tar, transforms = shard(tmp_path), [*MOVING[:at], T.Apply(same), *MOVING[at:]]
-    assert_same(scene(tar, [*transforms, JITTER, NORMAL]), scene(tar, [*MOVING, JITTER, NORMAL]))
 
 
 def test_rows_that_it_leaves_out_go_from_all_columns(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from itertools import chain, product
 from pathlib import Path
 
 import pytest
-from loaders import SAMPLES, evaluation, loader
+from loaders import evaluation, loader
 from making import write_samples
 from ranks import outputs_of_ranks
 from warm import Program
@@ -19,23 +19,6 @@ from gpuloader import Decoder, World
 from gpuloader.base.cores import available_cores
 from gpuloader.errors import ConfigError
 from gpuloader.loading.loader import run_of
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
-@pytest.mark.parametrize("last_batch", ["pad", "partial", "equal"])
-def test_every_sample_exactly_once_in_an_epoch_over_all_ranks(
-    shards: list[Path], world_size: int, last_batch: str
-) -> None:
-    delivered, steps = [], set()
-    for rank in range(world_size):
-        with loader(shards, 3, world=World(rank, world_size), last_batch=last_batch, output="dict") as batches:
-            epoch = list(batches)
-            steps.add((len(epoch), len(batches)))
-            for batch in epoch:
-                assert batch["image"].shape[0] == len(batch["key"]) == len(batch["valid"])
-                delivered += batch["index"][batch["valid"]].tolist()
-    assert sorted(delivered) == list(range(SAMPLES))
-    assert steps == {(-(-SAMPLES // (3 * world_size)),) * 2}
 
 
 @pytest.fixture(scope="module")
