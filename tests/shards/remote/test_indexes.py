@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forging import with_column
 from making import jpeg, write_samples, write_shard
 from serving import ENDLESS_BYTES, Server
 from synthetic import with_columns
@@ -104,33 +102,6 @@ def test_one_beside_the_shard_is_used(server: Server, folder: Path) -> None:
         assert opened(server, folder, "train-0000.tar")[0].digest() == expected.digest()
     assert server.sent_bytes["train-0000.tar"] == 0
     assert server.asked["GET", "train-0000.tar.gpuidx"] == 1
-
-
-def damaged(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-
-
-def a_page(path: Path) -> None:
-    path.write_text("<!DOCTYPE html>")
-
-
-def of_another_size(path: Path) -> None:
-    path.write_bytes(with_column(path.read_bytes(), "shard_bytes", lambda sizes: sizes + 512))
-
-
-def forged(path: Path) -> None:
-    path.write_bytes(with_column(path.read_bytes(), "component_extension", lambda numbers: numbers + 1))
-
-
-@pytest.mark.parametrize("make_wrong", [damaged, a_page, of_another_size, forged])
-def test_one_beside_the_shard_that_is_wrong_is_passed_over(
-    server: Server, folder: Path, make_wrong: Callable[[Path], None]
-) -> None:
-    shard = server.folder / "train-0000.tar"
-    open_index(shard)
-    make_wrong(Path(f"{shard}.gpuidx"))
-    assert opened(server, folder, "train-0000.tar")[0].digest() == scan(shard).digest()
-    assert server.sent_bytes["train-0000.tar"] == shard.stat().st_size
 
 
 def test_one_beside_the_shard_that_is_of_other_content_is_an_error_once_that_comes(
