@@ -295,6 +295,7 @@ def _bad_jpegs() -> dict[str, bytes]:
         **cuts,
         "jpeg-cut-progressive": PROGRESSIVE[: len(PROGRESSIVE) // 2],
         "jpeg-cut-with-thumbnail": inserted(GOOD, 0xE1, b"Exif\0\0" + jpeg(16, 16))[:-100],
+        "jpeg-cut-in-a-long-segment": inserted(GOOD, 0xE1, bytes(60_000))[:5000],
         "jpeg-garbage-before": b"garbage" + GOOD,
         "jpeg-0x0": claiming(GOOD, 0, 0),
         "jpeg-no-height": claiming(GOOD, 0, WIDTH),
@@ -316,7 +317,7 @@ def _bad_jpegs() -> dict[str, bytes]:
         "jpeg-no-scan-but-end": without(GOOD, 0xDA) + b"\xff\xd9",
         "jpeg-no-frame": without(GOOD, 0xC0),
         "jpeg-two-frames": GOOD[:_FRAME] + GOOD[_FRAME : _FRAME + 19] + GOOD[_FRAME:],
-        **{f"jpeg-{bits}-bit": of_bits(bits) for bits in (0, 1, 7, 9, 12, 16)},
+        **{f"jpeg-{bits}-bit": of_bits(bits) for bits in (0, 1, 7, 9, 12, 16, 17, 255)},
         "jpeg-lossless": frame_as(GOOD, 0xC3),
         "jpeg-hierarchical": frame_as(GOOD, 0xC5),
         "jpeg-arithmetic-lossless": frame_as(GOOD, 0xCB),
@@ -329,7 +330,7 @@ def _bad_jpegs() -> dict[str, bytes]:
         **{
             f"jpeg-{segment}-length-{n}": patched(GOOD, find(GOOD, marker) + 2, n.to_bytes(2, "big"))
             for segment, marker in {"app0": 0xE0, "frame": 0xC0, "huffman": 0xC4, "scan": 0xDA}.items()
-            for n in ((0, 1) if segment == "app0" else (0, 1, 5, 60_000))
+            for n in ((0, 1, 60_000) if segment == "app0" else (0, 1, 5, 60_000))
         },
     }
 

@@ -1,4 +1,4 @@
-"""Good and bad images of every kind: what is delivered, what is replaced, and that nothing else comes to harm.
+"""Good and bad images and copies of every kind: what is delivered or replaced; nothing else comes to harm.
 
 The loader runs in another process, so that an image that ends it fails a test.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,17 +16,31 @@ from typing import TypeAlias
 
 import numpy as np
 import pytest
-from bad_images import GOOD, Kind, bad_kinds, good_kinds, inserted, of_bits, patched, zoo
+from bad_images import (
+    GOOD,
+    HEIGHT,
+    PNG,
+    PROGRESSIVE,
+    RESTARTS,
+    WEBP,
+    WIDTH,
+    bad_kinds,
+    chunk,
+    frame_as,
+    good_kinds,
+    half,
+    interlaced_png,
+    of_scans,
+    without,
+    zoo,
+)
 from delivering import RESIZE, SIZE, Delivered, deliver, deliver_each, process
-from making import jpeg, write_shard
+from making import encoded, jpeg, picture, write_shard
 from PIL import Image
 
 Samples: TypeAlias = list[tuple[str, bytes]]
 
 BAD = bad_kinds()
-OF_ALL = [pytest.param(kind, id=kind.name) for kind in zoo()]
-OF_GOOD = [pytest.param(kind, id=kind.name) for kind in good_kinds()]
-OF_BAD = [pytest.param(kind, id=kind.name) for kind in BAD]
 GOOD_IMAGES = [jpeg(40 + i, 60 - i, seed=i) for i in range(16)]
 REPLACE = {"on_error": {"replace": True, "max_share": 1}}
 
@@ -91,80 +106,48 @@ def clean(loaders: ProcessPoolExecutor, tmp_path_factory: pytest.TempPathFactory
     return [image for _, image in loaders.submit(deliver, [tar], 4, [key for key, _ in samples]).result().images]
 
 
-@pytest.fixture(scope="module")
-def raised(loaders: ProcessPoolExecutor, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Delivered]:
-    """For each bad kind, a run that is to end at it."""
-    folder = tmp_path_factory.mktemp("raised")
+# --- each kind
+
+
+def test_good_is_what_pillow_decodes_unless_the_row_says_why() -> None:
+    for kind in zoo():
+        try:
+            pillows(kind.data)
+            decoded = True
+        except Exception:  # noqa: BLE001 - Pillow refuses with errors of many types
+            decoded = False
+        agree = decoded == (kind.verdict == "good")
+        assert agree != bool(kind.unlike_pillow and kind.shows is None), kind.name
+
+
+def test_a_good_image_comes_with_pillows_pixels(delivered: Delivered) -> None:
+    assert sorted(key for key, _ in delivered.images) == sorted(kind.name for kind in good_kinds())
+    images = dict(delivered.images)
+    for kind in good_kinds():
+        if kind.shows is not None or not kind.unlike_pillow:  # otherwise Pillow has no pixels to compare with
+            expected = middle(kind.shows or pillows(kind.data))
+            assert np.abs(images[kind.name].astype(int) - expected).max() <= kind.levels, kind.name
+
+
+def test_a_bad_image_is_replaced_counted_and_logged_once(delivered: Delivered) -> None:
+    assert sorted(delivered.bad) == sorted(kind.name for kind in BAD)
+    for kind in BAD:
+        assert sum(f"key '{kind.name}' at byte" in message for message in delivered.log) == 1, kind.name
+
+
+def test_a_bad_image_raises_an_error_that_names_it(loaders: ProcessPoolExecutor, tmp_path: Path) -> None:
     tars = []
     for number, kind in enumerate(BAD):
         samples = [good(0), good(1), good(2), good(3)]
         samples[number % 4] = (kind.name, kind.data)
-        tars.append([shard(folder, kind.name, samples)])
-    return dict(zip((kind.name for kind in BAD), loaders.submit(deliver_each, tars, 4).result(), strict=True))
-
-
-# --- each kind
-
-
-@pytest.mark.slow(kept=18)
-@pytest.mark.parametrize("kind", OF_ALL)
-def test_good_is_what_pillow_decodes_unless_the_row_says_why(kind: Kind) -> None:
-    try:
-        pillows(kind.data)
-        decoded = True
-    except Exception:  # noqa: BLE001 - Pillow refuses with errors of many types
-        decoded = False
-    agree = decoded == (kind.verdict == "good")
-    assert agree != bool(kind.unlike_pillow and kind.shows is None)
-
-
-@pytest.mark.slow(kept=3)
-@pytest.mark.parametrize("kind", OF_GOOD)
-def test_a_good_image_comes_with_pillows_pixels(kind: Kind, delivered: Delivered) -> None:
-    images = [image for key, image in delivered.images if key == kind.name]
-    assert len(images) == 1
-    if kind.shows is None and kind.unlike_pillow:
-        return  # Pillow has no pixels to compare with
-    expected = middle(kind.shows or pillows(kind.data))
-    assert np.abs(images[0].astype(int) - expected).max() <= kind.levels
-
-
-@pytest.mark.slow(kept=10)
-@pytest.mark.parametrize("kind", OF_BAD)
-def test_a_bad_image_is_replaced_counted_and_logged_once(kind: Kind, delivered: Delivered) -> None:
-    assert kind.name not in [key for key, _ in delivered.images]
-    assert delivered.bad.count(kind.name) == 1
-    assert sum(f"key '{kind.name}' at byte" in message for message in delivered.log) == 1
-
-
-@pytest.mark.slow(kept=10)
-@pytest.mark.parametrize("kind", OF_BAD)
-def test_a_bad_image_raises_an_error_that_names_it(kind: Kind, raised: dict[str, Delivered]) -> None:
-    run = raised[kind.name]
-    assert run.error is not None
-    tar, key, offset, cause = run.error
-    assert (Path(tar).stem, key) == (kind.name, kind.name)
-    with Path(tar).open("rb") as file:
-        file.seek(offset)
-        assert file.read(len(kind.data)) == kind.data
-    assert cause
-    assert run.images == []
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param(of_bits(17), id="17 bits"),
-        pytest.param(of_bits(255), id="255 bits"),
-        pytest.param(patched(GOOD, 4, b"\xea\x60"), id="a segment longer than the file"),
-        pytest.param(inserted(GOOD, 0xE1, bytes(60_000))[:5000], id="cut in a long segment"),
-    ],
-)
-def test_a_jpeg_that_breaks_readers_of_headers_is_bad(
-    tmp_path: Path, loaders: ProcessPoolExecutor, data: bytes
-) -> None:
-    tar = shard(tmp_path, "broken", [good(0), ("broken", data), good(1)])
-    assert loaders.submit(deliver, [tar], 2, ["", "broken", ""], **REPLACE).result().bad == ["broken"]
+        tars.append([shard(tmp_path, kind.name, samples)])
+    for kind, run in zip(BAD, loaders.submit(deliver_each, tars, 4).result(), strict=True):
+        assert run.error is not None, kind.name
+        tar, key, offset, cause = run.error
+        assert (Path(tar).stem, key) == (kind.name, kind.name)
+        assert Path(tar).read_bytes()[offset : offset + len(kind.data)] == kind.data, kind.name
+        assert cause, kind.name
+        assert run.images == [], kind.name
 
 
 # --- among others
@@ -231,3 +214,91 @@ def test_no_good_sample_is_lost_when_training_shuffled(tmp_path: Path, loaders: 
     assert all(not key.startswith("good-") for key in run.bad)
     assert run.length == len(run.rows) == -(-len(samples) // 32)
     assert len(run.log) == len(run.bad) == run.invalid
+
+
+# --- smaller copies
+
+
+SIDE = 96
+
+
+def mutated(copy: bytes, seed: int) -> bytes:
+    """A copy with a byte of another value in each of eight places behind its header."""
+    data = bytearray(copy)
+    for place in range(8):
+        data[2 + (seed * 7919 + place * 104_729) % (len(data) - 2)] ^= 1 + seed % 255
+    return bytes(data)
+
+
+def test_no_mipmap_ends_the_run_or_takes_another_sample_with_it(tmp_path: Path, loaders: ProcessPoolExecutor) -> None:
+    large = jpeg(300, 400)
+    copy = encoded(Image.open(io.BytesIO(large)).resize((128, SIDE)), "JPEG", subsampling="4:4:4", quality=90)
+    mipmaps = {kind.name: kind.data for kind in BAD}
+    mipmaps |= {f"mutated-{seed:02d}": mutated(copy, seed) for seed in range(40)}
+    mipmaps |= {"of another size": encoded(picture(64, 64), "JPEG"), **{f"whole-{n}": copy for n in range(5)}}
+    keys = sorted(mipmaps)
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": large, f"mip{SIDE}": mipmaps[key]} for key in keys])
+    evaluation = {"Resize": {"size": RESIZE}, "CenterCrop": {"size": SIZE}, "dtype": "uint8", "Normalize": None}
+    recipe = {"imagenet_eval": {**evaluation, "mipmaps": 2}}
+    run = loaders.submit(deliver, [tar], 16, keys, preset=recipe, **REPLACE).result()
+    assert (run.error, sum(run.rows)) == (None, len(keys))
+    delivered = [key for key, _ in run.images]
+    assert sorted(delivered + run.bad) == keys
+    assert {f"whole-{n}" for n in range(5)} <= set(delivered)
+    assert {"of another size", *(kind.name for kind in BAD)} <= set(run.bad)
+
+
+# --- what was decoded before
+
+
+LOSSLESS = encoded(Image.new("RGB", (WIDTH, HEIGHT)), "WEBP", lossless=True)
+SHORT = zlib.compress(b"\0" + bytes(3 * WIDTH))  # one row
+
+ODD = {
+    **{kind.name: kind.data for kind in good_kinds()},
+    **{kind.name: kind.data for kind in zoo() if kind.name.startswith("png-animated")},
+    "png-one-row": PNG[:33] + chunk(b"IDAT", SHORT) + PNG[-12:],
+    "png-one-row-interlaced": interlaced_png()[:33] + chunk(b"IDAT", SHORT) + PNG[-12:],
+    "png-no-row": PNG[:33] + chunk(b"IDAT", zlib.compress(b"")) + PNG[-12:],
+    "jpeg-ends-in-the-middle": half(GOOD) + b"\xff\xd9",
+    "jpeg-of-one-scan-of-many": PROGRESSIVE[: PROGRESSIVE.index(b"\xff\xda", PROGRESSIVE.index(b"\xff\xda") + 2)]
+    + b"\xff\xd9",
+    "jpeg-of-one-component-of-three": of_scans(1),
+    "jpeg-without-a-restart": RESTARTS.replace(b"\xff\xd2", b""),
+    "jpeg-arithmetic-cut": frame_as(without(GOOD, 0xC4), 0xC9)[:-500] + b"\xff\xd9",
+    "webp-half": half(WEBP),
+    "webp-lossless-half": half(LOSSLESS),
+}
+FORMATS = {"jpeg": "JPEG", "webp": "WEBP", "png": "PNG"}
+
+
+def behind_plain(path: Path, colour: str, names: list[str]) -> Path:
+    """The odd images, each behind one of a colour in the same format."""
+    plain = {
+        name: encoded(Image.new("RGB", (WIDTH, HEIGHT), colour), FORMATS[name.partition("-")[0]]) for name in names
+    }
+    samples = [
+        ({"__key__": f"plain-{name}", "jpg": plain[name]}, {"__key__": name, "jpg": ODD[name]}) for name in names
+    ]
+    return write_shard(path, [sample for pair in samples for sample in pair])
+
+
+@pytest.mark.slow(kept=0)
+def test_images_that_lack_data_never_show_what_was_decoded_before(loaders: ProcessPoolExecutor, tmp_path: Path) -> None:
+    """Each comes the same, or is bad, among white and among dark ones, in two splits."""
+    names = list(ODD)
+    keys = [key for name in names for key in (f"plain-{name}", name)]
+    runs = []
+    for batch_size, order in ((8, names), (5, names[::-1])):
+        for colour in ("white", "#023c09"):
+            tar = behind_plain(tmp_path / f"{colour}{batch_size}.tar", colour, order)
+            run = loaders.submit(deliver, [tar], batch_size, keys, **REPLACE).result()
+            assert sum(run.rows) == len(keys)
+            runs.append(dict(run.images))
+    for name in ODD:
+        first, *others = (run.get(name) for run in runs)
+        for other in others:
+            assert (first is None) == (other is None), name
+            assert first is None or np.array_equal(first, other), name
+    for lacks_rows in ("png-animated-without-data", "png-no-row", "png-one-row"):
+        assert all(lacks_rows not in run for run in runs)
