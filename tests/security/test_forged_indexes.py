@@ -306,13 +306,6 @@ def test_on_a_store_the_shard_is_scanned_then(tmp_path: Path) -> None:
 # --- files that are large
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: sparse(path, 1 << 40)])
-def test_what_cannot_be_an_index_is_not_read(tmp_path: Path, make: Callable[[Path], object]) -> None:
-    [shard] = write_samples(tmp_path, 2, shards=1)
-    make(tmp_path / "train-0000.tar.gpuidx")
-    assert open_index(shard).digest() == scan(shard).digest()
-
-
 def sparse(path: Path, size: int, start: bytes = b"") -> None:
     """It takes no room on the disk."""
     with path.open("wb") as file:

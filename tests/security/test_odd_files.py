@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Timer
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from annotating import write_voc, write_yolo
@@ -16,17 +16,19 @@ from making import jpeg, write_samples
 from gpuloader import GPULoader, GPULoaderError, Sampling
 from gpuloader.errors import ConfigError, DataError, PackError, ShardChangedError, ShardNotFoundError, StateError
 from gpuloader.pack import pack
-from gpuloader.shards import ShardSet, open_index, open_set
+from gpuloader.shards import ShardSet, open_index, open_set, read_class_names, read_quarantine
+from gpuloader.shards.scan import scan
 from gpuloader.tools.check import check_shards
 from gpuloader.tools.disk import measure_disk
 from gpuloader.tools.info import describe_shards
 from gpuloader.tools.show import show
 
 KINDS = {"pipe": "pipe", "socket": "socket", "device": "device", "endless": "device", "folder": "folder"}
+Put: TypeAlias = Callable[[str, Path], Path]
 
 
 @pytest.fixture
-def put(tmp_path: Path) -> Iterator[Callable[[str, Path], Path]]:
+def put(tmp_path: Path) -> Iterator[Put]:
     """Puts one of `KINDS` at a path. Whoever opens a pipe as a file gets its end, soon: no test waits for ever."""
     endings: list[Timer] = []
 
@@ -53,103 +55,99 @@ def put(tmp_path: Path) -> Iterator[Callable[[str, Path], Path]]:
         ending.cancel()
 
 
-def load(tar: object, folder: Path) -> None:
-    GPULoader(tar, 1, None).close()
+def cannot_be_read(kind: str) -> str:
+    return f"not a regular file but a {KINDS[kind]}"
 
 
 CALLS: dict[str, Callable[[Any, Path], object]] = {
-    "GPULoader": load,
-    "info": lambda tar, folder: describe_shards(tar),
-    "check": lambda tar, folder: check_shards(tar, device_id=None),
-    "show": lambda tar, folder: show(tar, folder / "grid.png", device_id=None),
-    "pack": lambda tar, folder: pack(tar, folder / "packed"),
+    "GPULoader": lambda tar, folder: GPULoader(tar, 1, None).close(),
+    "info": lambda tar, folder: describe_shards(str(tar.parent)),  # found in a folder
+    "check": lambda tar, folder: check_shards(str(tar.parent), device_id=None),
+    "show": lambda tar, folder: show(str(tar.parent), folder / "grid.png", device_id=None),
+    "pack": lambda tar, folder: pack(str(tar), folder / "packed"),
 }
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "folder"])  # of a folder, the tars in it are meant
-@pytest.mark.parametrize("call", CALLS)
-def test_what_is_no_file_in_the_place_of_a_shard_is_an_error(
-    tmp_path: Path, put: Callable[[str, Path], Path], call: str, kind: str
-) -> None:
+def test_what_is_no_file_in_the_place_of_a_shard_is_an_error(tmp_path: Path, put: Put, kind: str) -> None:
     odd = put(kind, write_samples(tmp_path / "shards", 2)[1])
-    where = odd if call in ("GPULoader", "pack") else odd.parent  # named, or found in a folder
-    with pytest.raises(DataError) as caught:
-        CALLS[call](where if call == "GPULoader" else str(where), tmp_path)
-    assert f"the shard {odd} cannot be read (not a regular file but a {KINDS[kind]})" in str(caught.value)
+    for name, call in CALLS.items():
+        with pytest.raises(DataError, match=cannot_be_read(kind)) as caught:
+            call(odd, tmp_path)
+        assert str(odd) in str(caught.value), name
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_shard_in_whose_place_something_else_comes_is_an_error(
-    tmp_path: Path, put: Callable[[str, Path], Path], kind: str
-) -> None:
+def test_a_shard_in_whose_place_something_else_comes_is_an_error(tmp_path: Path, put: Put, kind: str) -> None:
     shards = write_samples(tmp_path / "shards", 2)
     indexes = [open_index(shard) for shard in shards]
     put(kind, shards[0])
-    with pytest.raises(ShardChangedError, match=f"can no longer be opened .not a regular file but a {KINDS[kind]}"):
+    with pytest.raises(ShardChangedError, match=cannot_be_read(kind)):
         ShardSet(shards, open_set(indexes)).read_component(0, "json")
-    with pytest.raises(OSError, match=f"not a regular file but a {KINDS[kind]}"):
+    with pytest.raises(OSError, match=cannot_be_read(kind)):
         measure_disk(shards, seconds=0.01)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_pack_reads_no_picture_that_is_no_file(tmp_path: Path, put: Callable[[str, Path], Path], kind: str) -> None:
-    (tmp_path / "cat").mkdir()
-    (tmp_path / "cat/a.jpg").write_bytes(jpeg(8, 8))
-    odd = put(kind, tmp_path / "cat/b.jpg")
-    pairs = [(str(tmp_path / "cat/a.jpg"), 0), (str(odd), 0)]
-    with pytest.raises(PackError) as caught:
-        pack(pairs, tmp_path / "packed", workers=1)
-    assert f"the picture {odd} cannot be read (not a regular file but a {KINDS[kind]})" in str(caught.value)
+# Each is a file that is named, and what reads it: the file itself, or a folder with it.
+ANNOTATIONS = ("VOCdevkit/VOC2012/Annotations/a.xml", "labels/train/a.txt", "data.yaml", "coco.json")
+SOURCES = ("VOCdevkit/VOC2012", "images/train", "images/train", "coco.json")
+PACKED = ("pack-train.json", "pack-other.json", "train-000000.tar", "left_out/train-000000.jsonl")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
-        ("VOCdevkit/VOC2012/Annotations/a.xml", "VOCdevkit/VOC2012"),
-        ("labels/train/a.txt", "images/train"),
-        ("data.yaml", "images/train"),
-        ("coco.json", "coco.json"),
-    ],
-)
-def test_annotations_are_read_from_files_alone(
-    tmp_path: Path, put: Callable[[str, Path], Path], name: str, source: str, kind: str
-) -> None:
-    write_voc(tmp_path, {"a": []})
-    write_yolo(tmp_path, {"a": ""})
-    odd = put(kind, tmp_path / name)
-    images = tmp_path if source == name else None
-    with pytest.raises(PackError) as caught:
-        pack(tmp_path / source, tmp_path / "packed", workers=1, images=images)
-    assert f"the annotations {odd} cannot be read: not a regular file but a {KINDS[kind]}" in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "name", ["pack-train.json", "pack-other.json", "train-000000.tar", "left_out/train-000000.jsonl"]
-)
-def test_pack_goes_on_with_files_alone(tmp_path: Path, put: Callable[[str, Path], Path], name: str, kind: str) -> None:
+def test_pack_reads_pictures_and_annotations_from_files_alone(tmp_path: Path, put: Put, kind: str) -> None:
     (tmp_path / "a.jpg").write_bytes(jpeg(8, 8))
-    odd = tmp_path / "packed" / name
-    odd.parent.mkdir(parents=True)
-    put(kind, odd)
-    with pytest.raises(StateError) as caught:
-        pack([(str(tmp_path / "a.jpg"), 0)], tmp_path / "packed", workers=1)
-    assert str(caught.value) == f"{odd} is not a regular file: remove it, or give another folder"
+    odd = put(kind, tmp_path / "b.jpg")
+    pairs = [(str(tmp_path / "a.jpg"), 0), (str(odd), 0)]
+    with pytest.raises(PackError, match=cannot_be_read(kind)) as caught:
+        pack(pairs, tmp_path / "packed", workers=1)
+    assert str(odd) in str(caught.value)
+    for name, source in zip(ANNOTATIONS, SOURCES, strict=True):
+        root = tmp_path / name.replace("/", "-")
+        write_voc(root, {"a": []})
+        write_yolo(root, {"a": ""})
+        odd = put(kind, root / name)
+        with pytest.raises(PackError, match=cannot_be_read(kind)) as caught:
+            pack(root / source, root / "packed", workers=1, images=root if source == name else None)
+        assert str(odd) in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lists_are_read_from_files_alone(tmp_path: Path, put: Callable[[str, Path], Path], kind: str) -> None:
+def test_pack_goes_on_with_files_alone(tmp_path: Path, put: Put, kind: str) -> None:
+    (tmp_path / "a.jpg").write_bytes(jpeg(8, 8))
+    for number, name in enumerate(PACKED):
+        odd = tmp_path / str(number) / name
+        odd.parent.mkdir(parents=True)
+        put(kind, odd)
+        with pytest.raises(StateError, match=f"{odd} is not a regular file"):
+            pack([(str(tmp_path / "a.jpg"), 0)], tmp_path / str(number), workers=1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_are_read_from_files_alone(tmp_path: Path, put: Put, kind: str) -> None:
     shards = write_samples(tmp_path / "shards", 2)
     keys = put(kind, tmp_path / "keys.txt")
-    with pytest.raises(ConfigError, match=f"subset: {keys} cannot be read .not a regular file but a {KINDS[kind]}"):
+    with pytest.raises(ConfigError, match=cannot_be_read(kind)):
         GPULoader(shards, 1, None, sampling=Sampling(subset=keys))
     classes = put(kind, tmp_path / "names.json")
-    with pytest.raises(ConfigError, match=f"cannot be read: .*not a regular file but a {KINDS[kind]}"):
+    with pytest.raises(ConfigError, match=cannot_be_read(kind)):
         pack([("a.jpg", "cat")], tmp_path / "packed", classes=classes)
     picture = put(kind, tmp_path / "grid.png")
-    with pytest.raises(ConfigError, match="this is a folder or a device; name a file"):
+    with pytest.raises(ConfigError, match="a folder or a device"):
         show(shards, picture, device_id=None)
+    for name in ("bad.jsonl", "classes.json"):
+        put(kind, tmp_path / name)
+    with pytest.raises(DataError, match=r"classes\.json cannot be read"):
+        read_class_names(tmp_path)
+    with pytest.raises(DataError, match=r"bad\.jsonl cannot be read"):
+        read_quarantine(tmp_path / "bad.jsonl", ShardSet.open(shards))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "device"])  # an empty file may be an index
+def test_what_cannot_be_an_index_is_not_read(tmp_path: Path, put: Put, kind: str) -> None:
+    [shard] = write_samples(tmp_path, 2, shards=1)
+    put(kind, tmp_path / "train-0000.tar.gpuidx")
+    assert open_index(shard).digest() == scan(shard).digest()
 
 
 def test_a_key_file_is_read_as_text_is(tmp_path: Path) -> None:
