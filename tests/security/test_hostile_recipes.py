@@ -15,25 +15,15 @@ import yaml
 from drawn_numbers import all_numbers_of
 from hostile import TEXTS, VALUES, mutated_bytes, paths, removed, replaced
 
+from gpuloader import transforms as T  # noqa: N812
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.plan import Draws
-from gpuloader.recipe import TRANSFORMS, Mix, Recipe, View, load_preset, preset_names, preset_text
-from gpuloader.recipe.colors import GaussianBlur, Grayscale, RandomInvert
-from gpuloader.recipe.crops import (
-    CenterCrop,
-    FiveCrop,
-    Pad,
-    RandomResizedCrop,
-    Resize,
-)
+from gpuloader.recipe import TRANSFORMS, Recipe, load_preset, preset_names, preset_text
 from gpuloader.recipe.model import PixelTransform
-from gpuloader.recipe.output import Normalize
 from gpuloader.recipe.placement import GeometricTransform
-from gpuloader.recipe.policies import RandAugment, RandomApply
 from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, load_yaml
-from gpuloader.recipe.warps import RandomAffine, RandomRotation
 
-CROP, INVERT = CenterCrop(32), RandomInvert()
+CROP, INVERT = T.CenterCrop(32), T.RandomInvert()
 NEEDED: dict[str, dict[str, Any]] = {  # what each transform needs at least
     "Apply": {"name": "film"},
     "FixedSizeCrop": {"size": 32},
@@ -52,7 +42,7 @@ NEEDED: dict[str, dict[str, Any]] = {  # what each transform needs at least
     "ResizeToSequence": {"patch_size": 16, "max_seq_len": 256},
     "RandomResize": {"min_size": 16, "max_size": 32},
     "RandomSizeCrop": {"min_size": 16, "max_size": 32, "sizes": [32, 40]},
-    **{name: {"transforms": [INVERT, Grayscale()]} for name in ("RandomApply", "RandomChoice")},
+    **{name: {"transforms": [INVERT, T.Grayscale()]} for name in ("RandomApply", "RandomChoice")},
     **{
         name: {"size": 32}
         for name in ("Resize", "RandomResizedCrop", "CenterCrop", "RandomCrop", "FiveCrop", "TenCrop")
@@ -116,16 +106,16 @@ def test_each_parameter_of_each_transform(name: str) -> None:
 
 
 def test_each_parameter_of_pad_mix_view_and_the_recipe() -> None:
-    crop = RandomResizedCrop(32)
+    crop = T.RandomResizedCrop(32)
     said = []
     for value in (*VALUES, *NUMBERS, *LISTS, *SCHEDULES):
-        said += errors(lambda: Recipe([Resize((32, 32)), Pad(value)]))  # noqa: B023
-        said += errors(lambda: Recipe([CROP], mix=Mix(value, 1.0)))  # noqa: B023
+        said += errors(lambda: Recipe([T.Resize((32, 32)), T.Pad(value)]))  # noqa: B023
+        said += errors(lambda: Recipe([CROP], mix=T.Mix(value, 1.0)))  # noqa: B023
         for name in ("mixup_alpha", "cutmix_alpha", "p", "switch_p", "per", "label_smoothing"):
             given = {"mixup_alpha": 1.0, "cutmix_alpha": 1.0, name: value}
-            said += errors(lambda: Recipe([CROP], mix=Mix(10, **given)))  # noqa: B023
-        said += errors(lambda: Recipe(views=[View([crop], value)]))  # noqa: B023
-        said += errors(lambda: Recipe(views=[View(value)]))  # noqa: B023
+            said += errors(lambda: Recipe([CROP], mix=T.Mix(10, **given)))  # noqa: B023
+        said += errors(lambda: Recipe(views=[T.View([crop], value)]))  # noqa: B023
+        said += errors(lambda: Recipe(views=[T.View(value)]))  # noqa: B023
         for field in fields(Recipe):
             said += errors(lambda: Recipe(**{"transforms": [crop], field.name: value}))  # noqa: B023
     assert len(said) > 1000
@@ -176,18 +166,18 @@ def test_overrides_with_hostile_values(value: Any) -> None:  # noqa: ANN401
         (lambda: load_preset("imagenet_train", {"views": 100_000_000}), "`views`: found 100000000: .* at most 64"),
         (lambda: load_preset("a1", {"mix": {"num_classes": 2**31}}), "found 2147483648: .* at most 100000"),
         (lambda: Recipe([CROP, *[INVERT] * 60_000]), "more than 1000 transforms"),
-        (lambda: Recipe([FiveCrop(8)] * 999), "a view may have one FiveCrop or TenCrop"),
-        (lambda: Recipe(views=[View([CROP], 64)] * 64), "a recipe may have 64 views"),
-        (lambda: Recipe([CROP, RandomApply([RandomApply([INVERT] * 100)] * 100)]), "more than 1000 transforms"),
-        (lambda: Recipe([CROP, RandAugment(20)], views=60), "1200 steps that change pixels, in all views"),
-        (lambda: Recipe([Resize((8000, 8000)), Pad(100)]), "makes images of 8200 x 8200 pixels: .* up to 8192"),
-        (lambda: RandAugment(num_ops=2**31), "found 2147483648: .* at most 200"),
-        (lambda: GaussianBlur(2**31 + 1), "found 2147483649: .* at most 2300"),
-        (lambda: RandomRotation(1e300), "found 1e.300: .* at most 1000000"),
-        (lambda: RandomAffine(0, scale=(1e-9, 1)), "0.001 <= low <= high <= 1000"),
-        (lambda: Normalize((0, 0, 0), (1, 1, 1e-300)), "std .*: allowed are numbers above 0, from 1e-09 on"),
-        (lambda: CenterCrop(16**5000), "found a int too large to show: .* at most 8192"),
-        (lambda: CenterCrop(dict.fromkeys(range(5000), 8)), "at most 1000 epochs"),
+        (lambda: Recipe([T.FiveCrop(8)] * 999), "a view may have one FiveCrop or TenCrop"),
+        (lambda: Recipe(views=[T.View([CROP], 64)] * 64), "a recipe may have 64 views"),
+        (lambda: Recipe([CROP, T.RandomApply([T.RandomApply([INVERT] * 100)] * 100)]), "more than 1000 transforms"),
+        (lambda: Recipe([CROP, T.RandAugment(20)], views=60), "1200 steps that change pixels, in all views"),
+        (lambda: Recipe([T.Resize((8000, 8000)), T.Pad(100)]), "makes images of 8200 x 8200 pixels: .* up to 8192"),
+        (lambda: T.RandAugment(num_ops=2**31), "found 2147483648: .* at most 200"),
+        (lambda: T.GaussianBlur(2**31 + 1), "found 2147483649: .* at most 2300"),
+        (lambda: T.RandomRotation(1e300), "found 1e.300: .* at most 1000000"),
+        (lambda: T.RandomAffine(0, scale=(1e-9, 1)), "0.001 <= low <= high <= 1000"),
+        (lambda: T.Normalize((0, 0, 0), (1, 1, 1e-300)), "std .*: allowed are numbers above 0, from 1e-09 on"),
+        (lambda: T.CenterCrop(16**5000), "found a int too large to show: .* at most 8192"),
+        (lambda: T.CenterCrop(dict.fromkeys(range(5000), 8)), "at most 1000 epochs"),
         (lambda: load_preset("a" * 5000 + "/b.yaml"), "cannot be read|no such"),
     ],
 )
