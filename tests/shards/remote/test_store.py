@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import fsspec
 import pytest
@@ -98,12 +98,6 @@ def test_a_download_goes_on_where_it_was(server: Server, tmp_path: Path) -> None
     assert server.sent_bytes["a.tar"] == SIZE - 70_000
 
 
-def test_a_download_begins_again_where_the_server_gives_no_parts(server: Server, tmp_path: Path) -> None:
-    server.ranges = "ignored"
-    (tmp_path / "out").write_bytes(b"?" * 70_000)
-    assert downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out") == CONTENT
-
-
 def test_a_small_object_is_read_whole_and_one_that_is_not_there_is_none(server: Server) -> None:
     assert RemoteShard(f"{server.url}/a.tar").read_small(SIZE, always) == CONTENT
     assert RemoteShard(f"{server.url}/b.tar").read_small(SIZE, always) is None
@@ -146,9 +140,7 @@ def test_any_bytes_may_tell_versions_apart(
     assert len(keys) == 4  # different versions are different files of the cache
     server.headers = {"ETag": '"another"', "Last-Modified": None}
     if version.tag:
-        with pytest.raises(
-            ShardChangedError, match=r"a\.tar has \(size, tag\) \(100000, '\"another\"'\), but"
-        ) as caught:
+        with pytest.raises(ShardChangedError, match="another") as caught:
             shard.check_version(version, always)
         assert len(str(caught.value)) < 1000
 
@@ -256,7 +248,7 @@ def test_a_server_that_is_too_slow_is_given_up(
     monkeypatch.setattr(requests, "REQUEST_SECONDS", 0.3)
     server.bytes_per_second = 2000
     server.ranges = ranges
-    with pytest.raises(RemoteError, match=r"\d+ bytes came in \d+ s: that is too slow \(5 tries\)"):
+    with pytest.raises(RemoteError, match=r"too slow \(5 tries\)"):
         downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out")
 
 
@@ -303,8 +295,6 @@ def test_a_server_that_asks_for_a_pause_gets_it(
         ("401", "HTTP 401 Unauthorized", 1),
         ("400", "HTTP 400 Bad Request", 1),
         ("drop", "ClientPayloadError", 5),
-        ("less", "50000 bytes came in place of the 100000 that were asked for", 5),
-        ("long", "100100 bytes came in place of the 100000 that were asked for", 5),
         ("redirect file:///etc/passwd", "RedirectClientError", 1),
         ("redirect ftp://127.0.0.1/a.tar", "RedirectClientError", 1),
     ],
@@ -342,24 +332,6 @@ def test_a_store_that_does_not_say_the_size_is_an_error(server: Server) -> None:
         RemoteShard(f"{server.url}/a.tar").version(always)
 
 
-@pytest.mark.parametrize("ranges", ["yes", "ignored"])
-@pytest.mark.parametrize("how", ["read", "download"])
-def test_more_than_was_asked_for_is_not_read(server: Server, tmp_path: Path, how: str, ranges: str) -> None:
-    server.ranges = ranges
-    server.fault("a.tar", "endless")
-    shard = RemoteShard(f"{server.url}/a.tar")
-    if how == "download":
-        with pytest.raises(RemoteError, match=r"more than the \d+ bytes that were asked for"):
-            downloaded(shard, tmp_path / "out")
-        assert (tmp_path / "out").stat().st_size <= SIZE
-    elif ranges == "ignored":
-        assert shard.read(shard.version(always), 10, 20, always) is None
-    else:
-        with pytest.raises(RemoteError, match="more than the 10 bytes that were asked for"):
-            shard.read(shard.version(always), 10, 20, always)
-    assert server.sent_bytes["a.tar"] < 5 * ENDLESS_BYTES / 2  # what fits into sockets, in each try
-
-
 def test_a_small_object_that_is_not_small_is_none_and_not_read(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -370,27 +342,6 @@ def test_a_small_object_that_is_not_small_is_none_and_not_read(
         assert shard.read_small(SIZE, always) is None
     assert f"{shard} has more than {SIZE} bytes; the object is ignored" in caplog.text
     assert server.sent_bytes["a.tar"] < ENDLESS_BYTES / 2
-
-
-@pytest.mark.parametrize("how", ["read", "download"])
-def test_another_part_than_was_asked_for_is_an_error(server: Server, tmp_path: Path, how: str) -> None:
-    server.fault("a.tar", "elsewhere")
-    shard = RemoteShard(f"{server.url}/a.tar")
-    version = shard.version(always)
-    (tmp_path / "out").write_bytes(CONTENT[:1000])
-    with pytest.raises(RemoteError, match=r"the part 'bytes 488-\d+/100000' came in place of 'bytes 1000-\d+/100000'"):
-        _ = shard.read(version, 1000, 2000, always) if how == "read" else downloaded(shard, tmp_path / "out")
-    assert (tmp_path / "out").read_bytes() == CONTENT[:1000]
-
-
-@pytest.mark.parametrize("ranges", ["yes", "ignored"])
-def test_another_version_in_an_answer_is_an_error(server: Server, tmp_path: Path, ranges: str) -> None:
-    server.ranges = ranges
-    server.fault("a.tar", "etag")
-    (tmp_path / "out").write_bytes(CONTENT[:1000])
-    with pytest.raises(ShardChangedError, match=r'/a\.tar now has the ETag "another", but it had'):
-        downloaded(RemoteShard(f"{server.url}/a.tar"), tmp_path / "out")
-    assert (tmp_path / "out").read_bytes() == CONTENT[:1000]
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
@@ -407,58 +358,70 @@ def test_an_object_that_changes_is_an_error(server: Server, folder: Path, when: 
         shard.download(version, file, always, change)
 
 
-# --- S3, of which an object is asked for as a file on a server of HTTP is
+# --- what was not asked for, by HTTP and by S3, whose objects are asked for as files on a server of HTTP are
 
 
-@pytest.fixture
-def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Serves one object in a bucket."""
+Stored: TypeAlias = tuple[Server, str, RemoteShard]
+
+
+@pytest.fixture(params=["http", "s3"])
+def stored(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stored]:
+    """A server, its only file, which is in a bucket, and that as a shard."""
     (tmp_path / "served" / "bucket").mkdir(parents=True)
     (tmp_path / "served" / "bucket" / "a.tar").write_bytes(CONTENT)
+    (tmp_path / "out").write_bytes(CONTENT[:1000])
     for name, value in [("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", SECRET), ("DEFAULT_REGION", "us-east-1")]:
         monkeypatch.setenv(f"AWS_{name}", value)
     with Server(tmp_path / "served") as running:
         monkeypatch.setenv("AWS_ENDPOINT_URL", running.url)
         requests.file_system.cache_clear()
-        yield running
+        start = running.url if request.param == "http" else "s3:/"
+        yield running, "bucket/a.tar", RemoteShard(f"{start}/bucket/a.tar")
         requests.file_system.cache_clear()
 
 
-S3_SHARD = RemoteShard("s3://bucket/a.tar")
-
-
+@pytest.mark.parametrize("how", ["read", "download"])
 @pytest.mark.parametrize(
-    ("how", "fault", "says"),
+    ("fault", "says"),
     [
-        ("read", "endless", "more than the 1000 bytes that were asked for"),
-        ("download", "endless", r"more than the \d+ bytes that were asked for"),
-        ("read", "elsewhere", r"the part 'bytes 488-1487/100000' came in place of 'bytes 1000-1999/100000'"),
-        ("download", "elsewhere", r"the part 'bytes 488-\d+/100000' came in place of 'bytes 1000-99999/100000'"),
-        ("read", "less", "500 bytes came in place of the 1000 that were asked for"),
-        ("download", "long", "99100 bytes came in place of the 99000 that were asked for"),
+        ("endless", r"more than the \d+ bytes"),
+        ("elsewhere", r"the part 'bytes 488-\d+/100000' came in place"),
+        ("less", r"\d+ bytes came in place of"),
+        ("long", r"\d+ bytes came in place of"),
     ],
 )
-def test_what_s3_was_not_asked_for_is_not_read(s3: Server, tmp_path: Path, how: str, fault: str, says: str) -> None:
-    version = S3_SHARD.version(always)
-    (tmp_path / "out").write_bytes(CONTENT[:1000])
-    s3.fault("bucket/a.tar", fault)
-    with pytest.raises(RemoteError, match=rf"{says} \(5 tries\)"):
-        _ = S3_SHARD.read(version, 1000, 2000, always) if how == "read" else downloaded(S3_SHARD, tmp_path / "out")
+def test_what_was_not_asked_for_is_not_taken(stored: Stored, tmp_path: Path, how: str, fault: str, says: str) -> None:
+    server, name, shard = stored
+    version = shard.version(always)
+    server.fault(name, fault)
+    with pytest.raises(RemoteError, match=says):
+        _ = shard.read(version, 1000, 2000, always) if how == "read" else downloaded(shard, tmp_path / "out")
     assert CONTENT.startswith((tmp_path / "out").read_bytes())
-    assert s3.sent_bytes["bucket/a.tar"] < 5 * ENDLESS_BYTES / 2  # what fits into sockets, in each try
+    assert server.sent_bytes[name] < 5 * ENDLESS_BYTES / 2  # what fits into sockets, in each try
 
 
-def test_another_version_in_an_answer_of_s3_is_an_error(s3: Server, tmp_path: Path) -> None:
-    s3.fault("bucket/a.tar", "etag")
-    with pytest.raises(ShardChangedError, match=r's3://bucket/a\.tar now has the ETag "another", but it had'):
-        downloaded(S3_SHARD, tmp_path / "out")
+@pytest.mark.parametrize("ranges", ["yes", "ignored"])
+def test_another_version_in_an_answer_is_an_error(stored: Stored, tmp_path: Path, ranges: str) -> None:
+    server, name, shard = stored
+    server.ranges = ranges
+    server.fault(name, "etag")
+    with pytest.raises(ShardChangedError, match='now has the ETag "another"'):
+        downloaded(shard, tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == CONTENT[:1000]
 
 
-def test_an_s3_server_without_ranges_gives_no_parts(s3: Server, tmp_path: Path) -> None:
-    s3.ranges = "ignored"
+def test_a_server_without_ranges_gives_no_parts_and_no_more_than_all(stored: Stored, tmp_path: Path) -> None:
+    server, name, shard = stored
+    server.ranges = "ignored"
+    assert shard.read(shard.version(always), 10, 20, always) is None
     (tmp_path / "out").write_bytes(b"?" * 70_000)
-    assert S3_SHARD.read(S3_SHARD.version(always), 10, 20, always) is None
-    assert downloaded(S3_SHARD, tmp_path / "out") == CONTENT
+    assert downloaded(shard, tmp_path / "out") == CONTENT
+    server.fault(name, "endless")
+    assert shard.read(shard.version(always), 10, 20, always) is None
+    with pytest.raises(RemoteError, match=r"more than the \d+ bytes"):
+        downloaded(shard, tmp_path / "again")
+    assert (tmp_path / "again").stat().st_size <= SIZE
+    assert server.sent_bytes[name] < 6 * ENDLESS_BYTES / 2
 
 
 # --- giving up
