@@ -12,15 +12,15 @@ from bad_images import (
     PROGRESSIVE,
     WEBP_X,
     chunk,
+    claiming,
     frame_as,
     hostile,
+    inserted,
     of_scans,
     patched,
+    png_claiming,
     without,
     without_last,
-)
-from bad_images import (
-    claiming as with_size,
 )
 from making import encoded, jpeg, picture
 from PIL import Image
@@ -32,31 +32,13 @@ from gpuloader.images.limits import MAX_ENCODED_BYTES, MAX_PIXELS
 
 GOOD = jpeg(60, 80)
 SCAN = b"\xff\xda"
+THUMBNAIL = inserted(GOOD, 0xE1, jpeg(16, 16))
+"""A JPEG with another one, end marker included, in its header."""
 
 
 def check(data: bytes) -> tuple[int, int] | str:
     admitted = verdict(admit, np.frombuffer(data, np.uint8))
     return admitted if isinstance(admitted, str) else admitted[1]
-
-
-def claiming(height: int, width: int) -> bytes:
-    """A JPEG whose frame header claims another size."""
-    frame = GOOD.index(b"\xff\xc0")
-    size = height.to_bytes(2, "big") + width.to_bytes(2, "big")
-    return GOOD[: frame + 5] + size + GOOD[frame + 9 :]
-
-
-def with_thumbnail(data: bytes) -> bytes:
-    """A JPEG with another one, end marker included, in its header."""
-    thumbnail = jpeg(16, 16)
-    return data[:2] + b"\xff\xe1" + (len(thumbnail) + 2).to_bytes(2, "big") + thumbnail + data[2:]
-
-
-def png_claiming(height: int, width: int) -> bytes:
-    """A PNG whose header, checksum included, claims another size."""
-    image = encoded(picture(60, 80), "PNG")
-    header = b"IHDR" + width.to_bytes(4, "big") + height.to_bytes(4, "big") + image[24:29]
-    return image[:12] + header + zlib.crc32(header).to_bytes(4, "big") + image[33:]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +55,7 @@ def png_claiming(height: int, width: int) -> bytes:
         encoded(picture(60, 80), "WEBP"),
         GOOD + b"trailing bytes",  # common, harmless, and the reason to look for the end marker backwards
         GOOD + bytes(100),
-        with_thumbnail(GOOD),
+        THUMBNAIL,
         GOOD[:2] + b"\xff" * 100_000 + GOOD[2:],  # fill bytes are no segments
         GOOD[:20] + bytes(4096) + GOOD[20:],  # nor are stray bytes behind the first segment
         GOOD[:2] + b"\xff\xfe\x00\x02" * 4000 + GOOD[2:],
@@ -90,7 +72,7 @@ def test_images_pass_with_their_size(data: bytes) -> None:
 
 def test_a_jpeg_is_copied_only_if_it_is_cmyk_without_the_marker_of_adobe() -> None:
     cmyk = encoded(picture(60, 80).convert("CMYK"), "JPEG")
-    for data in (GOOD, PROGRESSIVE, with_thumbnail(GOOD), encoded(picture(60, 80).convert("L"), "JPEG"), cmyk):
+    for data in (GOOD, PROGRESSIVE, THUMBNAIL, encoded(picture(60, 80).convert("L"), "JPEG"), cmyk):
         file = np.frombuffer(data, np.uint8)
         assert admit(file)[0] is file
     assert admit(np.frombuffer(without(cmyk, 0xEE), np.uint8))[0].tobytes() == cmyk
@@ -105,15 +87,15 @@ def test_a_jpeg_is_copied_only_if_it_is_cmyk_without_the_marker_of_adobe() -> No
         (GOOD[:2], "broken header"),
         (GOOD[:100], "broken header"),
         (GOOD[:-2], "it has no end-of-image marker"),
-        (with_thumbnail(GOOD)[:-20], "it has no end-of-image marker"),
+        (THUMBNAIL[:-20], "it has no end-of-image marker"),
         (GOOD[:2] + b"\0\1\2" + GOOD[2:], "3 stray bytes before the marker 0xe0"),  # Pillow refuses it, too
         (GOOD[:2] + b"\0" + without(GOOD, 0xE0)[2:], "1 stray byte before the marker 0xdb"),
         (GOOD[:20] + bytes(4097) + GOOD[20:], "more than 4,096 stray bytes"),
         (GOOD[:20] + bytes(1_000_000) + GOOD[20:], "more than 4,096 stray bytes"),
-        (claiming(0, 80), "header"),
-        (claiming(32_000, 32_000), f"32000x32000 pixels, more than {MAX_PIXELS:,}"),
-        (png_claiming(60_000, 50_000), f"50000x60000 pixels, more than {MAX_PIXELS:,}"),
-        (png_claiming(2, 2**18), "262144x2 pixels, a side of more than 262,143"),
+        (claiming(GOOD, 0, 80), "header"),
+        (claiming(GOOD, 32_000, 32_000), f"32000x32000 pixels, more than {MAX_PIXELS:,}"),
+        (png_claiming(PNG, 60_000, 50_000), f"50000x60000 pixels, more than {MAX_PIXELS:,}"),
+        (png_claiming(PNG, 2, 2**18), "262144x2 pixels, a side of more than 262,143"),
     ],
 )
 def test_what_dali_would_not_survive_is_refused(data: bytes, cause: str) -> None:
@@ -129,20 +111,12 @@ def test_what_dali_would_not_survive_is_refused(data: bytes, cause: str) -> None
         (GOOD, 60 * 80 - 1, "80x60 pixels, more than the recipe's 4,799: set `max_pixels: 4800`"),
         (jpeg(80, 60), 60 * 80 - 1, "60x80 pixels, more than the recipe's 4,799: set `max_pixels: 4800`"),
         # What no recipe can allow is said without it.
-        (claiming(32_000, 32_000), 50, f"32000x32000 pixels, more than {MAX_PIXELS:,}"),
+        (claiming(GOOD, 32_000, 32_000), 50, f"32000x32000 pixels, more than {MAX_PIXELS:,}"),
         *(
-            (
-                encoded(picture(60, 80), pillows_name, **options),
-                5000,
-                f"^a {title} image: recipes decode JPEG, PNG and WebP; `gpuloader pack` converts it to PNG$",
-            )
+            (encoded(picture(60, 80), pillows_name, **options), 5000, f"a {title} image: recipes decode JPEG")
             for pillows_name, title, options in (
-                ("TIFF", "TIFF", {}),
-                ("TIFF", "TIFF", {"big_tiff": True}),
-                ("BMP", "BMP", {}),
-                ("PPM", "PNM", {}),
-                ("JPEG2000", "JPEG 2000", {}),
-                ("JPEG2000", "JPEG 2000", {"no_jp2": True}),
+                *(("TIFF", "TIFF", {}), ("TIFF", "TIFF", {"big_tiff": True}), ("BMP", "BMP", {}), ("PPM", "PNM", {})),
+                *(("JPEG2000", "JPEG 2000", {}), ("JPEG2000", "JPEG 2000", {"no_jp2": True})),
             )
         ),
     ],
@@ -253,7 +227,7 @@ def test_scans_count_whatever_their_components_are_called(coding: int) -> None:
     for names in (b"\1\1\1", b"\1\1\2", b"\2\1\1"):
         assert check(frame_as(of_scans(100, names=names), coding)) == (64, 96)
         assert check(frame_as(of_scans(101, names=names), coding)) == "a JPEG of 101 scans, more than 100"
-    large = with_size(frame_as(of_scans(100, names=b"\1\1\1"), coding), 5000, 5000, coding)
+    large = claiming(frame_as(of_scans(100, names=b"\1\1\1"), coding), 5000, 5000, coding)
     assert check(large) == "a JPEG of 25,000,000 pixels times 100 scans, more than 2,000,000,000"
 
 
@@ -261,9 +235,8 @@ def test_scans_count_whatever_their_components_are_called(coding: int) -> None:
 def test_only_frames_are_accepted_that_all_decoders_know(coding: int) -> None:
     if coding in (4, 8, 12):  # no frames
         return
-    said = check(
-        frame_as(PROGRESSIVE if coding in (2, 10) else GOOD, 0xC0 + coding, 0xC2 if coding in (2, 10) else 0xC0)
-    )
+    data, frame = (PROGRESSIVE, 0xC2) if coding in (2, 10) else (GOOD, 0xC0)
+    said = check(frame_as(data, 0xC0 + coding, frame))
     if coding in (0, 1, 2, 9, 10):
         assert not isinstance(said, str)
     else:
@@ -285,22 +258,16 @@ def test_only_8_bits_per_sample_are_accepted(coding: int) -> None:
     ("name", "cause"),
     [
         ("jpeg-large-of-many-scans", "a JPEG of 21,160,000 pixels times 98 scans, more than 2,000,000,000"),
-        (
-            "png-chunk-behind-file",
-            "a PNG that ends within its chunk b'IDAT', which is said to have 4,294,967,040 bytes",
-        ),
-        ("png-end-behind-file", "a PNG that ends within its chunk b'IEND', which is said to have 4,294,967,040 bytes"),
-        ("png-77-bytes", "a PNG that ends within its chunk b'IDAT', which is said to have 4,294,967,040 bytes"),
-        ("png-exif-behind-file", "a PNG that ends within its chunk b'eXIf', which is said to have 4,294,967,040 bytes"),
+        ("png-chunk-behind-file", "a PNG that ends within its chunk b'IDAT'"),
+        ("png-end-behind-file", "a PNG that ends within its chunk b'IEND'"),
+        ("png-77-bytes", "a PNG that ends within its chunk b'IDAT'"),
+        ("png-exif-behind-file", "a PNG that ends within its chunk b'eXIf'"),
         ("png-data-behind-its-rows", "a PNG of 96x64 pixels with more data than they need"),
-        (
-            "webp-exif-behind-file",
-            "a WebP that ends within its chunk b'EXIF', which is said to have 4,294,967,040 bytes",
-        ),
+        ("webp-exif-behind-file", "a WebP that ends within its chunk b'EXIF'"),
     ],
 )
 def test_what_a_header_claims_is_bounded_by_the_files_bytes(name: str, cause: str) -> None:
-    assert check(hostile()[name]) == cause
+    assert str(check(hostile()[name])).startswith(cause)
 
 
 @pytest.mark.parametrize(

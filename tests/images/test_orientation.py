@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import struct
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from bad_images import GOOD, PNG, chunk, inserted, inserted_chunk
 from making import write_shard
 from PIL import Image
 
@@ -86,21 +86,11 @@ def tiff(order: str = "<", kind: int = 3, count: int = 1, value: int = 6, entrie
 
 
 def in_jpeg(exif: bytes) -> bytes:
-    """A JPEG with a segment of EXIF data."""
-    file = io.BytesIO()
-    Image.new("RGB", (32, 24)).save(file, "JPEG")
-    plain = file.getvalue()
-    return plain[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 8) + b"Exif\0\0" + exif + plain[2:]
+    return inserted(GOOD, 0xE1, b"Exif\0\0" + exif)
 
 
-def in_png(exif: bytes, behind: bool = False) -> bytes:
-    """A PNG with a chunk of EXIF data, before or behind its pixels."""
-    file = io.BytesIO()
-    Image.new("RGB", (32, 24)).save(file, "PNG")
-    plain = file.getvalue()
-    at = -12 if behind else 33
-    chunk = struct.pack(">I", len(exif)) + b"eXIf" + exif
-    return plain[:at] + chunk + struct.pack(">I", zlib.crc32(chunk[4:])) + plain[at:]
+def in_png(exif: bytes) -> bytes:
+    return inserted_chunk(b"eXIf", exif)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +131,7 @@ def test_of_several_segments_the_first_counts() -> None:
 
 
 def test_what_stands_behind_a_pngs_pixels_is_not_read() -> None:
-    data = in_png(tiff(), behind=True)
+    data = PNG[:-12] + chunk(b"eXIf", tiff()) + PNG[-12:]
     assert by_pillow(data) == 6
     assert orientation(data, most_reads=10) == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
@@ -145,11 +146,7 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     (boxes_of, [[1, 2, 3, -10_000_001]], "has -10000001: allowed are finite numbers from -10,000,000 to 10,000,000"),
     (boxes_of, [[1, 2, 3, 10**400]], ": allowed are finite numbers from"),
     (boxes_of, [[1, 2, 3, True]], "annotations[0] has True: allowed are finite numbers"),
-    (
-        boxes_of,
-        [[1, 2, 3, 4], [1, 2, 3, -1]],
-        "annotations[1] is [1, 2, 3, -1] as xywh: allowed are widths and heights",
-    ),
+    (boxes_of, [[1, 2, 3, 4], [1, 2, 3, -1]], "annotations[1] is [1, 2, 3, -1] as xywh: allowed are widths"),
     (lambda value: parse_boxes(value, "cxcywh"), [[1, 2, -0.5, 1]], "annotations[0] is [1, 2, -0.5, 1] as cxcywh: all"),
     (lambda value: parse_boxes(value, "xyxy"), [[1, 2, 3, 1]], 'at least 0; COCO\'s boxes are of format="xywh"'),
     (labels_of, [[1, 2, 3, 4]], "annotations[0] is [1, 2, 3, 4]: allowed is an object with the key 'label'"),
@@ -157,24 +154,13 @@ REFUSED: list[tuple[Callable[[object], object], object, str]] = [
     (column_of, [1, 2, 3], "the values beside 2 boxes are [1, 2, 3]: allowed is a list of 2"),
     (column_of, [1, 2**63], "values[1] has 9223372036854775808: allowed are finite numbers from -9.2"),
     (parse_points, [[1, 2, 2], [1, 2, 2, 3, 4, 2]], "annotations[1] is [1, 2, 2, 3, 4, 2]: allowed are 1 points as in"),
-    (
-        parse_points,
-        [[[1, 2], [1, 2, 2]]],
-        "annotations[0] is [[...], [...]]: allowed are 2 points as in annotations[0]",
-    ),
+    (parse_points, [[[1, 2], [1, 2, 2]]], "annotations[0] is [[...], [...]]: allowed are 2 points as in"),
     (parse_points, [[1, 2]], "annotations[0] is [1, 2]: allowed are x, y and visibility of at most 1,000 points"),
     (parse_points, [{}, {"keypoints": [1, 2, 2]}, {"keypoints": [1, 2, 2] * 2}], "are 1 points as in annotations[1]"),
     (lambda value: parse_points(value, 17), [[1, 2, 2]], "annotations[0] is [1, 2, 2]: allowed are 17 points, the"),
     (lambda value: parse_points(value, 17), [[]] * 9000, "9,000 annotations have 17 points each: allowed are 100,000"),
     (parse_points, [[1, 2, 2], [1, 2, 3]], "annotations[1] has 3 as a visibility: allowed are 0, 1 and 2"),
 ]
-
-
-@pytest.mark.parametrize(("parse", "value", "message"), REFUSED, ids=[message for *_, message in REFUSED])
-def test_what_cannot_be_used_is_named(parse: Callable[[object], object], value: object, message: str) -> None:
-    with pytest.raises(ValueError) as raised:
-        parse(value)
-    assert message in str(raised.value)
 
 
 HUGE: dict[str, tuple[Callable[[object], object], object, str]] = {
@@ -189,14 +175,15 @@ HUGE: dict[str, tuple[Callable[[object], object], object, str]] = {
 }
 
 
-@pytest.mark.parametrize(("parse", "value", "message"), HUGE.values(), ids=HUGE)
-def test_what_is_huge_is_refused_at_once(parse: Callable[[object], object], value: object, message: str) -> None:
+@pytest.mark.parametrize(
+    ("parse", "value", "message"), [*REFUSED, *HUGE.values()], ids=[*(repr(value) for _, value, _ in REFUSED), *HUGE]
+)
+def test_what_cannot_be_used_is_named_at_once(parse: Callable[[object], object], value: object, message: str) -> None:
     tracemalloc.start()
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(ValueError, match=re.escape(message)) as raised:
         parse(value)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert message in str(raised.value)
     assert len(str(raised.value)) < 300
     assert peak_bytes < 4e6
 

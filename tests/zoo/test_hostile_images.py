@@ -26,10 +26,6 @@ pytestmark = pytest.mark.slow(kept=2, of="hostile images")
 
 LARGE = 5 << 30  # more than one read gives
 CAUSE = "it has 5,368,709,120 bytes, more than 268,435,456"
-TOO_LARGE = (
-    "its header says 10000x9999 pixels, more than the recipe's 50,000,000: set `max_pixels: 99990000` in it (up to "
-    "100,000,000), or make the image smaller"
-)
 MOST_MIB = 64
 
 
@@ -73,7 +69,8 @@ def test_a_batch_of_large_images_is_refused_image_by_image(large: bytes, tmp_pat
     for batch_size in (4, 16):
         with loader(tar, batch_size, on_error=BadImages(replace=True, max_share=1)) as batches:
             assert [valid for batch in batches for valid in batch["valid"].tolist()] == 12 * [False] + 4 * [True]
-            assert batches.stats().bad == dict.fromkeys(range(12), TOO_LARGE)
+            assert sorted(batches.stats().bad) == [*range(12)]
+            assert all("`max_pixels: 99990000`" in cause for cause in batches.stats().bad.values())
 
 
 def test_large_images_are_decoded_where_the_recipe_allows_them(large: bytes) -> None:
@@ -104,42 +101,25 @@ def loader(tar: Path, batch_size: int = 4, **options: object) -> GPULoader:
     return GPULoader(tar, batch_size, None, **given, **options)
 
 
-def test_an_image_of_gigabytes_is_replaced(sparse: Path) -> None:
+def test_an_image_of_gigabytes_is_bad_and_not_read(sparse: Path) -> None:
     with loader(sparse, on_error=BadImages(replace=True, max_share=1)) as batches:
         [batch] = batches
         assert batch["valid"].tolist() == [True, False, True, True]
         assert dict(batches.stats().bad) == {1: CAUSE}
-
-
-def test_an_image_of_gigabytes_is_named(sparse: Path) -> None:
     with loader(sparse) as batches, pytest.raises(BadImageError, match=CAUSE) as caught:
         next(iter(batches))
     assert caught.value.key == "1"
-
-
-def test_an_image_of_gigabytes_is_not_read(sparse: Path) -> None:
     views = ShardSet.open([sparse]).read_images(np.arange(4), Arena())
     assert [len(view) > 0 for view in views] == [True, False, True, True]
-
-
-def test_an_image_of_gigabytes_is_found_by_check(sparse: Path) -> None:
     assert [(bad.key, bad.cause) for bad in check_shards(sparse).of("bad")] == [("1", CAUSE)]
-
-
-def test_an_image_of_gigabytes_cannot_be_shown(sparse: Path) -> None:
     with pytest.raises(BadImageError, match=CAUSE):
         Gallery(sparse, label_from=None).size(1)
 
 
-def test_a_field_of_gigabytes_makes_its_sample_bad(sparse: Path) -> None:
-    with (
-        loader(sparse, fields=["txt"], sampling=Sampling(subset=[2])) as batches,
-        pytest.raises(BadImageError, match=rf"the \.txt component beside it: {CAUSE}") as caught,
-    ):
+def test_a_component_of_gigabytes_is_named_and_makes_its_sample_bad(sparse: Path) -> None:
+    options = {"fields": ["txt"], "sampling": Sampling(subset=[2])}
+    with loader(sparse, **options) as batches, pytest.raises(BadImageError, match=CAUSE) as caught:
         next(iter(batches))
     assert caught.value.key == "2"
-
-
-def test_a_component_of_gigabytes_is_named(sparse: Path) -> None:
-    with pytest.raises(DataError, match=rf"^the \.txt component of '2' in .*sparse\.tar: {CAUSE}"):
+    with pytest.raises(DataError, match=rf"\.txt component of '2' .*: {CAUSE}"):
         ShardSet.open([sparse]).read_component(2, "txt")
