@@ -12,6 +12,7 @@ import aiohttp
 import fsspec
 import pytest
 import s3fs
+from fsspec.asyn import AsyncFileSystem
 from serving import ENDLESS_BYTES, Server
 
 from gpuloader.base.fsspec import HttpResponse, begin, get, get_from_s3, what_happened
@@ -29,12 +30,12 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def store() -> Any:  # noqa: ANN401
+def store() -> AsyncFileSystem:
     return fsspec.filesystem("http", skip_instance_cache=True)
 
 
 @pytest.fixture
-def s3(server: Server) -> Any:  # noqa: ANN401
+def s3(server: Server) -> s3fs.S3FileSystem:
     """An object of S3 is asked for as a file on a server of HTTP is."""
     given = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
     return s3fs.S3FileSystem(skip_instance_cache=True, endpoint_url=server.url, client_kwargs=given)
@@ -89,11 +90,7 @@ def test_an_answer_of_http_is_to_what_was_asked(
 
 @pytest.mark.parametrize(("headers", "status", "data"), [({}, 200, b"0123456789"), (PART, 206, b"234")])
 def test_an_answer_of_s3_is_to_what_was_asked(
-    server: Server,
-    s3: Any,  # noqa: ANN401
-    headers: dict[str, str],
-    status: int,
-    data: bytes,
+    server: Server, s3: s3fs.S3FileSystem, headers: dict[str, str], status: int, data: bytes
 ) -> None:
     assert run(s3, read(get_from_s3(s3, "bucket/b.txt", headers))) == (status, str(len(data)), data)
 
@@ -110,10 +107,7 @@ def test_an_error_of_s3_is_s3fss(server: Server, s3: Any, status: str, kind: typ
 
 @pytest.mark.parametrize("protocol", ["http", "s3"])
 def test_what_is_not_read_of_an_answer_does_not_come(
-    server: Server,
-    store: Any,  # noqa: ANN401
-    s3: Any,  # noqa: ANN401
-    protocol: str,
+    server: Server, store: AsyncFileSystem, s3: s3fs.S3FileSystem, protocol: str
 ) -> None:
     server.fault("bucket/b.txt", "endless")
 
@@ -133,9 +127,7 @@ def test_what_is_not_read_of_an_answer_does_not_come(
 
 @pytest.mark.parametrize("status", [404, 503])
 def test_an_error_of_http_is_found_in_the_missing_file_that_it_is_called(
-    server: Server,
-    store: Any,  # noqa: ANN401
-    status: int,
+    server: Server, store: AsyncFileSystem, status: int
 ) -> None:
     for method in ("HEAD", "GET"):
         server.fault("a.txt", str(status), method=method)

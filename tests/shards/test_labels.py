@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -162,10 +161,7 @@ def test_an_integer_in_json_is_a_label(tmp_path: Path, name: str, text: bytes, l
     [
         (b'{"lable": 3}', "no 64-bit integer under 'label' (its keys are ['lable'], found None)"),
         (b'{"label": "3"}', "found '3'"),
-        (
-            b'{"label": 5.5}',
-            'for regression, leave label_from out, and use fields={"target": Field("json:label", float)}',
-        ),
+        (b'{"label": 5.5}', 'fields={"target": Field("json:label", float)}'),
         (b"\xff\xfe{}", "is not JSON"),
         (b'{"label": "%s"}' % (b"x" * 10**6), "found 'xxx"),
         (b'{"%s": 1}' % (b"x" * 10**6), "its keys are ['xxx"),
@@ -187,11 +183,8 @@ def test_what_is_no_integer_in_json_is_an_error_that_names_the_sample(tmp_path: 
 
 
 def test_folders_are_the_classes_that_torchvision_finds(tmp_path: Path) -> None:
-    folder = tmp_path / "images"
     names = ("dog/b.jpg", "dog/a.jpg", "cat/c.jpg", "Zebra/d.jpg", "été/e.jpg", "10/f.jpg", "9/g.jpg", "cat/é.jpg")
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(b"image")
+    folder = write_tree(tmp_path / "images", dict.fromkeys(names, b"image"))
     shards = ShardSet.open([tar_by_command(folder, tmp_path / "a.tar")])
     labels = make_labels(shards, "folder")
     assert labels is not None
@@ -261,11 +254,8 @@ def test_folders_that_call_a_label_differently_are_an_error_unless_the_names_are
     names = {"one": ["cat", "dog"], "other": ["cat", "emu"]}
     folders = [named(tmp_path / folder, classes) for folder, classes in names.items()]
     shards = ShardSet.open([write_shard(folder / "a.tar", [sample]) for folder in folders])
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=r"'dog' in .*one/classes\.json, but 'emu' in") as caught:
         make_labels(shards, "cls")
-    assert f"the label 1 is 'dog' in {tmp_path}/one/classes.json, but 'emu' in {tmp_path}/other/classes.json" in str(
-        caught.value
-    )
     assert "classes=" not in str(caught.value)  # it would give one of the two files' names to the other's numbers
     assert make_labels(shards, None) is None
     labels = make_labels(shards, "cls", ["cat", "dog"])
@@ -367,27 +357,6 @@ def test_a_number_in_a_folders_name_may_have_any_length(tmp_path: Path) -> None:
     assert list(labels.classes or ()) == names
 
 
-@pytest.mark.parametrize(
-    ("place", "classes", "order", "says"),
-    [
-        ("folder", ["a"], "natural", "but classes numbers them: leave order out"),
-        ("cls", None, "natural", "but labels are from 'cls': leave order out"),
-        (None, None, "natural", "but labels are from None: leave order out"),
-        ("folder", None, "size", "order='size': allowed are 'name' and 'natural'"),
-    ],
-)
-def test_an_order_that_sorts_nothing_is_an_error(
-    tmp_path: Path,
-    place: str | None,
-    classes: list[str] | None,
-    order: Any,  # noqa: ANN401
-    says: str,
-) -> None:
-    shards = shard_set(tmp_path, {"__key__": "a/x", "jpg": b"x", "cls": b"0"})
-    with pytest.raises(ConfigError, match=re.escape(says)):
-        make_labels(shards, place, classes, order=order)
-
-
 def test_folders_are_numbered_by_the_classes_that_are_given(tmp_path: Path) -> None:
     shards = shard_set(tmp_path, *[{"__key__": key} for key in ("dog/1", "cat/1", "dog/2")])
     labels = make_labels(shards, "folder", ["emu", "dog", "cat"])
@@ -419,30 +388,29 @@ def test_a_label_that_is_none_of_the_classes_is_an_error_that_names_the_sample(
 
 def test_integers_outside_of_the_given_classes_are_named_at_the_start(tmp_path: Path) -> None:
     shards = shard_set(tmp_path, {"cls": b"0"}, {"cls": b"2"}, {"cls": b"-1"})
-    with pytest.raises(
-        LabelError, match=r"2 of 3 samples have a label that is not one of the classes: 'k1' in .*there are"
-    ):
+    with pytest.raises(LabelError, match=r"2 of 3 samples .*'k1' in"):
         make_labels(shards, "cls", ["cat", "dog"])
 
 
 @pytest.mark.parametrize(
-    ("label_from", "classes", "says"),
+    ("label_from", "classes", "order", "says"),
     [
-        ("cls", "cat", "classes='cat': allowed is a list of class names, entry i for label i"),
-        ("cls", [], "allowed is a list"),
-        ("folder", ["cat", "dog", "cat"], "classes: 'cat' occurs twice: each label needs its own name"),
-        (None, ["cat"], "label_from=None gives none: leave one of them out"),
+        ("cls", "cat", "name", "classes='cat': allowed is a list"),
+        ("cls", [], "name", "allowed is a list"),
+        ("folder", ["cat", "dog", "cat"], "name", "'cat' occurs twice"),
+        (None, ["cat"], "name", "label_from=None gives none"),
+        ("folder", ["a"], "natural", "but classes numbers them"),
+        ("cls", None, "natural", "but labels are from 'cls'"),
+        (None, None, "natural", "but labels are from None"),
+        ("folder", None, "size", "order='size': allowed are"),
     ],
 )
-def test_classes_that_are_no_names_are_refused(
-    tmp_path: Path,
-    label_from: str | None,
-    classes: Any,  # noqa: ANN401
-    says: str,
+def test_classes_and_orders_that_number_nothing_are_refused(
+    tmp_path: Path, label_from: str | None, classes: object, order: object, says: str
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_labels(shard_set(tmp_path, {"cls": b"1"}), label_from, classes)
-    assert says in str(caught.value)
+    shards = shard_set(tmp_path, {"__key__": "a/x", "cls": b"1"})
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        make_labels(shards, label_from, classes, order=order)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

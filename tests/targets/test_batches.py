@@ -84,21 +84,11 @@ def test_a_batch_has_the_targets_in_pixels_of_its_images(tar: Path) -> None:
         assert batch["objects"][number].shape == (count, 40, 60)
     kinds = {name: (value if isinstance(value, torch.Tensor) else value[0]).dtype for name, value in batch.items()
              if name not in ("key", "label")}  # fmt: skip
+    integers = "index original_size size boxes_labels boxes_iscrowd boxes_number points_visibility mask"
     assert kinds == {
-        "image": torch.float32,
-        "index": torch.int64,
-        "valid": torch.bool,
-        "original_size": torch.int64,
-        "size": torch.int64,
-        "boxes": torch.float32,
-        "boxes_labels": torch.int64,
-        "boxes_iscrowd": torch.int64,
-        "boxes_area": torch.float32,
-        "boxes_number": torch.int64,
-        "points": torch.float32,
-        "points_visibility": torch.int64,
-        "mask": torch.int64,
-        "objects": torch.uint8,
+        **dict.fromkeys(("image", "boxes", "boxes_area", "points"), torch.float32),
+        **dict.fromkeys(integers.split(), torch.int64),
+        **{"valid": torch.bool, "objects": torch.uint8},
     }
 
 
@@ -326,18 +316,16 @@ def test_targets_of_a_turned_picture_count_in_the_upright_one(tar: Path, tmp_pat
                 assert torch.equal(sample[name], value) if isinstance(value, torch.Tensor) else sample[name] == value
 
 
-def with_broken_text(png: bytes) -> bytes:
-    """The PNG with a text whose checksum is wrong, which the gate does not look at."""
+def with_broken_text(mask: np.ndarray[Any, Any]) -> bytes:
+    """A PNG with a text whose checksum is wrong, which the gate does not look at."""
+    png = encoded(Image.fromarray(mask), "PNG")
     return png[:33] + (4).to_bytes(4, "big") + b"tEXta\0bc" + bytes(4) + png[33:]
 
 
 MASKS: dict[str, tuple[str, Any]] = {
     "palette": ("mask.png", lambda mask: encoded(palette(mask), "PNG")),
     "16 bits": ("mask.png", lambda mask: encoded(Image.fromarray(mask.astype(np.uint16)), "PNG")),
-    "broken text, which nothing reads": (
-        "mask.png",
-        lambda mask: with_broken_text(encoded(Image.fromarray(mask), "PNG")),
-    ),
+    "broken text, which nothing reads": ("mask.png", with_broken_text),
     "array": ("mask.npy", lambda mask: saved(mask.astype(np.int32))),
 }
 

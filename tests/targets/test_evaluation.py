@@ -75,15 +75,8 @@ def test_ground_truth_that_went_through_the_recipe_and_back_has_ap_1(tmp_path: P
         "objects": Mask("json:annotations"),
         "image_id": Field("json:image_id"),
     }
-    loader = GPULoader(
-        tmp_path / "shards",
-        4,
-        "cpu",
-        preset=Compose([Resize((160, 160))]),
-        label_from=None,
-        output="dict",
-        fields=fields,
-    )
+    options = {"preset": Compose([Resize((160, 160))]), "label_from": None, "output": "dict", "fields": fields}
+    loader = GPULoader(tmp_path / "shards", 4, "cpu", **options)
     results: list[dict[str, Any]] = []
     for batch in loader:
         scales = (batch["original_size"] / batch["size"]).flip(1)
@@ -104,18 +97,15 @@ def test_ground_truth_that_went_through_the_recipe_and_back_has_ap_1(tmp_path: P
     assert average_precision(file, results) == 1.0
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        Compose([Resize((96, 160))]),
-        Compose([Resize(64)], batch="list"),
-        Compose([Resize(64, max_size=100)], batch={"pad": 32}),
-    ],
-    ids=["dense", "list", "pad"],
-)
-def test_pycocotools_takes_what_to_coco_makes_also_of_a_last_batch_with_padding(
-    tmp_path: Path, recipe: Compose
-) -> None:
+RECIPES = {
+    "dense": Compose([Resize((96, 160))]),
+    "list": Compose([Resize(64)], batch="list"),
+    "pad": Compose([Resize(64, max_size=100)], batch={"pad": 32}),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_pycocotools_takes_what_to_coco_makes_also_of_a_last_batch_with_padding(tmp_path: Path, recipe: str) -> None:
     """Each picture counts once, and crowds, which training drops, are no missed objects."""
     file = write_coco(tmp_path / "coco")
     content = json.loads(file.read_text())
@@ -125,7 +115,7 @@ def test_pycocotools_takes_what_to_coco_makes_also_of_a_last_batch_with_padding(
     ids = json.loads((tmp_path / "shards" / "classes.json").read_text())["ids"]
     boxes = Boxes("json:annotations", "xywh", labels="category_id", leave_out="iscrowd")
     fields = {"boxes": boxes, "image_id": Field("json:image_id")}
-    loader = GPULoader(tmp_path / "shards", 4, "cpu", preset=recipe, fields=fields, last_batch="pad")
+    loader = GPULoader(tmp_path / "shards", 4, "cpu", preset=RECIPES[recipe], fields=fields, last_batch="pad")
     results = [each for batch in loader for each in to_coco(perfect_outputs(batch), batch, label_ids=ids)]
     assert len(results) == 19
     assert average_precision(file, results) == 1.0
@@ -170,7 +160,5 @@ def test_ids_of_pictures_and_categories(
 
 
 def test_a_batch_without_sizes_is_an_error() -> None:
-    with pytest.raises(
-        ConfigError, match="the batch has no original_size and size: make the loader with a field of boxes"
-    ):
+    with pytest.raises(ConfigError, match="no original_size and size"):
         to_coco([OUTPUT], {"size": BATCH["size"], "image_id": [31]})

@@ -42,27 +42,16 @@ def merged(tar: Path) -> Path:
     return tar.parent
 
 
+def boxes(source: str = "json:annotations", **options: Any) -> Boxes:  # noqa: ANN401
+    return Boxes(source, "xywh", **options)
+
+
 WRONG: list[tuple[Field | Boxes | Mask | Keypoints, str]] = [
-    (
-        Boxes("json:annotations", "xywh", labels="category"),
-        rf"Boxes\(labels='category'\): .* has the key 'category' \(did you mean category_id\?\): {ANNOTATION}",
-    ),
-    (
-        Boxes("json:annotations", "xywh", labels="category_id", keys=["iscrowd", "score"]),
-        rf"Boxes\(keys='score'\): .* has the key 'score': {ANNOTATION}",
-    ),
-    (
-        Boxes("json:annotations", "xywh", leave_out="crowd"),
-        rf"Boxes\(leave_out='crowd'\): .* has the key 'crowd' \(did you mean iscrowd\?\): {ANNOTATION}",
-    ),
-    (
-        Boxes("json:annotations", "xywh", labels="json:label"),
-        rf"Boxes\(labels='json:label'\): .* has the key 'label' \(did you mean labels\?\): {DOCUMENT}",
-    ),
-    (
-        Boxes("json:annotation", "xywh"),
-        rf"Boxes\(source='json:annotation'\): .* has the key 'annotation' \(did you mean annotations\?\): {DOCUMENT}",
-    ),
+    (boxes(labels="category"), rf"Boxes\(labels='category'\): .* \(did you mean category_id\?\): {ANNOTATION}"),
+    (boxes(labels="category_id", keys=["iscrowd", "score"]), rf"Boxes\(keys='score'\): .* 'score': {ANNOTATION}"),
+    (boxes(leave_out="crowd"), rf"Boxes\(leave_out='crowd'\): .* \(did you mean iscrowd\?\): {ANNOTATION}"),
+    (boxes(labels="json:label"), rf"Boxes\(labels='json:label'\): .* \(did you mean labels\?\): {DOCUMENT}"),
+    (boxes("json:annotation"), rf"Boxes\(source='json:annotation'\): .*mean annotations\?\): {DOCUMENT}"),
     (Mask("json:objects"), rf"Mask\(source='json:objects'\): .* has the key 'objects': {DOCUMENT}"),
     (Keypoints("json:points"), rf"Keypoints\(source='json:points'\): .* has the key 'points': {DOCUMENT}"),
     (Field("json:caption"), r"Field\(source='json:caption'\): .* the key 'caption' \(did you mean captions\?\)"),
