@@ -11,6 +11,10 @@ from gpuloader.base.cores import available_cores, cgroup_limits, limits_of, usab
 NO_LIMIT_V1 = "9223372036854771712"
 
 
+def quota(group: str, quota_us: str, period_us: str = "100000") -> dict[str, str]:
+    return {f"{group}cpu.cfs_quota_us": quota_us, f"{group}cpu.cfs_period_us": period_us}
+
+
 @pytest.mark.parametrize(
     ("memberships", "files", "expected"),
     [
@@ -25,33 +29,21 @@ NO_LIMIT_V1 = "9223372036854771712"
         # Version 1: a hierarchy for each controller; several of them may share one, under links of each name.
         (
             "4:memory:/job\n3:cpu,cpuacct:/job\n2:cpuset:/\n",
-            {
-                "cpu/job/cpu.cfs_quota_us": "250000\n",
-                "cpu/job/cpu.cfs_period_us": "100000\n",
-                "memory/job/memory.limit_in_bytes": "8000000000\n",
-            },
+            {**quota("cpu/job/", "250000\n", "100000\n"), "memory/job/memory.limit_in_bytes": "8000000000\n"},
             (2.5, 8_000_000_000),
         ),
         # A container that sees only its own group, mounted as the uppermost.
         (
             "4:memory:/docker/0a1b\n3:cpuacct,cpu:/docker/0a1b\n",
-            {
-                "cpu/cpu.cfs_quota_us": "400000",
-                "cpu/cpu.cfs_period_us": "100000",
-                "memory/memory.limit_in_bytes": NO_LIMIT_V1,
-            },
+            {**quota("cpu/", "400000"), "memory/memory.limit_in_bytes": NO_LIMIT_V1},
             (4.0, None),
         ),
-        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, (None, None)),
+        ("3:cpu:/\n", quota("cpu/", "-1"), (None, None)),
         # Both versions side by side: controllers are in one of them.
-        (
-            "2:cpu:/\n1:name=systemd:/user.slice\n0::/user.slice\n",
-            {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"},
-            (1.0, None),
-        ),
+        ("2:cpu:/\n1:name=systemd:/user.slice\n0::/user.slice\n", quota("cpu/", "100000"), (1.0, None)),
         ("0::/a:b\n", {"a:b/cpu.max": "100000 100000"}, (1.0, None)),
         # A controller is not a part of another one's name.
-        ("3:cpuacct:/\n", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, (None, None)),
+        ("3:cpuacct:/\n", quota("cpu/", "100000"), (None, None)),
     ],
 )
 def test_the_smallest_limit_of_the_groups_holds(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from changing import CHANGES
 from forging import BLOCK_BYTES
 from making import jpeg, write_shard
 from synthetic import synthetic_index
@@ -126,35 +126,17 @@ def test_without_a_cache_folder_the_index_is_in_memory(
 # Files that change while they are mapped.
 
 
-def cut(path: Path) -> None:
-    os.truncate(path, 4096)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def overwrite(path: Path) -> None:
-    content = path.read_bytes()
-    with path.open("r+b") as file:
-        file.write(content[: len(content) // 2] + content[: -(-len(content) // 2)])
-
-
-def grow(path: Path) -> None:
-    with path.open("ab") as file:
-        file.write(b"x")
-
-
 CHANGE = """
 import os, sys, time
 from pathlib import Path
 import numpy as np
+from changing import CHANGES
 from gpuloader.shards.index import Index
 path = Path(sys.argv[1])
 index = Index.map(path)
 index.column("label")
 print("opened", flush=True)
-sys.stdin.readline()
+CHANGES[sys.argv[2]](path)
 for use in (lambda: index.column("label"), lambda: index.key(59_999), lambda: index.at("height", np.arange(60_000))):
     try:
         print(use())
@@ -163,16 +145,12 @@ for use in (lambda: index.column("label"), lambda: index.key(59_999), lambda: in
 """
 
 
-@pytest.mark.parametrize("change", [cut, empty, overwrite, grow])
-def test_a_mapped_file_that_is_changed_is_an_error_and_no_signal(
-    tmp_path: Path, change: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("change", ["cut", "emptied", "overwritten", "grown"])
+def test_a_mapped_file_that_is_changed_is_an_error_and_no_signal(tmp_path: Path, change: str) -> None:
     path = tmp_path / "a.gpuidx"
     path.write_bytes(synthetic_index(KEYS, 10))
     os.utime(path, ns=(0, 0))
-    (tmp_path / "go").touch()
-    work = CHANGE.replace("sys.stdin.readline()", f"from test_set_index import {change.__name__} as c; c(path)")
-    result = warm().run(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n{work}", path)
+    result = warm().run(CHANGE, path, change)
     assert result.returncode == 0, result.stderr
     opened, *errors = result.stdout.splitlines()
     assert opened == "opened"
@@ -180,21 +158,12 @@ def test_a_mapped_file_that_is_changed_is_an_error_and_no_signal(
     assert all("IndexFileError" in error and "was cut or overwritten while it was in use" in error for error in errors)
 
 
-def remove(path: Path) -> None:
-    path.unlink()
-
-
-def replace_by_another(path: Path) -> None:
-    path.with_name("other").write_bytes(b"x")
-    path.with_name("other").replace(path)
-
-
-@pytest.mark.parametrize("change", [remove, replace_by_another])
-def test_a_mapped_file_that_loses_its_name_is_used_on(tmp_path: Path, change: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("change", ["removed", "replaced"])
+def test_a_mapped_file_that_loses_its_name_is_used_on(tmp_path: Path, change: str) -> None:
     path = tmp_path / "a.gpuidx"
     path.write_bytes(synthetic_index(KEYS, 10))
     index = Index.map(path)
-    change(path)
+    CHANGES[change](path)
     assert index.key(59_999) == "0059999"
     assert index.column("label").tolist() == list(range(60_000))
 

@@ -40,17 +40,10 @@ def synthetic_index(keys: Sequence[bytes], shards: int, names: Sequence[str] = (
         rows = np.arange(first, first + each)
         ones = np.ones(each, np.int64)
         columns = {
-            "image_offset": rows,
-            "image_size": ones,
-            "height": 4 * ones,
-            "width": 5 * ones,
-            "orientation": ones,
-            "traits": 0 * ones,
-            "label": rows,
-            "component_end": rows - first + 1,
-            "component_extension": 0 * ones,
-            "component_offset": rows,
-            "component_size": ones,
+            **dict.fromkeys(("image_offset", "component_offset", "label"), rows),
+            **dict.fromkeys(("image_size", "component_size", "orientation"), ones),
+            **dict.fromkeys(("traits", "component_extension"), 0 * ones),
+            **{"height": 4 * ones, "width": 5 * ones, "component_end": rows - first + 1},
         }
         return Index.made(keys[first : first + each], columns, len(keys), 0, ["jpg"])
 
@@ -66,14 +59,9 @@ def write_large_set(path: Path, samples: int, shards: int, names: Sequence[str] 
     assert each * shards == samples
     rows, components = np.arange(each), np.arange(2 * each)
     columns = {
-        "image_offset": 1024 * rows,
-        "image_size": np.full(each, 500),
-        "height": np.full(each, 16),
-        "width": np.full(each, 16),
-        "orientation": np.ones(each),
-        "traits": np.zeros(each, np.uint8),
-        "label": rows % 10,
-        "component_end": 2 * (rows + 1),
+        **{"image_offset": 1024 * rows, "image_size": np.full(each, 500), "label": rows % 10},
+        **dict.fromkeys(("height", "width"), np.full(each, 16)),
+        **{"orientation": np.ones(each), "traits": np.zeros(each, np.uint8), "component_end": 2 * (rows + 1)},
         "component_extension": components % 2,
         "component_offset": 512 * components,
         "component_size": np.where(components % 2, 1, 500),

@@ -23,10 +23,6 @@ SHARD_SAMPLES = 100
 SHARD_BYTES = 1000
 
 
-def always() -> bool:
-    return True
-
-
 def shards_of(samples: NDArray[np.int64]) -> NDArray[np.int64]:
     return samples // SHARD_SAMPLES
 
@@ -108,6 +104,16 @@ def served(tmp_path: Path) -> list[Path]:
     return write_samples(tmp_path / "served", 24, shards=6, sizes=[(60, 80)])
 
 
+def entries_of(server: Server, served: list[Path]) -> dict[int, Entry]:
+    shards = [RemoteShard(f"{server.url}/{shard.name}") for shard in served]
+    return {number: Entry(shard, shard.version(lambda: True)) for number, shard in enumerate(shards)}
+
+
+def prefetcher(entries: dict[int, Entry], cache: ShardCache) -> Prefetcher:
+    plan = Plan(all_samples(24, "none"), 2)
+    return Prefetcher(ShardSchedule(plan, [0], lambda samples: samples // 4, entries), cache)
+
+
 def wait_for_shards(shards: set[int], cache: ShardCache, entries: dict[int, Entry]) -> None:
     wait_for(lambda: {number for number, entry in entries.items() if cache.has(entry)} == shards)
 
@@ -116,13 +122,10 @@ def test_as_many_as_fit_are_downloaded_in_the_order_of_need_and_go_when_they_are
     served: list[Path], tmp_path: Path
 ) -> None:
     with Server(served[0].parent) as server:
-        shards = [RemoteShard(f"{server.url}/{shard.name}") for shard in served]
-        entries = {number: Entry(shard, shard.version(always)) for number, shard in enumerate(shards)}
+        entries = entries_of(server, served)
         size = max(entry.version.size_bytes for entry in entries.values())
         cache = ShardCache(tmp_path / "cache", 3 * size)
-        ahead = Prefetcher(
-            ShardSchedule(Plan(all_samples(24, "none"), 2), [0], lambda samples: samples // 4, entries), cache
-        )
+        ahead = prefetcher(entries, cache)
         for delivered, there in [(0, {0, 1, 2}), (4, {1, 2, 3}), (10, {2, 3, 4}), (20, {5, 0, 1})]:
             ahead.reach(Cursor(0, delivered))
             assert cache.coming == {entries[number].key for number in there}
@@ -137,13 +140,10 @@ def test_as_many_as_fit_are_downloaded_in_the_order_of_need_and_go_when_they_are
 
 def test_closing_ends_what_is_under_way_and_collection_closes(served: list[Path], tmp_path: Path) -> None:
     with Server(served[0].parent) as server:
-        shards = [RemoteShard(f"{server.url}/{shard.name}") for shard in served]
-        entries = {number: Entry(shard, shard.version(always)) for number, shard in enumerate(shards)}
+        entries = entries_of(server, served)
         server.fault(served[0].name, "silent")
         cache = ShardCache(tmp_path / "cache", 10**9)
-        ahead = Prefetcher(
-            ShardSchedule(Plan(all_samples(24, "none"), 2), [0], lambda samples: samples // 4, entries), cache
-        )
+        ahead = prefetcher(entries, cache)
         ahead.reach(Cursor(0, 0))
         wait_for_shards({1, 2, 3, 4, 5}, cache, entries)  # one that hangs does not hold up the others
         started = time.monotonic()
