@@ -10,16 +10,14 @@ from contextlib import suppress
 from functools import partial
 
 from forging import parts_of, sealed
-from hostile import TEXTS, paths, removed, replaced
+from hostile import MOST_BYTES, TEXTS, change_bytes, paths, removed, replaced
 
 from fuzzing.formats import FORMATS, PNG, in_order, with_tar_checksums
 from fuzzing.material import KINDS, donors, material
 
-MOST_BYTES = 1 << 18
-_EXTREMES = (0, 1, 2, 3, 0x11, 0x22, 0x41, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
 _NUMBERS = ("0", "-1", "1e999", "nan", "1e-300", "0.5", "255", "8193", "1e7", f"{2**31}", f"{2**64}", "9" * 5000)
 _WORDS = ("null", "true", "[]", "{}", "[1, 2]", '"x"')
-_HEADER_BYTES, _MOST_UNPACKED_BYTES = 256, 1 << 18
+_MOST_UNPACKED_BYTES = 1 << 18
 
 
 def mutant(kind: str, seed: int, number: int) -> bytes:
@@ -40,18 +38,6 @@ def _with_checksums(kind: str, data: bytes) -> bytes:
         return PNG.join(PNG.split(data))
     repair = {"seekable": in_order, "tar": with_tar_checksums}.get(kind)
     return repair(data) if repair else data
-
-
-def change_bytes(data: bytes, rng: random.Random) -> bytes:
-    """A part, short or long and often near the beginning, is missing, comes twice, or has other bytes."""
-    start = rng.randrange(min(len(data), rng.choice((_HEADER_BYTES, MOST_BYTES))) + 1)
-    end = rng.choice((start + rng.choice((1, 1, 2, 4, 8, 16, 100)), rng.randint(start, len(data))))
-    part = data[start:end]
-    number = rng.choice(_EXTREMES).to_bytes(8, rng.choice(("big", "little")))
-    flipped = bytes(byte ^ (1 << rng.randrange(8) if rng.random() < 4 / len(part) else 0) for byte in part)
-    within = (b"", part * 2, bytes(len(part)), b"\xff" * len(part), rng.randbytes(len(part)), flipped, flipped)
-    numbers = (number[: len(part)], number[-len(part) :], part + number)
-    return data[:start] + rng.choice((*within, *numbers)) + data[end:]
 
 
 def splice(kind: str, data: bytes, rng: random.Random) -> bytes:

@@ -24,6 +24,10 @@ TEXTS = (
 """Hostile values as JSON; some that Python's `json` refuses."""
 
 
+MOST_BYTES, _HEADER_BYTES = 1 << 18, 256
+_EXTREMES = (0, 1, 2, 3, 0x11, 0x22, 0x41, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
+
+
 def _deep(levels: int) -> list[Any]:
     nested: list[Any] = []
     for _ in range(levels):
@@ -100,20 +104,19 @@ def mutated_json(tree: Any) -> Iterator[str]:  # noqa: ANN401
             yield json.dumps(removed(tree, path))
 
 
+def change_bytes(data: bytes, rng: random.Random) -> bytes:
+    """A part, short or long and often near the beginning, is missing, comes twice, or has other bytes."""
+    start = rng.randrange(min(len(data), rng.choice((_HEADER_BYTES, MOST_BYTES))) + 1)
+    end = rng.choice((start + rng.choice((1, 1, 2, 4, 8, 16, 100)), rng.randint(start, len(data))))
+    part = data[start:end]
+    number = rng.choice(_EXTREMES).to_bytes(8, rng.choice(("big", "little")))
+    flipped = bytes(byte ^ (1 << rng.randrange(8) if rng.random() < 4 / len(part) else 0) for byte in part)
+    within = (b"", part * 2, bytes(len(part)), b"\xff" * len(part), rng.randbytes(len(part)), flipped, flipped)
+    numbers = (number[: len(part)], number[-len(part) :], part + number)
+    return data[:start] + rng.choice((*within, *numbers)) + data[end:]
+
+
 def mutated_bytes(data: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
-    """Up to four bytes changed, a part removed, doubled or replaced."""
+    """Changed bytes, again and again."""
     rng = random.Random(seed)
-    for _ in range(count):
-        start, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
-        match rng.randrange(5):
-            case 0:
-                yield data[:start] + data[end:]
-            case 1:
-                yield data[:end] + data[start:]
-            case 2:
-                yield data[:start] + bytes(end - start) + data[end:]
-            case _:
-                changed = bytearray(data)
-                for _ in range(rng.randint(1, 4)):
-                    changed[rng.randrange(len(data))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
-                yield bytes(changed)
+    yield from (change_bytes(data, rng) for _ in range(count))
