@@ -148,9 +148,7 @@ def test_the_index_of_a_folder_in_a_read_only_one_stays_in_the_cache(folder: Pat
 def test_an_index_that_cannot_be_beside_its_folder_is_an_error(folder: Path) -> None:
     (folder.parent / "photos.gpuidx").mkdir()
     assert index_file(Folder(folder)).parent == cache_folder()
-    with pytest.raises(
-        ConfigError, match=r"photos\.gpuidx: the index of .*/photos cannot be written there \(.*\): rem"
-    ):
+    with pytest.raises(ConfigError, match=r"photos\.gpuidx: .* cannot be written there"):
         keep_beside(Folder(folder))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +94,7 @@ def test_urls_are_expanded_as_paths_are_and_not_asked_for(protocol: str) -> None
 def test_what_reads_local_shards_alone_says_so() -> None:
     assert resolve_local(["val-a.tar", "deep"]) == [Path("val-a.tar"), Path("deep/y.tar")]
     assert resolve_local(["val-a.tar", "pics/flat"]) == [Path("val-a.tar"), Folder(Path("pics/flat"))]
-    with pytest.raises(
-        ConfigError, match=r"s3://bucket/b\.tar is on a store, but only local shards can be used here: download it"
-    ):
+    with pytest.raises(ConfigError, match="only local shards can be used here"):
         resolve_local(["val-a.tar", "s3://bucket/b.tar", "s3://bucket/c.tar"])
 
 
@@ -116,65 +113,54 @@ def test_an_absolute_path_and_a_file_url_are_the_same(folder: Path) -> None:
     assert resolve_shards(folder) == [folder / path for path in resolve_shards(".")]
 
 
-@pytest.mark.parametrize(
-    ("tar", "says"),
-    [
-        ("trian-0003.tar", ["no such file: trian-0003.tar", "similar names are", "train-0003.tar"]),
-        ("something.else", ["no such file: something.else", "the folder . has no such name"]),
-        ("nowhere/a.tar", ["no such file: nowhere/a.tar", "there is no folder nowhere either"]),
-        ("*.jpg", ["no file matches *.jpg: check the path (relative to ", "name the shards in a list"]),
-        ("d[e]ep", ["no file matches d[e]ep"]),  # it matches a folder
-        ("no-tar", ["neither *.tar nor pictures in the folder no-tar: check the path"]),
-        (
-            "two folders",
-            ["neither *.tar nor pictures in the folder two folders, but in its folders train, val: check the path"],
-        ),
-        ("train-{0010..0013}.tar", ["no such file: train-0012.tar"]),  # each shard of a pattern must be there
-        (["val-a.tar", "val-c.tar"], ["no such file: val-c.tar", "val-a.tar"]),
-        ([], ["tar=[] names no shard"]),
-        ("pics/packed", ["nor pictures in the folder pics/packed", "b.TAR", "unpack"]),
-        ("pics/hidden", ["neither *.tar nor pictures in the folder pics/hidden: check the path"]),
-        ("pics/dotted/*", ["no file matches pics/dotted/*"]),  # it matches hidden folders
-        ("pics/dotted", ["nor pictures in the folder pics/dotted; hidden folders are left out: check the path"]),
-    ],
-    ids=named,
-)
-def test_what_is_not_there_is_said_with_what_to_do(tar: Tar, says: list[str]) -> None:
-    with pytest.raises(ShardNotFoundError) as caught:
-        resolve_shards(tar)
-    assert all(part in str(caught.value) for part in says)
-    assert isinstance(caught.value, FileNotFoundError)
+ABSENT: list[tuple[Any, str]] = [
+    ("trian-0003.tar", "similar names are .*train-0003.tar"),
+    ("something.else", r"the folder \. has no such name"),
+    ("nowhere/a.tar", "there is no folder nowhere either"),
+    ("*.jpg", r"no file matches \*\.jpg: .* in a list"),
+    ("d[e]ep", r"no file matches d\[e\]ep"),  # it matches a folder
+    ("no-tar", "nor pictures in the folder no-tar: check"),
+    ("two folders", "but in its folders train, val: check"),
+    ("train-{0010..0013}.tar", "no such file: train-0012.tar"),  # each shard of a pattern must be there
+    (["val-a.tar", "val-c.tar"], "no such file: val-c.tar.*val-a.tar"),
+    ([], r"tar=\[\] names no shard"),
+    ("pics/packed", r"b\.TAR.*unpack"),
+    ("pics/hidden", "nor pictures in the folder pics/hidden: check"),
+    ("pics/dotted/*", r"no file matches pics/dotted/\*"),  # it matches hidden folders
+    ("pics/dotted", "hidden folders are left out: check"),
+]
+UNCLEAR: list[tuple[Any, str]] = [
+    (["val-a.tar", "val-b.tar", "val-a.tar"], "the shard val-a.tar is named twice"),
+    (["s3://bucket/a.tar", "s3://bucket/{a,b}.tar"], "the shard s3://bucket/a.tar is named twice"),
+    (["pics/flat", "pics/../pics/flat"], "the shard pics/../pics/flat is named twice"),
+    ("ftp://example.org/train.tar", "allowed are local paths and s3://, gs://"),
+    ("https://example.org/shards/", "https:// cannot list objects"),
+    ("s3://bucket/train-{0000..0001.tar", "the brace pattern 's3://bucket/.*' cannot be read"),
+    ("train-{0000..0001.tar", "the brace pattern 'train-.*' cannot be read"),
+    *((tar, "tar='': allowed is a path, a URL, a folder") for tar in ("", [""], ["val-a.tar", ""], "file://")),
+    ("pics/two splits", "the splits train instead of classes: give .* pics/two splits/train"),
+    ("pics/both", r"tars, such as x.tar, and folders of pictures, such as cat: give pics/both/\*\.tar"),
+    (3, "tar=3: allowed is a path, a URL"),
+    (
+        lambda: ImageFolder("pics/two splits/train"),
+        r"tar=dataset\.root reads .*`gpuloader pack 'pics/two splits/train' shards`",
+    ),
+    (TensorDataset, r"gpuloader\.pack\.pack\(dataset, 'shards'\)"),
+    (lambda: [TensorDataset()], r"gpuloader\.compat\.UniversalDataModule"),
+]
 
 
 @pytest.mark.parametrize(
-    ("tar", "says"),
-    [
-        (["val-a.tar", "val-b.tar", "val-a.tar"], ["the shard val-a.tar is named twice", "name it once"]),
-        ("ftp://example.org/train.tar", ["ftp:// is not supported", "allowed are local paths and s3://, gs://"]),
-        (
-            "https://example.org/shards/",
-            ["https://example.org/shards/: https:// cannot list objects", "name the shards"],
-        ),
-        ("s3://bucket/train-{0000..0001.tar", ["the brace pattern 's3://bucket/train-{0000..0001.tar' cannot be read"]),
-        (["s3://bucket/a.tar", "s3://bucket/{a,b}.tar"], ["the shard s3://bucket/a.tar is named twice"]),
-        *((tar, ["tar='': allowed is a path, a URL, a folder"]) for tar in ("", [""], ["val-a.tar", ""], "file://")),
-        ("train-{0000..0001.tar", ["the brace pattern 'train-{0000..0001.tar' cannot be read"]),
-        (
-            "pics/two splits",
-            ["has the splits train instead of classes: give one of them, such as pics/two splits/train"],
-        ),
-        (
-            "pics/both",
-            ["pics/both has tars, such as x.tar, and folders of pictures, such as cat: give pics/both/*.tar"],
-        ),
-        (["pics/flat", "pics/../pics/flat"], ["the shard pics/../pics/flat is named twice"]),
-    ],
+    ("tar", "says", "kind"),
+    [*((*row, ShardNotFoundError) for row in ABSENT), *((*row, ConfigError) for row in UNCLEAR)],
     ids=named,
 )
-def test_what_cannot_be_meant_is_said_with_what_to_do(tar: Tar, says: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        resolve_shards(tar)
-    assert all(part in str(caught.value) for part in says)
+def test_what_is_not_there_or_cannot_be_meant_is_said_with_what_to_do(
+    tar: Tar | Callable[[], Any], says: str, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match=f"(?s){says}") as caught:
+        resolve_shards(tar() if callable(tar) else tar)
+    assert kind is ConfigError or isinstance(caught.value, FileNotFoundError)
 
 
 @pytest.mark.parametrize(
@@ -270,24 +256,6 @@ def test_a_folder_of_links_to_itself_is_an_error_at_once() -> None:
         Path(f"loops/{number}").symlink_to(".")
     with pytest.raises(DataError, match="loops/0 is again within itself, because of a link"):
         resolve_shards("loops")
-
-
-@pytest.mark.parametrize(
-    ("dataset", "says"),
-    [
-        (
-            lambda: ImageFolder("pics/two splits/train"),
-            ". tar=dataset.root reads the folder of this data set; or `gpuloader pack 'pics/two splits/train' shards`",
-        ),
-        (TensorDataset, "gpuloader.pack.pack(dataset, 'shards') makes shards of a data set"),
-        (lambda: [TensorDataset()], "gpuloader.compat.UniversalDataModule"),
-        (lambda: 3, "tar=3: allowed is a path, a URL, a folder, a pattern, or a list of these"),
-    ],
-)
-def test_a_data_set_of_torch_points_to_its_folder_or_to_packing(dataset: Callable[[], Any], says: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        resolve_shards(dataset())
-    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -204,9 +204,7 @@ def test_who_needs_room_waits_until_a_shard_is_given_back(entries: list[Entry], 
 
 def test_a_shard_larger_than_the_cache_is_an_error(entries: list[Entry], folder: Path, size: int) -> None:
     ShardCache(folder, size).check_fits(entries[0])
-    with pytest.raises(
-        ConfigError, match=rf"Cache\(max_bytes={size - 1}\): .*train-0000\.tar has {size} bytes: give it at"
-    ):
+    with pytest.raises(ConfigError, match=rf"max_bytes={size - 1}\): .*has {size} bytes"):
         ShardCache(folder, size - 1).check_fits(entries[0])
 
 
@@ -277,9 +275,7 @@ def test_a_folder_that_others_may_write_to_is_refused(
     if allowed:
         ShardCache(folder, ROOM)
     else:
-        with pytest.raises(
-            ConfigError, match=rf"has owner \d+ and mode {mode:o}: .* Name such a folder, or .*/cache/shards'"
-        ):
+        with pytest.raises(ConfigError, match=rf"has owner \d+ and mode {mode:o}"):
             ShardCache(folder, ROOM)
         assert ShardCache(folder / "shards", ROOM).folder.is_dir()  # as the error advises
 
@@ -295,9 +291,7 @@ def test_a_checksum_beside_the_shard_is_compared(
     Path(f"{served[0]}.sha256").write_text(f"{digest}  {served[0].name}\n")
     cache = ShardCache(folder, ROOM)
     if wrong:
-        with pytest.raises(
-            DataError, match=rf"has the sha256 [0-9a-f]+, but it should have {digest}: the object is dam"
-        ):
+        with pytest.raises(DataError, match=f"but it should have {digest}"):
             content(cache, entries[0])
         assert names(folder, "") == {"lock"}
     else:
