@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ UNCLEAR: list[tuple[Any, str]] = [
     (3, "tar=3: allowed is a path, a URL"),
     (
         lambda: ImageFolder("pics/two splits/train"),
-        r"tar=dataset\.root reads .*`gpuloader pack 'pics/two splits/train' shards`",
+        r"tar=dataset\.root reads .*`gpuloader pack 'pics/two",
     ),
     (TensorDataset, r"gpuloader\.pack\.pack\(dataset, 'shards'\)"),
     (lambda: [TensorDataset()], r"gpuloader\.compat\.UniversalDataModule"),
