@@ -7,7 +7,7 @@ from gpuloader.base.progress import count_long
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown", "terminal", "bar", "logged"),
+    "case",  # seconds, shown, terminal, bar, logged
     [
         (0, True, True, False, False),
         (0, False, False, False, False),
@@ -17,15 +17,12 @@ from gpuloader.base.progress import count_long
     ],
 )
 def test_items_that_take_long_are_counted_by_a_bar_or_by_lines_of_the_log(
-    seconds: float,
-    shown: bool,
-    terminal: bool,
-    bar: bool,
-    logged: bool,
+    case: tuple[float, bool, bool, bool, bool],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    seconds, shown, terminal, bar, logged = case
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])

@@ -100,6 +100,8 @@ def test_a_sample_is_joined_wherever_its_members_stand(tmp_path: Path) -> None:
         (["a.jp2", "a.ppm", "a.tiff", "a.webp"], "webp"),
         (["a.seg.png", "a.tif"], "tif"),  # .seg.png is another extension than .png
         (["a.JPEG", "a.bmp"], "jpeg"),
+        (["a.png", "a.jpe", "a.jfif"], "jfif"),
+        (["a.jpe", "a.jpeg"], "jpeg"),
     ],
 )
 def test_of_several_images_the_first_by_extension_is_taken(tmp_path: Path, names: list[str], image: str) -> None:
@@ -182,13 +184,7 @@ def test_what_is_in_no_sample_is_said_with_its_reason(
     assert all(str(shard) in text and index.left_out[0].why in text for text in logged(caplog))
 
 
-@pytest.mark.parametrize(
-    ("kind", "why"),
-    [
-        (tarfile.SYMTYPE, "symbolic link"),
-        (tarfile.FIFOTYPE, "pipe"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "why"), [(tarfile.SYMTYPE, "symbolic link"), (tarfile.FIFOTYPE, "pipe")])
 def test_what_is_no_file_is_left_out_whatever_its_name(tmp_path: Path, kind: bytes, why: str) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         info = tarfile.TarInfo("b.jpg")

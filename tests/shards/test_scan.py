@@ -78,12 +78,6 @@ def test_what_is_in_no_sample_says_why_and_names_the_cure(
     assert raised is None or [word for word in words if word not in str(raised.value)] == []
 
 
-@pytest.mark.parametrize(("names", "image"), [(["1.png", "1.jpe", "1.jfif"], "jfif"), (["1.jpe", "1.jpeg"], "jpeg")])
-def test_the_image_is_the_first_in_the_order_of_extensions(names: list[str], image: str) -> None:
-    index = scanned(b"".join(member(name, IMAGE) for name in names) + END)
-    assert [index.extensions[number] for number in index.image_extensions()] == [image]
-
-
 @pytest.mark.parametrize(
     "array", [np.zeros((4, 5, 3), np.float32), np.zeros((4, 5), np.uint8), np.zeros((4, 5, 4), np.uint8)]
 )
