@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 
 Path: TypeAlias = tuple[Any, ...]
 
@@ -26,6 +27,15 @@ TEXTS = (
 
 MOST_BYTES, _HEADER_BYTES = 1 << 18, 256
 _EXTREMES = (0, 1, 2, 3, 0x11, 0x22, 0x41, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
+
+
+def any_json(*keys: str, leaves: int = 30) -> st.SearchStrategy[Any]:
+    """Values of JSON, whose objects have some of these keys."""
+    scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
+    some = st.sampled_from(keys)
+    return st.recursive(
+        scalars, lambda x: st.lists(x, max_size=6) | st.dictionaries(some, x, max_size=6), max_leaves=leaves
+    )
 
 
 def _deep(levels: int) -> list[Any]:

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hostile import VALUES
+from hostile import VALUES, any_json
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from torchvision.transforms.v2.functional import convert_bounding_box_format
 
 from gpuloader.targets import outlines
@@ -195,16 +194,6 @@ def test_the_largest_that_is_allowed_is_parsed() -> None:
 
 # --- hostile JSON
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: (
-        st.lists(inner, max_size=6)
-        | st.dictionaries(
-            st.sampled_from(["bbox", "label", "keypoints", "segmentation", "size", "counts"]), inner, max_size=6
-        )
-    ),
-    max_leaves=30,
-)
 PARSERS: tuple[Callable[[Any], object], ...] = (
     *(boxes_of, labels_of, column_of, parse_points),
     lambda value: outlines.parse_outlines(value, 2, 3),
@@ -221,7 +210,7 @@ def parse_all(value: object) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(value=JSON)
+@given(value=any_json("bbox", "label", "keypoints", "segmentation", "size", "counts"))
 def test_any_json_is_parsed_or_refused(value: object) -> None:
     parse_all(value)
 

@@ -103,13 +103,8 @@ def test_entries_with_a_row_for_each_box_are_filtered_with_the_boxes(entry: dict
 
 
 def test_a_background_has_no_rows() -> None:
-    empty = {
-        "boxes": torch.zeros(0, 4),
-        "masks": np.zeros((0, 40, 60)) > 0,
-        "keypoints": np.zeros((0, 5, 3)),
-        "labels": [],
-    }
-    for boxes in (empty["boxes"], [], torch.tensor([])):
+    empty = {"masks": np.zeros((0, 40, 60)) > 0, "keypoints": np.zeros((0, 5, 3)), "labels": []}
+    for boxes in (torch.zeros(0, 4), [], torch.tensor([])):
         _, target = compose_of(LEFT)(BLACK, {**empty, "boxes": boxes})
         shapes = {name: tuple(target[name].shape) for name in ("boxes", "masks", "keypoints")}
         assert shapes == {"boxes": (0, 4), "masks": (0, 40, 30), "keypoints": (0, 5, 3)}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile import any_json
 from hypothesis import given
 from hypothesis import strategies as st
 from making import write_shard
@@ -138,16 +139,6 @@ def test_an_error_about_a_component_names_it_in_its_title(tmp_path: Path) -> Non
     assert str(BadImageError("a.tar", "0", 512, "the file is empty")).startswith("bad image: the file is empty")
 
 
-JSON = st.recursive(
-    st.none() | st.integers() | st.text(max_size=2),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["annotations", "labels", "bbox", "category_id", "about", "caption"]), inner, max_size=4
-        )
-    ),
-    max_leaves=12,
-)
 ANY: dict[str, Component] = {
     "boxes": LABELLED,
     "beside": Boxes("json:annotations", labels="json:labels", keys=["score"], required=False),
@@ -157,7 +148,10 @@ ANY: dict[str, Component] = {
 }
 
 
-@given(st.lists(st.binary(max_size=3) | JSON.map(lambda content: json.dumps(content).encode()), max_size=4))
+DOCUMENTS = any_json("annotations", "labels", "bbox", "category_id", "about", "caption", leaves=12)
+
+
+@given(st.lists(st.binary(max_size=3) | DOCUMENTS.map(lambda content: json.dumps(content).encode()), max_size=4))
 def test_whatever_the_documents_have_is_no_other_error(documents: list[bytes]) -> None:
     with suppress(ConfigError):
         left = check_keys(ANY, [lambda content=content: content for content in documents])  # type: ignore[misc]
