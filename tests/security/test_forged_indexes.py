@@ -14,7 +14,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -47,22 +47,12 @@ SHARDS = 4
 
 
 class Reader(NamedTuple):
-    """A way to read an index file.
-
-    Attributes:
-        whole: a right one.
-        read: reads and uses the data in its place.
-        count: how many mutants it is given.
-        server: where the file is, if it is on a store.
-    """
+    """A right index file; what reads and uses data in its place, how many mutants it gets, and the store it is on."""
 
     whole: bytes
     read: Callable[[bytes], None]
     count: int
     server: Server | None = None
-
-
-Make: TypeAlias = Callable[[Path, ExitStack], Reader]
 
 
 def of_one_shard(folder: Path, _: ExitStack) -> Reader:
@@ -121,10 +111,10 @@ def read_all(opened: ShardSet) -> None:
     opened.read_images(np.arange(len(opened)), Arena())
 
 
-READERS: tuple[Make, ...] = (*(of_one_shard, of_several_shards, mapped, merged, merged_and_mapped, merged_on_a_store),)
+ON_DISK = (of_one_shard, of_several_shards, mapped, merged, merged_and_mapped)
 
 
-@pytest.fixture(params=READERS, ids=lambda make: make.__name__)
+@pytest.fixture(params=[*ON_DISK, merged_on_a_store], ids=lambda make: make.__name__)
 def reader(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     """Each of them, with an empty cache folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
