@@ -10,7 +10,7 @@ from gpuloader.errors import ConfigError
 SPLITS = frozenset(("train", "val", "valid", "validation", "test"))
 """The names of folders that are splits of a data set, not classes."""
 
-_NUMBER = re.compile("[0-9]+([-_]of[-_][0-9]+)?$")
+_NUMBER = re.compile("(?<![0-9])[0-9]+([-_]of[-_][0-9]+)?$")
 _OF_SPLIT = re.compile(rf"(?:.*[-_])?({'|'.join(SPLITS)})[-_.]?\*?", re.DOTALL)
 
 

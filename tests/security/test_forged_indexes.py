@@ -42,7 +42,7 @@ from gpuloader.shards.scan import scan
 from gpuloader.tools.check import check_shards
 from gpuloader.tools.index import index_shards
 
-FILE = "some.gpuset"
+FILE = "all.gpuset"
 SHARDS = 4
 
 

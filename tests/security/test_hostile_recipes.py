@@ -15,7 +15,7 @@ import yaml
 from drawn_numbers import all_numbers_of
 from hostile import TEXTS, VALUES, mutated_bytes, paths, removed, replaced
 
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.plan import Draws
 from gpuloader.recipe import TRANSFORMS, Recipe, load_preset, preset_names, preset_text

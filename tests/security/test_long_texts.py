@@ -18,6 +18,7 @@ from gpuloader import BadImages, GPULoader, GPULoaderError, LabelFrom, Sampling
 from gpuloader.pack import pack
 from gpuloader.recipe import load_preset
 from gpuloader.shards import ShardSet, make_labels, resolve_shards
+from gpuloader.shards.splits import check_one_split
 
 LONG = "x" * 1_000_000
 SPACED = "word " * 200_000
@@ -155,3 +156,8 @@ def test_the_longest_folder_does_not_count_for_every_sample(tmp_path: Path) -> N
     assert labels is not None
     assert labels.of(np.array([0, 1, 500])).tolist() == [1, 0, 0]
     assert peak_bytes < 100_000_000  # as an array of texts, 1.8 GB
+
+
+def test_a_name_of_many_digits_is_read_once() -> None:
+    """A pattern that looks at the digits again from each of them would take an hour."""
+    check_one_split("photos", ["1" * 1_000_000 + "x.tar"])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scenes import RANDOM, by_sample, loader, shard
+from scenes import by_sample, loader, shard
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +18,3 @@ def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def delivered(tar: Path) -> dict[int, dict[str, Any]]:
     """The samples as the evaluation recipe delivers them."""
     return by_sample(loader(tar))
-
-
-@pytest.fixture(scope="module")
-def randomly(tar: Path) -> dict[int, dict[str, Any]]:
-    """The samples as a random recipe delivers them."""
-    return by_sample(loader(tar, **RANDOM))

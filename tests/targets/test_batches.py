@@ -26,7 +26,6 @@ from scenes import (
     HALF,
     RANDOM,
     annotations_of,
-    assert_same,
     by_sample,
     loader,
     sample_of,
@@ -35,7 +34,7 @@ from scenes import (
     train,
 )
 
-from gpuloader import BadImages, Boxes, Field, Keypoints, Mask, World
+from gpuloader import BadImages, Boxes, Field, Keypoints, Mask
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.plan import Draws, Stream
 from gpuloader.recipe import Mix
@@ -381,31 +380,6 @@ def test_the_area_of_a_box_that_was_almost_empty_is_finite(tmp_path: Path) -> No
     assert sample["boxes_area"][:4].tolist() == [0, most, -most, most]
     assert sample["boxes_area"][4] == 0
     assert torch.isfinite(sample["boxes_area"]).all()
-
-
-# --- what holds for images holds for targets
-
-
-@pytest.mark.parametrize("batch_size", [1, 5, 12])
-def test_they_do_not_depend_on_the_batch_size(tar: Path, randomly: dict[int, dict[str, Any]], batch_size: int) -> None:
-    assert_same(by_sample(loader(tar, batch_size, **RANDOM)), randomly)
-
-
-def test_ranks_share_them_exactly_once(tar: Path, randomly: dict[int, dict[str, Any]]) -> None:
-    parts = [by_sample(loader(tar, 4, world=World(rank, 4), **RANDOM)) for rank in range(4)]
-    assert sorted(number for part in parts for number in part) == list(range(COUNT))
-    assert_same({number: sample for part in parts for number, sample in part.items()}, randomly)
-
-
-def test_a_run_resumes_number_for_number(tar: Path) -> None:
-    with loader(tar, **RANDOM) as begun:
-        batches = iter(begun)
-        next(batches)
-        state = begun.state_dict()
-        rest = by_sample(batches)
-    resumed = loader(tar, 2, **RANDOM)
-    resumed.load_state_dict(state)
-    assert_same(by_sample(resumed), rest)
 
 
 BROKEN = {

@@ -17,7 +17,7 @@ from oracle import torchvision
 from PIL import Image
 
 from gpuloader import Compose
-from gpuloader import transforms as T  # noqa: N812
+from gpuloader import transforms as T
 from gpuloader.errors import ConfigError
 from gpuloader.plan import Draws
 from gpuloader.recipe import Recipe, ViewParams
