@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from zlib import crc32
@@ -28,10 +30,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs_program(*names): skipped where one of these is not installed")
+    config.addinivalue_line("markers", "needs_program(*names): skipped without these; no other test finds them")
     config.addinivalue_line(
         "markers", "slow(kept, of): a long sweep, of which that many rows run; --sample all runs all"
     )
+    config.stash[LINKS] = Path(tempfile.mkdtemp(prefix="programs-"))
+    config.add_cleanup(partial(shutil.rmtree, config.stash[LINKS]))
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
@@ -62,11 +66,34 @@ def places(request: pytest.FixtureRequest) -> Callable[[int], Iterator[int]]:
 
 # --- programs that a bare machine lacks
 
+PROGRAMS = {"jpegtran", "chromium", "chromedriver"}
+PATH = os.environ.get("PATH", os.defpath)
+LINKS = pytest.StashKey[Path]()
 
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures, which may run programs
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in item.iter_markers("needs_program"):
-        if missing := [name for name in marker.args if shutil.which(name) is None]:
-            pytest.skip(f"not installed: {', '.join(missing)}")
+    needed = {name for marker in item.iter_markers("needs_program") for name in marker.args}
+    assert needed <= PROGRAMS
+    os.environ["PATH"] = _path_without(frozenset(PROGRAMS - needed), item.config.stash[LINKS])
+    if missing := sorted(name for name in needed if shutil.which(name) is None):
+        pytest.skip(f"not installed: {', '.join(missing)}")
+
+
+@cache
+def _path_without(hidden: frozenset[str], links: Path) -> str:
+    """Makes a PATH to all programs but these: a folder that has one of them becomes a folder of links to its others."""
+    found = []
+    for folder in map(Path, PATH.split(os.pathsep)):
+        if any((folder / name).exists() for name in hidden):
+            made = Path(tempfile.mkdtemp(dir=links))
+            for program in folder.iterdir():
+                if program.name not in hidden:
+                    (made / program.name).symlink_to(program)
+            found.append(made)
+        else:
+            found.append(folder)
+    return os.pathsep.join(map(str, found))
 
 
 # --- data

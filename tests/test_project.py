@@ -7,6 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
 import yaml
 
 if sys.version_info >= (3, 11):
@@ -70,3 +71,19 @@ def test_type_checkers_follow_an_editable_install(tmp_path: Path) -> None:
         [path] = [files.read(name).decode().strip() for name in files.namelist() if name.endswith(".pth")]
     assert path == str(checkout)
     assert (Path(path) / "gpuloader/pipelines/__init__.py").is_file()
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pytest.param(names, marks=[pytest.mark.needs_program(*names)] if names else [], id=" ".join(names))
+        for names in ([], ["jpegtran"], ["chromium", "chromedriver"])
+    ],
+)
+def test_a_test_and_its_children_find_the_programs_that_it_names_and_no_others(found: list[str]) -> None:
+    programs = ["jpegtran", "chromium", "chromedriver"]
+    assert [name for name in programs if shutil.which(name)] == found
+    command = f"for name in {' '.join(programs)}; do command -v $name; done"
+    said = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert [Path(line).name for line in said.stdout.splitlines()] == found
+    assert shutil.which("ls")
