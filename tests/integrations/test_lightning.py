@@ -398,7 +398,7 @@ def test_the_callback_logs_the_share_that_is_waited(tar: list[str], tmp_path: Pa
 # --- the command line
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")  # before `demo`, which need not be drawn for tests that are skipped
 def cli() -> ModuleType:
     pytest.importorskip("jsonargparse", reason="jsonargparse is not installed: pip install 'jsonargparse[signatures]'")
     return import_module("lightning.pytorch.cli")
