@@ -197,7 +197,7 @@ def test_a_killed_run_goes_on_with_other_ranks_from_its_last_whole_checkpoint(
     saved: int,
     ranks_then: int,
 ) -> None:
-    assert run(config, tmp_path, ranks, strike, torchrun=True).returncode != 0
+    assert run(config, tmp_path, ranks, strike).returncode != 0
     assert torch.load(tmp_path / "last.pt", weights_only=True)["step"] == saved
     assert_same_training(run_through(config, tmp_path, ranks_then), undisturbed)
 
