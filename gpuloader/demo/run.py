@@ -28,10 +28,10 @@ PEAK_LEARNING_RATE = 6e-3
 ROWS, COLUMNS = 4, 6
 RIGHT, WRONG = "#1a7f37", "#c62828"
 
-TRAIN: Mapping[str, Any] = {"imagenet_train": {"RandomResizedCrop": {"size": 96, "scale": [0.35, 1.0]}}}
-EVALUATE: Mapping[str, Any] = {"imagenet_eval": {"Resize": {"size": 110}, "CenterCrop": {"size": 96}}}
+TRAIN: Mapping[str, Any] = {"imagenet_train": {"RandomResizedCrop": {"size": 72, "scale": [0.35, 1.0]}}}
+EVALUATE: Mapping[str, Any] = {"imagenet_eval": {"Resize": {"size": 82}, "CenterCrop": {"size": 72}}}
 SHOW: Mapping[str, Any] = {  # the part that EVALUATE cuts out
-    "imagenet_eval": {"Resize": {"size": 220}, "CenterCrop": {"size": 192}, "Normalize": None}
+    "imagenet_eval": {"Resize": {"size": 164}, "CenterCrop": {"size": 144}, "Normalize": None}
 }
 
 
@@ -104,7 +104,7 @@ def stage(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Seq
 
 
 def small_net(classes: int = 10) -> nn.Module:
-    """Makes a network from normalised pictures, (B, 3, 96, 96) float32, to scores of classes, (B, classes) float32."""
+    """Makes a network from normalised pictures, (B, 3, 72, 72) float32, to scores of classes, (B, classes) float32."""
     return nn.Sequential(
         stage(3, 24, kernel=5, stride=2),
         stage(24, 64),
