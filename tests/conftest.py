@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "slow(kept, of): a long sweep, of which that many rows run; --sample all runs all"
     )
+    gc.disable()  # until the tests are collected: what they and torch begin with is no garbage
     config.stash[LINKS] = Path(tempfile.mkdtemp(prefix="programs-"))
     config.add_cleanup(partial(shutil.rmtree, config.stash[LINKS]))
 
@@ -60,6 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # else each collection of garbage would go over torch and thousands of tests
+    gc.enable()
 
 
 @pytest.fixture
