@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
@@ -13,8 +12,8 @@ import numpy as np
 import pytest
 from making import damaged_jpeg, jpeg, write_shard
 from PIL import Image
+from warm import CLI, Program
 
-COMMAND = [sys.executable, "-W", "error", "-c", "from gpuloader.cli import main; main()", "show"]
 SMALL = ("--set", "RandomResizedCrop.size=32", "--cpu")
 
 
@@ -96,8 +95,8 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
 
 
 def test_it_serves_until_ctrl_c(shards: list[Path]) -> None:
-    command = [*COMMAND, *map(str, shards), *SMALL, "--serve", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = ["show", *shards, *SMALL, "--serve", "--port", "0"]
+    with Program(CLI, *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         [url] = re.findall(r"^(http://127\.0\.0\.1:\d+/)    \(Ctrl-C ends it\)$", line.strip())
