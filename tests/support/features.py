@@ -338,7 +338,7 @@ PAIRS = [
 
 def rows_where(holds: Callable[[Setup], bool]) -> pytest.MarkDecorator:
     """The rows of which a test is: the features, and their pairs, of which a fixed sample runs."""
-    sampled = pytest.mark.slow(kept=30, of="pairs of features")
+    sampled = pytest.mark.slow(kept=20, of="pairs of features")
     single = [row for row in SINGLE if holds(Setup.of(row))]
     pairs = [pytest.param(row, marks=sampled) for row in PAIRS if holds(Setup.of(row))]
     return pytest.mark.parametrize("run", [*single, *pairs], indirect=True, scope="module", ids=" x ".join)

@@ -5,10 +5,16 @@ It shares nothing with the library but the numbers of the operations.
 
 from __future__ import annotations
 
+import io
+
+import numpy as np
 import torch
-from oracle import functional
+from oracle import functional, transforms
+from PIL import Image
 from torchvision.transforms.v2.functional._geometry import _apply_grid_transform
 
+from gpuloader.recipe import AugmentParams
+from gpuloader.recipe.placement import GeometricTransform
 from gpuloader.recipe.program import Op, Program
 
 _MODES = ("nearest", "bilinear", "bicubic")
@@ -82,3 +88,32 @@ def _warp(image: torch.Tensor, matrix: torch.Tensor, mode: str, fill: list[float
     grid = mapped[..., :2] / mapped[..., 2:] / torch.tensor([width / 2, height / 2]).double() - 1
     warped = _apply_grid_transform(image.double(), grid[None], mode, fill)
     return warped.round().clamp(0, 255).to(torch.uint8)
+
+
+def placed_by_torchvision(transform: GeometricTransform, image: bytes, params: AugmentParams, row: int) -> torch.Tensor:
+    """What resizing, cropping, padding and flipping a Pillow image gives, float32 (3, h, w) levels, as was drawn."""
+    image_functional = transforms.functional
+    picture = Image.open(io.BytesIO(image)).convert("RGB")
+    at = params.views[0].placement
+    top, left, bottom, right = at.canvas()[row].tolist()
+    height, width = at.resized[row].tolist()
+    first_row, first_column, last_row, last_column = at.shown[row].tolist()
+    upside_down, mirrored = at.mirrored[row].tolist()
+    rows, columns = at.shape[row].tolist()
+    filter_name = getattr(transform, "interpolation", "bilinear")
+    picture = image_functional.resized_crop(
+        picture, top, left, bottom - top, right - left, [height, width], transforms.InterpolationMode(filter_name)
+    )
+    height, width = last_row - first_row, last_column - first_column
+    picture = image_functional.crop(picture, first_row, first_column, height, width)
+    first_row, first_column = (at.corner[row] - at.shown[row, :2]).tolist()
+    room = [max(0, -first_column), max(0, -first_row)]
+    room += [max(0, first_column + columns - width), max(0, first_row + rows - height)]
+    fill = getattr(transform, "fill", getattr(transform, "pad", None)) or 0.0
+    colour = tuple(map(int, fill)) if isinstance(fill, tuple) else (int(fill),) * 3
+    mode = getattr(transform, "padding_mode", "constant")
+    picture = image_functional.pad(picture, room, colour if mode == "constant" else 0, mode)
+    picture = image_functional.crop(picture, first_row + room[1], first_column + room[0], rows, columns)
+    picture = image_functional.hflip(picture) if mirrored else picture
+    picture = image_functional.vflip(picture) if upside_down else picture
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).float()
