@@ -57,11 +57,7 @@ async def read(answer: Coroutine[Any, Any, HttpResponse]) -> tuple[int, str, byt
 
 
 @pytest.mark.parametrize(
-    ("what", "options", "gives"),
-    [
-        ("info", {}, {"size": 10}),
-        ("cat_file", {"start": 2, "end": 5}, b"234"),
-    ],
+    ("what", "options", "gives"), [("info", {}, {"size": 10}), ("cat_file", {"start": 2, "end": 5}, b"234")]
 )
 def test_a_method_has_a_coroutine(server: Server, store: Any, what: str, options: dict[str, int], gives: Any) -> None:  # noqa: ANN401
     given = run(store, begin(store, what, f"{server.url}/a.txt", **options))

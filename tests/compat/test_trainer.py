@@ -9,13 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gpuloader.compat import (
-    GenericTrainer,
-    GenericTrainerConfig,
-    MultiDataLoaderConfig,
-    SamplingStrategy,
-    TrainerHooks,
-)
+from gpuloader.compat import GenericTrainer, GenericTrainerConfig, MultiDataLoaderConfig, SamplingStrategy, TrainerHooks
 from gpuloader.errors import ConfigError
 
 INPUTS = torch.rand(12, 4, generator=torch.Generator().manual_seed(0))

@@ -173,10 +173,7 @@ def test_a_restart_of_another_run_is_an_error(
 ) -> None:
     with loader(shards, **TRAIN) as train:
         trainer(tmp_path, train, max_steps=3).train()
-    with (
-        loader(shards, now.pop("batch_size", 8), **{**TRAIN, **now}) as train,
-        pytest.raises(StateError, match=says),
-    ):
+    with loader(shards, now.pop("batch_size", 8), **{**TRAIN, **now}) as train, pytest.raises(StateError, match=says):
         trainer(tmp_path, train, **given).train(resume_from_checkpoint=True)
 
 

@@ -112,9 +112,7 @@ def test_accelerate_sees_each_sample_once_over_all_processes(
 
 @needs("accelerate")
 @pytest.mark.parametrize(
-    ("before", "after", "saved"),
-    [(1, 2, 2), (2, 1, 5)],
-    ids=["by two", "by one, between two epochs"],
+    ("before", "after", "saved"), [(1, 2, 2), (2, 1, 5)], ids=["by two", "by one, between two epochs"]
 )
 def test_accelerate_is_gone_on_with_from_any_step(
     run: Run, tmp_path: Path, before: int, after: int, saved: int, losses: list[list[float]]

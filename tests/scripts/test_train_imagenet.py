@@ -212,12 +212,7 @@ def test_a_killed_run_goes_on_with_other_ranks_from_its_last_whole_checkpoint(
     ],
 )
 def test_a_signal_to_any_rank_saves_after_its_step_and_ends_all_well(
-    config: Path,
-    undisturbed: dict[str, Any],
-    tmp_path: Path,
-    ranks: int,
-    strike: tuple[int, int, str],
-    ranks_then: int,
+    config: Path, undisturbed: dict[str, Any], tmp_path: Path, ranks: int, strike: tuple[int, int, str], ranks_then: int
 ) -> None:
     result = run(config, tmp_path, ranks, strike)
     assert result.returncode == 0, result.stderr

@@ -16,12 +16,7 @@ import torch
 from seeds import Names, Page
 from torch import nn
 
-from gpuloader.compat import (
-    DataModuleProtocol,
-    LanguageModelingDataCollator,
-    UniversalDataModule,
-    VisionDataCollator,
-)
+from gpuloader.compat import DataModuleProtocol, LanguageModelingDataCollator, UniversalDataModule, VisionDataCollator
 from gpuloader.errors import ConfigError
 
 pytestmark = pytest.mark.filterwarnings(

@@ -142,10 +142,7 @@ UNCLEAR: list[tuple[Any, str]] = [
     ("pics/two splits", "the splits train instead of classes: give .* pics/two splits/train"),
     ("pics/both", r"tars, such as x.tar, and folders of pictures, such as cat: give pics/both/\*\.tar"),
     (3, "tar=3: allowed is a path, a URL"),
-    (
-        lambda: ImageFolder("pics/two splits/train"),
-        r"tar=dataset\.root reads .*`gpuloader pack 'pics/two",
-    ),
+    (lambda: ImageFolder("pics/two splits/train"), r"tar=dataset\.root reads .*`gpuloader pack 'pics/two"),
     (TensorDataset, r"gpuloader\.pack\.pack\(dataset, 'shards'\)"),
     (lambda: [TensorDataset()], r"gpuloader\.compat\.UniversalDataModule"),
 ]

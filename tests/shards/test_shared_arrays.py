@@ -31,9 +31,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "array",
-    [np.arange(7), np.linspace(0, 1, 24).reshape(3, 8)[:, ::2], np.array([1, 2, 3, 4, 5], ">u2")],
-    ids=str,
+    "array", [np.arange(7), np.linspace(0, 1, 24).reshape(3, 8)[:, ::2], np.array([1, 2, 3, 4, 5], ">u2")], ids=str
 )
 def test_what_is_shared_is_mapped_read_only_and_written_once(array: NDArray[np.generic], cache: Path) -> None:
     for _ in range(2):

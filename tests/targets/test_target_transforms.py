@@ -26,12 +26,7 @@ from gpuloader.recipe.crops import Padding, random_windows
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.placement import Placement, sides
 from gpuloader.recipe.program import Program
-from gpuloader.recipe.target_transforms import (
-    are_inside,
-    move_boxes,
-    move_mask,
-    move_points,
-)
+from gpuloader.recipe.target_transforms import are_inside, move_boxes, move_mask, move_points
 from gpuloader.targets.target import check_recipe_moves
 
 pytestmark = pytest.mark.usefixtures("torch_in_one_thread")

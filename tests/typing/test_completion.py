@@ -15,10 +15,7 @@ import gpuloader.compat
 import gpuloader.compat.turboloader
 from gpuloader import GPULoader, collators, errors, transforms
 
-MODULES = (
-    *(gpuloader, collators, errors, transforms),
-    *(gpuloader.compat.turboloader, gpuloader.compat),
-)
+MODULES = (*(gpuloader, collators, errors, transforms), *(gpuloader.compat.turboloader, gpuloader.compat))
 CLASSES = {
     f"{module.__name__}.{name}": getattr(module, name)
     for module in MODULES

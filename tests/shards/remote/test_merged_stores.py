@@ -100,8 +100,7 @@ def test_batches_states_and_digests_are_those_of_the_shards_one_by_one(server: S
 
 
 @pytest.mark.parametrize(
-    ("change", "error"),
-    [("touched", ShardChangedError), ("cut", ShardChangedError), ("removed", ShardNotFoundError)],
+    ("change", "error"), [("touched", ShardChangedError), ("cut", ShardChangedError), ("removed", ShardNotFoundError)]
 )
 def test_a_shard_that_changed_is_named_when_it_is_downloaded(
     server: Server, tmp_path: Path, change: str, error: type[Exception]

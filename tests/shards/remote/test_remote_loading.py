@@ -163,8 +163,7 @@ def test_shards_are_downloaded_before_they_are_needed(server: Server, cache: Pat
 
 
 @pytest.mark.parametrize(
-    ("shuffle", "room", "told"),
-    [("full", None, 0), ("none", 1, 0), ("none", 2, 0), ("full", 1, 1), ("full", 2, 1)],
+    ("shuffle", "room", "told"), [("full", None, 0), ("none", 1, 0), ("none", 2, 0), ("full", 1, 1), ("full", 2, 1)]
 )
 def test_an_order_that_the_cache_is_too_small_for_is_said_once(
     server: Server, cache: Path, caplog: pytest.LogCaptureFixture, shuffle: str, room: int | None, told: int
