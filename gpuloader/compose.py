@@ -15,7 +15,7 @@ from gpuloader.base.forking import at_fork
 from gpuloader.base.values import as_python_integer, is_integer
 from gpuloader.chain.batch import Batch
 from gpuloader.chain.decoding import decoding
-from gpuloader.chain.given import Given, cut_images, given_batch, refuse
+from gpuloader.chain.given import Given, given_batch, prepare_images, refuse
 from gpuloader.chain.link import Link
 from gpuloader.chain.own import OwnCodeTargets
 from gpuloader.chain.settings import Decoder
@@ -41,7 +41,7 @@ class Compose(Recipe):
     """A recipe of transforms, named and set as in `torchvision.transforms.v2`.
 
     Pass it to a loader as `preset`, or call it on images. `print(compose)` shows it as YAML. The arguments are the same
-    as for `gpuloader.recipe.Recipe`. A call ignores `mipmaps`, because only loaders read smaller copies.
+    as for `gpuloader.recipe.Recipe`. `oversampling` works without smaller copies, which only loaders read.
 
     Example:
         >>> import numpy as np
@@ -262,13 +262,14 @@ class KeptChain:
         """Returns a batch of opened images with its views; raises DataError if an image cannot be decoded."""
         key = device_id, targets
         with self._lock:
+            decoder = Decoder(prefetch=1).on(device_id, World.of_process().cores)
             if key not in self._chains:
                 self._close()
-                decoder = Decoder(prefetch=1).on(device_id, World.of_process().cores)
                 self._chains = {key: decoding(Given(), self._recipe, decoder, *key, runs_ahead=False)}
             chain = self._chains[key]
             try:
-                chain.seek([cut_images(batch)])
+                oversampling = self._recipe.oversampling_on(device_id)
+                chain.seek([prepare_images(batch, oversampling, decoder.num_threads or 1)])
                 decoded = chain.next()
             except BaseException:
                 chain.close()

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from gpuloader.chain.batch import Batch
 from gpuloader.chain.decoding import decoding
-from gpuloader.chain.given import cut_images, given_batch
+from gpuloader.chain.given import given_batch, prepare_images
 from gpuloader.chain.link import Ahead, Causes, Wanted
 from gpuloader.chain.own import OwnCodeTargets
 from gpuloader.chain.settings import Decoder
@@ -42,8 +43,8 @@ class Stage(CloseableMixin):
     same pixels for the sample with this number.
 
     Args:
-        preset: a recipe, as for a `GPULoader`. It must not have `mix`, or transforms that draw by boxes. `mipmaps` is
-            ignored, because only loaders read smaller copies.
+        preset: a recipe, as for a `GPULoader`. It must not have `mix`, or transforms that draw by boxes.
+            `oversampling` works without smaller copies, which only loaders read.
         device_id: the GPU or the CPU, as for a `GPULoader`. In a worker process of torch's DataLoader, "auto" is the
             CPU.
         seed: an integer in [0, 2**64).
@@ -93,8 +94,11 @@ class Stage(CloseableMixin):
         settings = as_value(Decoder, "decoder", {} if decoder is None else decoder)
         self._decoder = decoder = settings.on(device, World.of_process().cores)
         wanted = Wanted()
-        gate = _Gate(recipe, self._seed, self.bad if on_error == "skip" else None, wanted)
-        self._ahead = Ahead(gate, decoder.prefetch + 1, wanted, "gpuloader-stage")
+        oversampling = recipe.oversampling_on(device)
+        prepares = partial(prepare_images, oversampling=oversampling, num_threads=decoder.num_threads or 1)
+        gate = _Gate(recipe, self._seed, self.bad if on_error == "skip" else None, wanted, prepares)
+        ahead = decoder.prefetch + 1 if oversampling is None else 1  # arrays need more memory than files
+        self._ahead = Ahead(gate, ahead, wanted, "gpuloader-stage")
         self._chain = decoding(self._ahead, recipe, decoder, device, OwnCodeTargets())
         self._loop: object | None = None
 
@@ -154,10 +158,18 @@ class _Gate:
     Args:
         bad: collects dropped images; None raises an error instead.
         wanted: says whether a batch is still wanted.
+        prepares: see `prepare_images`.
     """
 
-    def __init__(self, recipe: Recipe, seed: int, bad: dict[int | str, str] | None, wanted: Wanted) -> None:
-        self._recipe, self._seed, self._bad, self._wanted = recipe, seed, bad, wanted
+    def __init__(
+        self,
+        recipe: Recipe,
+        seed: int,
+        bad: dict[int | str, str] | None,
+        wanted: Wanted,
+        prepares: Callable[[Batch], Batch],
+    ) -> None:
+        self._recipe, self._seed, self._bad, self._wanted, self._prepares = recipe, seed, bad, wanted, prepares
         self._source: Iterator[Any] = iter(())
         self._epoch = 0
 
@@ -176,7 +188,7 @@ class _Gate:
             batch = replace(batch, step=replace(batch.step, given=columns))
             left = self.again(batch, {row: cause for row, cause in enumerate(batch.causes) if cause is not None})
             if left is not None:
-                return cut_images(left)
+                return self._prepares(left)
         return None
 
     def again(self, batch: Batch, causes: Causes) -> Batch | None:

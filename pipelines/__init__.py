@@ -8,6 +8,7 @@ from gpuloader.pipelines.kernels.cutting import cut_to_region
 from gpuloader.pipelines.kernels.reading import read_cached
 from gpuloader.pipelines.operators import decoder_buffers
 from gpuloader.pipelines.pipeline_runner import PipelineRunner, UndecodableError, release_unused_memory
+from gpuloader.pipelines.preparing import prepare
 from gpuloader.pipelines.steps import check_for_gpu
 from gpuloader.pipelines.triage import (
     GOOD_SIZE,
@@ -36,6 +37,7 @@ __all__ = [
     "find_undecodable",
     "good_jpeg",
     "graph_pipeline",
+    "prepare",
     "read_cached",
     "recipe_pipeline",
     "release_unused_memory",

@@ -22,6 +22,7 @@ from gpuloader.pipelines.inputs import Arrays, GraphInputs, LastStep, under
 from gpuloader.pipelines.operators import (
     cut_region,
     decode_region,
+    decode_where,
     finish_on_cpu,
     finish_on_gpu,
     place_on_cpu,
@@ -153,19 +154,29 @@ def dali_graph(
     decoder_options: Mapping[str, float] | None,
 ) -> tuple[DataNode, ...]:
     """Builds the nodes of a graph; `like` has the names, types and dimensions of its numbers."""
-    graph, count, device = inputs.graph, inputs.graph.sources, inputs.device
+    graph, device = inputs.graph, inputs.device
+    images = [(types.UINT8, 3 if inputs.decoded else 1)] * graph.sources
+    if inputs.mixed:
+        images = [(types.UINT8, 1), (types.UINT8, 3), (types.BOOL, 0)]
+    count = len(images)
     nodes = fn.external_source(
         source=feed,
         num_outputs=count + len(like),
-        dtype=[types.UINT8] * count + [types.to_dali_type(array.dtype) for array in like.values()],
-        ndim=[3 if inputs.decoded else 1] * count + [array.ndim - 1 for array in like.values()],
+        dtype=[dtype for dtype, _ in images] + [types.to_dali_type(array.dtype) for array in like.values()],
+        ndim=[ndim for _, ndim in images] + [array.ndim - 1 for array in like.values()],
         no_copy=True,
     )
     given, outputs = dict(zip(like, nodes[count:])), list[DataNode]()
+
+    def decode(encoded: DataNode, its: Nodes) -> DataNode:
+        return decode_region(encoded, its, device, largest_image, decoder_options, inputs.region)
+
     for number, (source, views) in enumerate(graph.parts):
         its, image = under(given, number), nodes[source]
-        if not inputs.decoded:
-            image = decode_region(image, its, device, largest_image, decoder_options, inputs.region)
+        if inputs.mixed:
+            image = decode_where(*nodes[:count], its, decode)
+        elif not inputs.decoded:
+            image = decode(image, its)
         elif device == "gpu":
             image = cut_region(image, its).gpu()
         outputs += _views(image, its, views, inputs)

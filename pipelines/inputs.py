@@ -39,10 +39,13 @@ class GraphInputs:
     Args:
         graph: the graph.
         device_id: a GPU; None for the CPU.
-        decoded: whether the images are arrays, uint8 HWC RGB, instead of files.
+        decoded: whether the images are arrays, uint8 HWC RGB, instead of files. A mixed graph takes both.
         region: whether only the region of a file is decoded.
         prefetch_queue_depth: the number of batches that DALI makes ahead.
         last_step: where the graph ends, see `recipe_pipeline`.
+
+    Attributes:
+        mixed: whether a batch may have files and arrays.
     """
 
     def __init__(
@@ -55,16 +58,25 @@ class GraphInputs:
         prefetch_queue_depth: int,
         last_step: LastStep = "all",
     ) -> None:
-        self.graph, self.decoded, self.region, self.last_step = graph, decoded, region, last_step
+        self.graph, self.region, self.last_step = graph, region, last_step
         self.device: Literal["cpu", "gpu"] = "cpu" if device_id is None else "gpu"
-        self._whole = self.device == "cpu" and (decoded or not region)
+        self.mixed = self.device == "cpu" and graph.mixed
+        self.decoded = decoded and not self.mixed
+        self._whole = self.device == "cpu" and (self.decoded or not region)
         self._in_use: deque[list[Numbers]] = deque(maxlen=prefetch_queue_depth + 1)  # DALI does not keep them
 
     def __call__(self, images: Sequence[Any], params: AugmentParams) -> tuple[Any, ...]:
-        """Returns the images of each source and the numbers, and keeps the numbers until DALI has used them."""
+        """Returns the images of each source and the numbers, and keeps the numbers until DALI has used them.
+
+        The images of a mixed graph are files, arrays, and (n,) whether a row has a file.
+        """
+        given: tuple[Any, ...] = tuple(map(_as_dali, images))
+        if self.mixed:
+            [of_rows] = images
+            given, params = _as_mixed(of_rows), _with_all_of_arrays(of_rows, params)
         numbers = self.numbers(params).values()
         self._in_use.append([each if isinstance(each, list) else np.ascontiguousarray(each) for each in numbers])
-        return *map(_as_dali, images), *self._in_use[-1]
+        return *given, *self._in_use[-1]
 
     def numbers(self, params: AugmentParams) -> Arrays:
         """Returns the numbers of each part of the graph, as PART/NAME; see `make_inputs`."""
@@ -83,6 +95,23 @@ def _as_dali(images: Any) -> Any:  # noqa: ANN401 - an array of all images, or a
     if isinstance(images, np.ndarray):
         return images
     return [TensorCPU(image) for image in images]  # DALI takes twice as long to do so itself
+
+
+def _as_mixed(images: Sequence[NDArray[np.uint8]]) -> tuple[Any, ...]:
+    no_file, no_array = TensorCPU(np.zeros(1, np.uint8)), TensorCPU(np.zeros((1, 1, 3), np.uint8), "HWC")
+    return (
+        [no_file if image.ndim == 3 else TensorCPU(image) for image in images],
+        [TensorCPU(image, "HWC") if image.ndim == 3 else no_array for image in images],
+        [np.array(image.ndim == 1) for image in images],
+    )
+
+
+def _with_all_of_arrays(images: Sequence[NDArray[np.uint8]], params: AugmentParams) -> AugmentParams:
+    """Returns parameters whose regions are all pixels of the images that are arrays."""
+    ends = [image.shape[:2] if image.ndim == 3 else (0, 0) for image in images]
+    whole = np.concatenate([params.origin, params.origin + np.array(ends, np.int64)], 1)
+    is_array = np.array([image.ndim == 3 for image in images])
+    return replace(params, region=np.where(is_array[:, None], whole, params.region))
 
 
 def make_inputs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,24 @@ def decode_region(
         return cut_region(image, drawn) if "region_start" in drawn else image
     return fn.decoders.image_slice(
         encoded, start=drawn["region_start"], shape=drawn["region_shape"], axes=(0, 1), **options
+    )
+
+
+def decode_where(
+    files: DataNode,
+    arrays: DataNode,
+    are_files: DataNode,
+    drawn: Nodes,
+    decode: Callable[[DataNode, Nodes], DataNode],
+) -> DataNode:
+    """Decodes the files of a batch whose other rows are arrays, uint8 HWC."""
+    named = {name: drawn[name] for name in ("region_start", "region_shape") if name in drawn}
+    return change_where(
+        are_files,
+        lambda _, file, *region: decode(file, dict(zip(named, region))),
+        arrays,
+        files,
+        *named.values(),
     )
 
 

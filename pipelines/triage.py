@@ -61,7 +61,7 @@ def find_undecodable(
     JPEG is decoded.
 
     Args:
-        images: encoded images that passed validation.
+        images: encoded images that passed validation; arrays, which are decoded already, cannot fail.
         params: their random parameters.
         num_threads: the number of decoding threads.
         decoder_options, region: the options with which the images failed, as for `recipe_pipeline`; JPEG engines are
@@ -71,9 +71,13 @@ def find_undecodable(
     Raises:
         DeviceError: the good JPEG cannot be decoded, so the images are not the cause.
     """
-    refused = _find_refused_on_cpu(images, params, num_threads) if device_id is None and region else {}
-    trial = Trial(graph, device_id, len(images), num_threads, decoder_options=decoder_options, region=region)
-    return refused or trial.find_failing(images, params, message)
+    rows = [row for row, image in enumerate(images) if image.ndim == 1]
+    if not rows:
+        return {}
+    files, params = [images[row] for row in rows], params.take(rows)
+    refused = _find_refused_on_cpu(files, params, num_threads) if device_id is None and region else {}
+    trial = Trial(graph, device_id, len(files), num_threads, decoder_options=decoder_options, region=region)
+    return {rows[row]: cause for row, cause in (refused or trial.find_failing(files, params, message)).items()}
 
 
 def taken_by_engines(images: Sequence[bytes], device_id: int) -> list[bool]:

@@ -68,9 +68,8 @@ class Feed:
         if not self._pulls():
             return False
         batch = self.in_flight[self._with_pipeline]
-        decoded = _is_decoded(batch)
-        self.inputs, self.stopped = self._make_inputs(decoded), False
-        self._fills = bool(self._decoder.hw_load) and not decoded
+        self.inputs, self.stopped = self._make_inputs(_is_decoded(batch)), False
+        self._fills = bool(self._decoder.hw_load) and not self.inputs.decoded
         self._begins = self._fills
         least = max(len(batch), 2 if self._fills else 1)
         if least > self.rows:
@@ -146,7 +145,7 @@ class Feed:
         self._with_pipeline = 0
 
     def _fits(self, batch: Batch) -> bool:
-        return len(batch) <= self.rows and _is_decoded(batch) == self.inputs.decoded
+        return len(batch) <= self.rows and (self.inputs.mixed or _is_decoded(batch) == self.inputs.decoded)
 
     def _make_inputs(self, decoded: bool) -> GraphInputs:
         return GraphInputs(

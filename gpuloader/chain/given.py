@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpuloader.chain.batch import Batch
 from gpuloader.chain.link import Causes
 from gpuloader.errors import DataError
-from gpuloader.pipelines import admit_images, cut_to_region
+from gpuloader.pipelines import admit_images, prepare
 from gpuloader.plan import Cursor, Draws, PlannedBatch
 from gpuloader.recipe import Recipe
 
@@ -59,12 +59,12 @@ def given_batch(
     )
 
 
-def cut_images(batch: Batch) -> Batch:
-    """Cuts copies of files to the region that is needed, as the bytes are the caller's; arrays do not change."""
+def prepare_images(batch: Batch, oversampling: float | None, num_threads: int) -> Batch:
+    """Prepares copies of files for the graph, as the bytes are the caller's, see `prepare`; arrays do not change."""
     [images] = batch.images
     if not len(batch) or images[0].ndim == 3:
         return batch
-    files, params = cut_to_region([file.copy() for file in images], batch.params)
+    files, params = prepare([file.copy() for file in images], batch.params, oversampling, num_threads)
     return replace(batch, images=[files], params=params)
 
 

@@ -112,29 +112,55 @@ def _jpeg(read: Read) -> tuple[int, int, int]:
     return 0, 0, 0
 
 
+def frame_of(read: Read) -> tuple[int, bytes, bool] | None:
+    """Finds the frame header of a JPEG.
+
+    Returns:
+        Its offset, its content, and whether it is of a single, sequential, interleaved scan of 8 bits, which has its
+        rows in order; None if there is none.
+    """
+    walk, others = islice(segments(read), MAX_SEGMENTS), list[tuple[int, int, int]]()
+    for marker, start, end in walk:
+        if marker in FRAMES:
+            frame = read(min(_MOST_FRAME_BYTES, max(0, end - start)), start)
+            return start, frame, marker in _SEQUENTIAL and _has_one_scan(read, frame, [*others, *walk])
+        others.append((marker, start, end))
+    return None
+
+
+def mcu_of(frame: bytes) -> tuple[int, int]:
+    """Returns the (height, width) in pixels of an MCU, the least that a JPEG with this frame header codes."""
+    across, down = (max(each) for each in zip(*(divmod(each, 16) for each in frame[7::3])))
+    return (8, 8) if frame[5] == 1 else (8 * down, 8 * across)  # of a single component it is one block
+
+
 def _is_seekable(read: Read, frame: bytes, others: Sequence[tuple[int, int, int]]) -> bool:
     """Returns whether `cutting.h` can cut a JPEG with this frame header and these other segments."""
-    markers = [marker for marker, _, _ in others]
-    if _RESTART_INTERVAL not in markers or markers[-1] != SCAN or not _BESIDE_FRAME.issuperset(markers[:-1]):
+    restarts = [start for marker, start, _ in others if marker == _RESTART_INTERVAL]
+    if not restarts or not _has_one_scan(read, frame, others):
         return False
-    restarts = [start for marker, start, end in others if marker == _RESTART_INTERVAL and end - start == 2]
-    if len(restarts) < markers.count(_RESTART_INTERVAL) or any(end < start for _, start, end in others):
+    interval = _big(read(2, restarts[-1]))
+    return interval > 0 and -(-_big(frame[3:5]) // mcu_of(frame)[1]) % interval == 0
+
+
+def _has_one_scan(read: Read, frame: bytes, others: Sequence[tuple[int, int, int]]) -> bool:
+    """Returns whether all data of a JPEG with this frame header and these other segments is in one scan of 8 bits."""
+    markers = [marker for marker, _, _ in others]
+    restarts = [end - start for marker, start, end in others if marker == _RESTART_INTERVAL]
+    if markers[-1:] != [SCAN] or not _BESIDE_FRAME.issuperset(markers[:-1]) or {*restarts} - {2}:
         return False
     _, start, end = others[-1]
-    interval, scan = _big(read(2, restarts[-1])), read(end - start, start)
-    count = frame[5] if len(frame) > 5 else 0
-    factors = [divmod(each, 16) for each in frame[7::3]]  # horizontal, vertical
-    across = max(factors, default=(1, 1))[0] if count != 1 else 1  # an MCU of a single component is one block
+    scan, count = read(max(0, end - start), start), frame[5] if len(frame) > 5 else 0
     height, width = _big(frame[1:3]), _big(frame[3:5])
     return (
-        1 <= count <= _MOST_COMPONENTS
+        all(start <= end for _, start, end in others)
+        and 1 <= count <= _MOST_COMPONENTS
         and (frame[0], len(frame)) == (_SAMPLE_BITS, 6 + 3 * count)
-        and all(1 <= factor <= _LARGEST_FACTOR for each in factors for factor in each)
+        and all(1 <= factor <= _LARGEST_FACTOR for each in frame[7::3] for factor in divmod(each, 16))
         and (len(scan), scan[:1], scan[1:-3:2], scan[-3:])
         == (4 + 2 * count, frame[5:6], frame[6::3], _ALL_COEFFICIENTS)
-        and min(height, width, interval) > 0
+        and min(height, width) > 0
         and max(height, width) <= _LONGEST_SIDE
-        and -(-width // (8 * across)) % interval == 0
     )
 
 

@@ -25,7 +25,7 @@ from gpuloader.images.mipmaps import of_mipmap
 from gpuloader.images.orientation import FIRST_TRANSPOSED
 from gpuloader.loading.fields import MOST_MASK_PIXELS, Component, check_keys, parse_fields
 from gpuloader.loading.run import Run
-from gpuloader.pipelines import cut_to_region, find_undecodable
+from gpuloader.pipelines import find_undecodable, prepare
 from gpuloader.plan import Stream
 from gpuloader.recipe import Shape
 from gpuloader.recipe.model import Ints
@@ -187,7 +187,9 @@ class Judge:
         Damage may be outside some windows. So only this epoch's window is tried, and epochs stay independent.
         """
         run, image, key = self._run, one.images[0][0], (int(one.ids[0]), int(one.sides[0]))
-        files, params = ([image], one.params) if run.decoded else cut_to_region([image.copy()], one.params)
+        files, params = ([image], one.params) if run.decoded else prepare([image.copy()], one.params, run.oversampling)
+        if files[0].ndim == 3:
+            return None
         whole = run.decoder.region is False and len(files[0]) == len(image)
         decoded = None if whole else tuple(params.region[0].tolist())
         if (known := self._undecodable.get(key)) is not None and known[0] == decoded:

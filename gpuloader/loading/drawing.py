@@ -12,7 +12,7 @@ from gpuloader.chain.batch import Batch
 from gpuloader.images.mipmaps import mipmap_sizes
 from gpuloader.loading.run import Run
 from gpuloader.plan import Draws, PlannedBatch
-from gpuloader.recipe import AugmentParams, Graph, choose_mipmaps
+from gpuloader.recipe import AugmentParams, Graph, choose_factors, choose_mipmaps
 from gpuloader.recipe.model import Ints
 from gpuloader.shards.accepted_sizes import stored_sizes
 
@@ -32,10 +32,17 @@ class Choose:
         run = self._run
         params, sizes = draw_by_index(run, planned)
         batch = replace(Batch.of(planned, params), sizes=sizes)
-        scale, sides = run.recipe.mipmap_scale, run.shards.mipmap_sides
+        scale, sides = run.recipe.min_oversampling, run.shards.mipmap_sides
         if scale is None or not sides:
             return batch
         return replace(batch, sides=choose_mipmaps(params, sizes, sides, run.shards.mipmaps_of(planned.ids), scale))
+
+    def parts_of(self, chosen: Batch) -> list[slice]:
+        """Returns the rows of each part of a step that began as `chosen`, by the sizes at which it will be decoded."""
+        run, factors = self._run, np.ones(len(chosen), np.int64)
+        if run.oversampling is not None:
+            factors = choose_factors(in_files(chosen, chosen.params), run.oversampling)
+        return run.parts.of_step(chosen.ids, chosen.sides, factors)
 
 
 class Draw:
@@ -54,8 +61,8 @@ class Draw:
     def __call__(self, batch: Batch, chosen: Batch) -> Batch:
         """Draws for a batch that began as `chosen`, whose parameters are taken if the index knew all sizes."""
         is_drawn = self._run.box_field is None and np.array_equal(batch.sizes, chosen.sizes)
-        params = self._in_files(batch, chosen.params if is_drawn else self._draw(batch, whole=False))
-        delivered = self._in_files(batch, self._draw(batch, whole=True)) if self._draws_whole else params
+        params = in_files(batch, chosen.params if is_drawn else self._draw(batch, whole=False))
+        delivered = in_files(batch, self._draw(batch, whole=True)) if self._draws_whole else params
         return replace(batch, params=params, delivered=delivered)
 
     def _draw(self, batch: Batch, whole: bool) -> AugmentParams:
@@ -66,13 +73,14 @@ class Draw:
         graph = recipe.whole_graph if whole else recipe.graphs[0]
         return _draw(run, graph, batch.ids, batch.draws, batch.sizes, boxes)
 
-    @staticmethod
-    def _in_files(batch: Batch, params: AugmentParams) -> AugmentParams:
-        sides = batch.sides * batch.sizes.any(1)
-        if not sides.any():
-            return params
-        pictures = np.maximum(batch.sizes, 1)
-        return params.in_files(pictures, mipmap_sizes(pictures, sides))
+
+def in_files(batch: Batch, params: AugmentParams) -> AugmentParams:
+    """Converts parameters for the pictures of a batch to the files that are read."""
+    sides = batch.sides * batch.sizes.any(1)
+    if not sides.any():
+        return params
+    pictures = np.maximum(batch.sizes, 1)
+    return params.in_files(pictures, mipmap_sizes(pictures, sides))
 
 
 def draw_by_index(run: Run, planned: PlannedBatch) -> tuple[AugmentParams, Ints]:

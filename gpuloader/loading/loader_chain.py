@@ -51,9 +51,10 @@ def make_chain(run: Run, suspects: set[int], last_step: LastStep = "all") -> Loa
     """
     wanted, collate = Wanted(), Collate(run)
     read = Read(run, wanted)
-    parts = Split(Open(run, suspects, wanted, read), read, run.decoded)
-    ahead = Ahead(parts, run.decoder.prefetch + 1, wanted, "gpuloader-reader")
-    parts_ahead = 1 if run.takes_mipmaps else run.parts.ahead(run.plan.batch_size)
+    parts = Split(Open(run, suspects, wanted, read), read, run)
+    read_ahead = run.decoder.prefetch + 1 if run.oversampling is None else 1  # arrays need more memory than files
+    ahead = Ahead(parts, read_ahead, wanted, "gpuloader-reader")
+    parts_ahead = 1 if run.takes_smaller else run.parts.ahead(run.plan.batch_size)
     decoded = decoding(
         ahead,
         run.recipe,

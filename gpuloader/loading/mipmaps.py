@@ -24,7 +24,7 @@ def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:
     """Logs a warning if a recipe uses mipmaps but the data has none, or if it does not use existing ones."""
     index, sides = shards.index, shards.mipmap_sides
     if (
-        recipe.mipmap_scale is not None
+        recipe.min_oversampling is not None
         and not sides
         and not shards.decoded
         and (large := _count_large(index, recipe.max_pixels))
@@ -34,7 +34,7 @@ def warn_of_mipmaps(recipe: Recipe, shards: ShardSet) -> None:
             ",".join(map(str, USUAL_SIDES)),
             counted(large, "picture"),
         )
-    if recipe.mipmaps is None and sides and not recipe.refuses_mipmaps and _would_take(recipe, index, sides):
+    if recipe.oversampling is None and sides and not recipe.refuses_oversampling and _would_take(recipe, index, sides):
         having = max(index.facts["having"][index.extensions.index(extension_of(side))] for side in sides)
         _log.warning(
             "%s smaller copies, which need less decoding, but the recipe does not use them: set `mipmaps: %g` in it, "

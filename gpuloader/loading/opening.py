@@ -22,7 +22,7 @@ from gpuloader.loading.collating import Collate
 from gpuloader.loading.drawing import Choose, Draw
 from gpuloader.loading.reading import Read
 from gpuloader.loading.run import Run
-from gpuloader.pipelines import GOOD_SIZE, cut_to_region, good_jpeg
+from gpuloader.pipelines import GOOD_SIZE, good_jpeg, prepare
 from gpuloader.plan import Cursor, PlannedBatch, Stream
 from gpuloader.recipe import Mixing
 from gpuloader.recipe.model import Ints
@@ -107,8 +107,7 @@ class Open:
         if self._downloads is not None and len(planned.ids):
             self._downloads.reach(cursor)
         chosen = self._choose(planned)
-        parts = run.parts.of_step(chosen.ids, chosen.sides)
-        batch = self.open(planned, replace(chosen, step=replace(chosen.step, parts=parts)))
+        batch = self.open(planned, replace(chosen, step=replace(chosen.step, parts=self._choose.parts_of(chosen))))
         if run.bad_images.skip:
             batch = replace(batch, stays=batch.valid)
         batch = replace(
@@ -201,11 +200,11 @@ class Open:
 
 
 class Split(Over):
-    """A link that hands on the parts of each step, with their images, cut to what is decoded of them."""
+    """A link that hands on the parts of each step, with their images, prepared for the graph."""
 
-    def __init__(self, under: Link, read: Read, decoded: bool) -> None:
+    def __init__(self, under: Link, read: Read, run: Run) -> None:
         super().__init__(under)
-        self._read, self._decoded = read, decoded
+        self._read, self._run = read, run
         self._left: deque[slice] = deque()
         self._whole: Batch | None = None
 
@@ -234,8 +233,8 @@ class Split(Over):
         self._under.close()
 
     def _part(self, whole: Batch, rows: slice) -> Batch:
-        part = self._read(whole.part(rows)) if len(whole) else whole
-        if self._decoded or not len(part):
+        run, part = self._run, self._read(whole.part(rows)) if len(whole) else whole
+        if run.decoded or not len(part):
             return part
-        images, params = cut_to_region(part.images[0], part.params)
+        images, params = prepare(part.images[0], part.params, run.oversampling, run.num_threads)
         return replace(part, images=[images], params=params)

@@ -67,14 +67,16 @@ class Parts:
             return parts
         return replace(parts, most_rows=max(part.stop - part.start for part in parts.typical(batch_size)))
 
-    def of_step(self, samples: Ints, sides: Ints) -> list[slice]:
+    def of_step(self, samples: Ints, sides: Ints, factors: Ints | int = 1) -> list[slice]:
         """Returns the rows of each part of a step with these samples, in their order.
 
         Args:
             samples: (b,) their ids.
             sides: (b,) the shorter sides of the mipmaps that are decoded in place of pictures, 0 for a picture.
+            factors: (b,) f, if a JPEG is decoded at 1/f of its height and width.
         """
-        return self.of_rows(self._decoded_bytes(samples, sides))
+        jpegs = self.shards.index.counts["jpegs"] / max(1, len(self.shards))
+        return self.of_rows(self._decoded_bytes(samples, sides) * (1 - jpegs + jpegs / factors**2))
 
     def of_rows(self, decoded_bytes: NDArray[np.number]) -> list[slice]:
         """Returns the parts of a step by the decoded bytes of each picture."""

@@ -94,9 +94,15 @@ class Run:
         return self.device_id if self.recipe.own_code is None else None
 
     @property
-    def takes_mipmaps(self) -> bool:
-        """Whether mipmaps may be decoded in place of pictures."""
-        return self.recipe.mipmap_scale is not None and bool(self.shards.mipmap_sides)
+    def oversampling(self) -> float | None:
+        """The recipe's `min_oversampling` for JPEGs; None if the decoder takes all of a file."""
+        return None if self.decoded else self.recipe.oversampling_on(self.device_id)
+
+    @property
+    def takes_smaller(self) -> bool:
+        """Whether less than all pixels of pictures may be decoded: of mipmaps, or of JPEGs at a part of their size."""
+        takes_mipmaps = self.recipe.min_oversampling is not None and bool(self.shards.mipmap_sides)
+        return takes_mipmaps or self.oversampling is not None
 
     @cached_property
     def parts(self) -> Parts:
@@ -203,7 +209,7 @@ class Run:
 
     def _mipmaps(self, samples: int | None = None) -> dict[str, str]:
         """Returns the digest of the mipmaps of all samples, or of the first, if the recipe uses mipmaps."""
-        return {} if self.recipe.mipmap_scale is None else {"mipmaps": self.shards.mipmap_digest(samples)}
+        return {} if self.recipe.min_oversampling is None else {"mipmaps": self.shards.mipmap_digest(samples)}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from gpuloader.recipe.augment_params import AugmentParams, ViewParams
 from gpuloader.recipe.explain import ExplainedView, Step, explain
 from gpuloader.recipe.from_torchvision import recipe_from_torchvision
 from gpuloader.recipe.graph import Graph, OwnCode
-from gpuloader.recipe.mipmaps import choose_mipmaps
+from gpuloader.recipe.mipmaps import choose_factors, choose_mipmaps
 from gpuloader.recipe.mix import Mix, Mixing
 from gpuloader.recipe.placement import Shape
 from gpuloader.recipe.preset_files import (
@@ -34,6 +34,7 @@ __all__ = [
     "Step",
     "View",
     "ViewParams",
+    "choose_factors",
     "choose_mipmaps",
     "explain",
     "is_recipe_mapping",

@@ -45,7 +45,7 @@ class ViewParams:
         program: the steps that change pixels; empty without such transforms.
         erased: (n, 6 * count) int32, from `RandomErasing.draw`; None if the view does not erase.
         placing: the transforms between the placements.
-        mapped: the last placement in the pixels of the files, if some files are mipmaps of the pictures.
+        mapped: the last placement in the pixels of the files, if some are mipmaps of the pictures or decoded smaller.
     """
 
     shape: Shape | None
@@ -102,7 +102,7 @@ class AugmentParams:
     Attributes:
         views: one for each view of the recipe.
         region: (n, 4) int64 top, left, bottom, right of the part to decode, which some view needs. It is in pixels of
-            the files, which may be mipmaps of the pictures.
+            the files, which may be mipmaps of the pictures, or decoded at a part of their size.
         origin: (n, 2) int64 top, left of the remaining part of the files; 0, 0 unless the files were cut.
     """
 
@@ -125,6 +125,13 @@ class AugmentParams:
         if (pictures == files).all():
             return self
         return AugmentParams.of([replace(view, mapped=view.placement.scaled(pictures, files)) for view in self.views])
+
+    def decoded_at(self, factors: Ints) -> AugmentParams:
+        """Converts parameters for files to the same files decoded at 1/f of their height and width, for f of (n,)."""
+        if (factors == 1).all():
+            return self
+        views = [replace(view, mapped=view.in_file.divided(factors)) for view in self.views]
+        return replace(AugmentParams.of(views), origin=self.origin // factors[:, None])
 
     @property
     def pixels(self) -> Ints:

@@ -35,6 +35,8 @@ class Graph:
             own, or views that share their code of the same one.
         dtype, layout, batch: the form of the output, as in a recipe.
         upright: whether pictures are turned upright by their EXIF orientation.
+        mixed: whether a batch on the CPU may have files and arrays, which are files that were decoded at a part of
+            their size.
     """
 
     parts: tuple[tuple[int, tuple[ViewPlan, ...]], ...]
@@ -42,6 +44,7 @@ class Graph:
     layout: Layout
     batch: Batching
     upright: bool = False
+    mixed: bool = False
 
     @cached_property
     def views(self) -> tuple[ViewPlan, ...]:
@@ -121,6 +124,6 @@ class OwnCode:
         before = ((0, tuple(first for first, _ in halves)),)
         behind = tuple((self.views.index(at), (second,)) for at, (_, second) in zip(self.same, halves))
         return (
-            Graph(before, "uint8", "channels_last", "list", whole.upright),
+            Graph(before, "uint8", "channels_last", "list", whole.upright, whole.mixed),
             Graph(behind, whole.dtype, whole.layout, whole.batch),
         )

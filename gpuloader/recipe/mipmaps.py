@@ -1,4 +1,4 @@
-"""Chooses the copy of a picture to decode: the smallest that is sharp enough, as mipmaps in computer graphics."""
+"""Chooses what is decoded of a picture: the smallest that is sharp enough, as mipmaps in computer graphics."""
 
 from __future__ import annotations
 
@@ -30,14 +30,10 @@ def choose_mipmaps(
         pictures: (n, 2) heights and widths; 0 if unknown, which takes the picture.
         sides: the shorter sides of the k mipmaps.
         there: (n, k) whether the samples have them.
-        scale: the recipe's `mipmap_scale`.
+        scale: the recipe's `min_oversampling`.
     """
-    chosen = np.zeros(len(pictures), np.int64)
+    chosen, may = np.zeros(len(pictures), np.int64), _may_be_smaller(params)
     places = [view.placement for view in params.views]
-    if any(at.repeats_before for at in places):
-        return chosen
-    whole = np.concatenate([np.zeros_like(pictures), pictures], 1)
-    may = np.all([(at.part == whole).all(1) for at in places], 0)
     for side, has in sorted(zip(sides, there.T, strict=True), key=lambda each: -each[0]):
         mipmaps = mipmap_sizes(pictures, np.full(len(pictures), side))
         sharp = [
@@ -45,3 +41,33 @@ def choose_mipmaps(
         ]
         chosen[may & has & (side < pictures.min(1)) & np.all(sharp, 0)] = side
     return chosen
+
+
+def choose_factors(params: AugmentParams, scale: float) -> Ints:
+    """Chooses the size at which each of n files is decoded, if it is a JPEG: (n,) f, for 1/f of its height and width.
+
+    It is the largest of 1, 2, 4 and 8 for which, in pixels of the file, in all views and along both axes:
+
+        window >= scale * f * resized window
+
+    It is 1 where `choose_mipmaps` takes the picture because of its border.
+
+    Args:
+        params: the random parameters for the files, which may be mipmaps.
+        scale: the recipe's `min_oversampling`.
+    """
+    chosen, may = np.ones(len(params.region), np.int64), _may_be_smaller(params)
+    places = [view.in_file for view in params.views]
+    for factor in (2, 4, 8):
+        sharp = [(at.window[:, 2:] - at.window[:, :2] >= scale * factor * at.resized).all(1) for at in places]
+        chosen[may & np.all(sharp, 0)] = factor
+    return chosen
+
+
+def _may_be_smaller(params: AugmentParams) -> NDArray[np.bool_]:
+    """Returns for which samples, (n,), no view's resized padding repeats pixels or surrounds a part of the picture."""
+    may = [
+        (view.placement.part == view.placements[0].part).all(1) & (not view.placement.repeats_before)
+        for view in params.views
+    ]
+    return np.asarray(np.all(may, 0))

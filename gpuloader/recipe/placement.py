@@ -128,6 +128,14 @@ class Placement:
         window = np.where(before == now, self.window, self.window * now / before)  # exact for whole pictures
         return replace(self, part=self.part * now // before, window=window)
 
+    def divided(self, factors: Ints) -> Placement:
+        """Converts the placement to files decoded at 1/f of their height and width, for f of (n,) and the same output.
+
+        A pixel of these stands for f x f pixels, fewer at the right and the bottom, so coordinates are divided exactly.
+        """
+        by = factors[:, None]
+        return replace(self, part=-(-self.part // by), window=self.window / by)
+
     @staticmethod
     def joined(parts: Sequence[Placement]) -> Placement:
         """Joins the samples of several placements from the same operations."""

@@ -39,7 +39,7 @@ def _as_yaml_reads(orientation: object) -> object:
 
 
 Orientation: TypeAlias = Annotated[Literal["off", "apply"], BeforeValidator(_as_yaml_reads)]
-Mipmaps: TypeAlias = Annotated[
+Oversampling: TypeAlias = Annotated[
     Literal["off"] | Annotated[float, Field(ge=1, le=16)] | None, BeforeValidator(_as_yaml_reads)
 ]
 
@@ -98,9 +98,10 @@ class Recipe:
         batch: "dense" is a tensor (B, 3, H, W) of images of one size. "list" is a list of B tensors (3, h, w).
             {"pad": N} is a tensor of images padded with 0, at the right and the bottom, to the batch's largest height
             and width, rounded up to multiples of N. "list" and "pad" cannot be combined with `output="tuple"`.
-        mipmaps: a number from 1 to 16 reads the smaller copies of `gpuloader pack --mipmaps`: for each sample the
-            smallest copy with at least this many pixels, per side, for each pixel of the output, or the picture itself.
-            It needs filters that antialias. None and "off" read no copies; "off" also silences the hint to use them.
+        oversampling: a number from 1 to 16 makes a crop from at least this many decoded pixels, per side, for each
+            pixel of the output, where a cheaper source has them: a smaller copy of `gpuloader pack --mipmaps`, or on
+            the CPU a JPEG decoded at 1/2, 1/4 or 1/8. It needs filters that antialias. None and "off" decode all of the
+            picture; "off" also silences the hint to set it.
     """
 
     transforms: Transforms = ()
@@ -111,12 +112,14 @@ class Recipe:
     max_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = DEFAULT_MAX_PIXELS
     orientation: Orientation = "off"
     batch: Batching = "dense"
-    mipmaps: Mipmaps = None
+    oversampling: Oversampling = None
 
     @model_validator(mode="before")
     @classmethod
     def _check_given(cls, given: ArgsKwargs) -> ArgsKwargs:
         values = given.kwargs or {}
+        if "mipmaps" in values:
+            raise ValueError("`mipmaps` is called `oversampling`: write `oversampling` with the same value")
         if not given.args and "transforms" not in values and isinstance(values.get("views", 1), int):
             raise ValueError(
                 "give `transforms`, or `views` with their own, or both; an empty list of transforms only decodes"
@@ -138,8 +141,9 @@ class Recipe:
             raise ValueError('`mix` needs one view and a float dtype: leave `views` at 1 and dtype at "float32"')
         if self.mix is not None and self.batch != "dense":
             raise ValueError('`mix` needs images of one size: leave `mix` out, or `batch` at "dense"')
-        if self.mipmap_scale is not None and (reason := self.refuses_mipmaps):
-            raise ValueError(f"`mipmaps` {self.mipmaps:g} is not for this recipe: {reason}, or leave `mipmaps` out")
+        if self.min_oversampling is not None and (reason := self.refuses_oversampling):
+            given = f"`oversampling` {self.min_oversampling:g}"
+            raise ValueError(f"{given} is not for this recipe: {reason}, or leave `oversampling` out")
         for view in views:
             view.warn_of_padding()
         return self
@@ -188,7 +192,8 @@ class Recipe:
     def whole_graph(self) -> Graph:
         """The graph of all transforms, without own code."""
         form = self.graph_dtype, self.layout, self.batch
-        return Graph(((0, self.each_view),), *form, upright=self.orientation == "apply")
+        mixed = self.min_oversampling is not None
+        return Graph(((0, self.each_view),), *form, upright=self.orientation == "apply", mixed=mixed)
 
     @cached_property
     def random(self) -> bool:
@@ -201,13 +206,17 @@ class Recipe:
         return ", ".join(dict.fromkeys(view.by_boxes for view in self.each_view if view.by_boxes))
 
     @property
-    def mipmap_scale(self) -> float | None:
-        """The pixels of a copy, per side, for one pixel of the output; None if the recipe takes no copies."""
-        return self.mipmaps if isinstance(self.mipmaps, float) else None
+    def min_oversampling(self) -> float | None:
+        """The least decoded pixels, per side, for one pixel of the output; None if all of a picture is decoded."""
+        return self.oversampling if isinstance(self.oversampling, float) else None
+
+    def oversampling_on(self, device_id: int | None) -> float | None:
+        """Returns `min_oversampling` for JPEGs; None on a GPU, which decodes all of a file."""
+        return self.min_oversampling if device_id is None or self.own_code is not None else None
 
     @cached_property
-    def refuses_mipmaps(self) -> str:
-        """The reason why the recipe cannot take smaller copies, and what to change; "" if it can."""
+    def refuses_oversampling(self) -> str:
+        """The reason why the recipe cannot take smaller pictures, and what to change; "" if it can."""
         if self.by_boxes:
             return f"{self.by_boxes} draws by boxes, which are read after the copy is chosen; take another transform"
         encoded = (view if view.own is None else view.halves()[0] for view in self.each_view)
@@ -247,7 +256,7 @@ class Recipe:
     @property
     def pixels(self) -> dict[str, Any]:
         """The values that decide the pixels, as plain values."""
-        left_out = _NOT_PIXELS if self.mipmap_scale is not None else {*_NOT_PIXELS, "mipmaps"}
+        left_out = _NOT_PIXELS if self.min_oversampling is not None else {*_NOT_PIXELS, "oversampling"}
         return {name: value for name, value in as_plain_values(self).items() if name not in left_out}
 
     @property

@@ -256,8 +256,8 @@ def _data(run: Run, machine: Machine) -> DataFacts:
 def find_mipmaps(run: Run) -> MipmapFacts | None:
     """Estimates what mipmaps save or would save; None if the recipe would use none."""
     recipe = run.recipe
-    stored, given = run.shards.mipmap_sides, recipe.mipmap_scale
-    if run.decoded or recipe.mipmaps == "off" or recipe.refuses_mipmaps:
+    stored, given = run.shards.mipmap_sides, recipe.min_oversampling
+    if run.decoded or recipe.oversampling == "off" or recipe.refuses_oversampling:
         return None
     sides, scale = stored or USUAL_SIDES, given or USUAL_SCALE
     chosen, pixels = [], np.zeros(2)

@@ -275,7 +275,7 @@ class Gallery:
         views = explain(preset, seed, epoch, sample, *size, *boxes)
         if not side:
             return views
-        decoded = Step("mipmaps", "decode", {"file": extension_of(side)})
+        decoded = Step("oversampling", "decode", {"file": extension_of(side)})
         return tuple(replace(view, steps=(decoded, *view.steps)) for view in views)
 
     def size(self, sample: int, orientation: Orientation = "off", copy: int = 0) -> tuple[int, int]:
