@@ -171,7 +171,7 @@ def measure(folder: str, recipe: str, takes_copies: str) -> None:
         folder,
         batch_size,
         None,
-        preset={recipe: {"mipmaps": mipmaps}},
+        preset={recipe: {"oversampling": mipmaps}},
         label_from=None,
         output="dict",
         last_batch="partial",
@@ -193,7 +193,9 @@ def compare(work: Path) -> dict[str, dict[str, float]]:
         errors: list[float] = []
         options: dict[str, Any] = {"label_from": None, "shuffle": "none", "last_batch": "partial"}
         of_copies, of_pictures = (
-            GPULoader(_folder(work, COPIES), 32, None, preset={recipe: {"Normalize": None, "mipmaps": each}}, **options)
+            GPULoader(
+                _folder(work, COPIES), 32, None, preset={recipe: {"Normalize": None, "oversampling": each}}, **options
+            )
             for each in (sharp, "off")
         )
         with of_copies, of_pictures:

@@ -32,7 +32,7 @@ def test_it_says_what_mipmaps_would_save(tmp_path: Path) -> None:
     image = encoded(Image.new("RGB", (1280, 1280)), "JPEG")
     shard = write_shard(tmp_path / "a.tar", [{"__key__": "a", "jpg": image, "cls": b"0"}])
     options = ("bench", shard, "--preset", "imagenet_eval", "--cpu", "--seconds", "0.1")
-    needs = "`gpuloader pack --mipmaps 1024,512` and `mipmaps: 1.5` in the recipe"
+    needs = "`gpuloader pack --mipmaps 1024,512` and `oversampling: 1.5` in the recipe"
     line = f"copies   with {needs}, 100% of the crops use a smaller copy: 84% fewer pixels to decode"
     assert line in run(*options).stdout.splitlines()
     mipmaps = json.loads(run(*options, "--json").stdout)["copies"]

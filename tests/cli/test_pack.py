@@ -76,7 +76,7 @@ def test_it_says_how_many_pictures_have_mipmaps_and_how_to_load_them(tmp_path: P
     (source / "cat" / "large.jpg").write_bytes(jpeg(60, 80))
     options = ("--samples-per-shard", 1, "--workers", 1, "--mipmaps", "40,20")
     both = [run(source, tmp_path / "packed", *options, "--part", part).stdout for part in ("0/2", "1/2")]
-    line = "to load the copies, add the line `mipmaps: 1.5` to the recipe"
+    line = "to load the copies, add the line `oversampling: 1.5` to the recipe"
     with_mipmaps = [line in said for said in both]
     assert sorted(with_mipmaps) == [False, True]
     said = both[with_mipmaps.index(True)]
@@ -85,7 +85,7 @@ def test_it_says_how_many_pictures_have_mipmaps_and_how_to_load_them(tmp_path: P
     bash = ["bash", "-euc", command]
     path = f"{warm().folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     subprocess.run(bash, cwd=tmp_path, check=True, env={**os.environ, "PATH": path})
-    assert Compose.load(tmp_path / "recipe.yaml").mipmaps == 1.5
+    assert Compose.load(tmp_path / "recipe.yaml").oversampling == 1.5
     said = both[with_mipmaps.index(False)]
     assert "of what this call wrote, 0 pictures with smaller copies; too small for them: 2\n" in said
     assert "copies" not in run(source, tmp_path / "packed", *options).stdout  # it wrote nothing

@@ -1,4 +1,4 @@
-"""The recipe's key `mipmaps` in a loader's state, and what a loader says of smaller copies when it is made."""
+"""The recipe's key `oversampling` in a loader's state, and what a loader says of smaller copies when it is made."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shard(path: Path, with_mipmaps: Sequence[int] = (), size: tuple[int, int] = 
 
 
 def loader(tars: Any, mipmaps: Any = None, transforms: Any = CROP, **kwargs: Any) -> GPULoader:  # noqa: ANN401
-    return GPULoader(tars, 2, None, preset=Compose(transforms, mipmaps=mipmaps), **kwargs)
+    return GPULoader(tars, 2, None, preset=Compose(transforms, oversampling=mipmaps), **kwargs)
 
 
 def state_of(tars: Any, mipmaps: Any = None) -> dict[str, Any]:  # noqa: ANN401
@@ -60,7 +60,7 @@ def tars(tmp_path: Path) -> dict[str, Path]:
 
 def test_a_state_without_the_key_is_as_before_whatever_mipmaps_there_are(tars: dict[str, Path]) -> None:
     states = [state_of(tar, off) for tar in tars.values() for off in (None, "off")]
-    assert all("mipmaps" not in state and "mipmaps" not in state["described"]["recipe"] for state in states)
+    assert all("mipmaps" not in state and "oversampling" not in state["described"]["recipe"] for state in states)
     for tar in tars.values():  # packing copies does not end a run that takes none
         assert load(states[0], tar, "off") == states[0]
 
@@ -80,7 +80,7 @@ def test_with_the_key_a_state_goes_on_with_the_same_mipmaps_alone(tars: dict[str
 @pytest.mark.parametrize(("saved", "now"), [(None, 1.5), ("off", 1.5), (1.5, None), (1.5, "off"), (1.5, 2)])
 def test_another_value_of_the_key_is_another_recipe(tars: dict[str, Path], saved: Any, now: Any) -> None:  # noqa: ANN401
     was, is_ = ("absent" if each in (None, "off") else float(each) for each in (saved, now))
-    with pytest.raises(StateError, match=rf"saved with another recipe: mipmaps was {was}, is {is_}\."):
+    with pytest.raises(StateError, match=rf"saved with another recipe: oversampling was {was}, is {is_}\."):
         load(state_of(tars["some"], saved), tars["some"], now)
 
 
@@ -129,7 +129,7 @@ def test_pictures_that_could_have_mipmaps_are_counted(tmp_path: Path, caplog: py
     small = shard(tmp_path / "b.tar", size=(1279, 1300), count=3)
     [line] = said(caplog, [edge, small], 1.5)
     assert line == (
-        "the recipe's `mipmaps` finds no smaller copies: `gpuloader pack --mipmaps 1024,512` would make some of "
+        "the recipe's `oversampling` finds no smaller copies: `gpuloader pack --mipmaps 1024,512` would make some of "
         "3 pictures"
     )
     assert said(caplog, [edge]) == said(caplog, [edge], "off") == []

@@ -61,7 +61,7 @@ def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(transforms: list[Any], mipmaps: Any = 1.5, **keys: Any) -> Compose:  # noqa: ANN401
-    return Compose(transforms, mipmaps=mipmaps, **keys)
+    return Compose(transforms, oversampling=mipmaps, **keys)
 
 
 Batches = list[tuple[int, dict[str, Any]]]

@@ -27,7 +27,7 @@ def cut_by(monkeypatch: pytest.MonkeyPatch) -> CutBy:
     """`cut_by(2)`: from then on loaders cut steps into parts of two rows."""
 
     def by(rows: int) -> None:
-        parts = lambda _, samples, sides: cut(np.ones(len(samples)), rows, 1, rows)  # noqa: E731
+        parts = lambda _, samples, sides, factors: cut(np.ones(len(samples)), rows, 1, rows)  # noqa: E731
         monkeypatch.setattr(Parts, "of_step", parts)
 
     return by

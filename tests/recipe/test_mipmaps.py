@@ -1,4 +1,4 @@
-"""The recipe's key `mipmaps`, and which copy a draw takes."""
+"""The recipe's key `oversampling`, and which copy a draw takes."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def negate(image: Any) -> Any:  # noqa: ANN401
 
 @pytest.mark.parametrize("given", [None, "off", False, 1, 1.5, 16])
 def test_it_is_off_or_says_how_sharp_a_mipmap_has_to_be(given: Any) -> None:  # noqa: ANN401
-    recipe = Recipe([CROP], mipmaps=given)
-    assert recipe.mipmap_scale == (given or None if given != "off" else None)
-    assert load_preset({"imagenet_train": {"mipmaps": given}}).mipmap_scale == recipe.mipmap_scale
-    assert ("mipmaps" in recipe.pixels) == (recipe.mipmap_scale is not None)
-    assert load_preset({"transforms": [CROP], "mipmaps": given}) == recipe
+    recipe = Recipe([CROP], oversampling=given)
+    assert recipe.min_oversampling == (given or None if given != "off" else None)
+    assert load_preset({"imagenet_train": {"oversampling": given}}).min_oversampling == recipe.min_oversampling
+    assert ("oversampling" in recipe.pixels) == (recipe.min_oversampling is not None)
+    assert load_preset({"transforms": [CROP], "oversampling": given}) == recipe
 
 
 @pytest.mark.parametrize("given", [0.99, 16.1, float("nan"), float("inf"), True, "on", "1.5", [1.5]])
 def test_another_value_is_refused(given: Any) -> None:  # noqa: ANN401
-    with pytest.raises(PresetError, match=r"`Recipe\.mipmaps`: found"):
-        Recipe([CROP], mipmaps=given)
+    with pytest.raises(PresetError, match=r"`Recipe\.oversampling`: found"):
+        Recipe([CROP], oversampling=given)
 
 
 def test_it_is_shown_as_the_other_keys() -> None:
-    assert str(Compose([CROP], mipmaps=1.5)).splitlines()[-1] == "mipmaps: 1.5"
-    assert repr(Recipe([CROP], mipmaps="off")).endswith(", mipmaps='off')")
-    assert "mipmaps" not in str(Compose([CROP]))
+    assert str(Compose([CROP], oversampling=1.5)).splitlines()[-1] == "oversampling: 1.5"
+    assert repr(Recipe([CROP], oversampling="off")).endswith(", oversampling='off')")
+    assert "oversampling" not in str(Compose([CROP]))
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,12 @@ def test_it_is_shown_as_the_other_keys() -> None:
     ],
 )
 def test_recipes_that_can_take_no_mipmaps_say_why(make: Callable[[Any], Recipe], says: str) -> None:
-    with pytest.raises(PresetError, match=rf"`mipmaps` 1.5 is not for this recipe: .*{says}.*, or leave `mipmaps` out"):
+    with pytest.raises(
+        PresetError, match=rf"`oversampling` 1.5 is not for this recipe: .*{says}.*, or leave `oversampling` out"
+    ):
         make(1.5)
     for off in (None, "off"):
-        assert says in make(off).refuses_mipmaps
+        assert says in make(off).refuses_oversampling
 
 
 @pytest.mark.parametrize(
@@ -73,12 +75,12 @@ def test_recipes_that_can_take_no_mipmaps_say_why(make: Callable[[Any], Recipe],
     ],
 )
 def test_with_own_code_the_recipe_before_it_takes_mipmaps(recipe: Recipe) -> None:
-    assert recipe.mipmap_scale == 2
-    assert recipe.refuses_mipmaps == ""
+    assert recipe.min_oversampling == 2
+    assert recipe.refuses_oversampling == ""
 
 
 def test_all_presets_may_take_mipmaps_but_those_without_antialiasing() -> None:
-    refused = {name for name in preset_names() if load_preset(name).refuses_mipmaps}
+    refused = {name for name in preset_names() if load_preset(name).refuses_oversampling}
     assert refused == {"detection", "detection_eval", "ssd", "ssd_eval", "ssdlite", "ssdlite_eval"}
 
 

@@ -541,7 +541,7 @@ def test_a_default_that_is_written_out_changes_no_fingerprint(tmp_path: Path) ->
     assert int(fingerprint, 16) > 0
     written = preset_of(tmp_path, views=1, mix=None, dtype="float32", max_pixels=50_000_000, orientation="off")
     assert written.fingerprint == fingerprint
-    assert preset_of(tmp_path, mipmaps="off").fingerprint == fingerprint  # that of None, which has no entry at all
+    assert preset_of(tmp_path, oversampling="off").fingerprint == fingerprint  # that of None, which has no entry at all
     integers, floats = (
         Recipe([T.CenterCrop(8), T.Normalize((zero, zero, zero), (one, one, one))]).fingerprint
         for zero, one in ((0, 1), (0.0, 1.0))
@@ -579,8 +579,8 @@ def test_recipes_of_other_pixels_have_other_fingerprints() -> None:
         Recipe([crop], dtype="float16"),
         Recipe([crop], max_pixels=100_000_000),
         Recipe([crop], orientation="apply"),
-        Recipe([crop], mipmaps=1.5),
-        Recipe([crop], mipmaps=2),
+        Recipe([crop], oversampling=1.5),
+        Recipe([crop], oversampling=2),
         Recipe([crop], views=2),
         Recipe([crop], mix=mix),
         Recipe([crop], mix=T.Mix(9, 0.5)),

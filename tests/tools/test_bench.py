@@ -180,7 +180,7 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-BY_RECIPE = "`mipmaps: 1.5` in the recipe"
+BY_RECIPE = "`oversampling: 1.5` in the recipe"
 BY_PACK = "`gpuloader pack --mipmaps 1024,512`"
 
 

@@ -368,7 +368,7 @@ def test_a_version_is_decoded_from_the_mipmap_that_the_loader_takes(
     keys: dict[str, Any],
     orientation: Any,  # noqa: ANN401
 ) -> None:
-    compose = Compose(mipmaps=1.5, orientation=orientation, **keys)
+    compose = Compose(oversampling=1.5, orientation=orientation, **keys)
     gallery, decoded = Gallery(with_mipmaps, device_id=None), set()
     with GPULoader(with_mipmaps, 3, None, preset=compose, seed=4, output="dict") as loader:
         for epoch in range(2):
@@ -384,11 +384,11 @@ def test_a_version_is_decoded_from_the_mipmap_that_the_loader_takes(
 
 def test_the_file_that_is_decoded_is_said(with_mipmaps: Path, tmp_path: Path) -> None:
     gallery = Gallery(with_mipmaps, device_id=None)
-    small, large, largest = (Compose([T.Resize(side), T.CenterCrop(side)], mipmaps=1.5) for side in (24, 48, 70))
+    small, large, largest = (Compose([T.Resize(side), T.CenterCrop(side)], oversampling=1.5) for side in (24, 48, 70))
     for compose, sample, expected in ((small, 0, "mip48"), (large, 0, "mip96"), (largest, 0, None), (small, 8, None)):
         [view] = gallery.explain(compose, sample, 0, 0)
         plain = gallery.explain(Compose(compose.transforms), sample, 0, 0)[0]
-        first = [] if expected is None else [("mipmaps", "decode", {"file": expected})]
+        first = [] if expected is None else [("oversampling", "decode", {"file": expected})]
         assert [(step.transform, step.operation, step.parameters) for step in view.steps][: len(first)] == first
         assert (view.window, view.shape, view.steps[len(first) :]) == (plain.window, plain.shape, plain.steps)
     captions = []
@@ -420,7 +420,7 @@ def test_a_damaged_picture_is_shown_by_its_mipmap_where_the_recipe_takes_it(
     change_members(with_mipmaps, tmp_path / "a.tar", {"5.jpg": damage})
     shown: dict[str, Any] = {"samples": [5], "versions": 2, "device_id": None}
     for side, sees_it in (24, False), (200, True):  # the second needs more pixels than the copies have
-        compose = Compose([T.Resize(side), T.CenterCrop(side)], mipmaps=1.5, orientation="apply")
+        compose = Compose([T.Resize(side), T.CenterCrop(side)], oversampling=1.5, orientation="apply")
         drawn = show(tmp_path / "a.tar", tmp_path / "a.png", preset=compose, **shown)
         assert (set(drawn.bad) == {5}) == sees_it
         good = show(with_mipmaps, tmp_path / "b.png", preset=compose, **shown)
@@ -433,7 +433,7 @@ def test_a_bad_mipmap_is_named_where_it_is_decoded(with_mipmaps: Path, tmp_path:
     damages = {"0.mip48": lambda data: data[:-40], "1.mip48": lambda _: jpeg(48, 48), "2.mip48": without_codes}
     change_members(with_mipmaps, tmp_path / "a.tar", damages)
     gallery = Gallery(tmp_path / "a.tar", device_id=None)
-    small, large = (Compose([T.Resize(side), T.CenterCrop(side)], mipmaps=1.5) for side in (24, 48))
+    small, large = (Compose([T.Resize(side), T.CenterCrop(side)], oversampling=1.5) for side in (24, 48))
     for sample, cause in enumerate(("a JPEG that is cut", "it has 48x48 pixels, a copy 67x48", "DALI's decoder fails")):
         with tarfile.open(tmp_path / "a.tar") as tar:
             offset = tar.getmember(f"{sample}.mip48").offset_data
