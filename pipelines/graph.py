@@ -174,7 +174,8 @@ def dali_graph(
     for number, (source, views) in enumerate(graph.parts):
         its, image = under(given, number), nodes[source]
         if inputs.mixed:
-            image = decode_where(*nodes[:count], its, decode)
+            files, arrays, are_files, *_ = nodes
+            image = decode_where(files, arrays, are_files, its, decode)
         elif not inputs.decoded:
             image = decode(image, its)
         elif device == "gpu":

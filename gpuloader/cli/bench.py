@@ -66,10 +66,14 @@ def _print(result: BenchResult) -> None:
     say(f"machine  {result.machine}")
     held = f"{counted(data.images, 'image')} of {format_bytes(data.image_bytes)} in {counted(data.shards, 'shard')}"
     say(f"data     {held}; {settings['preset']}")
-    if (mipmaps := result.copies) is not None:
-        needs = f"with {mipmaps.needs}, " if mipmaps.needs else ""
-        saved = f"{1 - mipmaps.pixels:.0%} fewer pixels to decode"
-        say(f"copies   {needs}{mipmaps.draws:.0%} of the crops use a smaller copy: {saved}")
+    rows = (
+        ("copies ", result.copies, "use a smaller copy"),
+        ("smaller", result.smaller, "decode a smaller JPEG"),
+    )
+    for title, facts, use in rows:
+        if facts is not None:
+            needs = f"with {facts.needs}, " if facts.needs else ""
+            say(f"{title}  {needs}{facts.draws:.0%} of the crops {use}: {1 - facts.pixels:.0%} fewer pixels to decode")
     for device in result.devices:
         title = f"{device.device}, {counted(device.num_threads, 'thread')}, batch {settings['batch_size']}"
         say()

@@ -59,8 +59,8 @@ def _print(result: PackResult) -> None:
         small = f"; too small for them: {result.too_small:,}" if result.too_small else ""
         say(f"of what this call wrote, {counted(result.with_copies, 'picture')} with smaller copies{small}")
     if result.with_copies:
-        say("to load the copies, add the line `mipmaps: 1.5` to the recipe. To make a recipe of a preset:")
-        say('(gpuloader presets imagenet_train; echo "mipmaps: 1.5") > recipe.yaml')
+        say("to load the copies, add the line `oversampling: 1.5` to the recipe. To make a recipe of a preset:")
+        say('(gpuloader presets imagenet_train; echo "oversampling: 1.5") > recipe.yaml')
     if reduced := describe_reduced(result.reduced):
         say(f"of what this call wrote, loaders deliver RGB of 8 bits: {reduced}")
     if result.missing:

@@ -33,7 +33,7 @@ from gpuloader.loading.arguments import (
     warn_of_turned,
 )
 from gpuloader.loading.fields import LABEL, Field
-from gpuloader.loading.mipmaps import warn_of_mipmaps
+from gpuloader.loading.mipmaps import warn_of_oversampling
 from gpuloader.loading.options import BadImages, Cache, LabelFrom, Sampling
 from gpuloader.loading.run import Run
 from gpuloader.loading.selection import check_components, check_options, make_source, resolve_sources
@@ -102,7 +102,7 @@ def resolve(given: LoaderArguments) -> Run:
     if warns:
         warn_of_small_buckets(source)
         warn_of_reduced(shards.index.reduced)
-        warn_of_mipmaps(recipe, shards)
+        warn_of_oversampling(recipe, shards, on_cpu=device_id is None or recipe.own_code is not None)
         if has_targets:
             warn_of_turned(recipe, shards.index.counts["turned"])
     shards.check_pictures([each.extension for each in fields.values()])

@@ -49,7 +49,7 @@ def check_identity(
         StateError: it is not a state, or a state of another run. The message names the transform, shard or argument
             that differs.
     """
-    # A state that was saved without the recipe's `mipmaps` has no digest of mipmaps; then the recipe differs.
+    # A state that was saved without the recipe's `oversampling` has no digest of mipmaps; then the recipe differs.
     if missing := sorted({*identity, "epoch", "begin", "delivered", "quarantine"} - {*state, "mipmaps"}):
         raise StateError(f"this is not a state of a GPULoader: it lacks {', '.join(missing)}")
     for name in identity:
@@ -89,8 +89,8 @@ def _problem(
         )
     if name == "mipmaps":
         return (
-            "the state was saved with other smaller copies beside the same pictures, and the recipe's `mipmaps` uses "
-            "such copies: use the original shards, or pack with the same --mipmaps"
+            "the state was saved with other smaller copies beside the same pictures, and the recipe's `oversampling` "
+            "uses such copies: use the original shards, or pack with the same --mipmaps"
         )
     return f"the state has {name}={describe(before)}, this loader has {name}={mine!r}"
 

@@ -49,9 +49,9 @@ class Step:
     """One operation on an image.
 
     Attributes:
-        transform: the name of the recipe's transform, or the key "mipmaps".
-        operation: "crop", "resize", "pad", "flip", "erase", an operation of `gpuloader.recipe.program`, or "decode" for
-            a smaller copy; None if the transform is not applied.
+        transform: the name of the recipe's transform, or the key "oversampling".
+        operation: "crop", "resize", "pad", "flip", "erase", an operation of `gpuloader.recipe.program`, or "decode" if
+            not all of the picture is decoded; None if the transform is not applied.
         parameters: of the operation, rounded to four digits. A crop is in pixels: of the image for `RandomResizedCrop`,
             of the previous step's output for the others; outside is padding. A warp describes the picture's change:
             degrees (counter-clockwise), scale, scale_y (if it differs), shear_x, shear_y, and move_x, move_y of the

@@ -27,7 +27,7 @@ from gpuloader.chain.link import Link, Over, Wanted, cut
 from gpuloader.chain.own import Own
 from gpuloader.errors import ConfigError
 from gpuloader.images.mipmaps import are_made, mipmap_sizes
-from gpuloader.loading.drawing import Choose, draw_by_index
+from gpuloader.loading.drawing import Choose, draw_by_index, in_files
 from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.loader_chain import make_chain
 from gpuloader.loading.mipmaps import USUAL_SCALE, USUAL_SIDES
@@ -37,12 +37,13 @@ from gpuloader.loading.run import Run
 from gpuloader.loading.selection import Sources
 from gpuloader.pipelines import LastStep
 from gpuloader.plan import Cursor, PlannedBatch
-from gpuloader.recipe import choose_mipmaps, load_preset
+from gpuloader.recipe import choose_factors, choose_mipmaps, load_preset
+from gpuloader.recipe.model import Ints
 from gpuloader.tools.bench_result import (
     BenchResult,
     DataFacts,
     DeviceFigures,
-    MipmapFacts,
+    SmallerFacts,
     StageFigures,
     check_plotting,
     draw_plot,
@@ -113,13 +114,15 @@ def bench(
     with ExitStack() as stack:
         # All of them first, so that an invalid argument is reported before anything is measured.
         loaders = [stack.enter_context(GPULoader(tar, batch_size, each, **arguments)) for each in (None, *gpus)]
-        data, mipmaps = _data(run_of(loaders[0]), machine), find_mipmaps(run_of(loaders[0]))
+        run = run_of(loaders[0])
+        data, mipmaps, smaller = _data(run, machine), find_mipmaps(run), find_smaller(run)
         measured = [_measure_device(loader, seconds, progress) for loader in loaders]
     result = BenchResult(
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         machine=machine,
         data=data,
         copies=mipmaps,
+        smaller=smaller,
         settings={"tar": tar, "batch_size": batch_size, **arguments, "seconds": seconds},
         devices=tuple(measured),
     )
@@ -253,7 +256,7 @@ def _data(run: Run, machine: Machine) -> DataFacts:
     )
 
 
-def find_mipmaps(run: Run) -> MipmapFacts | None:
+def find_mipmaps(run: Run) -> SmallerFacts | None:
     """Estimates what mipmaps save or would save; None if the recipe would use none."""
     recipe = run.recipe
     stored, given = run.shards.mipmap_sides, recipe.min_oversampling
@@ -272,5 +275,22 @@ def find_mipmaps(run: Run) -> MipmapFacts | None:
     if not draws and not (stored and given):
         return None
     packed = [] if stored else [f"`gpuloader pack --mipmaps {','.join(map(str, sides))}`"]
-    needs = packed + ([] if given else [f"`mipmaps: {scale:g}` in the recipe"])
-    return MipmapFacts(" and ".join(needs), draws, float(pixels[1] / pixels[0]))
+    needs = packed + ([] if given else [f"`oversampling: {scale:g}` in the recipe"])
+    return SmallerFacts(" and ".join(needs), draws, float(pixels[1] / pixels[0]))
+
+
+def find_smaller(run: Run) -> SmallerFacts | None:
+    """Estimates what decoding JPEGs at 1/2, 1/4 or 1/8 saves or would save; None if the recipe would do so for none."""
+    recipe, given, jpegs = run.recipe, run.recipe.min_oversampling, run.shards.index.counts["jpegs"]
+    if run.decoded or not jpegs or recipe.oversampling == "off" or recipe.refuses_oversampling:
+        return None
+    scale, choose, factors, pixels = given or USUAL_SCALE, Choose(run), list[Ints](), np.zeros(2)
+    for planned in _first_planned(run, _DRAWN):
+        batch = choose(planned)
+        params = in_files(batch, batch.params)
+        factors.append(choose_factors(params, scale))
+        regions = [each.region for each in (params, params.decoded_at(factors[-1]))]
+        pixels += [(region[:, 2:] - region[:, :2]).prod(1).sum() for region in regions]
+    draws = float((np.concatenate(factors) > 1).mean()) * jpegs / len(run.shards)
+    needs = "" if given else f"`oversampling: {scale:g}` in the recipe"
+    return SmallerFacts(needs, draws, float(pixels[1] / pixels[0])) if draws else None

@@ -77,13 +77,13 @@ class DataFacts:
 
 
 @dataclass(frozen=True)
-class MipmapFacts:
-    """What smaller copies of pictures save, estimated from the index and some crops of the first epoch.
+class SmallerFacts:
+    """What smaller pictures save, estimated from the index and some crops of the first epoch.
 
     Attributes:
-        needs: what to do so that copies are used; empty if the recipe already uses those of the shards.
-        draws: the share of the crops that use a copy.
-        pixels: the pixels that are then decoded, as a share of the pixels without copies.
+        needs: what to do so that they are used; empty if the recipe already uses them.
+        draws: the share of the crops that use one.
+        pixels: the pixels that are then decoded, as a share of the pixels without them.
     """
 
     needs: str
@@ -99,6 +99,7 @@ class BenchResult:
         date: UTC, in ISO 8601.
         machine, data: what was measured.
         copies: None if the recipe cannot use copies, or would use none of those that `gpuloader pack --mipmaps` makes.
+        smaller: of JPEGs that the CPU decodes at 1/2, 1/4 or 1/8; None if the recipe would do so for none.
         settings: the loader's arguments, and `seconds`.
         devices: the CPU, then the GPU if there is one.
     """
@@ -106,7 +107,8 @@ class BenchResult:
     date: str
     machine: Machine
     data: DataFacts
-    copies: MipmapFacts | None
+    copies: SmallerFacts | None
+    smaller: SmallerFacts | None
     settings: dict[str, Any]
     devices: tuple[DeviceFigures, ...]
 

@@ -26,6 +26,7 @@ from gpuloader import __version__
 from gpuloader.base.text import counted, printable
 from gpuloader.base.values import is_integer
 from gpuloader.chain.batch import Batch
+from gpuloader.chain.given import prepare_images
 from gpuloader.chain.link import Wanted
 from gpuloader.compose import NO_TARGETS, Compose, chain_of
 from gpuloader.errors import BadImageError, ConfigError, DataError
@@ -263,20 +264,35 @@ class Gallery:
         return left_out
 
     def explain(self, preset: Recipe, sample: int, seed: int, epoch: int) -> tuple[ExplainedView, ...]:
-        """Returns the steps of each view of `tensors`; the first names the smaller copy, if one is decoded.
+        """Returns the steps of each view of `tensors`; the first is "oversampling" if not all of a picture is decoded.
 
         Raises:
             BadImageError: the image's size cannot be read.
         """
         run = self._run(preset, sample)
         batch = self._open(run, sample, seed, epoch)
-        side, boxes = int(batch.sides[0]), () if run.box_field is None else (batch.values[0][run.box_field].boxes,)
+        boxes = () if run.box_field is None else (batch.values[0][run.box_field].boxes,)
         size = batch.params.views[0].placements[0].shape[0].tolist()
         views = explain(preset, seed, epoch, sample, *size, *boxes)
-        if not side:
-            return views
-        decoded = Step("oversampling", "decode", {"file": extension_of(side)})
-        return tuple(replace(view, steps=(decoded, *view.steps)) for view in views)
+        decoded = self._decoded(preset, batch)
+        steps = (Step("oversampling", "decode", decoded),) if decoded else ()
+        return tuple(replace(view, steps=(*steps, *view.steps)) for view in views)
+
+    def decoded(self, recipe: Recipe, sample: int, seed: int, epoch: int) -> dict[str, str]:
+        """Returns what a loader decodes in this epoch, unless it is all of the picture.
+
+        It has the extension of a smaller copy as "file", and the size at which a JPEG is decoded as "scale": "1/2".
+
+        Raises:
+            BadImageError: the image's size cannot be read.
+        """
+        return self._decoded(recipe, self._open(self._run(recipe, sample), sample, seed, epoch))
+
+    def _decoded(self, recipe: Recipe, batch: Batch) -> dict[str, str]:
+        side, prepared = int(batch.sides[0]), prepare_images(batch, recipe.oversampling_on(self.device_id), 1)
+        before, now = (each.params.views[0].in_file.window[0] for each in (batch, prepared))
+        factor = round((before[2] - before[0]) / (now[2] - now[0]))
+        return {**({"file": extension_of(side)} if side else {}), **({"scale": f"1/{factor}"} if factor > 1 else {})}
 
     def size(self, sample: int, orientation: Orientation = "off", copy: int = 0) -> tuple[int, int]:
         """Returns (height, width) of a sample's picture in pixels; "apply" counts the upright picture.
@@ -412,8 +428,11 @@ def show(
         for place, (version, its_targets) in enumerate(made):
             epoch, view = divmod(place, views)
             row, column = divmod(place, in_row)
-            side = gallery.copy_side(compose, sample.id, seed, epoch)
-            decoded = f", {extension_of(side)}" if side else ""
+            decoded = (
+                ""
+                if isinstance(version, str)
+                else " ".join([",", *gallery.decoded(compose, sample.id, seed, epoch).values()])
+            )
             caption = f"epoch {epoch}, view {view}{decoded}" if views > 1 else f"epoch {epoch}{decoded}"
             frame = COLOURS[place] if place < len(windows) else None
             sheet.put(number * rows + row, 1 + column, version, [caption], frame=frame, overlay=its_targets)
