@@ -124,13 +124,17 @@ def test_mipmaps_that_a_recipe_could_take_are_named_once(tmp_path: Path, caplog:
         assert said(caplog, *arguments) == []
 
 
-def test_pictures_that_could_have_mipmaps_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_pictures_that_could_have_mipmaps_are_counted_where_a_gpu_decodes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     edge = shard(tmp_path / "a.tar", size=(1280, 1300), count=3)  # 1.25 times 1024
     small = shard(tmp_path / "b.tar", size=(1279, 1300), count=3)
-    [line] = said(caplog, [edge, small], 1.5)
-    assert line == (
-        "the recipe's `oversampling` finds no smaller copies: `gpuloader pack --mipmaps 1024,512` would make some of "
-        "3 pictures"
-    )
-    assert said(caplog, [edge]) == said(caplog, [edge], "off") == []
-    assert said(caplog, [small], 1.5) == []  # such as an evaluation's, which shares the recipe
+    recipe = Compose(CROP, oversampling=1.5)
+    for tars, expected in (
+        ([edge, small], ["3 pictures"]),
+        ([small], []),
+    ):  # such as an evaluation's, on the same recipe
+        caplog.clear()
+        warn_of_oversampling(recipe, ShardSet.open(tars), on_cpu=False)
+        assert [line.rpartition(" of ")[2] for line in caplog.messages] == expected
+    assert said(caplog, [edge], 1.5) == said(caplog, [edge]) == said(caplog, [edge], "off") == []

@@ -95,12 +95,11 @@ def test_the_pixels_are_nearly_those_of_the_pictures(tar: Path, transforms: list
         images_by_sample(load(tar, recipe(transforms, mipmaps, orientation=orientation))) for mipmaps in (1.5, "off")
     )
     assert with_mipmaps.keys() == plain.keys()
-    for (sample, epoch), image in with_mipmaps.items():
-        if sample % 3 == 0:  # it has no copies
-            assert torch.equal(image, plain[sample, epoch])
-        else:
-            assert not torch.equal(image, plain[sample, epoch])
-            assert decibels(image, plain[sample, epoch]) > 40
+    for place, image in with_mipmaps.items():  # those without copies may be decoded at 1/2
+        assert decibels(image, plain[place]) > 40
+    assert not any(
+        torch.equal(image, plain[sample, epoch]) for (sample, epoch), image in with_mipmaps.items() if sample % 3
+    )
 
 
 def chosen(tar: Path, preset: Compose) -> list[int]:

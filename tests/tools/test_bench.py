@@ -21,7 +21,7 @@ from gpuloader.loading.loader import run_of
 from gpuloader.pack.packing import pack
 from gpuloader.recipe import Recipe
 from gpuloader.tools.bench import bench, find_mipmaps
-from gpuloader.tools.bench_result import BenchResult, MipmapFacts
+from gpuloader.tools.bench_result import BenchResult, SmallerFacts
 from gpuloader.tools.limits import Cost, limit_of
 from gpuloader.tools.machine import this_machine
 
@@ -187,15 +187,15 @@ BY_PACK = "`gpuloader pack --mipmaps 1024,512`"
 @pytest.mark.parametrize(
     ("data", "side", "mipmaps", "expected"),
     [
-        ("packed", 24, 1.5, MipmapFacts("", 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
-        ("packed", 24, 4, MipmapFacts("", 2 / 3, (2 * 96**2 + 60**2) / (2 * 300**2 + 60**2))),
-        ("packed", 80, 1.5, MipmapFacts("", 0, 1)),  # as 120 pixels are needed
-        ("packed", 24, None, MipmapFacts(BY_RECIPE, 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
+        ("packed", 24, 1.5, SmallerFacts("", 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
+        ("packed", 24, 4, SmallerFacts("", 2 / 3, (2 * 96**2 + 60**2) / (2 * 300**2 + 60**2))),
+        ("packed", 80, 1.5, SmallerFacts("", 0, 1)),  # as 120 pixels are needed
+        ("packed", 24, None, SmallerFacts(BY_RECIPE, 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
         ("packed", 24, "off", None),
         ("packed", 80, None, None),
-        ("large", 224, None, MipmapFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (512 / 1280) ** 2)),
-        ("large", 400, None, MipmapFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (1024 / 1280) ** 2)),
-        ("large", 224, 3, MipmapFacts(BY_PACK, 1, (1024 / 1280) ** 2)),
+        ("large", 224, None, SmallerFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (512 / 1280) ** 2)),
+        ("large", 400, None, SmallerFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (1024 / 1280) ** 2)),
+        ("large", 224, 3, SmallerFacts(BY_PACK, 1, (1024 / 1280) ** 2)),
         ("large", 800, None, None),
         ("medium", 224, None, None),
         ("plain", 24, None, None),
@@ -206,7 +206,7 @@ def test_what_mipmaps_save_is_known_from_the_draws(
     data: str,
     side: int,
     mipmaps: Any,  # noqa: ANN401
-    expected: MipmapFacts | None,
+    expected: SmallerFacts | None,
 ) -> None:
     preset = Recipe([T.Resize(side), T.CenterCrop(side)], mipmaps=mipmaps)
     with GPULoader(squares[data], 2, None, preset=preset) as loader:

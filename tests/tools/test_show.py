@@ -385,10 +385,19 @@ def test_a_version_is_decoded_from_the_mipmap_that_the_loader_takes(
 def test_the_file_that_is_decoded_is_said(with_mipmaps: Path, tmp_path: Path) -> None:
     gallery = Gallery(with_mipmaps, device_id=None)
     small, large, largest = (Compose([T.Resize(side), T.CenterCrop(side)], oversampling=1.5) for side in (24, 48, 70))
-    for compose, sample, expected in ((small, 0, "mip48"), (large, 0, "mip96"), (largest, 0, None), (small, 8, None)):
+    halves, whole = Compose(largest.transforms, oversampling=2), Compose(largest.transforms, oversampling=16)
+    for compose, sample, expected in (
+        (small, 0, {"file": "mip48"}),
+        (large, 0, {"file": "mip96"}),
+        (largest, 0, {"scale": "1/2"}),  # 150 >= 1.5 * 70
+        (small, 8, {"scale": "1/2"}),  # 45 >= 1.5 * 24
+        (Compose(small.transforms, oversampling=1), 0, {"file": "mip48", "scale": "1/2"}),
+        (halves, 0, {"scale": "1/2"}),
+        (whole, 0, None),
+    ):
         [view] = gallery.explain(compose, sample, 0, 0)
         plain = gallery.explain(Compose(compose.transforms), sample, 0, 0)[0]
-        first = [] if expected is None else [("oversampling", "decode", {"file": expected})]
+        first = [] if expected is None else [("oversampling", "decode", expected)]
         assert [(step.transform, step.operation, step.parameters) for step in view.steps][: len(first)] == first
         assert (view.window, view.shape, view.steps[len(first) :]) == (plain.window, plain.shape, plain.steps)
     captions = []
