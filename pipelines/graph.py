@@ -56,7 +56,7 @@ def recipe_pipeline(
 
     Args:
         preset: the recipe, as a `GPULoader` takes it. With its dtype "bfloat16" the output is float32, as DALI has no
-            bfloat16.
+            bfloat16. `oversampling` has no effect.
         source: a function such as `drawn_source` makes, called in the thread that runs the pipeline. The only exception
             it may raise is StopIteration, and the images that it returns must live until their batch is done.
         batch_size: the largest batch; smaller ones are allowed.

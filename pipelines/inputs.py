@@ -7,7 +7,7 @@ computed here: operators of the graph would compute them for each sample on the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -30,6 +30,7 @@ Arrays: TypeAlias = dict[str, Numbers]
 """Numbers by name; one row for each sample."""
 Each = TypeVar("Each")
 
+_NO_FILE, _NO_ARRAY = TensorCPU(np.zeros(1, np.uint8)), TensorCPU(np.zeros((1, 1, 3), np.uint8), "HWC")
 GRAY = (0.2989, 0.587, 0.114)
 
 
@@ -70,13 +71,23 @@ class GraphInputs:
 
         The images of a mixed graph are files, arrays, and (n,) whether a row has a file.
         """
-        given: tuple[Any, ...] = tuple(map(_as_dali, images))
         if self.mixed:
-            [of_rows] = images
-            given, params = _as_mixed(of_rows), _with_all_of_arrays(of_rows, params)
-        numbers = self.numbers(params).values()
-        self._in_use.append([each if isinstance(each, list) else np.ascontiguousarray(each) for each in numbers])
-        return *given, *self._in_use[-1]
+            return self._of_both(images[0], params)
+        return *map(_as_dali, images), *self._kept(self.numbers(params).values())
+
+    def _of_both(self, images: Sequence[NDArray[np.uint8]], params: AugmentParams) -> tuple[Any, ...]:
+        are_files = np.array([image.ndim == 1 for image in images])
+        ends = [(0, 0) if is_file else image.shape[:2] for image, is_file in zip(images, are_files)]
+        whole = np.concatenate([params.origin, params.origin + np.array(ends, np.int64)], 1)
+        params = replace(params, region=np.where(are_files[:, None], params.region, whole))  # all pixels of arrays
+        files = [TensorCPU(image) if is_file else _NO_FILE for image, is_file in zip(images, are_files)]
+        arrays = [_NO_ARRAY if is_file else TensorCPU(image, "HWC") for image, is_file in zip(images, are_files)]
+        return files, arrays, *self._kept([are_files, *self.numbers(params).values()])
+
+    def _kept(self, numbers: Iterable[Any]) -> list[Any]:
+        kept: list[Any] = [each if isinstance(each, list) else np.ascontiguousarray(each) for each in numbers]
+        self._in_use.append(kept)
+        return kept
 
     def numbers(self, params: AugmentParams) -> Arrays:
         """Returns the numbers of each part of the graph, as PART/NAME; see `make_inputs`."""
@@ -95,23 +106,6 @@ def _as_dali(images: Any) -> Any:  # noqa: ANN401 - an array of all images, or a
     if isinstance(images, np.ndarray):
         return images
     return [TensorCPU(image) for image in images]  # DALI takes twice as long to do so itself
-
-
-def _as_mixed(images: Sequence[NDArray[np.uint8]]) -> tuple[Any, ...]:
-    no_file, no_array = TensorCPU(np.zeros(1, np.uint8)), TensorCPU(np.zeros((1, 1, 3), np.uint8), "HWC")
-    return (
-        [no_file if image.ndim == 3 else TensorCPU(image) for image in images],
-        [TensorCPU(image, "HWC") if image.ndim == 3 else no_array for image in images],
-        [np.array(image.ndim == 1) for image in images],
-    )
-
-
-def _with_all_of_arrays(images: Sequence[NDArray[np.uint8]], params: AugmentParams) -> AugmentParams:
-    """Returns parameters whose regions are all pixels of the images that are arrays."""
-    ends = [image.shape[:2] if image.ndim == 3 else (0, 0) for image in images]
-    whole = np.concatenate([params.origin, params.origin + np.array(ends, np.int64)], 1)
-    is_array = np.array([image.ndim == 3 for image in images])
-    return replace(params, region=np.where(is_array[:, None], whole, params.region))
 
 
 def make_inputs(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from gpuloader.images.formats import image_format
 from gpuloader.images.header import frame_of, mcu_of
 
-_COMPONENTS = (1, 3)  # of CMYK, simplejpeg's levels differ from DALI's by 1
+_COMPONENTS = (b"\1", b"\3")  # of CMYK, simplejpeg's levels differ from DALI's by 1
 _MARGIN = 4  # rows below those that are needed: as in cutting.h, chroma is interpolated from them
 
 
@@ -29,7 +29,7 @@ def decode_scaled(file: NDArray[np.uint8], factor: int, bottom: int) -> NDArray[
     """
     data = memoryview(file)
     found = frame_of(lambda count, at: data[at : at + count].tobytes()) if image_format(file) == "jpeg" else None
-    if found is None or found[1][5] not in _COMPONENTS:
+    if found is None or found[1][5:6] not in _COMPONENTS:
         return None
     from simplejpeg import decode_jpeg  # here, because most recipes do not need it
 
