@@ -215,7 +215,7 @@ def _transform(content: object, where: str) -> Transform:
 def _replace(recipe: Recipe, overrides: Mapping[str, Any], where: str) -> Recipe:
     """Returns the recipe with overrides: first of its own keys, then of its transforms by name."""
     parts = values_of(recipe)
-    own = {key: value for key, value in overrides.items() if key in (*parts, "mipmaps")}  # whose error names the new key
+    own = {key: value for key, value in overrides.items() if key in (*parts, "mipmaps")}  # an old name
     if isinstance(own.get("mix"), Mapping) and recipe.mix is not None:
         own["mix"] = {**values_of(recipe.mix), **own["mix"]}
     parts |= _parts(own, f"{where}: `")

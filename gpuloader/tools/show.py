@@ -428,11 +428,8 @@ def show(
         for place, (version, its_targets) in enumerate(made):
             epoch, view = divmod(place, views)
             row, column = divmod(place, in_row)
-            decoded = (
-                ""
-                if isinstance(version, str)
-                else " ".join([",", *gallery.decoded(compose, sample.id, seed, epoch).values()])
-            )
+            shown = {} if isinstance(version, str) else gallery.decoded(compose, sample.id, seed, epoch)
+            decoded = "".join(f", {each}" for each in shown.values())
             caption = f"epoch {epoch}, view {view}{decoded}" if views > 1 else f"epoch {epoch}{decoded}"
             frame = COLOURS[place] if place < len(windows) else None
             sheet.put(number * rows + row, 1 + column, version, [caption], frame=frame, overlay=its_targets)
