@@ -29,7 +29,9 @@ CROP = RandomResizedCrop(32)
         lambda old, _: load_preset({"imagenet_train": {"mipmaps": old}}),
         lambda old, _: load_preset({"transforms": [CROP], "mipmaps": old}),
         lambda old, _: Compose.load("imagenet_train", mipmaps=old),
-        lambda old, folder: load_preset(written(folder / "a.yaml", f"transforms: [CenterCrop: {{size: 8}}]\nmipmaps: {old}\n")),
+        lambda old, folder: load_preset(
+            written(folder / "a.yaml", f"transforms: [CenterCrop: {{size: 8}}]\nmipmaps: {old}\n")
+        ),
     ],
     ids=["Recipe", "overrides", "mapping", "Compose", "YAML"],
 )
