@@ -23,8 +23,8 @@ class Decoder:
             GPU whose engines decode all JPEGs.
         prefetch: the number of batches that are decoded ahead, 1 to 64; `prefetch` + 1 further batches are read ahead.
             Batches of large pictures are decoded in parts: at most 2 * `prefetch` parts are decoded ahead, and
-            `prefetch` + 1 further parts are read; one further part, if the recipe's `oversampling` decodes it on the
-            CPU.
+            `prefetch` + 1 further parts are read. If the recipe's `oversampling` decodes on the CPU, `prefetch` parts
+            are decoded ahead, but at least two.
         hw_load: the share of the JPEGs, in [0, 1], that a GPU's JPEG engines decode, if it has any. None uses 1.
             Between 0 and 1, pixels can differ by rounding, because the decoder of an image depends on its batch.
             Ignored on a CPU.

@@ -1,9 +1,9 @@
 """Makes the chain of a loader: batches of whole steps, decoded, from any cursor on.
 
-    Open < Split < Ahead < Decode [< Own < Decode] < Join
+    Open < Split < Prepare < Ahead < Decode [< Own < Decode] < Join
 
-`Open` makes the batch of a step, `Split` its parts, `Ahead` runs these two in a thread, `Decode` and `Own` transform
-the images, and `Join` joins the parts.
+`Open` makes the batch of a step, `Split` its parts, `Prepare` cuts their files or decodes them at a part of their size,
+`Ahead` runs these three in a thread, `Decode` and `Own` transform the images, and `Join` joins the parts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuloader.chain.link import Ahead, Link, Wanted
 from gpuloader.errors import DeviceError
 from gpuloader.loading.collating import Collate
 from gpuloader.loading.memory import explain_lack_of_memory
-from gpuloader.loading.opening import Open, Split
+from gpuloader.loading.opening import Open, Prepare, Split
 from gpuloader.loading.own_targets import OwnTargets
 from gpuloader.loading.reading import Read
 from gpuloader.loading.run import Run
@@ -51,14 +51,17 @@ def make_chain(run: Run, suspects: set[int], last_step: LastStep = "all") -> Loa
     """
     wanted, collate = Wanted(), Collate(run)
     read = Read(run, wanted)
-    parts = Split(Open(run, suspects, wanted, read), read, run)
-    read_ahead = run.decoder.prefetch + 1 if run.oversampling is None else 1  # arrays need more memory than files
+    parts = Prepare(Split(Open(run, suspects, wanted, read), read), run)
+    prefetch = run.decoder.prefetch
+    read_ahead = prefetch + 1
+    decoded_ahead = prefetch * (1 if run.takes_mipmaps else run.parts.ahead(run.plan.batch_size))
+    if run.oversampling is not None:  # `Ahead` decodes, too, and arrays need more memory than files
+        read_ahead, decoded_ahead = 1, max(1, prefetch - 1)
     ahead = Ahead(parts, read_ahead, wanted, "gpuloader-reader")
-    parts_ahead = 1 if run.takes_smaller else run.parts.ahead(run.plan.batch_size)
     decoded = decoding(
         ahead,
         run.recipe,
-        replace(run.decoder, prefetch=run.decoder.prefetch * parts_ahead),
+        replace(run.decoder, prefetch=decoded_ahead),
         run.device_id,
         OwnTargets(run),
         rows=run.parts.most_rows,

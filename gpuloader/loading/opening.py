@@ -1,4 +1,4 @@
-"""`Open`: the head of a loader's chain, which opens steps; `Split`: the link that makes parts of them.
+"""`Open`: the head of a loader's chain, which opens steps; `Split` and `Prepare`: the links that make their parts.
 
 plan -> choose -> read -> admit -> parse -> draw -> judge -> collate    each a function from a batch to a batch
           ^                                           |
@@ -200,11 +200,11 @@ class Open:
 
 
 class Split(Over):
-    """A link that hands on the parts of each step, with their images, prepared for the graph."""
+    """A link that hands on the parts of each step, with their images."""
 
-    def __init__(self, under: Link, read: Read, run: Run) -> None:
+    def __init__(self, under: Link, read: Read) -> None:
         super().__init__(under)
-        self._read, self._run = read, run
+        self._read = read
         self._left: deque[slice] = deque()
         self._whole: Batch | None = None
 
@@ -233,8 +233,24 @@ class Split(Over):
         self._under.close()
 
     def _part(self, whole: Batch, rows: slice) -> Batch:
-        run, part = self._run, self._read(whole.part(rows)) if len(whole) else whole
-        if run.decoded or not len(part):
+        return self._read(whole.part(rows)) if len(whole) else whole
+
+
+class Prepare(Over):
+    """A link that prepares the files of each part for the graph, see `prepare`."""
+
+    def __init__(self, under: Link, run: Run) -> None:
+        super().__init__(under)
+        self._run = run
+
+    def next(self) -> Batch | None:
+        return self._prepared(self._under.next())
+
+    def again(self, batch: Batch, causes: Causes) -> Batch | None:
+        return self._prepared(self._under.again(batch, causes))
+
+    def _prepared(self, part: Batch | None) -> Batch | None:
+        if part is None or self._run.decoded or not len(part):
             return part
-        images, params = prepare(part.images[0], part.params, run.oversampling, run.num_threads)
+        images, params = prepare(part.images[0], part.params, self._run.oversampling, self._run.num_threads)
         return replace(part, images=[images], params=params)

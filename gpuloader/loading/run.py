@@ -95,14 +95,13 @@ class Run:
 
     @property
     def oversampling(self) -> float | None:
-        """The recipe's `min_oversampling` for JPEGs; None if the decoder takes all of a file."""
+        """The recipe's `min_oversampling` for JPEGs; None if all of a JPEG is decoded."""
         return None if self.decoded else self.recipe.oversampling_on(self.device_id)
 
     @property
-    def takes_smaller(self) -> bool:
-        """Whether less than all pixels of pictures may be decoded: of mipmaps, or of JPEGs at a part of their size."""
-        takes_mipmaps = self.recipe.min_oversampling is not None and bool(self.shards.mipmap_sides)
-        return takes_mipmaps or self.oversampling is not None
+    def takes_mipmaps(self) -> bool:
+        """Whether mipmaps may be decoded in place of pictures."""
+        return self.recipe.min_oversampling is not None and bool(self.shards.mipmap_sides)
 
     @cached_property
     def parts(self) -> Parts:
