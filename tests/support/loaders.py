@@ -15,7 +15,7 @@ from gpuloader import GPULoader
 from gpuloader.chain.batch import Batch
 from gpuloader.chain.link import cut
 from gpuloader.loading.loader_chain import make_chain
-from gpuloader.loading.opening import Split
+from gpuloader.loading.opening import Prepare
 from gpuloader.loading.run import Run
 from gpuloader.plan import Cursor
 
@@ -35,7 +35,7 @@ def evaluation(tar: Any, batch_size: int = 8, **kwargs: Any) -> GPULoader:  # no
 
 def first_part(run: Run, suspects: set[int] | None = None) -> Batch:
     """The first part of a run that is read, before it is decoded."""
-    link = cut(make_chain(run, suspects or set()).end, Split)
+    link = cut(make_chain(run, suspects or set()).end, Prepare)
     assert link is not None
     link.seek(Cursor())
     part = link.next()
