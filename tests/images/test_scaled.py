@@ -124,3 +124,12 @@ def test_what_libjpeg_only_warns_of_is_decoded() -> None:
     scan = data.index(b"\xff\xda")
     damaged = data[: scan + 200] + data[-2:]  # the rest of the scan is missing
     assert decode_scaled(file_of(damaged), 2, 160) is not None
+
+
+def test_what_is_decoded_only_in_part_is_left_to_the_graph() -> None:
+    data = bytearray(encoded(picture(160, 203), "JPEG", progressive=True))
+    scan, table = data.index(b"\xff\xda"), data.rindex(b"\xff\xc4")
+    data[scan + 20 : scan + 60] = bytes(byte ^ 0x5A for byte in data[scan + 20 : scan + 60])  # of which libjpeg warns
+    data[table + 5 : table + 21] = bytes([255] * 16)  # which ends the decoding
+    file = file_of(bytes(data))
+    assert [decode_scaled(file, factor, 160) for factor in (2, 4, 8)] == [None] * 3
