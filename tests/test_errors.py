@@ -151,7 +151,7 @@ ERRORS: list[tuple[Callable[[], object], type[Exception], str]] = [  # `...` are
      "'uint8'"),
     (lambda: Compose([CROP], dtpye="uint8"), errors.PresetError,  # type: ignore[call-arg]
      "`Compose.dtpye` is an unknown key (did you mean dtype?); allowed are transforms, views, mix, dtype, layout, "
-     "max_pixels, orientation, batch, mipmaps"),
+     "max_pixels, orientation, batch, oversampling"),
     (lambda: Compose([T.Normalize([0.5] * 3, [0.5] * 3), CROP]), errors.PresetError,
      "`Compose`: CenterCrop is in the wrong place: allowed are resizing, cropping, padding and flips first, then what "
      "changes pixels, then Normalize once, then RandomErasing once"),

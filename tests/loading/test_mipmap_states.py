@@ -13,6 +13,8 @@ from making import jpeg, write_shard
 from gpuloader import Compose, GPULoader
 from gpuloader import transforms as T
 from gpuloader.errors import StateError
+from gpuloader.loading.mipmaps import warn_of_oversampling
+from gpuloader.shards import ShardSet
 
 CROP = [T.RandomResizedCrop(16)]
 LARGE, SMALL = (1400, 1600), (40, 60)
@@ -109,7 +111,7 @@ def test_mipmaps_that_a_recipe_could_take_are_named_once(tmp_path: Path, caplog:
     tar = shard(tmp_path / "a.tar", [0, 2, 3], LARGE, 4)  # of a shorter side of 140
     [line] = said(caplog, tar)
     assert line.startswith("3 pictures have smaller copies")
-    assert "set `mipmaps: 1.5`" in line
+    assert "set `oversampling: 1.5`" in line
     [line] = said(caplog, tar, None, [T.RandomResizedCrop({0: 16, 9: 224}), T.Apply(np.ascontiguousarray)])
     silent = [
         (tar, 1.5),

@@ -137,7 +137,7 @@ def test_of_smaller_pictures_and_copies(photos: Path, tmp_path: Path) -> None:
     pack(photos, tmp_path / "small", shuffle=False, workers=1, max_size=48)
     pack(photos, tmp_path / "copies", shuffle=False, workers=1, mipmaps=(48,))
     half = [T.Resize(48)]
-    takes, leaves = (Compose(half, batch="list", dtype="uint8", mipmaps=scale) for scale in (1.0, "off"))
+    takes, leaves = (Compose(half, batch="list", dtype="uint8", oversampling=scale) for scale in (1.0, "off"))
     expected = delivered(photos, leaves)
     for found in (delivered(tmp_path / "small"), delivered(tmp_path / "copies", takes)):
         for one, other in zip(found, expected, strict=True):

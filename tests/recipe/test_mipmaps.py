@@ -49,13 +49,13 @@ def test_it_is_shown_as_the_other_keys() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda m: Recipe([T.Resize((32, 32), antialias=False)], mipmaps=m), "without antialiasing"),
-        (lambda m: Recipe([T.Resize((32, 32), "nearest")], mipmaps=m), "without antialiasing"),
-        (lambda m: Recipe(views=[T.View([CROP]), T.View([PLAIN])], mipmaps=m), "without antialiasing"),
-        (lambda m: Recipe([T.RandomIoUCrop(), T.Resize((32, 32))], mipmaps=m), "RandomIoUCrop draws by boxes"),
-        (lambda m: load_preset("ssd", {"mipmaps": m}), "draws by boxes"),
+        (lambda m: Recipe([T.Resize((32, 32), antialias=False)], oversampling=m), "without antialiasing"),
+        (lambda m: Recipe([T.Resize((32, 32), "nearest")], oversampling=m), "without antialiasing"),
+        (lambda m: Recipe(views=[T.View([CROP]), T.View([PLAIN])], oversampling=m), "without antialiasing"),
+        (lambda m: Recipe([T.RandomIoUCrop(), T.Resize((32, 32))], oversampling=m), "RandomIoUCrop draws by boxes"),
+        (lambda m: load_preset("ssd", {"oversampling": m}), "draws by boxes"),
         # What stands in front of own code gets the files.
-        (lambda m: Recipe([PLAIN, T.Apply(negate), CROP], mipmaps=m), "without antialiasing"),
+        (lambda m: Recipe([PLAIN, T.Apply(negate), CROP], oversampling=m), "without antialiasing"),
     ],
 )
 def test_recipes_that_can_take_no_mipmaps_say_why(make: Callable[[Any], Recipe], says: str) -> None:
@@ -70,8 +70,10 @@ def test_recipes_that_can_take_no_mipmaps_say_why(make: Callable[[Any], Recipe],
 @pytest.mark.parametrize(
     "recipe",
     [
-        Recipe([CROP, T.Apply(negate), T.Resize((16, 16), antialias=False)], mipmaps=2),  # behind it there are no files
-        Recipe(views=[T.View([CROP, T.Apply(negate)]), T.View([CROP])], mipmaps=2),
+        Recipe(
+            [CROP, T.Apply(negate), T.Resize((16, 16), antialias=False)], oversampling=2
+        ),  # behind it there are no files
+        Recipe(views=[T.View([CROP, T.Apply(negate)]), T.View([CROP])], oversampling=2),
     ],
 )
 def test_with_own_code_the_recipe_before_it_takes_mipmaps(recipe: Recipe) -> None:
@@ -86,7 +88,7 @@ def test_all_presets_may_take_mipmaps_but_those_without_antialiasing() -> None:
 
 def test_a_call_on_images_takes_the_images() -> None:
     image = np.random.default_rng(0).integers(0, 256, (90, 120, 3), np.uint8)
-    one, other = (Compose([T.CenterCrop(64), T.Resize((32, 32))], mipmaps=m)(image, seed=1) for m in (None, 1.5))
+    one, other = (Compose([T.CenterCrop(64), T.Resize((32, 32))], oversampling=m)(image, seed=1) for m in (None, 1.5))
     assert one.equal(other)
 
 

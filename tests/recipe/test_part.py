@@ -126,7 +126,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: T.CornerCrop(5, "left top"), "'top left', 'top right', 'bottom left' or 'bottom right'"),
     (lambda: T.AutoAugment("mnist"), "'imagenet', 'cifar10' or 'svhn'"),
     (lambda: T.Mix(10, 1.0, per="pair"), "found 'pair'"),
-    (lambda: Compose([CROP], mipmaps="x"), "`Compose.mipmaps`: found 'x'; allowed are 'off' or a number"),
+    (lambda: Compose([CROP], oversampling="x"), "`Compose.oversampling`: found 'x'; allowed are 'off' or a number"),
     (T.Resize, "`Resize.size` is missing"),
     (lambda: T.ResizeToSequence(16), "`ResizeToSequence.max_seq_len` is missing"),
     (Compose, "`Compose`: give `transforms`, or `views` with their own, or both; an empty list"),

@@ -185,8 +185,8 @@ def test_a_file_that_is_no_yaml_mapping_is_an_error_that_names_it(tmp_path: Path
             ),
         ),
         ("transforms: [CenterCrop: {size: 8}]\norientation: off\n", Recipe([T.CenterCrop(8)], orientation="off")),
-        ("transforms: [CenterCrop: {size: 8}]\nmipmaps: off\n", Recipe([T.CenterCrop(8)], mipmaps="off")),
-        ("transforms: [CenterCrop: {size: 8}]\nmipmaps: 2\n", Recipe([T.CenterCrop(8)], mipmaps=2.0)),
+        ("transforms: [CenterCrop: {size: 8}]\noversampling: off\n", Recipe([T.CenterCrop(8)], oversampling="off")),
+        ("transforms: [CenterCrop: {size: 8}]\noversampling: 2\n", Recipe([T.CenterCrop(8)], oversampling=2.0)),
     ],
 )
 def test_yaml_is_what_python_says(tmp_path: Path, text: str, preset: Recipe) -> None:

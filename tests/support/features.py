@@ -28,6 +28,7 @@ from gpuloader.loading.parts import cut as cut_rows
 from gpuloader.recipe import Recipe
 
 COUNT = 20
+LARGE = 4
 SEED = 264
 """With it, UNDECODABLE is drawn to replace CUT before it is known to be bad."""
 BATCH = 4
@@ -80,6 +81,12 @@ def with_copies(number: int) -> Components:
     return {**as_jpeg(number), "mip48": encoded(copy, "JPEG", quality=90)}
 
 
+def large(number: int) -> Components:
+    image = drawn(number)
+    image = image.resize([LARGE * side for side in image.size], Image.Resampling.BICUBIC)
+    return {"jpg": encoded(image, "JPEG", quality=90)}
+
+
 def turned(number: int) -> Components:
     """Stored as a camera does that is held in one of eight ways."""
     exif, way = Image.Exif(), number % 8
@@ -109,14 +116,14 @@ def objects_of(number: int) -> list[dict[str, Any]]:
     return found
 
 
-def mask_of(number: int) -> bytes:
+def mask_of(number: int, scale: int) -> bytes:
     """The classes of its objects, 0 for none of them."""
     width, height = drawn(number).size
     mask = np.zeros((height, width), np.uint8)
     for each in objects_of(number):
         x, y, w, h = each["bbox"]
         mask[y : y + h, x : x + w] = 1 + each["category_id"]
-    return encoded(Image.fromarray(mask), "PNG")
+    return encoded(Image.fromarray(mask.repeat(scale, 0).repeat(scale, 1)), "PNG")
 
 
 def captions_of(number: int) -> list[str]:
@@ -249,7 +256,7 @@ class Setup:
             if bad and number in (CUT, UNDECODABLE):
                 files = {name: spoil(number, file) for name, file in files.items()}
             if "mask" in self.options.get("fields", {}):
-                files["mask.png"] = mask_of(number)
+                files["mask.png"] = mask_of(number, LARGE if self.picture is large else 1)
             facts = {"annotations": objects_of(number), "captions": captions_of(number)}
             found.append(
                 {"__key__": f"{number:03d}", "cls": b"%d" % number, "json": json.dumps(facts).encode(), **files}
@@ -277,7 +284,8 @@ FEATURES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "sources": ("data", {"data": in_sources, "once": False, "alone": False}),
     "seekable": ("picture", {"picture": seekable}),
     "decoded": ("picture", {"picture": decoded, "spoils": False}),
-    "copies": ("picture", {"picture": with_copies, "recipe": {"mipmaps": 1.0}, "alone": False}),
+    "copies": ("picture", {"picture": with_copies, "recipe": {"oversampling": 1.0}, "alone": False}),
+    "oversampling": ("picture", {"picture": large, "recipe": {"oversampling": 1.0}}),
     "turned": ("picture", {"picture": turned, "recipe": {"orientation": "apply"}}),
     "list": ("form", {"crop": RESIZED, "recipe": {"batch": "list"}}),
     "pad": (
@@ -349,7 +357,7 @@ def parts_of(rows: int) -> Iterator[None]:
     """Inside of it each step is read and decoded in parts of so many rows; 0: in those that it has."""
     with pytest.MonkeyPatch.context() as patch:
         if rows:
-            patch.setattr(Parts, "of_step", lambda _, ids, sides: cut_rows(np.ones(len(ids)), rows, 1, rows))
+            patch.setattr(Parts, "of_step", lambda _, ids, *at: cut_rows(np.ones(len(ids)), rows, 1, rows))
         yield
 
 

@@ -208,7 +208,7 @@ def test_what_mipmaps_save_is_known_from_the_draws(
     mipmaps: Any,  # noqa: ANN401
     expected: SmallerFacts | None,
 ) -> None:
-    preset = Recipe([T.Resize(side), T.CenterCrop(side)], mipmaps=mipmaps)
+    preset = Recipe([T.Resize(side), T.CenterCrop(side)], oversampling=mipmaps)
     with GPULoader(squares[data], 2, None, preset=preset) as loader:
         found = find_mipmaps(run_of(loader))
     if expected is None:

@@ -402,7 +402,7 @@ def test_the_file_that_is_decoded_is_said(with_mipmaps: Path, tmp_path: Path) ->
         assert (view.window, view.shape, view.steps[len(first) :]) == (plain.window, plain.shape, plain.steps)
     captions = []
     for mipmaps in (1.5, "off"):
-        recipe = Compose(small.transforms, mipmaps=mipmaps)
+        recipe = Compose(small.transforms, oversampling=mipmaps)
         drawn = show(with_mipmaps, tmp_path / "a.png", preset=recipe, samples=[0], versions=1, device_id=None)
         with Image.open(drawn.picture) as image:
             captions.append(np.asarray(image.crop((148, 70 + 128, 276, 70 + 128 + 16))))

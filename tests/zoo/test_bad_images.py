@@ -239,7 +239,7 @@ def test_no_mipmap_ends_the_run_or_takes_another_sample_with_it(tmp_path: Path, 
     keys = sorted(mipmaps)
     tar = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": large, f"mip{SIDE}": mipmaps[key]} for key in keys])
     evaluation = {"Resize": {"size": RESIZE}, "CenterCrop": {"size": SIZE}, "dtype": "uint8", "Normalize": None}
-    recipe = {"imagenet_eval": {**evaluation, "mipmaps": 2}}
+    recipe = {"imagenet_eval": {**evaluation, "oversampling": 2}}
     run = loaders.submit(deliver, [tar], 16, keys, preset=recipe, **REPLACE).result()
     assert (run.error, sum(run.rows)) == (None, len(keys))
     delivered = [key for key, _ in run.images]
