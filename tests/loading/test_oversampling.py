@@ -141,6 +141,7 @@ def test_a_run_resumes_with_the_same_pixels(tar: Path) -> None:
     assert equal(again, [image for image, _ in batches[2:]])
 
 
+@pytest.mark.needs_program("jpegtran")
 def test_seekable_jpegs_have_the_pixels_of_plain_ones(tar: Path, tmp_path: Path) -> None:
     pack(tar, tmp_path / "seekable", seekable=True, shuffle=False, workers=1)
     [seekable] = (tmp_path / "seekable").glob("*.tar")
