@@ -90,6 +90,14 @@ _ffcv = Environment("ffcv", ("ffcv==1.0.2", *_TRANSFORMS))
 _litdata = Environment("litdata", (*_TRANSFORMS, *_TORCHVISION, "litdata==0.2.76"))
 _OLDER = (_TORCH, "numpy==2.1.3", "pillow==13.0.0", "simplejpeg==1.9.0")  # it allows no newer NumPy
 _streaming = Environment("streaming", (*_OLDER, *_TORCHVISION, "mosaicml-streaming==0.13.0"))
+_grain = Environment("grain", (*_TRANSFORMS, "grain==0.2.18"), _TORCHVISION)
+_lance = Environment("lance", (*_TRANSFORMS, "lancedb==0.40.0", "pyarrow==25.0.0"), _TORCHVISION)
+_webdataset = Environment("webdataset", (*_TRANSFORMS, "webdataset==1.0.2"), _TORCHVISION)
+_datasets = Environment("datasets", (*_TRANSFORMS, "datasets==5.2.0", "pyarrow==25.0.0"), _TORCHVISION)
+_energon = Environment("energon", (*_TRANSFORMS, "megatron-energon==7.4.1", "webdataset==1.0.2"), _TORCHVISION)
+_torchcodec = Environment(
+    "torchcodec", ("torch==2.14.1", "torchvision==0.29.1", "torchcodec==0.17.0", *_TRANSFORMS[1:])
+)  # its wheel is linked against torch's build for CUDA, of which that is one
 
 PLOT = Environment("plot", ("matplotlib==3.11.2",))
 """For drawing the plots."""
@@ -113,9 +121,15 @@ _SYSTEMS = (
     _pillow,
     replace(_pillow, title=f"{_pillow.title}, ImageFolder", recipes=PLAIN, folder=True),
     System("torch + torchvision, simplejpeg", "torchvision_", "simplejpeg", _torchvision, recipes=(*PLAIN, *AUGMENTED)),
+    System("torch + torchvision, TorchCodec", "torchvision_", "torchcodec", _torchcodec),
     System("DALI's dynamic mode", "dali_dynamic"),
     System("LitData, simplejpeg + torchvision", "litdata_", environment=_litdata),
     System("MosaicML Streaming, simplejpeg + torchvision", "streaming_", environment=_streaming),
+    System("Grain, simplejpeg + torchvision", "grain_", environment=_grain),
+    System("LanceDB, simplejpeg + torchvision", "lance_", environment=_lance),
+    System("webdataset, simplejpeg + torchvision", "webdataset_", environment=_webdataset),
+    System("Hugging Face datasets, simplejpeg + torchvision", "datasets_", environment=_datasets),
+    System("Energon, simplejpeg + torchvision", "energon_", environment=_energon),
     System("SPDL, simplejpeg + torchvision", "spdl_", environment=_spdl),
     System("FFCV", "ffcv_", environment=_ffcv, note="always antialiases; JPEGs encoded again"),
     System("floor: read only", "floors", "read"),

@@ -2,6 +2,7 @@
 
     pil          Pillow, transforms on its images; Pillow always antialiases
     simplejpeg   libjpeg-turbo through simplejpeg, transforms on tensors; its own decode_jpeg needs CUDA's libraries
+    torchcodec   libjpeg-turbo through TorchCodec, transforms on tensors; it needs torch's build for CUDA, but no GPU
 
 Workers hand over uint8 batches, and the loop normalises: a quarter of the bytes go through shared memory.
 """
@@ -74,7 +75,7 @@ def make(task: Task) -> Loader:
             yield images.to(task.device) if images.is_floating_point() else normalise(images, task.device)
 
     settings = {"num_workers": task.threads, "prefetch_factor": prefetch, "hand-over": "uint8, normalised by the batch"}
-    return Loader(epoch, settings, ("torch", "torchvision", "pillow", "simplejpeg"))
+    return Loader(epoch, settings, ("torch", "torchvision", "pillow", "simplejpeg", "torchcodec"))
 
 
 def _mixed(samples: list[torch.Tensor]) -> torch.Tensor:
@@ -217,9 +218,16 @@ def _decode_simplejpeg(data: bytes) -> torch.Tensor:
     return torch.from_numpy(simplejpeg.decode_jpeg(data)).permute(2, 0, 1)
 
 
+def _decode_torchcodec(data: bytes) -> torch.Tensor:
+    from torchcodec.decoders import decode_jpeg
+
+    return decode_jpeg(data, mode="RGB")
+
+
 DECODE: dict[str, Callable[[bytes], Image.Image | torch.Tensor]] = {
     "pil": _decode_pil,
     "simplejpeg": _decode_simplejpeg,
+    "torchcodec": _decode_torchcodec,
 }
 
 if __name__ == "__main__":
