@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from peers import PLOT, in_words, python_of
+from peers import PLOT, SYSTEMS, in_words, python_of
 from report import packing
 from scaling import table as scale_table
 from starting import table as start_table
@@ -58,8 +58,8 @@ _LEFT_OUT = (
     "floors-resident",
 )
 """The systems that docs/benchmark.md leaves to the results."""
-_NOT_MEASURED = ("torchvision-decode_jpeg", "torchvision-torchcodec")
-"""Systems whose absence the page of the benchmark explains."""
+_OF_ANOTHER_TABLE = ("ffcv",)
+"""Systems whose absence from the table of photographs the page does not explain."""
 _SCALES = {
     "scale": (
         "Shards of 10,000 tiny pictures; more than a million samples only in the plan",
@@ -147,11 +147,11 @@ def _row(*cells: str) -> str:
 
 
 def versions(results: dict[str, dict[str, Any]]) -> str:
-    """The versions of what was measured."""
+    """The versions of what was measured: this library's, and those of peers that it lacks."""
     found: dict[str, str] = {}
     for result in results.values():
         for system in result["systems"].values():
-            found |= system.get("versions", {})
+            found = system.get("versions", {}) | found
     return ", ".join(f"{title} {found[name]}" for name, title in _VERSIONS.items() if name in found)
 
 
@@ -209,7 +209,8 @@ def table(name: str, result: dict[str, Any]) -> str:
         lines += ["", packing(result["seekable"])]
     notes = [(result["systems"][each]["title"], result["systems"][each]["note"]) for each in systems]
     if name == "photographs":
-        facts = (result["systems"][each] for each in _NOT_MEASURED)
+        missing = {each: facts for each, facts in result["systems"].items() if facts["status"] != "measured"}
+        facts = [missing[each] for each in SYSTEMS if each in missing and each not in _OF_ANOTHER_TABLE]
         notes += [(each["title"], f"{each['status']}: {in_words(each['reason'])}") for each in facts]
     lines += ["", *(f"- {title}: {note}" for title, note in notes if note)] if any(note for _, note in notes) else []
     return "\n".join([*lines, ""])

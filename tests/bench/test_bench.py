@@ -305,6 +305,29 @@ def test_the_pages_say_what_the_committed_results_say(page: str) -> None:
     assert publishing.replaced(text, "") != text
 
 
+def test_each_system_has_a_runner_and_pinned_versions() -> None:
+    for system in module("peers").SYSTEMS.values():
+        assert (BENCH / f"systems/{system.module}.py").exists()
+        pinned = (*system.environment.requirements, *system.environment.alone) if system.environment else ()
+        assert all("==" in requirement for requirement in pinned)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "explained"),
+    [("energon", "not installed", True), ("energon", "measured", False), ("ffcv", "not installed", False)],
+)
+def test_the_page_explains_which_system_is_missing(name: str, status: str, explained: bool) -> None:
+    publishing = module("publishing")
+    result = publishing.load()["photographs"]
+    result["systems"][name] = {"title": "Absent", "note": "", "status": status, "reason": "no wheel"}
+    assert ("- Absent: not installed: no wheel" in publishing.table("photographs", result)) == explained
+
+
+def test_the_pages_name_the_versions_that_this_library_ran_with() -> None:
+    systems = {"gpuloader": {"versions": {"torch": "2.1"}}, "other": {"versions": {"torch": "2.2", "turboloader": "1"}}}
+    assert module("publishing").versions({"photographs": {"systems": systems}}) == "torch 2.1, turboloader 1"
+
+
 def test_a_step_that_crashes_on_a_gpu_loses_no_other(tmp_path: Path) -> None:
     """The script in a folder where its programs only say what they were asked for, crash, or fail."""
     scripts, programs, tests = (tmp_path / name for name in ("scripts", "programs", "tests/gpu"))
