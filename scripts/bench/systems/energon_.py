@@ -1,7 +1,8 @@
-"""Megatron Energon on the shards, with the decoder and the transforms of `systems.torchvision_`.
+"""Megatron Energon on a tar of the images, with the decoder and the transforms of `systems.torchvision_`.
 
-It indexes the shards first. Its workers share them out, shuffle in a buffer, and collate; each ends an epoch with a
-short batch of its own. Its seeds are not restored for each sample, `stateless(restore_seeds=True)`: that costs more.
+It takes no key twice, so the images are in one tar, which it indexes. Its workers share that out, shuffle in a buffer,
+and collate; each ends an epoch with a short batch of its own. To restore each sample's seeds for drawing,
+`stateless(restore_seeds=True)`, costs more.
 """
 
 from __future__ import annotations
@@ -87,15 +88,13 @@ def make(task: Task) -> Loader:
 
 
 def _indexed(task: Task) -> Path:
-    """A folder of links to the shards, with its index of them."""
+    """A folder with a link to one tar of the images, and the index of it; in the shards keys may come again."""
     path = tars.made_of(task.shards, task.work, ".energon")
     if not path.exists():
-        part = path.with_suffix(f".{os.getpid()}")
+        tar, part = tars.one_tar(task.shards, task.work).resolve(), path.with_suffix(f".{os.getpid()}")
         part.mkdir()
-        names = [f"{number:06d}.tar" for number in range(len(task.shards))]
-        for name, shard in zip(names, task.shards, strict=True):
-            (part / name).symlink_to(shard.resolve())
-        BaseWebdatasetFactory.prepare_dataset(part, names, split_parts_ratio=[("train", 1.0)], workers=task.threads)
+        (part / "images.tar").symlink_to(tar)
+        BaseWebdatasetFactory.prepare_dataset(part, ["images.tar"], split_parts_ratio=[("train", 1.0)], workers=1)
         (part / ".nv-meta/dataset.yaml").write_text(_DATASET)
         part.rename(path)
     return path
