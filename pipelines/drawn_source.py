@@ -23,7 +23,7 @@ def drawn_source(jpegs: Sequence[bytes], preset: AnyPreset, batch_size: int, see
 
     Args:
         jpegs: the files, at least one, JPEG, PNG or WebP.
-        preset: the recipe, as a `GPULoader` takes it.
+        preset: the recipe, as a `GPULoader` takes it. `oversampling` has no effect.
         batch_size: images in a batch; the last one of an epoch may have fewer.
         seed: an integer in [0, 2**64).
 

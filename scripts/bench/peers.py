@@ -113,6 +113,7 @@ _pillow = System(
 
 _SYSTEMS = (
     System("gpuloader", "gpuloader_", recipes=(*PLAIN, *AUGMENTED, *DECODED, *TARGETS)),
+    System("gpuloader, oversampling 1.5", "gpuloader_", "oversampling", note="always antialiases"),
     System("gpuloader, folder", "gpuloader_", folder=True),
     System("stock DALI", "stock_dali"),
     System("stock DALI, regions", "stock_dali", "regions", note="some GPUs' decoders end the process"),
@@ -139,7 +140,7 @@ _SYSTEMS = (
     System("floor: resident synthetic batch", "floors", "resident"),
 )
 
-_ON_SEEKABLE = ("gpuloader", "stock-dali", "turboloader", "floors-decode")
+_ON_SEEKABLE = ("gpuloader", "gpuloader-oversampling", "stock-dali", "turboloader", "floors-decode")
 """Those that are measured on seekable shards, too: each right after itself on plain ones."""
 
 SYSTEMS: dict[str, System] = {

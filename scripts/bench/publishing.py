@@ -32,6 +32,7 @@ _VERSIONS = {
 _HEADINGS = {
     "photographs": "Photographs",
     "large": "Large photographs",
+    "oversampling": "Large photographs, decoded smaller",
     "ffcv": "FFCV",
     "folders": "Folders",
     "augmented": "Augmentation",
@@ -121,8 +122,9 @@ def short(results: dict[str, dict[str, Any]]) -> str:
     for name in _SHORT:
         costs = [_cost(result, recipe, name) for result, recipe in columns]
         lines.append(_row(columns[0][0]["systems"][name]["title"], *costs))
-    dates = {result["title"]: result["date"] for result, _ in columns}
-    return "\n".join([*lines, "", f"{_place(columns[0][0])}; {versions(results)}; {_join_dates(dates)}.", ""])
+    shown = {result["title"]: result for result, _ in columns}
+    dates = _join_dates({title: result["date"] for title, result in shown.items()})
+    return "\n".join([*lines, "", f"{_place(columns[0][0])}; {versions(shown)}; {dates}.", ""])
 
 
 def _cost(result: dict[str, Any], recipe: str, name: str) -> str:

@@ -56,8 +56,11 @@ def _of_images(task: Task) -> dict[str, Any]:
     resizing: dict[str, Any] = {"antialias": task.antialias}
     if task.recipe == "decoded-serve":
         resizing["size"] = SIZE
+    smaller: dict[str, Any] = {}
+    if task.variant == "oversampling":  # which no recipe has without antialiasing
+        smaller, resizing["antialias"] = {"oversampling": 1.5}, True
     return {
-        "preset": {preset: {"RandomResizedCrop" if task.train else "Resize": resizing}},
+        "preset": {preset: {"RandomResizedCrop" if task.train else "Resize": resizing, **smaller}},
         "label_from": "default" if task.decoded_size is None else None,
     }
 
@@ -93,4 +96,4 @@ def _decoded(task: Task, size: int) -> list[Path]:
 
 
 if __name__ == "__main__":
-    main(make)
+    main(make, ("", "oversampling"))
