@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuloader import Compose
+from gpuloader import transforms as T
 from gpuloader.errors import PresetError
 from gpuloader.plan import Draws
 from gpuloader.recipe import AugmentParams, Recipe, choose_factors, load_preset
-from gpuloader.transforms import Apply, CenterCrop, Pad, RandomCrop, RandomResizedCrop, RandomZoomOut, Resize, View
 
-CROP = RandomResizedCrop(32)
+CROP = T.RandomResizedCrop(32)
 
 
 @pytest.mark.parametrize("given", [None, "off", 1.5])
@@ -56,33 +56,33 @@ def draw(recipe: Recipe, size: tuple[int, int], samples: int = 1) -> AugmentPara
     ("transforms", "scale", "factor"),
     [
         # 3000 x 4000 pixels. The shorter side becomes 256: 11.7 pixels for each of these.
-        ([Resize(256), CenterCrop(224)], 1, 8),
-        ([Resize(256), CenterCrop(224)], 1.46, 8),
-        ([Resize(256), CenterCrop(224)], 1.47, 4),
-        ([Resize(256), CenterCrop(224)], 2.92, 4),
-        ([Resize(256), CenterCrop(224)], 2.93, 2),
-        ([Resize(256), CenterCrop(224)], 5.9, 1),
-        ([Resize((250, 333))], 1.5, 8),  # 12 pixels, exactly
-        ([Resize((250, 333))], 3, 4),
-        ([Resize((250, 333))], 6, 2),
-        ([Resize((250, 333))], 6.01, 1),
+        ([T.Resize(256), T.CenterCrop(224)], 1, 8),
+        ([T.Resize(256), T.CenterCrop(224)], 1.46, 8),
+        ([T.Resize(256), T.CenterCrop(224)], 1.47, 4),
+        ([T.Resize(256), T.CenterCrop(224)], 2.92, 4),
+        ([T.Resize(256), T.CenterCrop(224)], 2.93, 2),
+        ([T.Resize(256), T.CenterCrop(224)], 5.9, 1),
+        ([T.Resize((250, 333))], 1.5, 8),  # 12 pixels, exactly
+        ([T.Resize((250, 333))], 3, 4),
+        ([T.Resize((250, 333))], 6, 2),
+        ([T.Resize((250, 333))], 6.01, 1),
         # Both axes count: 4000 columns become 700.
-        ([Resize((100, 700))], 1.42, 4),
-        ([Resize((100, 700))], 1.43, 2),
-        ([Resize((2000, 100))], 1, 1),
+        ([T.Resize((100, 700))], 1.42, 4),
+        ([T.Resize((100, 700))], 1.43, 2),
+        ([T.Resize((2000, 100))], 1, 1),
         # Nothing is resized, so all pixels are needed.
-        ([CenterCrop(224)], 1, 1),
+        ([T.CenterCrop(224)], 1, 1),
         # A canvas of 6000 x 8000 becomes 600 x 800: the picture is a quarter of it.
-        ([RandomZoomOut(0, (2, 2), p=1.0), Resize((600, 800))], 1.25, 8),
+        ([T.RandomZoomOut(0, (2, 2), p=1.0), T.Resize((600, 800))], 1.25, 8),
         # Padding before a resize: of the whole picture, of a part, and of repeated pixels.
-        ([Pad(100), Resize((100, 100))], 2, 8),
-        ([CenterCrop(2500), Pad(100), Resize((100, 100))], 2, 1),
-        ([Pad(100, padding_mode="reflect"), Resize((100, 100))], 2, 1),
+        ([T.Pad(100), T.Resize((100, 100))], 2, 8),
+        ([T.CenterCrop(2500), T.Pad(100), T.Resize((100, 100))], 2, 1),
+        ([T.Pad(100, padding_mode="reflect"), T.Resize((100, 100))], 2, 1),
         # Behind a resize it is of the output's pixels.
-        ([Resize(100), RandomCrop(100, padding=8, padding_mode="reflect")], 2, 8),
+        ([T.Resize(100), T.RandomCrop(100, padding=8, padding_mode="reflect")], 2, 8),
         # With own code, what stands before it decides.
-        ([Resize(250), Apply(np.flipud), RandomResizedCrop(8)], 3, 4),
-        ([Apply(np.flipud), RandomResizedCrop(8)], 1, 1),
+        ([T.Resize(250), T.Apply(np.flipud), T.RandomResizedCrop(8)], 3, 4),
+        ([T.Apply(np.flipud), T.RandomResizedCrop(8)], 1, 1),
     ],
 )
 def test_the_smallest_size_with_enough_pixels_is_chosen(transforms: Any, scale: float, factor: int) -> None:  # noqa: ANN401
@@ -90,11 +90,13 @@ def test_the_smallest_size_with_enough_pixels_is_chosen(transforms: Any, scale: 
 
 
 RECIPES = {
-    "crops": Recipe([RandomResizedCrop(224)]),
-    "evaluation": Recipe([Resize(256), CenterCrop(224)]),
-    "several views": Recipe(views=[View([RandomResizedCrop(224, (0.4, 1))], 2), View([RandomResizedCrop(96)], 3)]),
-    "letterbox": Recipe([Resize((640, 640), pad=114)]),
-    "turned": Recipe([RandomResizedCrop((160, 320))], orientation="apply"),
+    "crops": Recipe([T.RandomResizedCrop(224)]),
+    "evaluation": Recipe([T.Resize(256), T.CenterCrop(224)]),
+    "several views": Recipe(
+        views=[T.View([T.RandomResizedCrop(224, (0.4, 1))], 2), T.View([T.RandomResizedCrop(96)], 3)]
+    ),
+    "letterbox": Recipe([T.Resize((640, 640), pad=114)]),
+    "turned": Recipe([T.RandomResizedCrop((160, 320))], orientation="apply"),
 }
 side = st.integers(200, 8000)
 scales = st.floats(1, 16)
@@ -126,7 +128,7 @@ def test_several_views_share_the_largest_of_their_sizes() -> None:
 
 def test_of_a_smaller_copy_its_own_pixels_count() -> None:
     pictures, copies = np.array([[3000, 4000]] * 3), np.array([[3000, 4000], [1500, 2000], [512, 682]])
-    params = draw(Recipe([Resize((100, 133))]), (3000, 4000), 3).in_files(pictures, copies)
+    params = draw(Recipe([T.Resize((100, 133))]), (3000, 4000), 3).in_files(pictures, copies)
     assert choose_factors(params, 1.5).tolist() == [8, 8, 2]  # 30, 15 and 5.1 pixels for one
     assert choose_factors(params, 2).tolist() == [8, 4, 2]
 

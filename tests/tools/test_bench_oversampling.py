@@ -10,11 +10,11 @@ from making import encoded, write_shard
 from PIL import Image
 
 from gpuloader import GPULoader
+from gpuloader import transforms as T
 from gpuloader.loading.loader import run_of
 from gpuloader.recipe import Recipe
 from gpuloader.tools.bench import find_smaller
 from gpuloader.tools.bench_result import SmallerFacts
-from gpuloader.transforms import CenterCrop, Resize
 
 NEEDS = "`oversampling: 1.5` in the recipe"
 
@@ -44,7 +44,7 @@ def test_what_it_saves_is_known_from_the_draws(
     oversampling: Any,  # noqa: ANN401
     expected: SmallerFacts | None,
 ) -> None:
-    preset = Recipe([Resize(side), CenterCrop(side)], oversampling=oversampling)
+    preset = Recipe([T.Resize(side), T.CenterCrop(side)], oversampling=oversampling)
     with GPULoader(tar, 2, None, preset=preset) as loader:
         found = find_smaller(run_of(loader))
     if expected is None:
