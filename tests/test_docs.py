@@ -41,6 +41,14 @@ ELSEWHERE = {
 }
 
 
+PACKING = {snippet.page for snippet in SNIPPETS if "--seekable" in snippet.code}
+"""Pages whose snippets need jpegtran: each runs those before it."""
+
+
+def marks_of(page: Path) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.needs_program("jpegtran")] if page in PACKING else []
+
+
 def path_of_commands() -> str:
     return f"{warm().folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"  # whose `gpuloader` starts soon
 
@@ -90,7 +98,11 @@ def result_of(
 @pytest.mark.slow(kept=4)
 @pytest.mark.parametrize(
     "snippet",
-    [each for each in SNIPPETS if each.page != README and name_of_snippet(each) not in ELSEWHERE],
+    [
+        pytest.param(each, marks=marks_of(each.page))
+        for each in SNIPPETS
+        if each.page != README and name_of_snippet(each) not in ELSEWHERE
+    ],
     ids=name_of_snippet,
 )
 def test_a_snippet_runs_and_prints_what_its_page_says(

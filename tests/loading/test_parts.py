@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from features import parts_of
 from making import damaged_jpeg, jpeg, write_samples, write_shard
 
 from gpuloader import BadImages, GPULoader
@@ -23,14 +25,10 @@ CutBy = Callable[[int], None]
 
 
 @pytest.fixture
-def cut_by(monkeypatch: pytest.MonkeyPatch) -> CutBy:
+def cut_by() -> Iterator[CutBy]:
     """`cut_by(2)`: from then on loaders cut steps into parts of two rows."""
-
-    def by(rows: int) -> None:
-        parts = lambda _, samples, sides, factors: cut(np.ones(len(samples)), rows, 1, rows)  # noqa: E731
-        monkeypatch.setattr(Parts, "of_step", parts)
-
-    return by
+    with ExitStack() as changed:
+        yield lambda rows: changed.enter_context(parts_of(rows))
 
 
 @pytest.fixture
