@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from gpuloader.images.scaled import decode_scaled
 from gpuloader.pipelines.kernels.cutting import cut_to_region
 from gpuloader.recipe import AugmentParams, choose_factors
+from gpuloader.recipe.model import Ints
 
 
 def prepare(
     files: Sequence[NDArray[np.uint8]], params: AugmentParams, oversampling: float | None, num_threads: int = 1
-) -> tuple[list[NDArray[np.uint8]], AugmentParams]:
+) -> tuple[list[NDArray[np.uint8]], AugmentParams, Ints]:
     """Cuts JPEGs in place to the regions in their random parameters, and decodes them at 1/2, 1/4 or 1/8.
 
     Which files are decoded depends only on their bytes and parameters. The graph gets the others as files, also those
@@ -27,13 +28,14 @@ def prepare(
         num_threads: the number of threads that decode.
 
     Returns:
-        The files (bytes,) and arrays (height, width, 3), and the random parameters for these.
+        The files (bytes,) and arrays (height, width, 3); the random parameters for these; and (n,) int64 f, if a file
+        was decoded at 1/f.
     """
     images, params = cut_to_region(files, params)
     factors = np.ones(len(images), np.int64) if oversampling is None else choose_factors(params, oversampling)
     rows = np.flatnonzero(factors > 1)
     if not len(rows):
-        return images, params
+        return images, params, factors
     scaled = params.decoded_at(factors)
     bottoms = factors * (scaled.region[:, 2] - scaled.origin[:, 0])
     with ThreadPoolExecutor(num_threads, "gpuloader-decoding") as threads:
@@ -44,4 +46,4 @@ def prepare(
             factors[row] = 1
         else:
             images[row] = image
-    return images, params.decoded_at(factors)
+    return images, params.decoded_at(factors), factors

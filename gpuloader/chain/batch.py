@@ -86,6 +86,7 @@ class Batch:
         stays: (n,) bool, False for rows that will not be delivered.
         draws: the random numbers.
         sides: (n,) the shorter sides of the smaller copies that are the images, 0 for pictures.
+        factors: (n,) f, if a JPEG was decoded at 1/f of its height and width.
         sizes: (n, 2) the heights and widths of the pictures, 0 while they are not known.
         params: the random parameters of the next graph.
         delivered: the random parameters of the delivered images.
@@ -107,6 +108,7 @@ class Batch:
     stays: NDArray[np.bool_] = field(metadata=_PER_ROW)
     draws: Draws = field(metadata=_PER_ROW)
     sides: Ints = field(metadata=_PER_ROW)
+    factors: Ints = field(metadata=_PER_ROW)
     sizes: Ints = field(metadata=_PER_ROW)
     params: AugmentParams = field(metadata=_PER_ROW)
     delivered: AugmentParams = field(metadata=_PER_ROW)
@@ -133,6 +135,7 @@ class Batch:
             stays=np.ones(count, np.bool_),
             draws=planned.draws,
             sides=np.zeros(count, np.int64),
+            factors=np.ones(count, np.int64),
             sizes=np.zeros((count, 2), np.int64),
             params=params,
             delivered=params,

@@ -64,8 +64,8 @@ def prepare_images(batch: Batch, oversampling: float | None, num_threads: int) -
     [images] = batch.images
     if not len(batch) or images[0].ndim == 3:
         return batch
-    files, params = prepare([file.copy() for file in images], batch.params, oversampling, num_threads)
-    return replace(batch, images=[files], params=params)
+    files, params, factors = prepare([file.copy() for file in images], batch.params, oversampling, num_threads)
+    return replace(batch, images=[files], params=params, factors=factors)
 
 
 def refuse(causes: Causes) -> None:

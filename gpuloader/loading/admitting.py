@@ -187,7 +187,9 @@ class Judge:
         Damage may be outside some windows. So only this epoch's window is tried, and epochs stay independent.
         """
         run, image, key = self._run, one.images[0][0], (int(one.ids[0]), int(one.sides[0]))
-        files, params = ([image], one.params) if run.decoded else prepare([image.copy()], one.params, run.oversampling)
+        files, params = [image], one.params
+        if not run.decoded:
+            files, params, _ = prepare([image.copy()], one.params, run.oversampling)
         if files[0].ndim == 3:
             return None
         whole = run.decoder.region is False and len(files[0]) == len(image)

@@ -61,17 +61,14 @@ class Draw:
     def __call__(self, batch: Batch, chosen: Batch) -> Batch:
         """Draws for a batch that began as `chosen`, whose parameters are taken if the index knew all sizes."""
         is_drawn = self._run.box_field is None and np.array_equal(batch.sizes, chosen.sizes)
-        params = in_files(batch, chosen.params if is_drawn else self._draw(batch, whole=False))
-        delivered = in_files(batch, self._draw(batch, whole=True)) if self._draws_whole else params
+        params = in_files(batch, chosen.params if is_drawn else _draw_batch(self._run, batch, whole=False))
+        delivered = in_files(batch, draw_whole(self._run, batch)) if self._draws_whole else params
         return replace(batch, params=params, delivered=delivered)
 
-    def _draw(self, batch: Batch, whole: bool) -> AugmentParams:
-        run, name, boxes = self._run, self._run.box_field, []
-        if name is not None:
-            boxes = [each[name].boxes if name in each else _NO_BOXES for each in batch.values]  # as of a bad sample
-        recipe = run.recipe.at(batch.draws.epoch, batch.step.shape)
-        graph = recipe.whole_graph if whole else recipe.graphs[0]
-        return _draw(run, graph, batch.ids, batch.draws, batch.sizes, boxes)
+
+def draw_whole(run: Run, batch: Batch) -> AugmentParams:
+    """Draws the random parameters of the whole recipe for validated images, also of what is behind own code."""
+    return _draw_batch(run, batch, whole=True)
 
 
 def in_files(batch: Batch, params: AugmentParams) -> AugmentParams:
@@ -94,6 +91,15 @@ def draw_by_index(run: Run, planned: PlannedBatch) -> tuple[AugmentParams, Ints]
     sizes[sizes.prod(1) > run.recipe.max_pixels] = 0  # the sample is bad, with or without mipmaps
     graph = run.recipe.at(planned.draws.epoch, planned.shape).graphs[0]
     return _draw(run, graph, planned.ids, planned.draws, sizes), sizes
+
+
+def _draw_batch(run: Run, batch: Batch, whole: bool) -> AugmentParams:
+    name, boxes = run.box_field, []
+    if name is not None:
+        boxes = [each[name].boxes if name in each else _NO_BOXES for each in batch.values]  # as of a bad sample
+    recipe = run.recipe.at(batch.draws.epoch, batch.step.shape)
+    graph = recipe.whole_graph if whole else recipe.graphs[0]
+    return _draw(run, graph, batch.ids, batch.draws, batch.sizes, boxes)
 
 
 def _draw(

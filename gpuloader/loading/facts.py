@@ -44,7 +44,7 @@ class LoaderFacts(EpochsMixin):
     _run: Run
 
     def __len__(self) -> int:
-        """Returns the number of steps in an epoch, the same on every rank; in a resumed epoch, the remaining steps."""
+        """Returns the number of steps in an epoch, the same on every rank. In a resumed epoch, fewer may remain."""
         return self._run.plan.steps
 
     if not TYPE_CHECKING:  # type checkers would take it for an iteration by number

@@ -44,8 +44,8 @@ class Epochs(Protocol[Item_co]):
 
     def __iter__(self) -> Iterator[Item_co]: ...
 
-    def begin_epoch(self, epoch: int) -> Iterator[Item_co]:
-        """Starts an epoch at its first batch, even if a restored state is in the middle of this epoch."""
+    def seek(self, epoch: int) -> None:
+        """Makes the next iteration start an epoch at its first batch, even if a state in its middle was restored."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -98,7 +98,7 @@ class Progress:
             self.running = iteration.token
             iteration.begun = True
         if iteration.token is not self.running:
-            raise LoaderError("this iterator is over: a newer one began, or a state was loaded; make a new iterator")
+            raise LoaderError("this iterator is over: a newer one began, or the loader was moved by seek or a state; make a new iterator")
 
     def enter(self) -> None:
         """Records that this thread is in the loader. To leave, the thread replaces `inside` with an empty dictionary.

@@ -15,13 +15,15 @@ from torch.profiler import record_function
 from typing_extensions import Never, TypeVar
 
 from gpuloader.base.forking import at_fork
-from gpuloader.errors import LoaderError
+from gpuloader.chain.batch import Batch as ChainBatch
+from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
+from gpuloader.loading.explaining import ExplainedSample, explain_batch
 from gpuloader.loading.facts import LoaderFacts
 from gpuloader.loading.iteration import CloseableMixin, Iteration, Progress, Resumption
-from gpuloader.loading.loader_chain import LoaderChain, lack_of_memory, make_chain
+from gpuloader.loading.loader_chain import LoaderChain, StepDecoder, lack_of_memory, make_chain
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.resolving import resolve
@@ -169,6 +171,7 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         self._quarantine = Quarantine(self._fresh)
         self._chain: LoaderChain | None = None
         self._chain_at: Cursor | None = None  # of its next batch; None before the first, and while it runs
+        self._steps: StepDecoder | None = None
         warn_of_memory(self._fresh)
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
@@ -235,15 +238,85 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         _, take = self.check_state(state)
         take()
 
-    def begin_epoch(self, epoch: int) -> Iterator[B_co]:
-        """Starts an epoch at its first batch, even if a restored state is in the middle of this epoch."""
-        self._progress.start = Cursor(epoch)
-        return iter(self)
-
     def check_state(self, state: Mapping[str, Any]) -> Resumption:
         """Validates a state; returns the number of steps in an epoch, and a function that resumes from the state."""
         resumed = self._fresh.resume(state)
         return resumed.run.plan.steps, partial(self._go_on, resumed)
+
+    def seek(self, epoch: int, step: int = 0, *, ranks: int | None = None) -> None:
+        """Moves to a step: the next iteration starts there. A running iteration ends.
+
+        Args:
+            epoch: in [0, 2**32). Epochs before a loaded state's are those of this loader without the state.
+            step: in [0, len(loader)), counted in this loader's steps from the epoch's beginning, also after a state of
+                other ranks and batch sizes.
+            ranks: the number of ranks that divided the same global batch when the steps were counted; None for these.
+                Only the last steps of `last_batch="partial"` depend on it.
+
+        Raises:
+            ConfigError: there is no such epoch or step, or the ranks do not divide the global batch.
+
+        Example:
+            >>> from gpuloader import GPULoader
+            >>> loader = GPULoader("shards/", 8, "cpu", output="dict")
+            >>> loader.seek(3, 2)
+            >>> len([*loader])
+            3
+        """
+        self._go_on(self._run.seek(self._fresh, epoch, step, ranks))
+
+    @overload
+    def at(self, epoch: int, step: int) -> B_co: ...
+
+    @overload
+    def at(self, epoch: Mapping[str, Any]) -> B_co: ...
+
+    def at(self, epoch: int | Mapping[str, Any], step: int | None = None) -> Any:
+        """Returns the batch that the loop of this rank gets, or got, at a step; it moves nothing.
+
+        `at(epoch, step)` counts as `seek` does. `at(state)` returns the batch that follows a state.
+
+        The first call takes the time and memory of a first batch, and keeps the memory until `close`. Own code runs in
+        the calling thread. Bad images are handled as in the loop, and are not counted.
+
+        Args:
+            epoch: the epoch, or the result of `state_dict`.
+            step: the step; omit it for a state.
+
+        Raises:
+            ConfigError: there is no such epoch or step.
+            StateError: the state does not belong to this loader.
+            GPULoaderError: what the loop raises at this step.
+
+        Example:
+            >>> from gpuloader import GPULoader
+            >>> loader = GPULoader("shards/", 8, "cpu", output="dict")
+            >>> first = next(iter(loader))
+            >>> loader.at(0, 0)["key"] == first["key"]
+            True
+        """
+        return deliver(*self._decode_step(epoch, step))
+
+    def explain(self, epoch: int | Mapping[str, Any], step: int | None = None) -> list[ExplainedSample]:
+        """Returns the samples of the batch that `at` returns, in the order of its rows, and how each was made.
+
+        It decodes the batch, so it knows which images are bad, and what replaces them.
+
+        Args:
+            epoch, step: as for `at`.
+
+        Raises:
+            GPULoaderError: as `at`.
+
+        Example:
+            >>> from gpuloader import GPULoader
+            >>> loader = GPULoader("shards/", 8, "cpu", preset="cifar10_train")
+            >>> sample = loader.explain(3, 2)[0]
+            >>> [view] = sample.views
+            >>> sample.key, sample.label, [step.transform for step in view.steps]
+            ('000022', 2, ['RandomCrop', 'RandomHorizontalFlip'])
+        """
+        return explain_batch(*self._decode_step(epoch, step))
 
     def stats(self) -> Stats:
         """Returns the statistics of the loader since it was created."""
@@ -261,6 +334,8 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         """Stops threads, closes files and frees memory. The loader cannot be used again. Closing twice is allowed."""
         self._unusable = self._unusable or "is closed"
         self._end_chain()
+        if self._steps is not None:
+            self._steps.close()
         self._run.shards.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -326,6 +401,28 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         self._progress.cursor = after
         return result
 
+    def _decode_step(self, epoch: int | Mapping[str, Any], step: int | None) -> tuple[Run, ChainBatch]:
+        """Returns a step for `at`, decoded by a chain of its own, and the run that it belongs to."""
+        self._check_open()
+        if isinstance(epoch, Mapping):
+            if step is not None:
+                raise ConfigError(f"step={step!r}: a state says its step, so leave step out")
+            found = self._fresh.resume(epoch)
+            found = replace(found, cursor=found.run.plan.at_step(found.cursor))
+        else:
+            found = self._run.seek(self._fresh, epoch, step)
+        self._progress.enter()
+        try:
+            if self._steps is None:
+                self._steps = StepDecoder(self._run)
+            return found.run, self._steps.step(found.run, found.cursor)
+        except RuntimeError as error:
+            if (lack := lack_of_memory(self._run, error)) is not None:
+                raise lack from None
+            raise
+        finally:
+            self._progress.inside = {}
+
     def _chain_from(self, cursor: Cursor) -> LoaderChain:
         """Returns the chain, which goes on at this cursor, with the same pipeline if it runs."""
         if self._chain is not None and (self._chain_at is None or self._chain.run is not self._run):
@@ -346,21 +443,22 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
 
     def _leave_to_the_parent(self) -> None:
         """Releases what belongs to the parent, in a forked child."""
-        self._chain = self._chain_at = None
+        self._chain = self._chain_at = self._steps = None
         self._run.shards.renew_lock()
         self._unusable = "belongs to the parent of this forked process"
 
     def _go_on(self, resumed: ResumePoint) -> None:
-        """Resumes from a validated state."""
+        """Goes on from a validated state or place."""
         self._check_open()
-        own = self._progress
-        self._end_chain()
-        self._quarantine.suspects.update(resumed.bad)
+        own, bad = self._progress, self._quarantine.bad if resumed.bad is None else resumed.bad
+        if resumed.run is not self._run:
+            self._end_chain()
+        self._quarantine.suspects.update(bad)
         # No calls from here on, so that an interrupt comes before all of these lines or after them.
         own.running = None
         own.cursor = own.start = resumed.cursor
         self._run = resumed.run
-        self._quarantine.bad = resumed.bad
+        self._quarantine.bad = bad
 
 
 # Type checkers read the type variables. jsonargparse, which LightningCLI uses, reads these.

@@ -176,8 +176,8 @@ class MixedLoader(EpochsMixin, CloseableMixin, Generic[B_co]):
         name, number = epoch.turn
         passes, index = divmod(number, lengths[name])
         if index == 0:
-            epoch.epochs[name] = self._epochs[name].begin_epoch(self._epoch_of(cursor.epoch, passes))
-        elif name not in epoch.epochs:  # after a resume
+            self._epochs[name].seek(self._epoch_of(cursor.epoch, passes))
+        if index == 0 or name not in epoch.epochs:  # after a resume
             epoch.epochs[name] = iter(self._epochs[name])
         batch = next(epoch.epochs[name], None)
         if batch is None:

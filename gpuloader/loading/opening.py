@@ -41,18 +41,21 @@ class Open:
         suspects: samples that are tried one by one, because they failed to decode.
         wanted: says whether the work is still wanted.
         read: reads images.
+        goes_on: whether further steps follow the one at the cursor, whose shards are downloaded ahead.
     """
 
-    def __init__(self, run: Run, suspects: set[int], wanted: Wanted, read: Read) -> None:
+    def __init__(self, run: Run, suspects: set[int], wanted: Wanted, read: Read, goes_on: bool = True) -> None:
         self._run, self._suspects, self._wanted, self._read = run, suspects, wanted, read
+        self._goes_on = goes_on
         self._choose, self._admit, self._parse = Choose(run), Admit(run, suspects), Parse(run, wanted)
         self._draw, self._judge, self._collate = Draw(run), Judge(run, suspects), Collate(run)
         self._downloads: Prefetcher | None = None
-        self._cursor = Cursor()
+        self._cursor: Cursor | None = None
 
     def seek(self, place: Cursor) -> None:
         self.close()
-        self._downloads = self._run.shards.ahead(self._run.plan, self._run.world.node)
+        if self._goes_on:
+            self._downloads = self._run.shards.ahead(self._run.plan, self._run.world.node)
         self._cursor = self._run.plan.at_step(place)
 
     def next(self) -> Batch | None:
@@ -61,10 +64,11 @@ class Open:
         Raises:
             DataError: an image is bad and `on_error` is "raise", a shard changed, or a label or field is missing.
         """
-        if not self._run.plan.steps_left(self._cursor):
+        plan, cursor = self._run.plan, self._cursor
+        if cursor is None or not plan.steps_left(cursor):
             return None
-        batch = self._open(self._cursor)
-        self._cursor = self._run.plan.at_step(self._run.plan.after(self._cursor))
+        batch = self._open(cursor)
+        self._cursor = plan.at_step(plan.after(cursor)) if self._goes_on else None
         return batch
 
     def again(self, batch: Batch, causes: Causes) -> Batch | None:
@@ -252,5 +256,6 @@ class Prepare(Over):
     def _prepared(self, part: Batch | None) -> Batch | None:
         if part is None or self._run.decoded or not len(part):
             return part
-        images, params = prepare(part.images[0], part.params, self._run.oversampling, self._run.num_threads)
-        return replace(part, images=[images], params=params)
+        made = prepare(part.images[0], part.params, self._run.oversampling, self._run.num_threads)
+        images, params, factors = made
+        return replace(part, images=[images], params=params, factors=factors)

@@ -162,6 +162,30 @@ class Run:
         """The details with which an error names the differences between runs."""
         return {**describe_run(self.recipe, self.shards), "sampling": describe_source(self.plan.source)}
 
+    def seek(self, fresh: Run, epoch: int, step: int | None, ranks: int | None = None) -> ResumePoint:
+        """Returns the point before a step of an epoch, see `GPULoader.seek`; it has this run if its plan is the same.
+
+        Args:
+            fresh: the run without a state, to which the epochs before the state belong.
+
+        Raises:
+            ConfigError: there is no such step, or the ranks do not divide the global batch.
+        """
+        plan = fresh.plan if check_epoch(epoch) < self.plan.start.epoch else self.plan.whole(epoch)
+        if ranks is not None and not (is_integer(ranks, 1) and plan.global_batch % ranks == 0):
+            raise ConfigError(
+                f"ranks={describe(ranks)}: allowed are numbers of ranks that divide the global batch, {plan.global_batch}"
+            )
+        counted_by = plan if ranks is None else plan.on(ranks)
+        if not is_integer(step, 0, counted_by.steps):
+            raise ConfigError(
+                f"step={describe(step)}: allowed is an integer from 0 to {counted_by.steps - 1}, as an epoch has "
+                f"{counted(counted_by.steps, 'step')}"
+            )
+        cursor = counted_by.at(epoch, step)
+        plan.check_place(cursor)
+        return ResumePoint(self if plan is self.plan else replace(self, plan=plan), cursor)
+
     def resume(self, state: object) -> ResumePoint:
         """Returns the point at which the run resumes from a state; see `GPULoader.load_state_dict`.
 
@@ -213,17 +237,17 @@ class Run:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The point at which a run resumes from a state.
+    """The point at which a run goes on.
 
     Attributes:
-        run: the run, whose epochs start at the state's position.
+        run: the run; after a state, its epochs are counted from the state's position.
         cursor: the position of the next batch.
-        bad: the bad images in the state, sample id -> cause.
+        bad: the bad images in the state, sample id -> cause; None if there is no state.
     """
 
     run: Run
     cursor: Cursor
-    bad: dict[int, str]
+    bad: dict[int, str] | None = None
 
 
 def _digest_of_known(known_bad: Mapping[int, str]) -> str:

@@ -35,11 +35,10 @@ class TorchEpochs:
             self._delivered += 1
             yield batch
 
-    def begin_epoch(self, epoch: int) -> Iterator[Any]:
+    def seek(self, epoch: int) -> None:
         if self._restored:
             iter(self.loader)  # drops the rest of the restored epoch
         self._go_to(epoch, 0)
-        return iter(self)
 
     def state_dict(self) -> dict[str, Any]:
         inside = 0 < self._delivered < len(self)  # otherwise the epoch and the seed are enough

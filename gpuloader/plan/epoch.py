@@ -232,6 +232,11 @@ class Plan:
         """Returns the cursor before a step of an epoch, counted from 0."""
         return self.after(Cursor(epoch), step)
 
+    def whole(self, epoch: int) -> Plan:
+        """Returns the plan in which an epoch has all its steps, also if a run of other steps began it."""
+        start = self.start
+        return replace(self, start=replace(start, delivered=0)) if start.delivered and epoch == start.epoch else self
+
     def step_of(self, cursor: Cursor) -> int:
         """Returns the step at the cursor, from 0. After a resume with another global batch, steps may begin earlier."""
         return cursor.delivered // self.global_batch

@@ -1,7 +1,7 @@
 """Recipes: the transforms from an image to a tensor, as validated values, without DALI."""
 
 from gpuloader.recipe.augment_params import AugmentParams, ViewParams
-from gpuloader.recipe.explain import ExplainedView, Step, explain
+from gpuloader.recipe.explain import ExplainedView, Step, explain, explain_params
 from gpuloader.recipe.from_torchvision import recipe_from_torchvision
 from gpuloader.recipe.graph import Graph, OwnCode
 from gpuloader.recipe.mipmaps import choose_factors, choose_mipmaps
@@ -37,6 +37,7 @@ __all__ = [
     "choose_factors",
     "choose_mipmaps",
     "explain",
+    "explain_params",
     "is_recipe_mapping",
     "load_preset",
     "preset_names",

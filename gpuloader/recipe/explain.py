@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.plan import Draws
-from gpuloader.recipe.augment_params import ViewParams
+from gpuloader.recipe.augment_params import AugmentParams, ViewParams
 from gpuloader.recipe.budgets import BudgetResize
 from gpuloader.recipe.crops import Pad, RandomHorizontalFlip, RandomResizedCrop, Resize
 from gpuloader.recipe.detection import PadIfSmaller, RandomZoomOut, Scaling
@@ -88,6 +88,11 @@ def explain(
     pixels of the upright image.
     """
     params = recipe.draw(Draws(seed, epoch, np.array([sample])), np.array([[height, width]]), boxes=[boxes])
+    return explain_params(recipe, params)
+
+
+def explain_params(recipe: Recipe, params: AugmentParams) -> tuple[ExplainedView, ...]:
+    """Returns the random parameters of each view of a sample, from those of one row."""
     return tuple(_view(view, drawn_view) for view, drawn_view in zip(recipe.each_view, params.views, strict=True))
 
 

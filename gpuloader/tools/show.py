@@ -31,11 +31,12 @@ from gpuloader.chain.link import Wanted
 from gpuloader.compose import NO_TARGETS, Compose, chain_of
 from gpuloader.errors import BadImageError, ConfigError, DataError
 from gpuloader.images.limits import MAX_PIXELS, RefusalError
-from gpuloader.images.mipmaps import extension_of, of_mipmap
+from gpuloader.images.mipmaps import of_mipmap
 from gpuloader.loading.argument_types import AnyFields, AnyLabels, AnyPreset
 from gpuloader.loading.arguments import resolve_device, resolve_fields, resolve_label_from
 from gpuloader.loading.delivery import channels_first, round_to_dtype
 from gpuloader.loading.drawing import Choose
+from gpuloader.loading.explaining import explain_decoding, explain_views
 from gpuloader.loading.opening import Open
 from gpuloader.loading.options import LabelFrom
 from gpuloader.loading.own_targets import OwnTargets
@@ -44,8 +45,7 @@ from gpuloader.loading.run import Run
 from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.loading.world import World
 from gpuloader.plan import Cursor, Draws, Plan, PlannedBatch, all_samples, check_epoch, check_seed, make_order
-from gpuloader.recipe import ExplainedView, Recipe, explain
-from gpuloader.recipe.explain import Step
+from gpuloader.recipe import ExplainedView, Recipe
 from gpuloader.recipe.placement import MAX_SIDE
 from gpuloader.recipe.recipe import Orientation
 from gpuloader.shards import ShardSet, make_labels, needs_labels, read_names
@@ -270,13 +270,8 @@ class Gallery:
             BadImageError: the image's size cannot be read.
         """
         run = self._run(preset, sample)
-        batch = self._open(run, sample, seed, epoch)
-        boxes = () if run.box_field is None else (batch.values[0][run.box_field].boxes,)
-        size = batch.params.views[0].placements[0].shape[0].tolist()
-        views = explain(preset, seed, epoch, sample, *size, *boxes)
-        decoded = self._decoded(preset, batch)
-        steps = (Step("oversampling", "decode", decoded),) if decoded else ()
-        return tuple(replace(view, steps=(*steps, *view.steps)) for view in views)
+        [views] = explain_views(run, self._prepared(run, sample, seed, epoch))
+        return views
 
     def decoded(self, recipe: Recipe, sample: int, seed: int, epoch: int) -> dict[str, str]:
         """Returns what a loader decodes in this epoch, unless it is all of the picture.
@@ -286,13 +281,11 @@ class Gallery:
         Raises:
             BadImageError: the image's size cannot be read.
         """
-        return self._decoded(recipe, self._open(self._run(recipe, sample), sample, seed, epoch))
+        return explain_decoding(self._prepared(self._run(recipe, sample), sample, seed, epoch), 0)
 
-    def _decoded(self, recipe: Recipe, batch: Batch) -> dict[str, str]:
-        side, prepared = int(batch.sides[0]), prepare_images(batch, recipe.oversampling_on(self.device_id), 1)
-        before, now = (each.params.views[0].in_file.window[0] for each in (batch, prepared))
-        factor = round((before[2] - before[0]) / (now[2] - now[0]))
-        return {**({"file": extension_of(side)} if side else {}), **({"scale": f"1/{factor}"} if factor > 1 else {})}
+    def _prepared(self, run: Run, sample: int, seed: int, epoch: int) -> Batch:
+        batch = self._open(run, sample, seed, epoch)
+        return prepare_images(batch, run.recipe.oversampling_on(self.device_id), 1)
 
     def size(self, sample: int, orientation: Orientation = "off", copy: int = 0) -> tuple[int, int]:
         """Returns (height, width) of a sample's picture in pixels; "apply" counts the upright picture.

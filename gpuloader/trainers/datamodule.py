@@ -14,7 +14,7 @@ from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.loading.argument_types import NAMES, AnyDevice, AnyFields, AnyOutput, AnyPreset, LoaderOptions
 from gpuloader.loading.arguments import resolve_bad_images
 from gpuloader.loading.class_lists import check_same_classes
-from gpuloader.loading.loader import GPULoader, fresh_run_of, run_of
+from gpuloader.loading.loader import GPULoader, run_of
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.world import World
 from gpuloader.plan import Cursor
@@ -191,7 +191,9 @@ class TrainerLoaders:
         """Moves the training loader past the finished batches of an epoch, by the checkpoint's state if any."""
         state, self._state = self._state or loader.state_dict(), {}  # a checkpoint of another data module has no state
         if done:
-            loader.load_state_dict({**state, **self._place_of(loader, state, epoch, done)})
+            _check_global_batch(loader, state)
+            loader.load_state_dict(state)
+            loader.seek(epoch, done, ranks=state.get("ranks"))  # the ranks of the checkpoint
             return
         following = state.get("following") if state.get("epoch") != epoch else None
         place = following if isinstance(following, Mapping) else {}
@@ -201,19 +203,7 @@ class TrainerLoaders:
             _log.info(
                 "epoch %d starts at its beginning, because the checkpoint's place cannot be used: %s", epoch, error
             )
-        loader.set_epoch(epoch)
-
-    def _place_of(self, loader: GPULoader, state: Mapping[str, Any], epoch: int, done: int) -> dict[str, Any]:
-        """Returns the state for a place in the middle of an epoch; the rest of the epoch keeps its plan."""
-        global_batch = run_of(loader).plan.global_batch
-        saved = state.get("global_batch", global_batch)
-        if not isinstance(saved, int) or saved != global_batch:
-            raise StateError(
-                f"the checkpoint was saved in the middle of an epoch with batch_size x devices = {describe(saved)}; "
-                f"now it is {global_batch}: resume with {describe(saved)}, or from a checkpoint at an epoch's end"
-            )
-        plan = fresh_run_of(loader).resume(state).run.plan
-        return plan.state(plan.on(state.get("ranks")).at(epoch, done))  # with the ranks of the checkpoint
+        loader.seek(epoch)
 
 
 # Type checkers read the `Unpack`. jsonargparse finds the arguments in GPULoader itself, with defaults and descriptions.
@@ -262,6 +252,17 @@ class TrainerEpochs:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Does nothing; see `state_dict`."""
+
+
+def _check_global_batch(loader: GPULoader, state: Mapping[str, Any]) -> None:
+    """Checks that steps of a checkpoint's epoch are steps of the loader."""
+    global_batch = run_of(loader).plan.global_batch
+    saved = state.get("global_batch", global_batch)
+    if not isinstance(saved, int) or saved != global_batch:
+        raise StateError(
+            f"the checkpoint was saved in the middle of an epoch with batch_size x devices = {describe(saved)}; "
+            f"now it is {global_batch}: resume with {describe(saved)}, or from a checkpoint at an epoch's end"
+        )
 
 
 def _evaluation_options(

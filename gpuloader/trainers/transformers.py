@@ -181,7 +181,7 @@ class _Steps(Dataset[Any]):
         self._batches: Iterator[Any] = iter(())
         self._next: int | None = None  # the number of the next batch; None before the epoch's first
         self._saved: dict[str, Any] | None = None
-        self._ranks: object = None  # the ranks of the checkpoint
+        self._ranks: int | None = None  # the ranks of the checkpoint
 
     def __len__(self) -> int:
         """Returns the number of samples in an epoch over all ranks, which Trainer reports."""
@@ -201,23 +201,19 @@ class _Steps(Dataset[Any]):
         self.loader.load_state_dict(state)
         plan = run_of(self.loader).plan
         self._saved = plan.state(plan.at_step(plan.resume(state)[1]))
-        self._ranks = state.get("ranks")
+        self._ranks = None if plan.on(ranks := state.get("ranks")) is plan else ranks
 
     def _begin(self, step: int) -> None:
-        plan = run_of(self.loader).plan
-        place = plan.state(plan.on(self._ranks).at(self.epoch, step))  # with the checkpoint's ranks
+        self.loader.seek(self.epoch, step, ranks=self._ranks)  # the ranks of the checkpoint
+        place = self.loader.state_dict()
         saved, self._saved, self._ranks = self._saved, None, None
-        if saved is not None and saved != place:
+        if saved is not None and not saved.items() <= place.items():
             raise StateError(
                 f"Trainer resumes after {place['delivered']} samples of epoch {place['epoch']}, but the checkpoint's "
                 f"state after {saved['delivered']} samples of epoch {saved['epoch']}: resume with the same "
                 f"batch size x ranks, steps_per_epoch and gradient_accumulation_steps as before, and without "
                 f"ignore_data_skip"
             )
-        if step == 0:
-            self.loader.set_epoch(self.epoch)
-        else:
-            self.loader.load_state_dict({**self.loader.state_dict(), **place})
         self._batches = iter(self.loader)
 
 

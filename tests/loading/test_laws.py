@@ -140,6 +140,41 @@ def test_a_state_after_any_step_goes_on_bit_for_bit_on_other_ranks(run: Run, pla
     assert run.same(run.steps(*run.setup.worlds[world], states[at]), steps[at:])
 
 
+@each_row
+def test_any_step_is_made_again_as_the_loop_got_it(run: Run) -> None:
+    steps, states = run.begun()
+    with run.loader() as batches:
+        half, views, epochs = len(batches), len(batches.preset.each_view), (0, 1)
+        places = [(epoch, step) for epoch in epochs for step in range(half)]
+        assert [rows_of(batches.at(*place), views) for place in places] == steps
+        assert [rows_of(batches.at(state), views) for state in states[:-1]] == steps
+        explained = batches.explain(states[0])
+        assert [(sample.id, sample.valid) for sample in explained] == [row[:2] for row in steps[0]]
+        assert {len(sample.views) for sample in explained} == {views}
+        batches.load_state_dict(states[half // 2])
+        rest = iter(batches)
+        for at in range(half // 2, half):  # nothing is moved
+            assert rows_of(batches.at(*places[-1 - at]), views) == steps[-1 - at]
+            assert rows_of(next(rest), views) == steps[at]
+            assert batches.state_dict() == states[at + 1]
+        batches.seek(*places[-2])
+        assert [rows_of(batch, views) for batch in batches] == steps[-2:]
+
+
+@each_row
+def test_any_step_is_made_again_on_other_ranks_and_after_a_state_of_others(run: Run) -> None:
+    _, states = run.begun()
+    ranks, batch_size = run.setup.worlds[0]
+    for rank in range(ranks):
+        with run.loader(ranks=ranks, batch_size=batch_size, rank=rank) as batches:
+            views, count = len(batches.preset.each_view), len(batches)
+            expected = [rows_of(batch, views) for _ in range(EPOCHS) for batch in batches]
+            batches.load_state_dict(states[1])
+            assert [rows_of(batches.at(0, step), views) for step in range(count)] == expected[:count]
+            first = rows_of(batches.at(batches.state_dict()), views)
+            assert first == rows_of(next(iter(batches)), views)
+
+
 @one_source
 def test_ranks_may_have_no_sample_left(run: Run) -> None:
     forms, rows = set(), []
@@ -202,6 +237,9 @@ def test_a_bad_image_is_named(run: Run) -> None:
             next(epochs)
         with pytest.raises(BadImageError) as caught:
             next(epochs)
+        with pytest.raises(BadImageError) as again:
+            batches.at(batches.state_dict())
+        assert str(again.value) == str(caught.value)
     number = int(Path(caught.value.key).name)
     assert number in BAD & {number for number, *_ in steps[first]}
 
@@ -219,6 +257,12 @@ def test_a_bad_image_is_replaced_by_the_same_on_any_ranks(run: Run) -> None:
     again = run.steps(*run.setup.worlds[0], states[3], bad=True, on_error=replacing)
     assert run.same(again, steps[3:], valid=False)
     with run.loader(bad=True, on_error=replacing) as resumed:
+        views = len(resumed.preset.each_view)
+        assert [rows_of(resumed.at(state), views) for state in states[:-1]] == steps
+        for sample in itertools.chain.from_iterable(map(resumed.explain, states[:-1])):
+            assert (sample.cause is None) == sample.valid or sample.planned_key is None
+            assert sample.planned_key is None or int(Path(sample.planned_key).name) in BAD
+        assert not resumed.stats().bad
         resumed.load_state_dict(states[-1])
         assert set(resumed.stats().bad) == BAD
 
