@@ -27,12 +27,13 @@ from gpuloader.cli.index import index
 from gpuloader.cli.info import info
 from gpuloader.cli.pack import pack
 from gpuloader.cli.presets import presets
+from gpuloader.cli.replay import replay
 from gpuloader.cli.show import show
 from gpuloader.cli.verify import verify
 from gpuloader.errors import GPULoaderError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-COMMANDS = (pack, index, info, check, show, presets, bench, doctor, verify, demo)
+COMMANDS = (pack, index, info, check, show, replay, presets, bench, doctor, verify, demo)
 for command in COMMANDS:
     app.command()(command)
 

@@ -56,7 +56,7 @@ def loader_of(context: typer.Context, *names: str) -> dict[str, Any]:
     written = {name: options[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
     loader = {**options, **read_loader(context.params["shards"]), **written}
     if functions := context.params.get("functions"):
-        loader["preset"] = with_functions(loader["preset"], functions)
+        loader["preset"] = with_functions(loader.get("preset", "imagenet_train"), functions)
     return loader
 
 

@@ -33,15 +33,16 @@ def finish(result: Any, as_json: bool, print_text: Callable[[Any], None], wrong:
 
 
 def print_json(result: Any) -> None:  # noqa: ANN401
-    """Prints one JSON document: a result's fields by name."""
-    content = asdict(result) if is_dataclass(result) and not isinstance(result, type) else result
-    text = json.dumps(content, indent=2, default=_as_json_value)
+    """Prints one JSON document, with the fields of results by name."""
+    text = json.dumps(result, indent=2, default=_as_json_value)
     print(text.replace("\x7f", r"\u007f"))  # the only control character that JSON's texts may contain
 
 
 def _as_json_value(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     if hasattr(value, "tolist"):  # a numpy value
         return value.tolist()
     if callable(value):  # own code in a recipe

@@ -63,7 +63,7 @@ def deliver(run: Run, batch: ChainBatch) -> Any:  # noqa: ANN401 - depends on `o
     """
     if not batch.stays.all():
         batch = batch.take(np.flatnonzero(batch.stays))
-    entries = dict(zip(("image", "label"), _images_and_labels(run, batch)))
+    entries = dict(zip(("image", "label"), images_and_labels(run, batch)))
     entries |= {name: _ENTRIES[name](run, batch) for name in run.names if name in _ENTRIES}
     for name, field in run.fields.items():
         if field.is_target:
@@ -78,7 +78,7 @@ def deliver(run: Run, batch: ChainBatch) -> Any:  # noqa: ANN401 - depends on `o
     return made
 
 
-def _images_and_labels(run: Run, batch: ChainBatch) -> tuple[Any, torch.Tensor | None]:
+def images_and_labels(run: Run, batch: ChainBatch) -> tuple[Any, torch.Tensor | None]:
     """Returns the images, and the labels if there are any, mixed if the recipe mixes."""
     recipe, mixing = run.recipe, batch.step.mixing
     views = channels_first(recipe, list(batch.views))

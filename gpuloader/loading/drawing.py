@@ -61,14 +61,26 @@ class Draw:
     def __call__(self, batch: Batch, chosen: Batch) -> Batch:
         """Draws for a batch that began as `chosen`, whose parameters are taken if the index knew all sizes."""
         is_drawn = self._run.box_field is None and np.array_equal(batch.sizes, chosen.sizes)
-        params = in_files(batch, chosen.params if is_drawn else _draw_batch(self._run, batch, whole=False))
-        delivered = in_files(batch, draw_whole(self._run, batch)) if self._draws_whole else params
+        params = in_files(batch, chosen.params if is_drawn else self._draw(batch, whole=False))
+        delivered = in_files(batch, self._draw(batch, whole=True)) if self._draws_whole else params
         return replace(batch, params=params, delivered=delivered)
 
+    def _draw(self, batch: Batch, whole: bool) -> AugmentParams:
+        recipe = self._run.recipe.at(batch.draws.epoch, batch.step.shape)
+        graph = recipe.whole_graph if whole else recipe.graphs[0]
+        return _draw(self._run, graph, batch.ids, batch.draws, batch.sizes, _boxes_of(self._run, batch))
 
-def draw_whole(run: Run, batch: Batch) -> AugmentParams:
-    """Draws the random parameters of the whole recipe for validated images, also of what is behind own code."""
-    return _draw_batch(run, batch, whole=True)
+
+def draw_upright(run: Run, batch: Batch) -> AugmentParams:
+    """Returns the random parameters of the whole recipe for opened pictures, as if they were stored upright."""
+    recipe, upright = run.recipe.at(batch.draws.epoch, batch.step.shape), batch.delivered.views[0].placements[0].shape
+    return recipe.whole_graph.draw(batch.draws, upright, boxes=_boxes_of(run, batch))
+
+
+def _boxes_of(run: Run, batch: Batch) -> list[NDArray[np.float64]]:
+    """Returns the boxes that the recipe needs; a bad sample may have none."""
+    name = run.box_field
+    return [] if name is None else [each[name].boxes if name in each else _NO_BOXES for each in batch.values]
 
 
 def in_files(batch: Batch, params: AugmentParams) -> AugmentParams:
@@ -91,15 +103,6 @@ def draw_by_index(run: Run, planned: PlannedBatch) -> tuple[AugmentParams, Ints]
     sizes[sizes.prod(1) > run.recipe.max_pixels] = 0  # the sample is bad, with or without mipmaps
     graph = run.recipe.at(planned.draws.epoch, planned.shape).graphs[0]
     return _draw(run, graph, planned.ids, planned.draws, sizes), sizes
-
-
-def _draw_batch(run: Run, batch: Batch, whole: bool) -> AugmentParams:
-    name, boxes = run.box_field, []
-    if name is not None:
-        boxes = [each[name].boxes if name in each else _NO_BOXES for each in batch.values]  # as of a bad sample
-    recipe = run.recipe.at(batch.draws.epoch, batch.step.shape)
-    graph = recipe.whole_graph if whole else recipe.graphs[0]
-    return _draw(run, graph, batch.ids, batch.draws, batch.sizes, boxes)
 
 
 def _draw(

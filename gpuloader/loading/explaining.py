@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpuloader.chain.batch import Batch
 from gpuloader.images.mipmaps import extension_of
-from gpuloader.loading.drawing import draw_whole
+from gpuloader.loading.drawing import draw_upright
 from gpuloader.loading.run import Run
 from gpuloader.recipe import ExplainedView, Step, explain_params
 
@@ -63,7 +63,7 @@ def explain_batch(run: Run, batch: Batch) -> list[ExplainedSample]:
 
 def explain_views(run: Run, batch: Batch) -> Sequence[tuple[ExplainedView, ...]]:
     """Returns the random parameters of each view of each row; the first step is "oversampling" if it decoded less."""
-    params = draw_whole(run, batch)
+    params = draw_upright(run, batch)
     made = []
     for row in range(len(batch)):
         decoded = explain_decoding(batch, row)

@@ -98,7 +98,9 @@ class Progress:
             self.running = iteration.token
             iteration.begun = True
         if iteration.token is not self.running:
-            raise LoaderError("this iterator is over: a newer one began, or the loader was moved by seek or a state; make a new iterator")
+            raise LoaderError(
+                "this iterator is over: a newer one began, a state was loaded, or seek was called; make a new iterator"
+            )
 
     def enter(self) -> None:
         """Records that this thread is in the loader. To leave, the thread replaces `inside` with an empty dictionary.

@@ -310,11 +310,11 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
 
         Example:
             >>> from gpuloader import GPULoader
-            >>> loader = GPULoader("shards/", 8, "cpu", preset="cifar10_train")
+            >>> loader = GPULoader("shards/", 8, "cpu", preset="cifar10")
             >>> sample = loader.explain(3, 2)[0]
             >>> [view] = sample.views
             >>> sample.key, sample.label, [step.transform for step in view.steps]
-            ('000022', 2, ['RandomCrop', 'RandomHorizontalFlip'])
+            ('000031', 1, ['Resize', 'RandomCrop', 'RandomHorizontalFlip'])
         """
         return explain_batch(*self._decode_step(epoch, step))
 
@@ -478,6 +478,13 @@ def run_of(loader: GPULoader[Any, Any, Any]) -> Run:
 def fresh_run_of(loader: GPULoader[Any, Any, Any]) -> Run:
     """Returns the `Run` that follows from the arguments alone, without a loaded state."""
     return loader._fresh  # noqa: SLF001
+
+
+def decode_step(
+    loader: GPULoader[Any, Any, Any], epoch: int | Mapping[str, Any], step: int | None = None
+) -> tuple[Run, ChainBatch]:
+    """Returns a step for `GPULoader.at` before it is delivered, and the run that it belongs to, for other packages."""
+    return loader._decode_step(epoch, step)  # noqa: SLF001
 
 
 def _make_again(arguments: types.LoaderArguments, state: Mapping[str, Any]) -> GPULoader:

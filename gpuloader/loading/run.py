@@ -174,7 +174,7 @@ class Run:
         plan = fresh.plan if check_epoch(epoch) < self.plan.start.epoch else self.plan.whole(epoch)
         if ranks is not None and not (is_integer(ranks, 1) and plan.global_batch % ranks == 0):
             raise ConfigError(
-                f"ranks={describe(ranks)}: allowed are numbers of ranks that divide the global batch, {plan.global_batch}"
+                f"ranks={describe(ranks)}: allowed are numbers that divide the global batch, {plan.global_batch}"
             )
         counted_by = plan if ranks is None else plan.on(ranks)
         if not is_integer(step, 0, counted_by.steps):

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from gpuloader.base.text import printable
+from gpuloader.chain.batch import Batch
+from gpuloader.loading.own_targets import OwnTargets
+from gpuloader.loading.run import Run
 from gpuloader.recipe import ViewParams
 from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.keypoints import Keypoints
@@ -87,6 +90,26 @@ def overlay_of(
         elif isinstance(field, Mask):
             found.areas.append(_areas(entries[""], field.fill))
     return found
+
+
+def overlays_of(
+    run: Run, batch: Batch, row: int, class_names: Mapping[int, str], names: Collection[str] | None = None
+) -> list[Overlay]:
+    """Returns the targets of a row of a decoded batch in each view; an empty list if its rows are mixed.
+
+    Args:
+        names: the fields to draw; None draws all targets.
+    """
+    if batch.step.mixing is not None:
+        return []
+    fields = {name: each for name, each in run.fields.items() if isinstance(each, Target)}
+    fields = fields if names is None else {name: fields[name] for name in names}
+    own, views = OwnTargets(run), batch.delivered.take([row]).views
+    values: list[Mapping[str, Any]] = [batch.values[row]] * len(views)
+    if own.fields:
+        values = [{name: own.value(name, each[row]) for name in fields} for each in batch.targets]
+        views = batch.params.take([row]).views
+    return [overlay_of(fields, *each, class_names) for each in zip(values, views)]
 
 
 def _boxes(

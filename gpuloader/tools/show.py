@@ -53,7 +53,7 @@ from gpuloader.targets.boxes import Boxes
 from gpuloader.targets.masks import Mask
 from gpuloader.targets.target import Target, check_recipe_moves
 from gpuloader.tools.outputs import PICTURES, check_output
-from gpuloader.tools.overlay import CROWD, Overlay, find_targets, overlay_of
+from gpuloader.tools.overlay import CROWD, Overlay, find_targets, overlays_of
 from gpuloader.tools.sheet import COLOURS, Box, Picture, Sheet, as_picture, fitting_tile
 from gpuloader.transforms import Resize
 
@@ -243,15 +243,11 @@ class Gallery:
         Raises:
             BadImageError: the image's size cannot be read, or a target cannot be parsed.
         """
-        fields, run = self._drawn(compose, sample), self._run(compose, sample, drawn=True)
-        batch, own = self._open(run, sample, seed, epoch, copy), OwnTargets(run)
-        values, views = [batch.values[0]] * len(compose.each_view), batch.delivered.views
-        if own.fields:
-            made = compose if isinstance(compose, Compose) else Compose.load(compose)
-            batch = self._decode(run, made, batch)
-            values = [{name: own.value(name, each[0]) for name in fields} for each in batch.targets]
-            views = batch.params.views
-        return [overlay_of(fields, *each, self.class_names) for each in zip(values, views)]
+        run = self._run(compose, sample, drawn=True)
+        batch = self._open(run, sample, seed, epoch, copy)
+        if OwnTargets(run).fields:
+            batch = self._decode(run, compose if isinstance(compose, Compose) else Compose.load(compose), batch)
+        return overlays_of(run, batch, 0, self.class_names, self._drawn(compose, sample))
 
     def targets_left_out(self, compose: Recipe, sample: int) -> dict[str, str]:
         """Returns why targets of a sample cannot follow the recipe, by name; MixUp and CutMix are ignored."""
