@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpuloader.compose import Compose
     from gpuloader.loading.buckets import Buckets
     from gpuloader.loading.delivery import Batch
+    from gpuloader.loading.explaining import ExplainedSample
     from gpuloader.loading.fields import Field, OneOf
     from gpuloader.loading.loader import GPULoader
     from gpuloader.loading.mixed_loader import MixedLoader
@@ -48,6 +49,7 @@ __all__ = [
     "Cache",
     "Compose",
     "Decoder",
+    "ExplainedSample",
     "Field",
     "GPULoader",
     "GPULoaderError",
@@ -71,6 +73,7 @@ _LATE = {
     "Decoder": "gpuloader.chain.settings",
     "Cache": "gpuloader.loading.options",
     "BadImages": "gpuloader.loading.options",
+    "ExplainedSample": "gpuloader.loading.explaining",
     "Field": "gpuloader.loading.fields",
     "OneOf": "gpuloader.loading.fields",
     "Batch": "gpuloader.loading.delivery",

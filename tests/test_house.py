@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # A name that comes, goes or moves changes this, and the changelog.
 PUBLIC = {
     "gpuloader": """
-        BadImages Batch Boxes Buckets Cache Compose Decoder Field GPULoader GPULoaderError Keypoints
+        BadImages Batch Boxes Buckets Cache Compose Decoder ExplainedSample Field GPULoader GPULoaderError Keypoints
         LabelFrom Mask MixedLoader OneOf Sampling Stage Stats WaitMonitor World __version__
     """,
     "gpuloader.collators": """
@@ -54,6 +54,9 @@ PUBLIC = {
     """,
     "gpuloader.tools.info": """
         Info describe_shards
+    """,
+    "gpuloader.tools.replay": """
+        ReplayResult replay
     """,
     "gpuloader.tools.show": """
         Gallery show
