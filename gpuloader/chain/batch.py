@@ -81,6 +81,7 @@ class Batch:
         step: the step.
         rows: the rows of the step that these are.
         planned: (n,) the plan's samples; of a source without a plan, the rows that it gave.
+        places: (n,) the planned samples' places in the epoch, -1 for padding; without a plan, the rows.
         ids: (n,) the delivered samples: the planned ones, or their replacements.
         valid: (n,) bool, False for padding and for bad samples.
         stays: (n,) bool, False for rows that will not be delivered.
@@ -103,6 +104,7 @@ class Batch:
     step: Step
     rows: slice
     planned: Ints = field(metadata=_PER_ROW)
+    places: Ints = field(metadata=_PER_ROW)
     ids: Ints = field(metadata=_PER_ROW)
     valid: NDArray[np.bool_] = field(metadata=_PER_ROW)
     stays: NDArray[np.bool_] = field(metadata=_PER_ROW)
@@ -130,6 +132,7 @@ class Batch:
             step=step or Step(planned.cursor, count, planned.shape),
             rows=slice(0, count),
             planned=planned.ids,
+            places=planned.places,
             ids=planned.ids,
             valid=planned.valid,
             stays=np.ones(count, np.bool_),

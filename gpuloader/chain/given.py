@@ -49,10 +49,11 @@ def given_batch(
     files, sizes, turned, refused = admit_images(recipe, images)
     params = recipe.at(draws.epoch).graphs[0].draw(draws, sizes, turned, boxes)
     causes = {**params.refused(), **refused}
-    batch = Batch.of(PlannedBatch(Cursor(draws.epoch), draws.ids, np.ones(len(files), np.bool_), draws), params)
+    rows = np.arange(len(files))
+    batch = Batch.of(PlannedBatch(Cursor(draws.epoch), draws.ids, rows, draws), params)
     return replace(
         batch,
-        planned=np.arange(len(files)),
+        planned=rows,
         images=[files],
         causes=[causes.get(row) for row in range(len(files))],
         values=batch.values if targets is None else targets,

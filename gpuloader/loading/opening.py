@@ -164,13 +164,13 @@ class Open:
             return self._draw(replace(dropped, images=[[image]], sizes=np.array([GOOD_SIZE])), bad)
         uniform = planned.draws.uniform(Stream.REPLACEMENT, REPLACEMENT_ATTEMPTS)[0]
         for candidate in run.plan.replacements(planned.cursor, sample, uniform).tolist():
-            instead = replace(planned, ids=np.array([candidate]), valid=np.array([False]))
+            instead = replace(planned, ids=np.array([candidate]))
             chosen = self._choose(instead)
             read = self._read(chosen)
             own = [np.array(image) for image in read.images[0]]  # in memory of its own
             found = self._judge(self._draw(self._parse(self._admit(replace(read, images=[own], memory=None))), chosen))
             if found.causes[0] is None:
-                return replace(found, rows=bad.rows, planned=bad.planned, step=bad.step)
+                return replace(found, rows=bad.rows, planned=bad.planned, valid=np.array([False]), step=bad.step)
         raise TooManyBadImagesError(
             f"{run.shards.locate(sample).key!r} is bad ({cause}), and so are the {REPLACEMENT_ATTEMPTS} samples drawn "
             f"to replace it: repair the shards"

@@ -66,7 +66,7 @@ class PlannedBatch:
     Attributes:
         cursor: the place before the step.
         ids: (b,) int64 sample ids, b <= batch_size.
-        valid: (b,) bool, False for padding.
+        places: (b,) int64, the samples' places in the epoch, from its beginning over all ranks; -1 for padding.
         draws: the samples' random numbers. If a sample can occur twice in an epoch, the numbers belong to the
             positions, so that each copy is augmented differently.
         shape: (height, width) of the step's bucket; None without buckets or sizes of buckets.
@@ -74,13 +74,18 @@ class PlannedBatch:
 
     cursor: Cursor
     ids: NDArray[np.int64]
-    valid: NDArray[np.bool_]
+    places: NDArray[np.int64]
     draws: Draws
     shape: tuple[int, int] | None = None
 
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """(b,) bool, False for padding."""
+        return self.places >= 0
+
     def take(self, rows: slice) -> PlannedBatch:
         """Returns some of the rows."""
-        return replace(self, ids=self.ids[rows], valid=self.valid[rows], draws=self.draws.take(rows))
+        return replace(self, ids=self.ids[rows], places=self.places[rows], draws=self.draws.take(rows))
 
 
 @dataclass(frozen=True)
@@ -266,13 +271,13 @@ class Plan:
         """Returns this rank's samples in the step at the cursor; the cursor's epoch must have steps left."""
         places = self._places(cursor, self.rank)
         length = self.length_of(cursor.epoch)
-        valid, places = places < length, places % length
-        offsets, copies = self._split(cursor.epoch, places)
+        offsets, copies = self._split(cursor.epoch, places % length)
         taken = self._row.take(self.seed, *offsets)
         passes = (taken.passes * self.repeats + copies) % EPOCHS
         draws = Draws(self.seed, cursor.epoch, taken.numbers, passes)
         shape = next(iter(self.shapes(cursor, 1) or ()), None)
-        return PlannedBatch(cursor, np.maximum(taken.ids, ~taken.ids), valid & (taken.ids >= 0), draws, shape)
+        places = np.where((places < length) & (taken.ids >= 0), places, -1)
+        return PlannedBatch(cursor, np.maximum(taken.ids, ~taken.ids), places, draws, shape)
 
     def shapes(self, cursor: Cursor, steps: int) -> list[tuple[int, int]] | None:
         """Returns (height, width) of the next `steps` steps of the cursor's epoch; None without sizes of buckets."""

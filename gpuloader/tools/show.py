@@ -349,7 +349,7 @@ def _choose(run: Run, sample: int, seed: int, epoch: int) -> tuple[PlannedBatch,
     """Begins the batch of a sample, with the draws that it has in a training."""
     ids = np.array([sample])
     draws = Draws(check_seed(seed), check_epoch(epoch), ids)
-    planned = PlannedBatch(Cursor(epoch), ids, np.ones(1, np.bool_), draws)
+    planned = PlannedBatch(Cursor(epoch), ids, np.zeros(1, np.int64), draws)
     return planned, Choose(run)(planned)
 
 

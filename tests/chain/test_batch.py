@@ -30,7 +30,7 @@ def full_batch() -> Batch:
     draws = Draws(3, 1, at + 10, at * 7)
     recipe = Compose([T.RandomResizedCrop(8), T.ColorJitter(0.4), T.RandomErasing(0.5)])
     params, delivered = (recipe.draw(replace(draws, seed=seed), np.stack([at + 40, at + 60], 1)) for seed in (3, 4))
-    planned = PlannedBatch(Cursor(1, 5), at + 10, at % 2 == 0, draws)
+    planned = PlannedBatch(Cursor(1, 5), at + 10, np.where(at % 2, -1, at), draws)
     return replace(
         Batch.of(planned, params),
         planned=at + 30,

@@ -26,7 +26,7 @@ BAD: Causes = {0: "cut"}
 
 def numbered(number: int) -> Batch:
     ids = np.array([number])
-    planned = PlannedBatch(Cursor(0, number), ids, np.ones(1, np.bool_), Draws(0, 0, ids))
+    planned = PlannedBatch(Cursor(0, number), ids, ids, Draws(0, 0, ids))
     return Batch.of(planned, RECIPE.graphs[0].of_none)
 
 

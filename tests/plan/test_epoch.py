@@ -71,6 +71,23 @@ def test_every_sample_exactly_once_and_as_many_steps_on_every_rank(world_size: i
         assert sorted(delivered) == list(range(samples))
 
 
+@pytest.mark.parametrize("last_batch", ["drop", "pad", "partial", "equal"])
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_places_are_counted_over_all_ranks_from_the_beginning_of_the_epoch(last_batch: LastBatch, repeats: int) -> None:
+    before = Plan(all_samples(50, "none"), 8, 0, 2, last_batch, repeats=repeats)
+    state = before.state(before.at(1, 2))
+    for plan in world(50, 3, last_batch, "none", repeats=repeats):
+        resumed, cursor = plan.resume(state)
+        for start in (Cursor(0), Cursor(5), cursor):
+            for step in range(resumed.steps_left(start)):
+                batch = resumed.batch(resumed.after(start, step) if step else start)
+                first, places = resumed.first(batch.cursor.epoch), batch.places[batch.valid]
+                assert ((first + places) // repeats % 50).tolist() == batch.ids[batch.valid].tolist()
+                assert set(batch.places[~batch.valid].tolist()) <= {-1}
+                assert (places >= start.delivered).all()
+                assert (places < 50 * repeats).all()
+
+
 @pytest.mark.parametrize("world_size", WORLDS)
 def test_drop_leaves_out_less_than_a_global_batch(world_size: int) -> None:
     for samples in SIZES:
