@@ -20,6 +20,7 @@ from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading import argument_types as types
 from gpuloader.loading.arguments import refuse_unknown
 from gpuloader.loading.delivery import B_co, Batch, Images, Labels, deliver
+from gpuloader.loading.digest import digest_of
 from gpuloader.loading.explaining import ExplainedSample, explain_batch
 from gpuloader.loading.facts import LoaderFacts
 from gpuloader.loading.iteration import CloseableMixin, Iteration, Progress, Resumption
@@ -386,6 +387,7 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         step = Stats(
             batches=1,
             samples=int(batch.stays.sum()),
+            digest=digest_of(batch),
             elapsed_seconds=now - (epoch.delivered_at or started),
             waiting_seconds=now - started,
             decoding_seconds=decoded - started,

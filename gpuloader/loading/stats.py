@@ -17,6 +17,10 @@ class Stats:
     Attributes:
         batches: the number of delivered batches.
         samples: the number of delivered samples, including delivered padding.
+        digest: a number in [-2**63, 2**63) to compare runs. It is the sum, as an int64 that wraps, of a hash of each
+            delivered sample: of its epoch, place in the epoch, id, and the height and width of its first view. Padding
+            and dropped samples do not count; a replacement counts with its own id. The digests of all ranks add up, and
+            so do those of the parts of a resumed run.
         elapsed_seconds: the time of the loops over the loader, including the body of the loop.
         waiting_seconds: the part of `elapsed_seconds` that the loop waited for the loader.
         decoding_seconds: the part of `waiting_seconds` for decoded images.
@@ -38,6 +42,7 @@ class Stats:
 
     batches: int = 0
     samples: int = 0
+    digest: int = 0
     elapsed_seconds: float = 0.0
     waiting_seconds: float = 0.0
     decoding_seconds: float = 0.0
@@ -62,9 +67,10 @@ class Stats:
     def scalars(self) -> dict[str, float]:
         """Returns the numbers by name, such as "gpuloader/waiting_seconds", for loggers such as TensorBoard.
 
+        `digest` is left out, because a float cannot hold it.
         `gpuloader/bad_images` is the number of entries in `bad`. A `cache` adds `gpuloader/cache_hits` and so on.
         """
-        numbers = {name: value for name, value in vars(self).items() if name not in ("cache", "bad", "last")}
+        numbers = {name: value for name, value in vars(self).items() if name not in ("digest", "cache", "bad", "last")}
         cache = {} if self.cache is None else vars(self.cache)
         numbers |= {"bad_images": len(self.bad), **{f"cache_{name}": value for name, value in cache.items()}}
         return {f"gpuloader/{name}": float(value) for name, value in numbers.items()}
@@ -72,4 +78,5 @@ class Stats:
     def after(self, step: Stats) -> Stats:
         """Returns the statistics after one more batch."""
         sums = {name: total + getattr(step, name) for name, total in vars(self).items() if name not in _NOT_SUMMED}
+        sums["digest"] = (sums["digest"] + 2**63) % 2**64 - 2**63
         return Stats(**sums, ready_batches=step.ready_batches, last=step)

@@ -15,6 +15,7 @@ from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from features import (
     BATCH,
@@ -40,8 +41,12 @@ from lifecycles import left_behind, threads_and_files
 from gpuloader import BadImages, Compose, Decoder, GPULoader, Stage
 from gpuloader import transforms as T
 from gpuloader.errors import BadImageError, ConfigError, PresetError
+from gpuloader.loading.digest import digest
 
 BAD = {CUT, UNDECODABLE}
+REPLACE, SKIP = BadImages(replace=True, max_share=1), BadImages(skip=True, max_share=1)
+RESUMED = [(0.1, 0), (0.7, -1)]
+"""The places in a run, and the worlds, at which it goes on."""
 
 
 class Run:
@@ -60,28 +65,53 @@ class Run:
         tar, given = self.data(bad)
         return self.setup.loader(tar, **given, **options)
 
-    def steps(self, ranks: int = 1, batch_size: int = BATCH, state: Any = None, **options: Any) -> list[list[Row]]:  # noqa: ANN401
+    def steps(self, *where: Any, **options: Any) -> list[list[Row]]:  # noqa: ANN401
         """The rows of each step of all ranks, in the first epochs or in what a state leaves of them."""
-        of_ranks = []
+        return self.steps_and_digest(*where, **options)[0]
+
+    def steps_and_digest(
+        self,
+        ranks: int = 1,
+        batch_size: int = BATCH,
+        state: Any = None,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401
+    ) -> tuple[list[list[Row]], int]:
+        """The same, and the sum of the ranks' digests."""
+        of_ranks, added = [], 0
         for rank in range(ranks):
             with self.loader(ranks=ranks, batch_size=batch_size, rank=rank, **options) as batches:
                 if state is not None:
                     batches.load_state_dict(json.loads(json.dumps(state)))
                 epochs, views = range(batches.state_dict()["epoch"], EPOCHS), len(batches.preset.each_view)
                 of_ranks.append([rows_of(batch, views) for _ in epochs for batch in batches])
-        return [list(itertools.chain(*step)) for step in zip(*of_ranks, strict=True)]
+                added += batches.stats().digest
+        return [list(itertools.chain(*step)) for step in zip(*of_ranks, strict=True)], added
 
     @cache  # noqa: B019
+    def resumed(self, place: float, world: int) -> tuple[int, list[list[Row]], int]:
+        """The step at which the run of `begun` goes on on other ranks, its steps from there on, and their digest."""
+        steps, states = self.begun()
+        at = int(place * len(steps))
+        return at, *self.steps_and_digest(*self.setup.worlds[world], states[at])
+
     def begun(self, on_error: BadImages | None = None) -> tuple[list[list[Row]], list[dict[str, Any]]]:
         """The steps of one rank, of bad data if it is said what becomes of them; and the state before each."""
+        return self.begun_with_digests(on_error)[:2]
+
+    @cache  # noqa: B019
+    def begun_with_digests(
+        self, on_error: BadImages | None = None
+    ) -> tuple[list[list[Row]], list[dict[str, Any]], list[int]]:
+        """The same, and the digest of each step."""
         options = {} if on_error is None else {"bad": True, "on_error": on_error}
         with self.loader(**options) as batches:
-            views, steps, states = len(batches.preset.each_view), [], [batches.state_dict()]
+            views, steps, states, digests = len(batches.preset.each_view), [], [batches.state_dict()], []
             for batch in itertools.chain.from_iterable(itertools.repeat(batches, EPOCHS)):
                 steps.append(rows_of(batch, views))
                 states.append(batches.state_dict())
+                digests.append(batches.stats().last.digest)  # type: ignore[union-attr]
             assert on_error is None or set(batches.stats().bad) == BAD
-        return steps, states
+        return steps, states, digests
 
     def same(self, steps: list[list[Row]], others: list[list[Row]], valid: bool = True) -> bool:
         """Whether the samples are the same, in their order if that does not depend on the ranks."""
@@ -133,11 +163,40 @@ def test_each_sample_comes_once_with_what_belongs_to_it(run: Run) -> None:
 
 
 @each_row
-@pytest.mark.parametrize(("place", "world"), [(0.1, 0), (0.7, -1)])
+@pytest.mark.parametrize(("place", "world"), RESUMED)
 def test_a_state_after_any_step_goes_on_bit_for_bit_on_other_ranks(run: Run, place: float, world: int) -> None:
-    steps, states = run.begun()
-    at = int(place * len(steps))
-    assert run.same(run.steps(*run.setup.worlds[world], states[at]), steps[at:])
+    at, rest, _ = run.resumed(place, world)
+    assert run.same(rest, run.begun()[0][at:])
+
+
+@each_row
+def test_the_digests_of_ranks_and_of_the_parts_of_a_run_add_up_to_what_was_delivered(run: Run) -> None:
+    good, _, digests = run.begun_with_digests()
+    for place, world in RESUMED:
+        at, _, of_rest = run.resumed(place, world)
+        assert (sum(digests[at:]) - of_rest) % 2**64 == 0
+    if not run.setup.ordered:
+        return
+    assert digests == expected_digests(good, good)
+    if run.setup.spoils:
+        replaced, _, digests = run.begun_with_digests(REPLACE)
+        assert digests == expected_digests(replaced, good)
+    if run.setup.spoils and not run.setup.mixes:
+        left = [[(number, valid and number not in BAD, sizes) for number, valid, sizes in step] for step in good]
+        assert run.begun_with_digests(SKIP)[2] == expected_digests(good, left)
+
+
+def expected_digests(steps: list[list[Row]], counted: list[list[Row]]) -> list[int]:
+    """The digest of each step of one rank, whose rows lie in the order of their places; of rows that are to count."""
+    found = []
+    for at, step in enumerate(steps):
+        epoch, of_epoch = divmod(at, len(steps) // EPOCHS)
+        rows = [row for row, (_, counts, _) in enumerate(counted[at]) if counts]
+        places = np.array([of_epoch * BATCH + row for row in rows], np.int64)
+        ids = np.array([step[row][0] for row in rows], np.int64)
+        sizes = [[step[row][2][f"{side} 0"] for side in ("height", "width")] for row in rows]
+        found.append(digest(epoch, places, ids, np.array(sizes, np.int64).reshape(-1, 2)))
+    return found
 
 
 @each_row
@@ -246,22 +305,22 @@ def test_a_bad_image_is_named(run: Run) -> None:
 
 @spoilt
 def test_a_bad_image_is_replaced_by_the_same_on_any_ranks(run: Run) -> None:
-    replacing = BadImages(replace=True, max_share=1)
-    steps, states = run.begun(replacing)
+    steps, states = run.begun(REPLACE)
     for row, as_good in zip(itertools.chain(*steps), itertools.chain(*run.begun()[0]), strict=True):
         if as_good[0] in BAD:
             assert not row[1]
             assert row[0] not in BAD
         elif not run.setup.mixes:
             assert row == as_good
-    again = run.steps(*run.setup.worlds[0], states[3], bad=True, on_error=replacing)
+    again = run.steps(*run.setup.worlds[0], states[3], bad=True, on_error=REPLACE)
     assert run.same(again, steps[3:], valid=False)
-    with run.loader(bad=True, on_error=replacing) as resumed:
+    with run.loader(bad=True, on_error=REPLACE) as resumed:
         views = len(resumed.preset.each_view)
         assert [rows_of(resumed.at(state), views) for state in states[:-1]] == steps
-        for sample in itertools.chain.from_iterable(map(resumed.explain, states[:-1])):
-            assert (sample.cause is None) == sample.valid or sample.planned_key is None
-            assert sample.planned_key is None or int(Path(sample.planned_key).name) in BAD
+        explained = [*itertools.chain.from_iterable(map(resumed.explain, states[:-1]))]
+        replaced = [sample for sample in explained if sample.planned_key is not None]
+        assert {int(Path(str(sample.planned_key)).name) for sample in replaced} == BAD
+        assert all(sample.cause and not sample.valid for sample in replaced)
         assert not resumed.stats().bad
         resumed.load_state_dict(states[-1])
         assert set(resumed.stats().bad) == BAD
@@ -269,11 +328,10 @@ def test_a_bad_image_is_replaced_by_the_same_on_any_ranks(run: Run) -> None:
 
 @unmixed
 def test_a_bad_image_is_left_out(run: Run) -> None:
-    skip = BadImages(skip=True, max_share=1)
     expected = [[row for row in step if row[0] not in BAD] for step in run.begun()[0]]
-    steps, states = run.begun(skip)
+    steps, states = run.begun(SKIP)
     assert run.same(steps, expected)
-    assert run.same(run.steps(*run.setup.worlds[0], states[3], bad=True, on_error=skip), expected[3:])
+    assert run.same(run.steps(*run.setup.worlds[0], states[3], bad=True, on_error=SKIP), expected[3:])
 
 
 # --- the end

@@ -48,6 +48,12 @@ def test_its_numbers_have_names_for_a_logger(stats: Stats, some: dict[str, float
     assert {f"gpuloader/{name}": value for name, value in some.items()}.items() <= scalars.items()
     assert {type(value) for value in scalars.values()} == {float}
     assert any("cache" in name for name in scalars) == (stats.cache is not None)
+    assert "gpuloader/digest" not in scalars  # a float cannot hold it
+
+
+@pytest.mark.parametrize(("one", "other", "both"), [(3, 4, 7), (2**63 - 1, 1, -(2**63)), (-(2**63), -1, 2**63 - 1)])
+def test_digests_are_added_as_int64(one: int, other: int, both: int) -> None:
+    assert Stats(digest=one).after(Stats(digest=other)).digest == both
 
 
 def test_stats_go_on_over_a_restored_state_and_know_the_bad_images_of_all(tmp_path: Path) -> None:

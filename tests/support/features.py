@@ -364,7 +364,7 @@ def parts_of(rows: int) -> Iterator[None]:
 # --- what is delivered
 
 Row = tuple[int, bool, dict[str, int]]
-"""A sample's number, whether it is no padding and no replacement, and a hash of each of its entries."""
+"""A sample's number, whether it is no padding and no replacement, sizes of its images, and hashes of its entries."""
 OF_THE_SAMPLE = ("label", "key", "original_size", "caption")
 """The entries that several views do not have each."""
 
@@ -381,6 +381,7 @@ def rows_of(batch: dict[str, Any], views: int) -> list[Row]:
                 height, width = entries["size"].tolist()
                 padded = entries.keys() & {"image", "mask", "objects"}
                 entries |= {name: entries[name][..., :height, :width] for name in padded}
+            hashes |= dict(zip((f"height {view}", f"width {view}"), entries["image"].shape[-2:], strict=True))
             hashes |= {f"{name} {view}": hash_of(value) for name, value in entries.items()}
         found.append((number, valid, hashes))
     return found
