@@ -68,8 +68,8 @@ class ExplainedView:
     """The random parameters of one view of a sample.
 
     Attributes:
-        window: the visible part: top, left, bottom, right in pixels of the image, before flips and warps. Outside the
-            image is padding.
+        window: the visible part: top, left, bottom, right in pixels of the image, before flips and warps, rounded to
+            four digits. Outside the image is padding.
         shape: (height, width) of the output.
         steps: the operations, in order, without Normalize, which draws nothing.
     """
@@ -119,7 +119,7 @@ def _view(view: ViewPlan, drawn: ViewParams) -> ExplainedView:
 def _window(at: Placement) -> tuple[float, float, float, float]:
     scale = (at.window[0, 2:] - at.window[0, :2]) / at.resized[0]
     start = at.window[0, :2] + scale * at.corner[0]
-    top, left, bottom, right = np.concatenate([start, start + scale * at.shape[0]]).tolist()
+    top, left, bottom, right = np.concatenate([start, start + scale * at.shape[0]]).round(_DIGITS).tolist()
     return top, left, bottom, right
 
 
