@@ -52,7 +52,8 @@ def test_an_interrupt_while_the_loop_waits_comes_before_the_batches_in_flight(
 
     with load(shards, **settings) as batches:
         whole = delivered(batches)
-        epoch = iter(batches.begin_epoch(0))
+        batches.seek(0)
+        epoch = iter(batches)
         received = records(next(epoch)) + records(next(epoch))
         with monkeypatch.context() as patch:
             patch.setattr(WorkerThreads, "get", interrupted)
@@ -99,7 +100,8 @@ def test_an_interrupt_at_any_line_of_the_loop_loses_and_doubles_no_batch(
         places: set[str] = set()
         for _ in range(3):
             received = list[list[str]]()
-            epoch = batches.begin_epoch(0)
+            batches.seek(0)
+            epoch = iter(batches)
             for _ in range(20):
                 interrupt = InterruptAtLine(seeded.randint(1, 600))
                 trace = sys.gettrace()
