@@ -44,12 +44,15 @@ class Admit:
         self._run, self._suspects = run, suspects
 
     def find_unknown(self, batch: Batch) -> tuple[Ints, list[int]]:
-        """Returns (n, 2) the sizes of pictures whose images passed validation before, and the rows of the others."""
+        """Returns (n, 2) the sizes of pictures whose images passed validation before, and the rows of the others.
+
+        These rows have no cause yet: a sample that is left out is not validated.
+        """
         sizes = self._run.shards.accepted.of(batch.ids, batch.sides)
         sizes[sizes.prod(1) > self._run.recipe.max_pixels] = 0  # another recipe accepted them
         if self._suspects:
             sizes[np.isin(batch.ids, list(self._suspects))] = 0
-        return sizes, np.flatnonzero(~sizes.any(1)).tolist()
+        return sizes, [row for row in np.flatnonzero(~sizes.any(1)).tolist() if batch.causes[row] is None]
 
     def __call__(self, batch: Batch) -> Batch:
         sizes, unknown = self.find_unknown(batch)

@@ -206,11 +206,15 @@ def resolve_bad_images(on_error: object) -> BadImages:
     return as_value(BadImages, "on_error", on_error)
 
 
-def check_counting(recipe: Recipe, bad_images: BadImages, names: Mapping[str, str]) -> None:
+def check_counting(recipe: Recipe, bad_images: BadImages, names: Mapping[str, str], leaves_out: bool) -> None:
     """Checks that an evaluation can identify replaced samples; raises ConfigError if not."""
-    replaces = bad_images.replace or (bad_images.known is not None and not bad_images.skip)
-    if replaces and not recipe.random and "valid" not in names:
-        given = 'on_error="replace"' if bad_images.replace else "BadImages(known=...)"
+    replacing = {
+        'on_error="replace"': bad_images.replace,
+        "BadImages(known=...)": bad_images.known is not None,
+        "Sampling(leave_out=...)": leaves_out,
+    }
+    given = next((argument for argument, is_given in replacing.items() if is_given), None)
+    if given and not (bad_images.skip or recipe.random or "valid" in names):
         raise ConfigError(
             f"{given}: this recipe uses no random numbers, so it is for evaluation, where replacements of bad images "
             f'would count as samples: use on_error="skip" or BadImages(skip=True), which drop bad images and padding; '

@@ -22,7 +22,8 @@ _NO_BOXES = np.zeros((0, 4))
 class Choose:
     """A function that begins a batch: draws by the sizes in the index, and chooses the smaller copies to read.
 
-    What it chooses depends only on the random parameters and the index, not on earlier reads.
+    It also sets the causes of samples that are left out. What it chooses depends only on the random parameters and the
+    index, not on earlier reads.
     """
 
     def __init__(self, run: Run) -> None:
@@ -31,7 +32,7 @@ class Choose:
     def __call__(self, planned: PlannedBatch) -> Batch:
         run = self._run
         params, sizes = draw_by_index(run, planned)
-        batch = replace(Batch.of(planned, params), sizes=sizes)
+        batch = replace(Batch.of(planned, params), sizes=sizes, causes=run.causes_of(planned))
         scale, sides = run.recipe.min_oversampling, run.shards.mipmap_sides
         if scale is None or not sides:
             return batch

@@ -218,6 +218,7 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         return {
             **self._run.identity,
             **self._run.plan.state(self._progress.cursor),
+            **self._run.left_out_in_state,
             "quarantine": [[sample, cause] for sample, cause in sorted(self._quarantine.bad.items())],
             "described": self._run.described,
         }
@@ -370,7 +371,7 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
                 self._chain_at = None
                 batch = chain.end.next()
                 assert batch is not None  # as the epoch has steps left
-                bad = {sample: cause for sample, cause in batch.bad.items() if sample not in run.known_bad}
+                bad = {sample: cause for sample, cause in batch.bad.items() if not run.expects(sample, cause)}
                 self._quarantine.add(bad, len(run.shards))
                 after = run.plan.after(cursor)
                 self._chain_at = run.plan.at_step(after)

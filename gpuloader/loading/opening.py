@@ -156,7 +156,7 @@ class Open:
         """Returns the first good one of the plan's replacements; a row to be dropped gets an image that is good."""
         run, sample, [cause] = self._run, int(bad.ids[0]), bad.causes
         assert cause is not None
-        if not (run.bad_images.replace or run.bad_images.skip) and sample not in run.known_bad:
+        if not (run.bad_images.replace or run.bad_images.skip or run.expects(sample, cause)):
             raise BadImageError(*run.shards.locate(sample, int(bad.sides[0])), cause)
         if run.bad_images.skip:
             image = np.zeros((*GOOD_SIZE, 3), np.uint8) if run.decoded else good_jpeg().copy()
@@ -173,7 +173,7 @@ class Open:
                 return replace(found, rows=bad.rows, planned=bad.planned, valid=np.array([False]), step=bad.step)
         raise TooManyBadImagesError(
             f"{run.shards.locate(sample).key!r} is bad ({cause}), and so are the {REPLACEMENT_ATTEMPTS} samples drawn "
-            f"to replace it: repair the shards"
+            f"to replace it: repair the shards, or leave fewer samples out"
         )
 
     def _draw_mixing(self, planned: PlannedBatch) -> Mixing | None:

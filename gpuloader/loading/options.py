@@ -61,6 +61,10 @@ class Sampling:
         require: extensions of components, such as ["txt"]: samples that lack one of them are skipped.
         buckets: a `Buckets`, or a list of (height, width): each batch has images of about one aspect ratio and of one
             size. With `Buckets(groups=...)`, images have the sizes of the recipe. None ignores aspect ratios.
+        leave_out: samples to leave out of a run: given as `subset`, or as a quarantine file (a path that ends in
+            ".jsonl"). A key names all samples that have it. From the place of a loaded state on, or from the beginning,
+            the samples are replaced, or dropped with `BadImages(skip=True)`. All other samples stay the same. The state
+            keeps what is left out.
 
     Example:
         >>> from gpuloader import Sampling
@@ -76,6 +80,7 @@ class Sampling:
     groups: Annotated[Integer, Field(ge=1, le=MOST_GROUPS)] | None = None
     require: Annotated[Collection[str], kept_as(tuple[_Extension, ...])] = ()
     buckets: Annotated[_AnyBuckets, PlainValidator(_as_buckets)] = None
+    leave_out: Annotated[SubsetOf | None, UNCHECKED] = None
 
     __eq__ = object.__eq__  # not by arrays, which give no single answer
     __hash__ = object.__hash__

@@ -37,9 +37,10 @@ from gpuloader.loading.mipmaps import warn_of_oversampling
 from gpuloader.loading.options import BadImages, Cache, LabelFrom, Sampling
 from gpuloader.loading.run import Run
 from gpuloader.loading.selection import check_components, check_options, make_source, resolve_sources
-from gpuloader.loading.subset import choose, used
+from gpuloader.loading.subset import choose, find_left_out, used
 from gpuloader.pipelines import check_for_gpu, read_cached
-from gpuloader.plan import BucketSampler, LastBatch, Plan
+from gpuloader.plan import BucketSampler, Cursor, LastBatch, Plan
+from gpuloader.plan.samplers import digest_of
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.shards import ShardSet, make_labels, needs_labels, read_quarantine
 
@@ -66,7 +67,7 @@ def resolve(given: LoaderArguments) -> Run:
     usual_last_batch: LastBatch = "pad" if sampling.buckets is not None else recipe.default_last_batch
     last_batch = usual_last_batch if given.last_batch is None else given.last_batch
     batch_size = as_python_integer(given.batch_size)
-    check_counting(recipe, bad_images, names)
+    check_counting(recipe, bad_images, names, sampling.leave_out is not None)
     check_fields(recipe, fields)
     _check_sampling(recipe, sampling, sized, given.shuffle)
     warns = world.local_rank == 0
@@ -83,7 +84,7 @@ def resolve(given: LoaderArguments) -> Run:
         label_from = LabelFrom(None)
     known_bad = {} if bad_images.known is None else read_quarantine(Path(bad_images.known), shards)
     with say_if_long("the samples, their labels and their order are still being prepared", level=logging.INFO):
-        chosen = choose(shards, sampling)
+        chosen, left_out = choose(shards, sampling), find_left_out(shards, sampling)
         labels = make_labels(shards, label_from.place, label_from.classes, used(chosen), label_from.order)
         source = make_source(
             shards,
@@ -136,13 +137,15 @@ def resolve(given: LoaderArguments) -> Run:
         make=make,
         bad_images=bad_images,
         known_bad=known_bad,
+        left_out=((Cursor(), left_out),) if len(left_out) else (),
         device_id=device_id,
         world=world,
         recipe_name=_name_recipe(given.preset),
         unseen=unseen,
     )
     if world.world_size > 1 or world.members:
-        world = agree(world, {**run.identity, **plan.facts})
+        leave_out = digest_of("left out", left_out) if len(left_out) else None
+        world = agree(world, {**run.identity, **plan.facts, "leave_out": leave_out})
     if world.rank == 0:
         warn_of_groups(plan, len(shards.shards), len(world.node))
     return replace(run, world=world, decoder=decoder.on(run.decoding_device_id, world.cores, shards.seekable))

@@ -10,21 +10,34 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 
 from gpuloader.base.text import counted
 from gpuloader.base.values import as_tuple, is_integer
 from gpuloader.chain.settings import Decoder
 from gpuloader.errors import ConfigError, StateError, describe
+from gpuloader.loading.arguments import check_counting
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages
 from gpuloader.loading.parts import Parts
 from gpuloader.loading.selection import describe_source
-from gpuloader.loading.state import STATE_VERSION, check_identity, check_quarantine, describe_run, is_same
+from gpuloader.loading.state import (
+    STATE_VERSION,
+    LeftOut,
+    check_identity,
+    check_left_out,
+    check_quarantine,
+    describe_run,
+    is_same,
+)
 from gpuloader.loading.world import World
-from gpuloader.plan import Cursor, CustomSampler, Plan, WeightedSampler, check_epoch
+from gpuloader.plan import Cursor, CustomSampler, Plan, PlannedBatch, WeightedSampler, check_epoch
 from gpuloader.recipe import Recipe
 from gpuloader.shards import Labels, ShardSet
+
+LEFT_OUT = "left out by Sampling(leave_out=...)"
+"""Why a sample that is left out is bad."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +54,8 @@ class Run:
         make: makes the batch from a dictionary of these entries.
         bad_images: the handling of bad images.
         known_bad: samples that are always replaced or dropped, sample id -> cause; their bytes are not read.
+        left_out: samples that are replaced or dropped from a place of the run on. Nothing that is computed before the
+            first step depends on them.
         decoder: the settings of decoding, with values in place of None.
         device_id: a GPU's number, or None for the CPU.
         world: this rank and the number of ranks.
@@ -63,6 +78,7 @@ class Run:
     make: Callable[[dict[str, Any]], Any] = as_tuple
     bad_images: BadImages = field(default_factory=BadImages)
     known_bad: Mapping[int, str] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
     decoder: Decoder = field(default_factory=lambda: Decoder(num_threads=1))
     device_id: int | None = None
     world: World = field(default_factory=lambda: World(0, 1))
@@ -111,6 +127,18 @@ class Run:
     def known_cause(self, sample: int) -> str | None:
         """Returns why a sample is bad, if that is known before its bytes are read."""
         return self.known_bad.get(sample) or self.shards.too_large.get(sample)
+
+    def causes_of(self, planned: PlannedBatch) -> list[str | None]:
+        """Returns why samples are bad where the plan has them: `LEFT_OUT`, or None if the place says nothing."""
+        ids, is_left_out = planned.ids, np.zeros(len(planned.ids), np.bool_)
+        for place, samples in self.left_out:
+            if place <= planned.cursor:
+                is_left_out |= np.searchsorted(samples, ids, "right") > np.searchsorted(samples, ids)
+        return [LEFT_OUT if each else None for each in is_left_out.tolist()]
+
+    def expects(self, sample: int, cause: str) -> bool:
+        """Returns whether a sample is bad because the arguments say so. Such a sample is no error, and not counted."""
+        return cause == LEFT_OUT or sample in self.known_bad
 
     def component_name(self, sample: int, extension: str) -> str:
         """Returns the name of a sample's component, for errors."""
@@ -186,6 +214,12 @@ class Run:
         plan.check_place(cursor)
         return ResumePoint(self if plan is self.plan else replace(self, plan=plan), cursor)
 
+    @cached_property
+    def left_out_in_state(self) -> dict[str, Any]:
+        """The entry of a state for the samples that are left out, in plain JSON types; empty if there are none."""
+        entries = [[place.epoch, place.delivered, samples.tolist()] for place, samples in self.left_out]
+        return {"left_out": entries} if entries else {}
+
     def resume(self, state: object) -> ResumePoint:
         """Returns the point at which the run resumes from a state; see `GPULoader.load_state_dict`.
 
@@ -202,15 +236,24 @@ class Run:
                 raise StateError(_explain_appended(self.shards, samples))
             identity, is_longer = self._identity_of_first(samples, state.get("sampling")), True
         check_identity(state, identity, self.described, self.shards)
+        kept = check_left_out(state.get("left_out", []), len(self.shards))
         try:
-            again = (
+            plan, place = (
                 (self.plan.keep(state), Cursor(check_epoch(state["epoch"]))) if is_longer else self.plan.resume(state)
             )
+            left_out = self._also_left_out(place, kept)
+            check_counting(self.recipe, self.bad_images, self.names, leaves_out=bool(left_out))
         except ConfigError as error:
             raise StateError(f"the state cannot be resumed here: {error}") from None
-        return ResumePoint(
-            replace(self, plan=again[0]), again[1], check_quarantine(state["quarantine"], len(self.shards))
-        )
+        bad = check_quarantine(state["quarantine"], len(self.shards))
+        return ResumePoint(replace(self, plan=plan, left_out=left_out), place, bad)
+
+    def _also_left_out(self, place: Cursor, kept: tuple[LeftOut, ...]) -> tuple[LeftOut, ...]:
+        """Returns what a state leaves out, and from its place on what only this run leaves out."""
+        nothing = [np.empty(0, np.int64)]
+        before = np.concatenate(nothing + [samples for begin, samples in kept if begin <= place])
+        new = np.setdiff1d(np.concatenate(nothing + [samples for _, samples in self.left_out]), before)
+        return (*kept, (place, new)) if len(new) else kept
 
     def _begins_with(self, samples: int, dataset: object) -> bool:
         """Returns whether the first shards have exactly these samples, by their number and fingerprint."""

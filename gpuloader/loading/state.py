@@ -6,15 +6,20 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpuloader.base.text import counted
 from gpuloader.base.values import is_integer
 from gpuloader.errors import StateError, describe
-from gpuloader.plan import EPOCHS
+from gpuloader.plan import EPOCHS, Cursor
 from gpuloader.recipe import Recipe
 from gpuloader.shards import ShardSet
 
+LeftOut: TypeAlias = tuple[Cursor, NDArray[np.int64]]
+"""Samples, (n,) sorted, that are left out, and the place from which on they are."""
 STATE_VERSION = 1
 _DIGITS = 4
 _MOST_RUNS = 256
@@ -139,6 +144,24 @@ def check_quarantine(entries: Any, samples: int) -> dict[int, str]:  # noqa: ANN
     ):
         raise StateError(f"the state's quarantine is not a list of [sample, cause] with samples among the {samples}")
     return dict(pairs)
+
+
+def check_left_out(entries: object, samples: int) -> tuple[LeftOut, ...]:
+    """Returns the samples that a state leaves out, and from where on; raises StateError if they are invalid."""
+    if not isinstance(entries, (list, tuple)) or not all(_is_left_out(entry, samples) for entry in entries):
+        raise StateError(
+            f"the state's left_out is {describe(entries)}: allowed is a list of [epoch, delivered, samples], with "
+            f"lists of samples among the {samples}"
+        )
+    return tuple((Cursor(epoch, delivered), np.unique(np.array(ids, np.int64))) for epoch, delivered, ids in entries)
+
+
+def _is_left_out(entry: object, samples: int) -> bool:
+    if not isinstance(entry, (list, tuple)) or len(entry) != 3 or not isinstance(entry[2], (list, tuple)):
+        return False
+    epoch, delivered, ids = entry
+    is_place = is_integer(epoch, 0, EPOCHS + 1) and is_integer(delivered, 0)
+    return is_place and all(is_integer(sample, 0, samples) for sample in ids)
 
 
 def _begun_epochs(state: Mapping[str, Any]) -> int:

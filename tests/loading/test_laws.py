@@ -334,6 +334,34 @@ def test_a_bad_image_is_left_out(run: Run) -> None:
     assert run.same(run.steps(*run.setup.worlds[0], states[3], bad=True, on_error=SKIP), expected[3:])
 
 
+# --- samples that are left out
+
+
+@each_row
+def test_samples_that_are_left_out_from_a_state_on_change_no_other_row(run: Run) -> None:
+    steps, states = run.begun()
+    at = int(0.7 * len(steps))
+    left_out = {steps[at][1][0], steps[at + 1][0][0]}
+    sampling = {**run.setup.options.get("sampling", {}), "leave_out": sorted(left_out)}
+    found, later = [], []
+    with run.loader(sampling=sampling) as batches:
+        batches.load_state_dict(states[at])
+        for batch in batches:
+            found.append(rows_of(batch, len(batches.preset.each_view)))
+            later.append(batches.state_dict())
+    for step, before in zip(found, steps[at:], strict=True):
+        for number, (row, as_before) in enumerate(zip(step, before, strict=True)):
+            if as_before[0] in left_out:
+                assert not row[1]
+                assert row[0] not in left_out
+            elif not run.setup.mixes or before[number ^ 1][0] not in left_out:
+                assert row == as_before
+    assert run.same(run.steps(2, 2, later[0]), found[1:], valid=False)  # the state alone leaves them out
+    if not run.setup.mixes:
+        short = run.steps(state=states[at], on_error="skip", sampling=sampling)
+        assert run.same(short, [[row for row in step if row[0] not in left_out] for step in steps[at:]])
+
+
 # --- the end
 
 

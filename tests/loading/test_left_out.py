@@ -141,7 +141,11 @@ REFUSED = "this recipe uses no random numbers, so it is for evaluation, where re
         ({"on_error": "replace"}, r'on_error="replace": '),
         ({"on_error": "replace", "output": {"image": "pixel_values", "label": "labels"}}, r'on_error="replace": '),
         ({"on_error": {"known": "bad.jsonl"}}, r"BadImages\(known=\.\.\.\): "),  # these would be replaced, too
+        ({"sampling": {"leave_out": [3]}}, r"Sampling\(leave_out=\.\.\.\): "),
         ({"on_error": {"known": "bad.jsonl", "skip": True}}, None),
+        ({"sampling": {"leave_out": [3]}, "on_error": "skip"}, None),
+        ({"sampling": {"leave_out": [3]}, "output": "dict"}, None),
+        ({"sampling": {"leave_out": [3]}, "preset": "cifar10"}, None),
         ({"on_error": "replace", "output": "dict"}, None),
         ({"on_error": "replace", "output": {"image": "x", "valid": "real"}}, None),
         ({"on_error": "raise"}, None),

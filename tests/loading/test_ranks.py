@@ -164,6 +164,8 @@ def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp
         "try: MixedLoader(loaders, 'weighted', weights={'0': 1, '1': 2 + int(rank)})\n"
         "except ConfigError as error: print(error)\n"
         "try: GPULoader(tar, 4, None, sampling={'weights': [1] * 39 + [1 + int(rank)]})\n"
+        "except ConfigError as error: print(str(error).partition('\"')[0])\n"
+        "try: GPULoader(tar, 4, None, sampling={'leave_out': [int(rank)]})\n"
         "except ConfigError as error: print(str(error).partition('\"')[0])"
     )
     meeting = tmp_path / "meeting"
@@ -174,5 +176,6 @@ def test_ranks_whose_loaders_differ_all_fail_and_say_how(shards: list[Path], tmp
         'the loaders of the ranks differ: weights={"0": 1.0, "1": 2.0} on ranks [0]; '
         'weights={"0": 1.0, "1": 3.0} on ranks [1]\n'
         "the loaders of the ranks differ: sampling=\n"
+        "the loaders of the ranks differ: leave_out=\n"
     )
     assert [rank.communicate(timeout=300)[0] for rank in ranks] == [said, said]
