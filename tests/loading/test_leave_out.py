@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loaders import SAMPLES, evaluation, indices, loader
-from making import jpeg, write_samples, write_shard
+from loaders import CUT, SAMPLES, evaluation, indices, loader, spoilt
+from making import damaged_jpeg, jpeg, write_samples, write_shard
 
 from gpuloader import BadImages, MixedLoader, Sampling
 from gpuloader.errors import ConfigError, DataError, StateError, TooManyBadImagesError
@@ -162,6 +162,16 @@ def test_the_place_decides_not_what_was_read_before(shards: list[Path], tmp_path
         assert batches.state_dict()["quarantine"] == []
         batches.write_quarantine(tmp_path / "bad.jsonl")
     assert (tmp_path / "bad.jsonl").read_text() == ""
+
+
+def test_a_bad_image_that_is_left_out_is_no_error(tmp_path: Path) -> None:
+    tar = spoilt(tmp_path, {3: CUT, 5: damaged_jpeg(), 9: b""})
+    for on_error, bad in ("raise", set()), (BadImages(replace=True, max_share=0), {9}):
+        left_out = {3, 5, 9} - bad
+        with loader(tar, output="dict", on_error=on_error, sampling={"leave_out": sorted(left_out)}) as batches:
+            for _ in range(2):
+                assert not {number for batch in indices(batches) for number in batch} & {3, 5, 9}
+            assert set(batches.stats().bad) == bad
 
 
 def test_a_replacement_that_is_left_out_is_replaced_by_the_next_one(shards: list[Path]) -> None:
