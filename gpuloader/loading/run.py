@@ -132,8 +132,10 @@ class Run:
         """Returns why samples are bad where the plan has them: `LEFT_OUT`, or None if the place says nothing."""
         ids, is_left_out = planned.ids, np.zeros(len(planned.ids), np.bool_)
         for place, samples in self.left_out:
-            if place <= planned.cursor:
-                is_left_out |= np.searchsorted(samples, ids, "right") > np.searchsorted(samples, ids)
+            if place.epoch <= planned.cursor.epoch:
+                places = np.where(planned.valid, planned.places, planned.cursor.delivered)
+                is_behind = (places >= place.delivered) | (place.epoch < planned.cursor.epoch)
+                is_left_out |= is_behind & (np.searchsorted(samples, ids, "right") > np.searchsorted(samples, ids))
         return [LEFT_OUT if each else None for each in is_left_out.tolist()]
 
     def expects(self, sample: int, cause: str) -> bool:

@@ -346,9 +346,14 @@ def test_samples_that_are_left_out_from_a_state_on_change_no_other_row(run: Run)
     found, later = [], []
     with run.loader(sampling=sampling) as batches:
         batches.load_state_dict(states[at])
+        views = len(batches.preset.each_view)
         for batch in batches:
-            found.append(rows_of(batch, len(batches.preset.each_view)))
+            found.append(rows_of(batch, views))
             later.append(batches.state_dict())
+        epoch, half = divmod(at, len(batches))
+        assert [rows_of(batches.at(epoch, step), views) for step in range(len(batches))] == steps[
+            at - half : at
+        ] + found
     for step, before in zip(found, steps[at:], strict=True):
         for number, (row, as_before) in enumerate(zip(step, before, strict=True)):
             if as_before[0] in left_out:
