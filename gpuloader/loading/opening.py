@@ -258,4 +258,5 @@ class Prepare(Over):
             return part
         made = prepare(part.images[0], part.params, self._run.oversampling, self._run.num_threads)
         images, params, factors = made
-        return replace(part, images=[images], params=params, factors=factors)
+        memory = part.memory if any(image.ndim == 1 for image in images) else None
+        return replace(part, images=[images], params=params, factors=factors, memory=memory)

@@ -14,9 +14,14 @@ from PIL import Image
 
 from gpuloader import Boxes, Compose, Decoder, GPULoader, Stage
 from gpuloader import transforms as T
+from gpuloader.chain.link import cut
 from gpuloader.errors import DataError
+from gpuloader.loading.loader import run_of
+from gpuloader.loading.loader_chain import make_chain
 from gpuloader.loading.mipmaps import warn_of_oversampling
+from gpuloader.loading.opening import Prepare
 from gpuloader.pack.packing import pack
+from gpuloader.plan import Cursor
 from gpuloader.shards import ShardSet
 
 COUNT = 16
@@ -126,6 +131,19 @@ def test_targets_and_sizes_are_those_of_the_picture(tar: Path) -> None:
             [batch] = list(loader)
             loaded.append({name: str(each) for name, each in batch.items() if name != "image"})
     assert loaded[0] == loaded[1]
+
+
+@pytest.mark.parametrize(("rows", "has_files"), [(3, False), (4, True)])  # the fourth is decoded as a whole
+def test_a_batch_keeps_the_memory_of_files_only_while_it_has_files(tar: Path, rows: int, has_files: bool) -> None:
+    with GPULoader(tar, rows, None, preset=recipe("evaluation"), shuffle="none") as loader:
+        link = cut(make_chain(run_of(loader), set()).end, Prepare)
+        assert link is not None
+        link.seek(Cursor())
+        batch = link.next()
+        link.close()
+    assert batch is not None
+    assert {image.ndim for image in batch.images[0]} == ({1, 3} if has_files else {3})
+    assert (batch.memory is not None) == has_files
 
 
 def test_a_call_and_a_stage_name_a_bad_image() -> None:
