@@ -57,10 +57,9 @@ def make_chain(run: Run, suspects: set[int], last_step: LastStep = "all") -> Loa
     read = Read(run, wanted)
     parts = Prepare(Split(Open(run, suspects, wanted, read), read), run)
     prefetch = run.decoder.prefetch
-    read_ahead = prefetch + 1
-    decoded_ahead = prefetch * (1 if run.takes_mipmaps else run.parts.ahead(run.plan.batch_size))
-    if run.oversampling is not None:  # `Ahead` decodes, too, and arrays need more memory than files
-        read_ahead, decoded_ahead = 1, max(1, prefetch - 1)
+    read_ahead, decoded_ahead = run.parts.ahead(run.plan.batch_size, prefetch)
+    if run.takes_mipmaps:
+        decoded_ahead = min(decoded_ahead, prefetch)
     ahead = Ahead(parts, read_ahead, wanted, "gpuloader-reader")
     end = _decoded(ahead, run, decoded_ahead, last_step=last_step, delivers=collate.is_behind_own_code)
     return LoaderChain(run, end, ahead, collate if collate.is_behind_own_code else None)

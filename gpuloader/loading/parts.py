@@ -40,6 +40,7 @@ class Parts:
             last of its step has a multiple of it, so that no core waits.
         most_rows: the maximum rows of a part. On a GPU it is the number of mean pictures, because the JPEG engines'
             share of a part depends on the longest part.
+        oversampling: the recipe's `min_oversampling`, if JPEGs are decoded at a part of their size; otherwise None.
     """
 
     WHOLE_BYTES: ClassVar = 1 << 30
@@ -54,6 +55,7 @@ class Parts:
     most_bytes: int
     least_rows: int
     most_rows: int
+    oversampling: float | None = None
 
     @classmethod
     def on(cls, device_type: str, shards: ShardSet, recipe: Recipe, batch_size: int, num_threads: int) -> Self:
@@ -63,20 +65,15 @@ class Parts:
         params = recipe.draw(Draws(0, 0, some), np.maximum(sizes, 1))
         delivered = mean_pixels(params), bytes_of_pixel(recipe)
         parts = cls(shards, recipe.max_pixels, *delivered, cls.MOST_BYTES[device_type], num_threads, batch_size)
+        if shards.index.counts["jpegs"] and not shards.decoded:
+            parts = replace(parts, oversampling=recipe.oversampling_on(None if device_type == "cpu" else 0))
         if device_type == "cpu":
             return parts
         return replace(parts, most_rows=max(part.stop - part.start for part in parts.typical(batch_size)))
 
     def of_step(self, samples: Ints, sides: Ints, factors: Ints | int = 1) -> list[slice]:
-        """Returns the rows of each part of a step with these samples, in their order.
-
-        Args:
-            samples: (b,) their ids.
-            sides: (b,) the shorter sides of the mipmaps that are decoded in place of pictures, 0 for a picture.
-            factors: (b,) f, if a JPEG is decoded at 1/f of its height and width.
-        """
-        jpegs = self.shards.index.counts["jpegs"] / max(1, len(self.shards))
-        return self.of_rows(self._decoded_bytes(samples, sides) * (1 - jpegs + jpegs / factors**2))
+        """Returns the rows of each part of a step with these samples, in their order; see `decoded_bytes`."""
+        return self.of_rows(self.decoded_bytes(samples, sides, factors))
 
     def of_rows(self, decoded_bytes: NDArray[np.number]) -> list[slice]:
         """Returns the parts of a step by the decoded bytes of each picture."""
@@ -91,20 +88,29 @@ class Parts:
         """Returns the parts of a batch of mean-sized pictures."""
         count = len(self.shards)
         some = np.linspace(0, count - 1, min(_SAMPLED, count)).astype(np.int64)
-        mean = self._decoded_bytes(some, np.zeros_like(some)).mean()
-        return self.of_rows(np.full(batch_size, mean))
+        return self.of_rows(np.full(batch_size, self.decoded_bytes(some, np.zeros_like(some)).mean()))
 
-    def ahead(self, batch_size: int) -> int:
-        """Returns the parts to decode ahead for each batch of `Decoder.prefetch`, enough for a step of the model."""
-        return min(len(self.typical(batch_size)), self.MOST_AHEAD)
+    def ahead(self, batch_size: int, prefetch: int) -> tuple[int, int]:
+        """Returns the numbers of parts that `Ahead` and DALI make ahead, enough for `prefetch` steps of the model."""
+        if self.oversampling is not None:  # `Ahead` decodes, too, and arrays need more memory than files
+            return 1, max(1, prefetch - 1)
+        return prefetch + 1, prefetch * min(len(self.typical(batch_size)), self.MOST_AHEAD)
 
-    def _decoded_bytes(self, samples: Ints, sides: Ints) -> Ints:
+    def decoded_bytes(self, samples: Ints, sides: Ints, factors: Ints | int = 1) -> NDArray[np.number]:
+        """Computes the bytes of decoded pictures, (b,), of b samples.
+
+        Args:
+            samples: (b,) their ids.
+            sides: (b,) the shorter sides of the mipmaps that are decoded in place of pictures, 0 for a picture.
+            factors: (b,) f, if a JPEG is decoded at 1/f of its height and width.
+        """
         height, width, size_bytes = (
             self.shards.index.at(name, samples).astype(np.int64) for name in ("height", "width", "image_size")
         )
         files = mipmap_sizes(np.stack([height, width], 1), sides).prod(1)
         known = 3 * files * (height * width <= self.max_pixels)
-        return np.where(height > 0, known, _COMPRESSION * size_bytes)
+        jpegs = self.shards.index.counts["jpegs"] / max(1, len(self.shards))
+        return np.where(height > 0, known, _COMPRESSION * size_bytes) * (1 - jpegs + jpegs / factors**2)
 
 
 def mean_pixels(params: AugmentParams) -> float:

@@ -204,6 +204,33 @@ def test_the_memory_is_that_of_what_the_device_decodes(
     assert estimate.decoder_bytes == (threads + 1) * 9 * 60 * 80
 
 
+OWN_CODE_BEFORE = [T.Apply(np.flipud), T.Resize((15, 20))]
+
+
+@pytest.mark.parametrize(
+    ("extension", "recipe", "prefetch", "files", "decoded", "of_one"),
+    [
+        ("jpg", {}, 2, 6, 2 * 60 * 80, 60 * 80),
+        ("jpg", {"oversampling": 2}, 2, 1, 2 * 30 * 40, 30 * 40),  # the files are gone when they are decoded
+        ("jpg", {"oversampling": 1}, 2, 1, 2 * 15 * 20, 15 * 20),
+        ("jpg", {"oversampling": 2}, 4, 1, 4 * 30 * 40, 30 * 40),  # in so many batches they are decoded ahead
+        ("jpg", {"oversampling": 2.1}, 2, 3, 2 * 60 * 80, 60 * 80),
+        ("png", {"oversampling": 1}, 2, 6, 2 * 60 * 80, 60 * 80),
+        ("jpg", {"transforms": OWN_CODE_BEFORE, "oversampling": 1}, 2, 3, 2 * 60 * 80, 60 * 80),  # it sees all pixels
+    ],
+)
+def test_the_memory_is_that_of_the_sizes_at_which_jpegs_are_decoded(
+    tmp_path: Path, extension: str, recipe: dict[str, Any], prefetch: int, files: int, decoded: int, of_one: int
+) -> None:
+    image = encoded(picture(60, 80), {"jpg": "JPEG", "png": "PNG"}[extension])
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": f"{n}", extension: image, "cls": b"0"} for n in range(8)])
+    preset = Compose(**{"transforms": [T.Resize((15, 20))], **recipe})
+    memory = describe_shards(tar, preset=preset, batch_size=4, decoder={"prefetch": prefetch}).memory
+    assert memory.encoded_bytes == int(files * 1.25 * 4 * len(image))
+    assert memory.decoded_bytes == 4 * 3 * decoded
+    assert memory.worst_part_bytes == 4 * 3 * of_one
+
+
 def test_the_memory_is_that_of_the_largest_epoch(tmp_path: Path) -> None:
     tars = write_samples(tmp_path, 4, sizes=[(60, 80)])
     growing = Compose([T.RandomResizedCrop({0: 16, 2: 64, 4: 48})])
