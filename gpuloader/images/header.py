@@ -117,13 +117,16 @@ def frame_of(read: Read) -> tuple[int, bytes, bool] | None:
 
     Returns:
         Its offset, its content, and whether it is of a single, sequential, interleaved scan of 8 bits, which has its
-        rows in order; None if there is none.
+        rows in order; None if there is none, or if there are several, of which decoders take different ones.
     """
     walk, others = islice(segments(read), MAX_SEGMENTS), list[tuple[int, int, int]]()
     for marker, start, end in walk:
         if marker in FRAMES:
             frame = read(min(_MOST_FRAME_BYTES, max(0, end - start)), start)
-            return start, frame, marker in _SEQUENTIAL and _has_one_scan(read, frame, [*others, *walk])
+            others += walk
+            if not FRAMES.isdisjoint(each for each, _, _ in others):
+                return None
+            return start, frame, marker in _SEQUENTIAL and _has_one_scan(read, frame, others)
         others.append((marker, start, end))
     return None
 

@@ -105,6 +105,11 @@ def with_adobe(data: bytes, transform: int) -> bytes:
     return data[:2] + b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0" + bytes([transform]) + data[20:]  # in place of JFIF's
 
 
+def with_frame_before(data: bytes, height: int) -> bytes:
+    frame = data.index(b"\xff\xc0")
+    return data[: frame + 5] + height.to_bytes(2, "big") + data[frame + 7 : frame + 19] + data[frame:]
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -112,8 +117,10 @@ def with_adobe(data: bytes, transform: int) -> bytes:
         encoded(picture(64, 64), "WEBP"),
         encoded(picture(64, 64).convert("CMYK"), "JPEG"),
         with_adobe(encoded(picture(64, 64), "JPEG"), 7),  # a transform that TurboJPEG does not know
+        with_frame_before(encoded(picture(64, 64), "JPEG"), 0),
+        with_frame_before(encoded(picture(64, 64), "JPEG"), 65_000),
     ],
-    ids=["PNG", "WebP", "CMYK", "unknown transform"],
+    ids=["PNG", "WebP", "CMYK", "unknown transform", "two frames, of no rows", "two frames, of many rows"],
 )
 def test_other_files_are_left_to_the_graph(data: bytes) -> None:
     assert decode_scaled(file_of(data), 2, 64) is None
