@@ -1,4 +1,4 @@
-"""Feeds mutated images to the gate, DALI and the cut of JPEGs, in processes that may die; mutated data to parsers.
+"""Feeds mutated images to the gate, to decoders and to the cut of JPEGs, in processes that may die; data to parsers.
 
 Every mutant depends only on (seed, kind, number). These must hold:
 
@@ -7,6 +7,8 @@ Every mutant depends only on (seed, kind, number). These must hold:
 - Its pixels, and whether it is decoded, do not depend on the images around it or on what memory held before: each
   batch is decoded twice, in other batches, after other images, with other bytes in the memory that decoders get.
 - What is left of a JPEG that is cut to a window has the pixels of the whole file there, or fails as it does.
+- A JPEG that is decoded at 1/2, 1/4 or 1/8 has the size that follows from DALI's, or is left to DALI. Its pixels do not
+  depend on memory, or on the rows below those that are needed.
 - A parser refuses data only with the library's errors.
 
 The mutants of a batch that breaks a rule are tried again, each alone. Those that then break it, too, are saved, and the

@@ -31,7 +31,7 @@ from gpuloader.pipelines.kernels.cutting import cut_jpegs
 
 _MOST_PIXELS = 1 << 22  # decoding the most that a header may say takes long, and shows nothing else
 _BACKEND = Backend(BackendKind.CPU_ONLY)
-_PARAMETERS = DecodeParams(apply_exif_orientation=False, allow_any_depth=True)
+PARAMETERS = DecodeParams(apply_exif_orientation=False, allow_any_depth=True)
 _FENCE_BYTES, _FENCE = 64, 0xA5
 _WRONG_SIDES = (-(1 << 63), -1, 0, 1 << 16, 1 << 31, (1 << 63) - 1)
 
@@ -53,8 +53,8 @@ class Cutter:
     """
 
     def __init__(self, most_bytes: int, cut: Cut = cut_jpegs) -> None:
-        self._memory, self._cut_jpegs = _guarded(most_bytes), cut
-        self._codec = Codec(NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=1, backends=[_BACKEND])
+        self._memory, self._cut_jpegs = guarded(most_bytes), cut
+        self._codec = cpu_codec()
 
     def examine(self, mutants: Mapping[int, bytes]) -> Counter[str]:
         """Counts outcomes; a mutant is "replaced" if its window cannot be decoded.
@@ -76,9 +76,9 @@ class Cutter:
         left_over, y, x = self._cut(data, window, rng)
         region = rng.random() < 0.5  # as the loader does: the decoder decodes only the window, or all that it gets
         pixels = self._decode(left_over, (top - y, left - x, bottom - y, right - x), region)
-        if not np.array_equal(left_over, whole) and not _same(pixels, self._decode(whole, window, region)):
+        if not np.array_equal(left_over, whole) and not same(pixels, self._decode(whole, window, region)):
             regular = np.frombuffer(with_regular_end(data), np.uint8)
-            if not _same(pixels, self._decode(regular, window, region)):
+            if not same(pixels, self._decode(regular, window, region)):
                 raise SplitError(f"other pixels in what is left of the window {window}")
         return REPLACED if pixels is None else "accepted"
 
@@ -101,13 +101,18 @@ class Cutter:
         stream, (top, left, bottom, right) = CodeStream(file), window
         if region:
             stream = stream.get_sub_code_stream(region=Region(window[:2], window[2:]))
-        [image] = self._codec.decode([stream], params=_PARAMETERS)
+        [image] = self._codec.decode([stream], params=PARAMETERS)
         if image is None or region:
             return None if image is None else np.array(image.cpu())
         return np.array(image.cpu())[top:bottom, left:right]
 
 
-def _same(one: NDArray[np.uint8] | None, other: NDArray[np.uint8] | None) -> bool:
+def cpu_codec() -> Codec:
+    """The decoder that DALI uses on a CPU, with one thread."""
+    return Codec(NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=1, backends=[_BACKEND])
+
+
+def same(one: NDArray[np.uint8] | None, other: NDArray[np.uint8] | None) -> bool:
     """Whether both are the same pixels, or neither could be decoded."""
     return np.array_equal(one, other) if one is not None and other is not None else one is other
 
@@ -124,7 +129,7 @@ def _window(height: int, width: int, rng: random.Random) -> Window:
     return top, left, bottom, right
 
 
-def _guarded(least_bytes: int) -> NDArray[np.uint8]:
+def guarded(least_bytes: int) -> NDArray[np.uint8]:
     """Memory between two pages that end the process if they are touched."""
     page = mmap.PAGESIZE
     pages = -(-(least_bytes + _FENCE_BYTES) // page)

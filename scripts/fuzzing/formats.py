@@ -144,6 +144,7 @@ JPEG, PNG = Format(_split_jpeg, _join_jpeg), Format(_split_png, _join_png)
 FORMATS = {
     "jpeg": JPEG,
     "seekable": JPEG,
+    "scaled": JPEG,
     "png": PNG,
     "webp": Format(_split_webp, _join_webp),
     "tar": Format(_split_tar, _join_tar),

@@ -74,11 +74,11 @@ class Decoder:
         """
         images = {number: image for number, image in mutants.items() if _is_admitted(image)}
         once, again = self._ways[turn]
-        with _filled(0x11):
+        with filled(0x11):
             found = _decode(once, images)
             others = [_decode(once, {number: images[number]}) for number in found if found[number] == REPLACED]
         backwards = list(images)[::-1]
-        with _filled(0xEE):
+        with filled(0xEE):
             for part in (backwards[: len(images) // 2], backwards[len(images) // 2 :]):
                 others.append(_decode(again, {number: images[number] for number in part}))
         pairs = [(number, found[number], outcome) for other in others for number, outcome in other.items()]
@@ -113,7 +113,7 @@ def _decode(decode: Decode, images: Mapping[int, bytes]) -> dict[int, str]:
 
 
 @contextmanager
-def _filled(byte: int) -> Iterator[None]:
+def filled(byte: int) -> Iterator[None]:
     """Within, what malloc gives is full of the byte: an image of memory that no decoder wrote has other pixels then."""
     set_option = ctypes.CDLL(None).mallopt
     set_option(_PERTURB, byte)

@@ -15,7 +15,7 @@ from PIL import Image
 
 IMAGES = ("jpeg", "png", "webp")
 DATA = ("tar", "index", "annotations")
-KINDS = (*IMAGES, "seekable", *DATA)
+KINDS = (*IMAGES, "seekable", "scaled", *DATA)
 _LEAST_BYTES, _MOST_BYTES, _MOST_PIXELS = 16, 40_000, 20_000
 _TAR_FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 
@@ -28,6 +28,7 @@ def material(kind: str) -> tuple[bytes, ...]:
         return (*filter(_is_small, zoo), *_animations(kind))
     makes = {
         "seekable": _seekable_jpegs,
+        "scaled": lambda: (*material("jpeg"), *_seekable_jpegs()),
         "tar": _tars,
         "index": _indexes,
         "annotations": _annotations,
@@ -38,7 +39,8 @@ def material(kind: str) -> tuple[bytes, ...]:
 @cache
 def donors(kind: str) -> tuple[bytes, ...]:
     """Files from which parts are taken: whole ones, and damaged images of the zoo."""
-    bad = (image.data for image in bad_kinds() if kind in IMAGES and image.name.startswith(f"{kind}-"))
+    kind_of_bad = {"scaled": "jpeg"}.get(kind, kind)
+    bad = (image.data for image in bad_kinds() if kind_of_bad in IMAGES and image.name.startswith(f"{kind_of_bad}-"))
     return (*material(kind), *(data for data in bad if _LEAST_BYTES <= len(data) <= _MOST_BYTES))
 
 

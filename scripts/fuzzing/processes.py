@@ -122,7 +122,8 @@ class Worker:
 
     def _begin(self) -> None:
         context = get_context("forkserver")
-        context.set_forkserver_preload(["fuzzing.cuts", "fuzzing.images", "fuzzing.parsers"])
+        modules = ("cuts", "images", "parsers", "scales")
+        context.set_forkserver_preload(["simplejpeg", *(f"fuzzing.{module}" for module in modules)])
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, self._spare_bytes), daemon=True)
         self._process.start()
@@ -137,11 +138,12 @@ def _serve(connection: Connection, spare_bytes: int) -> None:
     from fuzzing import parsers
     from fuzzing.cuts import Cutter
     from fuzzing.images import Decoder
+    from fuzzing.scales import Scaler
 
     sys.stderr = os.fdopen(os.dup(2), "w")  # for Python's own end alone
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the decoders tell at length what is wrong with every image
     logging.disable()
-    decoder, cutter = Decoder(), Cutter(MOST_BYTES)
+    decoder, of_jpegs = Decoder(), {"seekable": Cutter(MOST_BYTES), "scaled": Scaler(MOST_BYTES)}
     decoder.warm_up()
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     most_bytes = used_bytes + max(_LIMIT_OVER_SPARE * spare_bytes, _LEAST_LIMIT_BYTES)
@@ -151,7 +153,9 @@ def _serve(connection: Connection, spare_bytes: int) -> None:
     def outcomes_of(job: Job, mutants: dict[int, bytes]) -> Counter[str]:
         if job.kind in IMAGES:
             return decoder.examine(mutants, job.numbers.start // BATCH % 2)
-        return cutter.examine(mutants) if job.kind == "seekable" else parsers.examine(job.kind, [*mutants.values()])
+        if job.kind in of_jpegs:
+            return of_jpegs[job.kind].examine(mutants)
+        return parsers.examine(job.kind, [*mutants.values()])
 
     connection.send("ready")
     while True:

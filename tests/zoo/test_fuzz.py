@@ -22,9 +22,11 @@ from fuzzing.images import Decoder, SplitError
 from fuzzing.material import DATA, IMAGES, KINDS, material
 from fuzzing.mutants import MOST_BYTES, mutant
 from fuzzing.processes import Finding, Job, Result, Worker, examine
+from fuzzing.scales import Scaler
 from numpy.typing import NDArray
 
 from gpuloader.errors import DataError
+from gpuloader.images.scaled import decode_scaled
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +126,46 @@ def test_a_file_without_the_next_restart_marker_ends_there() -> None:
     assert with_regular_end(whole) == whole
     assert with_regular_end(damaged) == whole[:second] + b"\xff\xd9"
     assert in_order(damaged) == whole
+
+
+# --- JPEGs that are decoded at a part of their size
+
+
+def scale_all(mutants: Sequence[bytes], decode: Any = decode_scaled) -> Counter[str]:  # noqa: ANN401
+    return Scaler(MOST_BYTES, decode).examine(dict(enumerate(mutants)))
+
+
+def test_whole_jpegs_are_decoded_or_left_to_dali() -> None:
+    whole = material("seekable")
+    cmyk = [data for data in whole if b"Adobe" in data[:200]]
+    assert cmyk
+    assert scale_all(whole) == Counter(accepted=len(whole) - len(cmyk), replaced=len(cmyk))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        (lambda image, _: image[:, :-1], AssertionError),  # another size
+        (lambda image, _: np.add(image, np.random.default_rng().integers(1, 255)), SplitError),  # unwritten memory
+        (lambda image, bottom: image + np.uint8(bottom % 251), SplitError),  # other pixels above the needed rows
+    ],
+)
+def test_what_depends_on_memory_or_rows_is_found(spoil: Any, error: type[Exception]) -> None:  # noqa: ANN401
+    def decode(file: NDArray[np.uint8], factor: int, bottom: int) -> Any:  # noqa: ANN401
+        image = decode_scaled(file, factor, bottom)
+        return None if image is None else spoil(image, bottom)
+
+    with pytest.raises(error):
+        scale_all(material("seekable"), decode)
+
+
+def test_a_file_that_is_changed_is_found() -> None:
+    def decode(file: NDArray[np.uint8], factor: int, bottom: int) -> Any:  # noqa: ANN401
+        image, file[-1] = decode_scaled(file, factor, bottom), 0
+        return image
+
+    with pytest.raises(AssertionError, match="it changes the file"):
+        scale_all(material("seekable"), decode)
 
 
 # --- what is counted
