@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from placing_recipes import RECIPES
 
 from gpuloader import Compose
 from gpuloader import transforms as T
@@ -162,15 +163,6 @@ def test_of_a_picture_of_unknown_size_no_mipmap_is_chosen() -> None:
     assert choose_mipmaps(params, sizes, [512], np.ones((2, 1), np.bool_), 1.0).tolist() == [0, 512]
 
 
-RECIPES = {
-    "crops": Recipe([T.RandomResizedCrop(224)]),
-    "evaluation": Recipe([T.Resize(256), T.CenterCrop(224)]),
-    "several views": Recipe(
-        views=[T.View([T.RandomResizedCrop(224, (0.4, 1))], 2), T.View([T.RandomResizedCrop(96)], 3)]
-    ),
-    "letterbox": Recipe([T.Resize((640, 640), pad=114)]),
-    "zoomed out": Recipe([T.RandomZoomOut(), T.RandomResizedCrop((160, 320))]),
-}
 side = st.integers(200, 8000)
 scales = st.floats(1, 16)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from placing_recipes import RECIPES
 
 from gpuloader import Compose
 from gpuloader import transforms as T
@@ -89,15 +90,6 @@ def test_the_smallest_size_with_enough_pixels_is_chosen(transforms: Any, scale: 
     assert choose_factors(draw(Recipe(transforms), (3000, 4000)), scale).tolist() == [factor]
 
 
-RECIPES = {
-    "crops": Recipe([T.RandomResizedCrop(224)]),
-    "evaluation": Recipe([T.Resize(256), T.CenterCrop(224)]),
-    "several views": Recipe(
-        views=[T.View([T.RandomResizedCrop(224, (0.4, 1))], 2), T.View([T.RandomResizedCrop(96)], 3)]
-    ),
-    "letterbox": Recipe([T.Resize((640, 640), pad=114)]),
-    "turned": Recipe([T.RandomResizedCrop((160, 320))], orientation="apply"),
-}
 side = st.integers(200, 8000)
 scales = st.floats(1, 16)
 
