@@ -15,6 +15,7 @@ from torch.profiler import record_function
 from typing_extensions import Never, TypeVar
 
 from gpuloader.base.forking import at_fork
+from gpuloader.base.values import as_python_integer
 from gpuloader.chain.batch import Batch as ChainBatch
 from gpuloader.errors import ConfigError, LoaderError
 from gpuloader.loading import argument_types as types
@@ -407,13 +408,13 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
     def _decode_step(self, epoch: int | Mapping[str, Any], step: int | None) -> tuple[Run, ChainBatch]:
         """Returns a step for `at`, decoded by a chain of its own, and the run that it belongs to."""
         self._check_open()
-        if isinstance(epoch, Mapping):
-            if step is not None:
-                raise ConfigError(f"step={step!r}: a state says its step, so leave step out")
+        if isinstance(epoch := as_python_integer(epoch), int):
+            found = self._run.seek(self._fresh, epoch, step)
+        elif step is not None:
+            raise ConfigError(f"step={step!r}: a state says its step, so leave step out")
+        else:
             found = self._fresh.resume(epoch)
             found = replace(found, cursor=found.run.plan.at_step(found.cursor))
-        else:
-            found = self._run.seek(self._fresh, epoch, step)
         self._progress.enter()
         try:
             if self._steps is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from gpuloader.base.atomic_files import atomic_file
 from gpuloader.base.text import counted, printable
 from gpuloader.base.values import is_integer
 from gpuloader.chain.batch import Batch
-from gpuloader.errors import ConfigError, StateError, describe
+from gpuloader.errors import ConfigError, StateError
 from gpuloader.loading.delivery import images_and_labels
 from gpuloader.loading.explaining import ExplainedSample, explain_batch
 from gpuloader.loading.loader import GPULoader, decode_step
@@ -23,7 +23,7 @@ from gpuloader.loading.run import Run
 from gpuloader.loading.world import World
 from gpuloader.shards import read_names
 from gpuloader.tools.outputs import PICTURES, check_output
-from gpuloader.tools.overlay import overlays_of
+from gpuloader.tools.overlay import Overlay, overlays_of
 from gpuloader.tools.sheet import Sheet, as_picture, fitting_tile
 
 __all__ = ["ReplayResult", "replay"]
@@ -99,10 +99,10 @@ def replay(
             samples[number] = explain_batch(run, batch)
             if picture is not None and len(tiles) < _MOST_DRAWN:
                 tiles += _tiles(run, batch, samples[number])[: _MOST_DRAWN - len(tiles)]
-    cursor, batch_size = batch.step.cursor, run.plan.batch_size
-    result = ReplayResult(cursor.epoch, cursor.delivered, ranks, batch_size, samples)
+    cursor = batch.step.cursor
+    result = ReplayResult(cursor.epoch, cursor.delivered, ranks, run.plan.batch_size, samples)
     if picture is not None:
-        _draw(picture, tiles, _title(result, rank), len(result.all_samples))
+        _draw(picture, tiles, result, rank)
     if keys is not None:
         unique = dict.fromkeys(each.key for each in result.all_samples if each.valid or each.cause is not None)
         with atomic_file(keys.resolve()) as file:
@@ -110,50 +110,37 @@ def replay(
     return result
 
 
-def _read_state(path: Path) -> Mapping[str, Any]:
+def _read_state(path: Path) -> Any:  # noqa: ANN401 - the loader checks it
     try:
-        state = json.loads(path.read_bytes())
-    except OSError as error:
-        raise StateError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise StateError(
-            f"{path} is not JSON ({error}): save a state by json.dump(loader.state_dict(), file)"
-        ) from None
-    if not isinstance(state, Mapping):
-        raise StateError(f"{path} is not a state of a GPULoader but {describe(state)}")
-    return state
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError(f"{path} is no state in JSON ({error}): save json.dumps(loader.state_dict())") from None
 
 
 def _tiles(run: Run, batch: Batch, samples: list[ExplainedSample]) -> list[_Tile]:
     """Returns the images of a batch as delivered, without normalisation, each with its texts and its targets."""
     batch = batch.take(np.flatnonzero(batch.stays))
-    views, made = run.recipe.each_view, []
+    views, tiles = run.recipe.each_view, []
     images, _ = images_and_labels(run, batch)
-    of_views = images if len(views) > 1 else [images]
     names = read_names(run.shards.shards) if run.labels is None else run.labels.names
     for row, sample in enumerate(samples):
-        overlays = overlays_of(run, batch, row, names)
-        about = "" if sample.label is None else f"class {sample.label} {printable(names.get(sample.label, ''))}"
+        overlays: Sequence[Overlay | None] = overlays_of(run, batch, row, names) or [None] * len(views)
+        about = "" if sample.label is None else f"class {sample.label} {names.get(sample.label, '')}"
         if not sample.valid:
-            about = "padding" if sample.cause is None else f"replaces {printable(sample.planned_key or '')}"
-        for number, (view, of_view) in enumerate(zip(views, of_views, strict=True)):
-            which = f"view {number}, {about}" if len(views) > 1 else about
+            about = "padding" if sample.cause is None else f"replaces {sample.planned_key}"
+        for view, of_view, overlay in zip(views, images if len(views) > 1 else [images], overlays, strict=True):
             shown = as_picture(of_view[row], view.normalize)
-            made.append((shown, [printable(sample.key), which.rstrip(", ")], overlays[number] if overlays else None))
-    return made
+            tiles.append((shown, [printable(sample.key), printable(about)], overlay))
+    return tiles
 
 
-def _title(result: ReplayResult, rank: int | None) -> list[str]:
+def _draw(picture: Path, tiles: list[_Tile], result: ReplayResult, rank: int | None) -> None:
     whose = f"all {result.ranks} ranks" if rank is None else f"rank {rank} of {result.ranks}"
     place = f"epoch {result.epoch}, after {counted(result.delivered, 'sample')}"
-    return [f"{place}, {whose}", f"batch size {result.batch_size}, gpuloader {__version__}"]
-
-
-def _draw(picture: Path, tiles: list[_Tile], title: list[str], count: int) -> None:
-    sides = [side for shown, _, _ in tiles for side in shown.size]
-    rows = max(1, -(-len(tiles) // _COLUMNS))
-    heading = [title[0], f"{title[1]}; {len(tiles)} images of {counted(count, 'sample')}, normalising undone"]
-    sheet = Sheet(fitting_tile(sides), min(_COLUMNS, max(2, len(tiles))), rows, heading)
+    drawn = f"{counted(len(tiles), 'image')} of {counted(len(result.all_samples), 'sample')}, normalising undone"
+    heading = [f"{place}, {whose}", f"batch size {result.batch_size}; {drawn}; gpuloader {__version__}"]
+    tile = fitting_tile(side for shown, _, _ in tiles for side in shown.size)
+    sheet = Sheet(tile, min(_COLUMNS, max(2, len(tiles))), max(1, -(-len(tiles) // _COLUMNS)), heading)
     for number, (shown, lines, overlay) in enumerate(tiles):
         sheet.put(*divmod(number, _COLUMNS), shown, lines, overlay=overlay)
     sheet.image.save(picture, quality=90)  # of JPEG

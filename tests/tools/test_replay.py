@@ -89,7 +89,7 @@ def test_what_cannot_be_replayed_is_an_error(of_a_file: dict[str, Any], argument
         replay(of_a_file, **arguments)
 
 
-@pytest.mark.parametrize(("content", "says"), [(None, "cannot be read"), ("{", "is not JSON"), ("[]", "not a state")])
+@pytest.mark.parametrize(("content", "says"), [(None, "no state"), ("{", "no state"), ("[]", "not a state")])
 def test_a_file_that_is_no_state_is_an_error(
     of_a_file: dict[str, Any], tmp_path: Path, content: str | None, says: str
 ) -> None:
