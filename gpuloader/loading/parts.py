@@ -16,12 +16,13 @@ from typing_extensions import Self
 
 from gpuloader.images.mipmaps import mipmap_sizes
 from gpuloader.plan import Draws
-from gpuloader.recipe import AugmentParams, Recipe
+from gpuloader.recipe import AugmentParams, Recipe, choose_factors
 from gpuloader.recipe.model import Ints
 from gpuloader.shards import ShardSet
 
 _SAMPLED = 10_000
 _DRAWN = 256
+_SOME = 0.1  # with fewer large pictures, arrays are few beside files
 _COMPRESSION = 10  # for a picture whose size is not in the index
 
 
@@ -40,7 +41,7 @@ class Parts:
             last of its step has a multiple of it, so that no core waits.
         most_rows: the maximum rows of a part. On a GPU it is the number of mean pictures, because the JPEG engines'
             share of a part depends on the longest part.
-        oversampling: the recipe's `min_oversampling`, if JPEGs are decoded at a part of their size; otherwise None.
+        oversampling: the recipe's `min_oversampling`, if some JPEGs are decoded at a part of their size; otherwise None.
     """
 
     WHOLE_BYTES: ClassVar = 1 << 30
@@ -62,11 +63,14 @@ class Parts:
         """Returns the parts for a loader on a device, "cpu" or "cuda"; the recipe is at its largest output."""
         some = np.linspace(0, len(shards) - 1, min(batch_size, _DRAWN, len(shards))).astype(np.int64)
         sizes = np.stack([shards.index.at(name, some) for name in ("height", "width")], 1).astype(np.int64)
-        params = recipe.draw(Draws(0, 0, some), np.maximum(sizes, 1))
+        some_draws, sizes = Draws(0, 0, some), np.maximum(sizes, 1)
+        params = recipe.draw(some_draws, sizes)
         delivered = mean_pixels(params), bytes_of_pixel(recipe)
         parts = cls(shards, recipe.max_pixels, *delivered, cls.MOST_BYTES[device_type], num_threads, batch_size)
-        if shards.index.counts["jpegs"] and not shards.decoded:
-            parts = replace(parts, oversampling=recipe.oversampling_on(None if device_type == "cpu" else 0))
+        minimum = recipe.oversampling_on(None if device_type == "cpu" else 0)
+        if minimum is not None and shards.index.counts["jpegs"] and not shards.decoded:
+            factors = choose_factors(recipe.graphs[0].draw(some_draws, sizes), minimum)
+            parts = replace(parts, oversampling=minimum if (factors > 1).mean() > _SOME else None)
         if device_type == "cpu":
             return parts
         return replace(parts, most_rows=max(part.stop - part.start for part in parts.typical(batch_size)))
