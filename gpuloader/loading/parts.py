@@ -41,7 +41,7 @@ class Parts:
             last of its step has a multiple of it, so that no core waits.
         most_rows: the maximum rows of a part. On a GPU it is the number of mean pictures, because the JPEG engines'
             share of a part depends on the longest part.
-        oversampling: the recipe's `min_oversampling`, if some JPEGs are decoded at a part of their size; otherwise None.
+        oversampling: the recipe's `min_oversampling`, if some JPEGs are decoded smaller; otherwise None.
     """
 
     WHOLE_BYTES: ClassVar = 1 << 30
