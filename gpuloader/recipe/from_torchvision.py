@@ -6,8 +6,8 @@ It reads the transforms' attributes, and imports none of these libraries.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from itertools import groupby
 from typing import Any, get_args
@@ -15,28 +15,23 @@ from typing import Any, get_args
 from gpuloader.errors import PresetError
 from gpuloader.recipe.apply import Apply, Originals
 from gpuloader.recipe.colors import RandomPhotometricDistort
-from gpuloader.recipe.crops import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize
+from gpuloader.recipe.crops import RandomHorizontalFlip, RandomResizedCrop, Resize
 from gpuloader.recipe.detection import Scaling
-from gpuloader.recipe.from_config import as_config, translate_config
-from gpuloader.recipe.from_others import LIBRARIES, library_of, name_of, row_of, views_of, why_not, with_crops
-from gpuloader.recipe.from_timm import NoCounterpartError
+from gpuloader.recipe.from_config import as_config, of_config
+from gpuloader.recipe.from_others import LIBRARIES, convert, leaves_of, library_of, name_of, no_counterpart, views_of
 from gpuloader.recipe.model import Transform
 from gpuloader.recipe.output import Normalize, RandomErasing
-from gpuloader.recipe.part import CONVERTING, make_part
+from gpuloader.recipe.part import CONVERTING, Where, make_part
 from gpuloader.recipe.placement import GeometricTransform
 from gpuloader.recipe.preset_files import TRANSFORMS
 from gpuloader.recipe.recipe import Dtype, Recipe, View
 
 _log = logging.getLogger("gpuloader")
 
-_NESTING = {"Compose", "Sequential", "ModuleList"}
-_NOTHING_TO_DO = {"PILToTensor", "ToImage", "ToPureTensor", "RGB", "Identity", "ConvertBoundingBoxFormat"}
 _ATTRIBUTES = {"sampler_options": "options"}
 """Parameters with another name in torchvision."""
 _MAKES_TENSORS = {"ToTensor", "PILToTensor", "ToImage"}
-_MIXING = {"MixUp": "mixup_alpha", "CutMix": "cutmix_alpha"}
-"""The parameter of `Mix` for the alpha of torchvision's transform."""
-_NEVER_OWN = {"Normalize", "RandomErasing", *CONVERTING, *_MIXING}
+_NEVER_OWN = {"Normalize", "RandomErasing", "MixUp", "CutMix", *CONVERTING}
 _FILL_MAY_BE_NONE = {"RandomRotation", "RandomAffine", "RandomPerspective"}
 _ONLY = {"num_output_channels": 3, "expand": False}
 """The only supported value of these attributes."""
@@ -44,100 +39,150 @@ _ONLY = {"num_output_channels": 3, "expand": False}
 
 def recipe_from_torchvision(transform: object, *, own_code: bool = False, **options: Any) -> Recipe:  # noqa: ANN401
     """Converts a transform to a recipe; see `gpuloader.Compose.from_torchvision`."""
-    problems: list[str] = []
-    config, splits = as_config(transform), False
-    if config is not None:
-        what = "the model's configuration"
-        transforms, dtype = translate_config(config, problems)
-        keys: dict[str, Any] = {"transforms": transforms}
-    else:
-        libraries = {library for leaf in _leaves(transform) if (library := library_of(leaf)) in LIBRARIES}
-        what = f"{min(libraries, default='torchvision')}'s transform"
-        splits = isinstance(transform, tuple) and len(transform) == 3 and "timm" in libraries
-        if splits:
-            keys, dtype = _translate_splits(transform, options, problems)
-        else:
-            keys, dtype = _translate_views(transform, options, problems, own_code)
-    if problems:
-        message = f"{what} cannot be translated: {'; '.join(dict.fromkeys(problems))}"
+    config = as_config(transform)
+    libraries = {library_of(leaf) for leaf in leaves_of(transform)} & {*LIBRARIES} if config is None else set()
+    what = f"{min(libraries, default='torchvision')}'s transform" if config is None else "the model's configuration"
+    splits = isinstance(transform, tuple) and len(transform) == 3 and "timm" in libraries
+
+    def convert(walk: _Walk) -> dict[str, Any]:
+        if config is not None:
+            return {"transforms": walk.by(of_config, config)}
+        return walk.splits(transform) if splits else walk.views(transform)
+
+    keys = convert(walk := _Walk(options, own_code and not splits))
+    if walk.problems:
+        message = f"{what} cannot be translated: {'; '.join(dict.fromkeys(walk.problems))}"
         if config is None and not own_code and not splits:
-            still: list[str] = []
-            _translate_views(transform, options, still, own_code=True)
-            if not still:
+            convert(still := _Walk(options, own_code=True))
+            if not still.problems:
                 raise PresetError(message, "own_code=True runs transforms without counterpart as they are")
         raise PresetError(message)
-    return make_part(Recipe, {"dtype": dtype, **options, **keys}, f"{what}: `")
+    return make_part(Recipe, {"dtype": walk.dtype, **options, **keys}, Where(what))
 
 
-def _translate_views(
-    transform: object, options: Mapping[str, Any], problems: list[str], own_code: bool
-) -> tuple[dict[str, Any], str]:
-    """Returns (`transforms` or `views` of the recipe, or both; the dtype after them)."""
-    made = [(_translate_view(each, options, problems, own_code), count) for each, count in views_of(transform)]
-    dtypes = sorted({dtype for (_, dtype), _ in made})
-    if len(dtypes) > 1:
-        problems.append(f"its views are {' and '.join(dtypes)}: allowed is one dtype for all")
-    groups = [
-        View(transforms, sum(count for _, count in views))
-        for transforms, views in groupby(made, lambda each: each[0][0])
-        if not problems
-    ]
-    count = sum(view.count for view in groups)
-    if count > 1 and "views" in options:
-        problems.append("it makes several views itself: leave `views` out")
-    if len(groups) > 1:
-        return {"views": groups}, dtypes[0]
-    return {"transforms": made[0][0][0], **({"views": count} if count > 1 else {})}, dtypes[0]
+@dataclass
+class _Walk:
+    """Converts transforms in their order by the table; keeps the dtype after them, and collects all problems."""
 
+    options: Mapping[str, Any] = field(default_factory=dict)
+    own_code: bool = False
+    problems: list[str] = field(default_factory=list)
+    dtype: str = "uint8"
 
-def _translate_splits(parts: Any, options: Mapping[str, Any], problems: list[str]) -> tuple[dict[str, Any], str]:  # noqa: ANN401
-    """Converts the three parts of timm's `AugMixDataset`: for all views, for all but the first, and the last steps."""
-    base, augmentation, end = parts
-    shared, _ = _translate(_leaves(base, problems), "uint8", problems)
-    first, dtype = _translate_view([base, end], options, problems, own_code=False)
-    others, _ = _translate_view([base, augmentation, end], options, problems, own_code=False)
-    if any(getattr(leaf, "num_splits", 0) > 1 for leaf in _leaves(end)):  # re_num_splits
-        first = tuple(each for each in first if not isinstance(each, RandomErasing))
-    count = options.get("views")
-    if not isinstance(count, int) or count < 2:
-        problems.append(
-            f"it has three parts, from separate=True, and views={count!r}: give the number of --aug-splits, from 2 on, "
-            f"such as views=3; or leave separate out"
-        )
-        count = 2
-    views = [View(first[len(shared) :]), View(others[len(shared) :], count - 1)]
-    return {"transforms": shared, "views": views}, dtype
+    def views(self, transform: object) -> dict[str, Any]:
+        """Returns `transforms` or `views` of the recipe, or both."""
+        made = [(self.view(each), self.dtype, count) for each, count in views_of(transform)]
+        dtypes = sorted({dtype for _, dtype, _ in made})
+        if len(dtypes) > 1:
+            self.problems.append(f"its views are {' and '.join(dtypes)}: allowed is one dtype for all")
+        groups = [
+            View(transforms, sum(count for *_, count in views))
+            for transforms, views in groupby(made, lambda each: each[0])
+            if not self.problems
+        ]
+        count = sum(view.count for view in groups)
+        if count > 1 and "views" in self.options:
+            self.problems.append("it makes several views itself: leave `views` out")
+        if len(groups) > 1:
+            return {"views": groups}
+        return {"transforms": made[0][0], **({"views": count} if count > 1 else {})}
 
+    def splits(self, parts: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Converts the three parts of timm's `AugMixDataset`: for all views, for all but the first, the last steps."""
+        base, augmentation, end = parts
+        shared = self.of(leaves_of(base))
+        first, others = (self.view(each)[len(shared) :] for each in ([base, end], [base, augmentation, end]))
+        if any(getattr(leaf, "num_splits", 0) > 1 for leaf in leaves_of(end)):  # re_num_splits
+            first = tuple(each for each in first if not isinstance(each, RandomErasing))
+        count = self.options.get("views")
+        if not isinstance(count, int) or count < 2:
+            self.problems.append(
+                f"it has three parts, from separate=True, and views={count!r}: give the number of --aug-splits, from "
+                f"2 on, such as views=3; or leave separate out"
+            )
+            count = 2
+        return {"transforms": shared, "views": [View(first), View(others, count - 1)]}
 
-def _translate_view(
-    transform: object, options: Mapping[str, Any], problems: list[str], own_code: bool
-) -> tuple[tuple[Transform, ...], str]:
-    """Returns (the transforms of a view, the dtype after them)."""
-    whole = _with_originals(transform) if own_code else transform
-    transforms, dtype = _translate(_leaves(whole, problems), "uint8", problems)
-    transforms = _with_distortion_last(transforms)
-    resizes = [type(each).__name__ for each in transforms if isinstance(each, (Resize, RandomResizedCrop, Scaling))]
-    if len(resizes) > 1:
-        problems.append(f"{' and '.join(resizes)}: here they become one resize, which changes the pixels: keep one")
-    floats = [type(each).__name__ for each in transforms if isinstance(each, (Normalize, RandomErasing))]
-    if floats and dtype == "uint8" and "dtype" not in options:
-        problems.append(
-            f"{' and '.join(floats)} on uint8: a list without ToTensor or ToDtype gives uint8; put ToTensor before "
-            f'{floats[0]}, or give dtype="float32"'
-        )
-    return transforms, dtype
+    def view(self, transform: object) -> tuple[Transform, ...]:
+        """Converts a pipeline for one view."""
+        self.dtype = "uint8"
+        made = _with_distortion_last(self.of(_with_originals(transform) if self.own_code else leaves_of(transform)))
+        resizes = [type(each).__name__ for each in made if isinstance(each, (Resize, RandomResizedCrop, Scaling))]
+        if len(resizes) > 1:
+            why = "here they become one resize, which changes the pixels: keep one"
+            self.problems.append(f"{' and '.join(resizes)}: {why}")
+        floats = [type(each).__name__ for each in made if isinstance(each, (Normalize, RandomErasing))]
+        if floats and self.dtype == "uint8" and "dtype" not in self.options:
+            self.problems.append(
+                f"{' and '.join(floats)} on uint8: a list without ToTensor or ToDtype gives uint8; put ToTensor before "
+                f'{floats[0]}, or give dtype="float32"'
+            )
+        return made
+
+    def of(self, leaves: Iterable[Any]) -> tuple[Transform, ...]:
+        """Converts transforms that hold no lists."""
+        return tuple(made for leaf in leaves for made in ([leaf] if isinstance(leaf, Transform) else self._of(leaf)))
+
+    def _of(self, leaf: Any) -> Sequence[Transform]:  # noqa: ANN401
+        name = type(leaf).__name__ if library_of(leaf) == "torchvision" else ""
+        return self.by(self._convert if name in CONVERTING else self._same if name in TRANSFORMS else convert, leaf)
+
+    def by(self, row: Callable[[Any], Any], leaf: Any) -> tuple[Transform, ...]:  # noqa: ANN401
+        """Converts by a row of the table; a problem gives nothing."""
+        try:
+            return self.of(leaves_of(row(leaf)))
+        except PresetError as error:
+            self.problems.extend(str(error).splitlines())
+        return ()
+
+    def _convert(self, leaf: Any) -> list[Transform]:  # noqa: ANN401
+        """Changes the dtype."""
+        name, before = type(leaf).__name__, self.dtype
+        if name in ("ToTensor", "ToPILImage"):
+            self.dtype = "float32" if name == "ToTensor" else "uint8"
+        elif (value := _of_images(leaf.dtype)) is not None:
+            self.dtype = str(value).removeprefix("torch.")
+            if self.dtype not in get_args(Dtype):
+                raise no_counterpart(leaf, f"to {self.dtype}: only {', '.join(get_args(Dtype))} are supported")
+            if self.dtype != before and not getattr(leaf, "scale", True):
+                raise no_counterpart(leaf, f"to {self.dtype} with scale=False: only scale=True is supported")
+        return []
+
+    def _same(self, leaf: Any) -> list[Transform]:  # noqa: ANN401
+        """Returns the transform of the same name and parameters; an empty list if a problem was added."""
+        name, before, parameters = type(leaf).__name__, len(self.problems), {}
+        for attribute, only in _ONLY.items():
+            if (value := getattr(leaf, attribute, only)) != only:
+                raise no_counterpart(leaf, f"with {attribute}={value!r}: only {only!r} is supported")
+        for parameter in (each.name for each in fields(TRANSFORMS[name])):
+            attribute = _ATTRIBUTES.get(parameter, parameter)
+            if parameter == "transforms":
+                inner = [replace(self).of(leaves_of(each)) for each in leaf.transforms]
+                if name == "RandomChoice" and len(self.problems) == before and any(len(each) != 1 for each in inner):
+                    raise PresetError("RandomChoice: each choice must be exactly one transform")
+                parameters[parameter] = sum(inner, ())
+            elif hasattr(leaf, attribute):
+                value = _convert_parameter(leaf, attribute)
+                if parameter in ("fill", "threshold") and self.dtype != "uint8" and value is not None:
+                    value = tuple(255 * each for each in value) if isinstance(value, tuple) else 255 * value
+                if value is not None or (parameter == "fill" and name in _FILL_MAY_BE_NONE):
+                    parameters[parameter] = value
+        return [] if len(self.problems) > before else [TRANSFORMS[name](**parameters)]
 
 
 def _with_originals(transform: object) -> list[Any]:
     """Lists the transforms; an `Apply` holds all from the first to the last one without counterpart."""
-    leaves, dtype, given, states, without = list(_leaves(transform)), "uint8", "picture", [], []
+    leaves, walk, given, states, without = list(leaves_of(transform)), _Walk(), "picture", [], []
     for number, leaf in enumerate(leaves):
-        problems: list[str] = []
         states.append(given)
-        _, dtype = _translate(_leaves(leaf, problems), dtype, problems)
+        walk.problems.clear()
+        walk.of([leaf])
         name = type(leaf).__name__
-        given = "picture" if name == "ToPILImage" else dtype if name in _MAKES_TENSORS or given != "picture" else given
-        if problems and name not in _NEVER_OWN and callable(leaf) and not isinstance(leaf, type):
+        if name == "ToPILImage":
+            given = "picture"
+        elif name in _MAKES_TENSORS or given != "picture":
+            given = walk.dtype
+        if walk.problems and name not in _NEVER_OWN and callable(leaf) and not isinstance(leaf, type):
             without.append(number)
     if not without:
         return leaves
@@ -163,95 +208,6 @@ def _with_distortion_last(transforms: tuple[Transform, ...]) -> tuple[Transform,
     return (
         tuple(sorted(transforms[:end], key=lambda each: isinstance(each, RandomPhotometricDistort))) + transforms[end:]
     )
-
-
-def _leaves(transform: Any, problems: list[str] | None = None) -> Iterable[Any]:  # noqa: ANN401
-    """Yields the transforms within nested `Compose`s and lists, in order.
-
-    With `problems`, other libraries' transforms become torchvision's transforms, or are named in `problems`.
-    """
-    row = None if problems is None else row_of(transform)
-    if isinstance(transform, (list, tuple)) or type(transform).__name__ in _NESTING:
-        for inner in with_crops(getattr(transform, "transforms", transform)):
-            yield from _leaves(inner, problems)
-    elif row is None or problems is None:
-        yield transform
-    else:
-        try:
-            yield from _leaves(row(transform), problems)
-        except PresetError as error:  # a number out of range here
-            problems.extend(str(error).splitlines())
-        except NoCounterpartError as error:
-            problems.append(f"{library_of(transform)}'s {name_of(transform)[1]} {error}")
-
-
-def _translate(leaves: Iterable[Any], dtype: str, problems: list[str]) -> tuple[tuple[Transform, ...], str]:
-    """Returns (the transforms, the dtype after them); `dtype` is the image's before them."""
-    transforms = []
-    for leaf in leaves:
-        module, name = name_of(leaf)
-        if isinstance(leaf, Transform):
-            transforms.append(leaf)
-        elif not module.startswith(("torchvision.transforms", "torch.nn")):
-            problems.append(why_not(leaf, _NESTING))
-        elif name in _MIXING:
-            mix = f"mix=Mix(num_classes={leaf.num_classes or '...'}, {_MIXING[name]}={leaf.alpha})"
-            problems.append(f"{name} mixes batches: leave it out, and give the recipe {mix}")
-        elif name in CONVERTING:
-            dtype = _convert(leaf, dtype, problems)
-        elif name == "ImageClassification":  # the `transforms()` of torchvision's weights
-            resize = Resize(leaf.resize_size[0], leaf.interpolation.value, antialias=leaf.antialias is not False)
-            transforms += [resize, CenterCrop(leaf.crop_size[0]), Normalize(tuple(leaf.mean), tuple(leaf.std))]
-            dtype = "float32"
-        elif name not in _NOTHING_TO_DO:
-            transforms += _one(leaf, dtype, problems)
-    return tuple(transforms), dtype
-
-
-def _convert(leaf: Any, dtype: str, problems: list[str]) -> str:  # noqa: ANN401
-    name = type(leaf).__name__
-    if name in ("ToTensor", "ToPILImage"):
-        return "float32" if name == "ToTensor" else "uint8"
-    value = _of_images(leaf.dtype)
-    wanted = dtype if value is None else str(value).removeprefix("torch.")
-    if wanted not in get_args(Dtype):
-        problems.append(f"{name} to {wanted}: only {', '.join(get_args(Dtype))} are supported")
-    elif wanted != dtype and not getattr(leaf, "scale", True):
-        problems.append(f"{name} to {wanted} with scale=False: only scale=True is supported")
-    return wanted
-
-
-def _one(leaf: Any, dtype: str, problems: list[str]) -> list[Transform]:  # noqa: ANN401
-    """Returns the counterpart of a transform; an empty list if a problem was added."""
-    name, before = type(leaf).__name__, len(problems)
-    if name not in TRANSFORMS:
-        problems.append(why_not(leaf, _NESTING))
-        return []
-    problems.extend(
-        f"{name} with {attribute}={getattr(leaf, attribute)!r}: only {wanted!r} is supported"
-        for attribute, wanted in _ONLY.items()
-        if getattr(leaf, attribute, wanted) != wanted
-    )
-    parameters = {}
-    for field in fields(TRANSFORMS[name]):
-        if field.name == "transforms":
-            inner = [_translate(_leaves(each, problems), dtype, problems)[0] for each in leaf.transforms]
-            if name == "RandomChoice" and len(problems) == before and any(len(each) != 1 for each in inner):
-                problems.append("RandomChoice: each choice must be exactly one transform")
-            parameters["transforms"] = sum(inner, ())
-        elif hasattr(leaf, _ATTRIBUTES.get(field.name, field.name)):
-            value = _convert_parameter(leaf, _ATTRIBUTES.get(field.name, field.name))
-            if field.name in ("fill", "threshold") and dtype != "uint8" and value is not None:
-                value = tuple(255 * each for each in value) if isinstance(value, tuple) else 255 * value
-            if value is not None or (field.name == "fill" and name in _FILL_MAY_BE_NONE):
-                parameters[field.name] = value
-    if len(problems) > before:
-        return []
-    try:
-        return [TRANSFORMS[name](**parameters)]
-    except PresetError as error:
-        problems.extend(str(error).splitlines())
-        return []
 
 
 def _convert_parameter(leaf: Any, parameter: str) -> Any:  # noqa: ANN401

@@ -19,7 +19,7 @@ from gpuloader.errors import describe
 from gpuloader.plan import Draw
 from gpuloader.recipe.distributions import beta
 from gpuloader.recipe.model import ByEpoch, Factor, Probability, at_epoch, in_all_epochs
-from gpuloader.recipe.part import make_part, part
+from gpuloader.recipe.part import Where, make_part, part
 
 
 @plain_dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ def as_mix(given: object) -> Mix | None:
         ValueError: `given` is neither a `Mix`, a mapping nor None.
     """
     if isinstance(given, Mapping):
-        return make_part(Mix, given, "`Mix")
+        return make_part(Mix, given, Where(path="Mix"))
     if given is not None and not isinstance(given, Mix):
         raise ValueError(
             f"found {describe(given)}: allowed are a Mix(...), with `from gpuloader.transforms import Mix`, or a "

@@ -6,10 +6,10 @@ A part belongs to a recipe; an argument is a value that a loader takes. In YAML,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, wraps
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
@@ -27,7 +27,7 @@ _MOST_PROBLEMS = 20
 
 CONVERTING = {"ConvertDtype", "ConvertImageDtype", "ToDtype", "ToPILImage", "ToTensor"}
 """torchvision's transforms that convert an image's numbers, or may do so."""
-NOT_NEEDED = {*CONVERTING, "PILToTensor", "ToImage", "ToPureTensor"}
+_NOT_NEEDED = {*CONVERTING, "PILToTensor", "ToImage", "ToPureTensor"}
 """torchvision's transforms that change only the type of the object that holds an image."""
 
 _ALLOWED = {  # by pydantic's names of errors
@@ -51,6 +51,43 @@ _ALLOWED = {  # by pydantic's names of errors
 }
 
 
+class Where(NamedTuple):
+    """The place of a value, such as mine.yaml: `transforms[0].Pad`."""
+
+    source: str = ""
+    path: str = ""
+
+    def at(self, key: str | int) -> Where:
+        """Returns the place of a key's value, or of a list's item."""
+        inner = f"[{key}]" if isinstance(key, int) else f".{key}" if self.path else key
+        return Where(self.source, self.path + inner)
+
+    def found(self, value: object, rest: str, most_shown: int = 80) -> str:
+        """Writes a line about a value; `rest` says what is allowed, or what to do."""
+        return f"{self}: found {describe(value, most_shown)}{rest}"
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, [self.source, self.path and f"`{self.path}`"]))
+
+
+def key_name(key: object) -> str:
+    """Returns a mapping's key, which should be a name, as text."""
+    return key if isinstance(key, str) else describe(key)
+
+
+def not_needed(name: object) -> str:
+    """Writes that a transform of torchvision is not needed; "" if the name is not of such a transform."""
+    if not isinstance(name, str) or name not in _NOT_NEEDED:
+        return ""
+    return f"{name} is not needed, leave it out: batches are tensors already, of the recipe's `dtype`"
+
+
+def first_lines(problems: Sequence[str]) -> list[str]:
+    """Returns a line for each of the first problems, and the number of further problems."""
+    more = len(problems) - _MOST_PROBLEMS
+    return [*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
+
+
 @dataclass_transform(frozen_default=True)
 def part(kind: type[Made]) -> type[Made]:
     """Makes a class a part of a recipe: a frozen dataclass without unknown keys, which converts no types.
@@ -66,8 +103,8 @@ def argument(kind: type[Made]) -> type[Made]:
     return _strict(dataclass(frozen=True)(kind), ConfigError)
 
 
-def make_part(kind: type[Made], parameters: Mapping[str, Any], where: str) -> Made:
-    """Makes a part or a value; `where` names it in errors, and opens a "`" that is closed after the key's name.
+def make_part(kind: type[Made], parameters: Mapping[str, Any], where: Where) -> Made:
+    """Makes a part or a value; `where` names it in errors.
 
     Raises:
         ConfigError: a key is invalid, unknown or missing, one line for each; for a part, a PresetError.
@@ -86,20 +123,9 @@ def as_value(kind: type[Made], name: str, argument: object) -> Made:
     if isinstance(argument, kind):
         return argument
     if isinstance(argument, Mapping):
-        return make_part(kind, argument, f"`{name}")
+        return make_part(kind, argument, Where(path=name))
     keys = ", ".join(f"{each.name}=" for each in fields(kind))  # type: ignore[arg-type]
     raise ConfigError(f"{name}={describe(argument)}: allowed is a {kind.__name__}({keys}), or a mapping of these")
-
-
-def key_name(key: object) -> str:
-    """Returns a mapping's key, which should be a name, as text."""
-    return key if isinstance(key, str) else describe(key)
-
-
-def first_lines(problems: Sequence[str]) -> list[str]:
-    """Returns a line for each of the first problems, and the number of further problems."""
-    more = len(problems) - _MOST_PROBLEMS
-    return [*problems[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _strict(whole: Any, error: type[ConfigError]) -> Any:  # noqa: ANN401
@@ -108,23 +134,25 @@ def _strict(whole: Any, error: type[ConfigError]) -> Any:  # noqa: ANN401
 
     @wraps(whole.__init__)
     def __init__(self: Any, *values: Any, **parameters: Any) -> None:  # noqa: ANN401, N807
-        _fill(self, values, parameters, f"`{type(self).__name__}")
+        _fill(self, values, parameters, Where(path=type(self).__name__))
 
     whole.__init__ = __init__
     return whole
 
 
-def _fill(empty: object, values: tuple[Any, ...], parameters: dict[str, Any], where: str) -> None:
+def _fill(empty: object, values: tuple[Any, ...], parameters: dict[str, Any], where: Where) -> None:
     kind: Any = type(empty)
     try:
         _adapter(kind).validator.validate_python(ArgsKwargs(values, parameters), self_instance=empty)
     except ValidationError as error:
-        names = [field.name for field in fields(kind)]
-        by_key: dict[str, list[ErrorDetails]] = {}
+        names, by_key = [field.name for field in fields(kind)], dict[str, list[ErrorDetails]]()
         for problem in error.errors():
-            by_key.setdefault(_key(problem, names), []).append(problem)
-        lines = first_lines([_line(where, key, problems, names) for key, problems in by_key.items()])
-        raise kind.__refusal__(*lines) from None
+            key, *_ = *problem["loc"], ""  # "" if it is not about a key
+            if isinstance(key, int):
+                key = names[key] if key < len(names) else ""
+            by_key.setdefault(key, []).append(problem)
+        lines = [_line(where.at(key) if key else where, key, each, names) for key, each in by_key.items()]
+        raise kind.__refusal__(*first_lines(lines)) from None
 
 
 @cache
@@ -133,58 +161,39 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _key(problem: ErrorDetails, names: Sequence[str]) -> str:
-    """Returns the invalid key; "" if the problem is not about a key, or is a superfluous value."""
-    first = problem["loc"][0] if problem["loc"] else ""
-    if isinstance(first, int):
-        return names[first] if first < len(names) else ""
-    return first
-
-
-def _nearest(problems: list[ErrorDetails]) -> ErrorDetails:
-    """Returns the error for the allowed type that the value is closest to."""
-    return max(problems, key=lambda problem: (not problem["type"].endswith("_type"), len(problem["loc"])))
-
-
-def _line(where: str, name: str, problems: list[ErrorDetails], names: Sequence[str]) -> str:
-    problem = _nearest(problems)
-    key = f"{where}{'' if where.endswith('`') else '.'}{name}`" if name else f"{where}`"
-    key = key.removesuffix(": ``")
-    found = problem["input"]
+def _line(where: Where, name: str, problems: list[ErrorDetails], names: Sequence[str]) -> str:
+    # Of several allowed types, the value is closest to the one with this error.
+    problem = max(problems, key=lambda each: (not each["type"].endswith("_type"), len(each["loc"])))
+    found, allowed = problem["input"], f"; allowed are {', '.join(names)}"
     match problem["type"]:
         case "unexpected_keyword_argument":
-            return f"{key} is an unknown key{did_you_mean(name, names)}; allowed are {', '.join(names)}"
+            return f"{where} is an unknown key{did_you_mean(name, names)}{allowed}"
         case "unexpected_positional_argument":
-            return f"{key}: found {describe(found, _MOST_SHOWN)}, one value too many; allowed are {', '.join(names)}"
+            return where.found(found, f", one value too many{allowed}", _MOST_SHOWN)
         case "missing":
-            return f"{key} is missing"
+            return f"{where} is missing"
         case "value_error":  # a rule on several keys; its message names the values
-            return f"{key}: {problem['msg'].removeprefix('Value error, ')}"
+            return f"{where}: {problem['msg'].removeprefix('Value error, ')}"
         case "literal_error":
             hint = did_you_mean(key_name(found), re.findall(r"'([^']*)'", problem["ctx"]["expected"]))
-            return f"{key}: found {describe(found, _MOST_SHOWN)}{hint}; allowed are {_allowed(problems)}"
+            return where.found(found, f"{hint}; allowed are {_allowed(problems)}", _MOST_SHOWN)
         case "is_instance_of" | "tuple_type" if name == "transforms" and not isinstance(found, Transform):
-            return f"{key}: {_no_transform(found)}"
+            return f"{where}: {_no_transform(found)}"
         case "tuple_type" if name == "transforms":
-            return f"{key}: found {describe(found)}: allowed is a list, such as [{describe(found)}]"
+            return where.found(found, f": allowed is a list, such as [{describe(found)}]")
     others = problems if problem["type"].endswith("_type") else [problem]
-    return f"{key}: found {describe(found, _MOST_SHOWN)}: allowed is {_allowed(others)}"
+    return where.found(found, f": allowed is {_allowed(others)}", _MOST_SHOWN)
 
 
-def _allowed(problems: list[ErrorDetails]) -> str:
+def _allowed(problems: Iterable[ErrorDetails]) -> str:
     words = [_ALLOWED.get(each["type"], each["msg"]).format(**each.get("ctx", {})) for each in problems]
     return either([*dict.fromkeys(words)])
 
 
-def not_needed(name: str) -> str:
-    """Writes the message for a transform in `NOT_NEEDED`."""
-    return f"{name} is not needed, leave it out: batches are tensors already, of the recipe's `dtype`"
-
-
 def _no_transform(found: object) -> str:
     kind = found if isinstance(found, type) else type(found)
-    if kind.__name__ in NOT_NEEDED:
-        return not_needed(kind.__name__)
+    if advice := not_needed(kind.__name__):
+        return advice
     if issubclass(kind, Transform):
         return f"found the class {kind.__name__}: allowed are transforms, such as {kind.__name__}(...)"
     what = describe(found, _MOST_SHOWN) if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

@@ -15,7 +15,7 @@ from gpuloader.recipe import apply, budgets, colors, crops, detection, output, p
 from gpuloader.recipe.apply import Apply, own_name
 from gpuloader.recipe.mix import Mix
 from gpuloader.recipe.model import Transform, of_others, with_inner
-from gpuloader.recipe.part import NOT_NEEDED, as_plain_values, first_lines, key_name, make_part, not_needed, values_of
+from gpuloader.recipe.part import Where, as_plain_values, first_lines, key_name, make_part, not_needed, values_of
 from gpuloader.recipe.recipe import Recipe, View
 from gpuloader.recipe.strict_yaml import MAX_YAML_CHARACTERS, load_yaml
 
@@ -102,7 +102,7 @@ def load_preset(
             f"preset={describe(source)}: allowed are a name, a path, a Compose or a mapping of a recipe's keys; "
             f"{of_others(type(source))}"
         )
-    recipe = _replace(recipe, overrides, f"{where} with overrides") if overrides else recipe
+    recipe = _replace(recipe, overrides, Where(f"{where} with overrides")) if overrides else recipe
     return _bind(recipe, functions) if functions else recipe
 
 
@@ -124,10 +124,15 @@ def _bind(recipe: Recipe, functions: Iterable[Callable[..., Any]]) -> Recipe:
             )
         return replace(each, function=by_name[each.called], name=None)
 
-    views = recipe.views
-    if not isinstance(views, int):
-        views = [View([*map(bound, view.transforms)], view.count) for view in views]
-    return replace(recipe, transforms=[*map(bound, recipe.transforms)], views=views)
+    return replace(recipe, **_in_all(values_of(recipe), lambda transforms: [*map(bound, transforms)]))
+
+
+def _in_all(parts: Mapping[str, Any], change: Callable[[Sequence[Transform]], list[Transform]]) -> dict[str, Any]:
+    """Returns a recipe's `transforms` and `views` with the transforms changed."""
+    transforms, views = change(parts["transforms"]), parts["views"]
+    if isinstance(views, (list, tuple)):
+        views = [View(change(view.transforms), view.count) for view in views]
+    return {"transforms": transforms, "views": views}
 
 
 def is_recipe_mapping(source: object) -> TypeGuard[Mapping[str, Any]]:
@@ -149,40 +154,40 @@ def _read(source: str | Path) -> tuple[str, str | bytes]:
         raise PresetError(f"the preset file {source} cannot be read: {error}") from None
 
 
-def _recipe(content: Mapping[str, Any], where: str) -> Recipe:
+def _recipe(content: Mapping[str, Any], source: str) -> Recipe:
     try:
-        return make_part(Recipe, _parts(content, f"{where}: `"), f"{where}: `")
+        return make_part(Recipe, _parts(content, where := Where(source)), where)
     except RecursionError:
-        raise PresetError(f"{where}: it is nested too deep") from None
+        raise PresetError(f"{source}: it is nested too deep") from None
 
 
-def _parts(content: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _parts(content: Mapping[str, Any], where: Where) -> dict[str, Any]:
     """Returns the parameters of a recipe, a view or a transform; names and mappings become parts."""
     parts = dict(content)
     if "transforms" in parts:
-        parts["transforms"] = _transforms(parts["transforms"], f"{where}transforms")
+        parts["transforms"] = _transforms(parts["transforms"], where.at("transforms"))
     if isinstance(parts.get("views"), (list, tuple)):
-        parts["views"] = [_view(each, f"{where}views[{number}]") for number, each in enumerate(parts["views"])]
+        parts["views"] = [_view(each, where.at("views").at(number)) for number, each in enumerate(parts["views"])]
     if isinstance(parts.get("mix"), Mapping):
-        parts["mix"] = make_part(Mix, parts["mix"], f"{where}mix")
+        parts["mix"] = make_part(Mix, parts["mix"], where.at("mix"))
     return parts
 
 
-def _view(content: object, where: str) -> View:
+def _view(content: object, where: Where) -> View:
     if isinstance(content, View):
         return content
     if not isinstance(content, Mapping):
-        raise PresetError(f"{where}`: found {describe(content)}, allowed is a mapping with `transforms` and `count`")
-    return make_part(View, _parts(content, f"{where}."), where)
+        raise PresetError(where.found(content, ": allowed is a mapping with `transforms` and `count`"))
+    return make_part(View, _parts(content, where), where)
 
 
-def _transforms(content: object, where: str) -> list[Transform]:
+def _transforms(content: object, where: Where) -> list[Transform]:
     if not isinstance(content, (list, tuple)):
-        raise PresetError(f"{where}`: found {describe(content)}, allowed is a list, such as [RandomHorizontalFlip]")
+        raise PresetError(where.found(content, ": allowed is a list, such as [RandomHorizontalFlip]"))
     transforms, problems = [], []
     for number, each in enumerate(content):
         try:
-            transforms.append(_transform(each, f"{where}[{number}]"))
+            transforms.append(_transform(each, where.at(number)))
         except PresetError as error:
             problems += str(error).splitlines()
     if problems:
@@ -190,44 +195,36 @@ def _transforms(content: object, where: str) -> list[Transform]:
     return transforms
 
 
-def _transform(content: object, where: str) -> Transform:
+def _transform(content: object, where: Where) -> Transform:
     if isinstance(content, Transform):
         return content
-    [(name, parameters)] = content.items() if isinstance(content, Mapping) and len(content) == 1 else [(content, {})]
-    kind = TRANSFORMS.get(name) if isinstance(name, str) else None
-    if isinstance(content, Mapping) and len(content) > 1 and content.get(first := next(iter(content)), "") is None:
-        raise PresetError(f"{where}`: found {describe(content)}: indent the parameters of {key_name(first)}")
-    if kind is None:
-        hint = did_you_mean(key_name(name), list(TRANSFORMS))
-        raise PresetError(
-            f"{where}`: {not_needed(name)}"
-            if isinstance(name, str) and name in NOT_NEEDED
-            else f"{where}`: found {describe(content)}{hint}; allowed is a transform's name or "
-            f"{{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
-        )
+    [(name, parameters), *more] = content.items() if isinstance(content, Mapping) and content else [(content, {})]
+    if more and parameters is None:
+        raise PresetError(where.found(content, f": indent the parameters of {key_name(name)}"))
+    name = content if more else name
+    if advice := not_needed(name):
+        raise PresetError(f"{where}: {advice}")
+    if not isinstance(name, str) or name not in TRANSFORMS:
+        allowed = f"a transform's name or {{name: {{parameter: value}}}}, of {', '.join(TRANSFORMS)}"
+        raise PresetError(where.found(content, f"{did_you_mean(key_name(name), TRANSFORMS)}; allowed is {allowed}"))
     if not isinstance(parameters, Mapping):
-        raise PresetError(
-            f"{where}.{name}`: found {describe(parameters)}, allowed is a mapping of parameters to values"
-        )
-    return make_part(kind, _parts(parameters, f"{where}.{name}."), f"{where}.{name}")
+        raise PresetError(where.at(name).found(parameters, ": allowed is a mapping of parameters to values"))
+    return make_part(TRANSFORMS[name], _parts(parameters, where.at(name)), where.at(name))
 
 
-def _replace(recipe: Recipe, overrides: Mapping[str, Any], where: str) -> Recipe:
+def _replace(recipe: Recipe, overrides: Mapping[str, Any], where: Where) -> Recipe:
     """Returns the recipe with overrides: first of its own keys, then of its transforms by name."""
     parts = values_of(recipe)
     own = {key: value for key, value in overrides.items() if key in (*parts, "mipmaps")}  # an old name
     if isinstance(own.get("mix"), Mapping) and recipe.mix is not None:
         own["mix"] = {**values_of(recipe.mix), **own["mix"]}
-    parts |= _parts(own, f"{where}: `")
+    parts |= _parts(own, where)
     kinds = _kinds_in(parts)
     for name, values in overrides.items():
         if name not in own:
             _check_override(name, values, kinds, where)
-            parts["transforms"] = _change(parts["transforms"], name, values, where)
-            if isinstance(parts["views"], (list, tuple)):
-                views = [(_change(view.transforms, name, values, where), view.count) for view in parts["views"]]
-                parts["views"] = [View(*view) for view in views]
-    return make_part(Recipe, parts, f"{where}: `")
+            parts |= _in_all(parts, lambda transforms: _change(transforms, name, values, where))  # noqa: B023 - at once
+    return make_part(Recipe, parts, where)
 
 
 def _kinds_in(parts: Mapping[str, Any]) -> dict[str, type[Any]]:
@@ -238,12 +235,12 @@ def _kinds_in(parts: Mapping[str, Any]) -> dict[str, type[Any]]:
     return kinds | ({} if parts["mix"] is None else {"mix": Mix})
 
 
-def _check_override(name: object, values: object, kinds: Mapping[str, type[Any]], where: str) -> None:
+def _check_override(name: object, values: object, kinds: Mapping[str, type[Any]], where: Where) -> None:
     """Raises PresetError unless the override is for a transform of the recipe."""
     if name in TRANSFORMS and name not in kinds:
         raise PresetError(f"{where}: the recipe has no {name}; it has {', '.join(kinds)}")
+    key, keys = key_name(name), [field.name for field in fields(Recipe)]
     if name not in TRANSFORMS:
-        key, keys = key_name(name), [field.name for field in fields(Recipe)]
         owners = [each for each, kind in kinds.items() if key in [field.name for field in fields(kind)]]
         written = either([describe({owner: {key: values}}) for owner in owners])
         raise PresetError(
@@ -253,12 +250,10 @@ def _check_override(name: object, values: object, kinds: Mapping[str, type[Any]]
             f"{', '.join(keys)}, and the names of its transforms"
         )
     if values is not None and not isinstance(values, Mapping):
-        raise PresetError(f"{where}: `{name}`: found {describe(values)}, allowed is a mapping, or None to leave it out")
+        raise PresetError(where.at(key).found(values, ": allowed is a mapping, or None to leave it out"))
 
 
-def _change(
-    transforms: Sequence[Transform], name: object, values: Mapping[str, Any] | None, where: str
-) -> list[Transform]:
+def _change(transforms: Sequence[Transform], name: object, values: Any, where: Where) -> list[Transform]:  # noqa: ANN401
     """Overrides values of the transforms of that name, or drops them and the parts that become empty."""
     changed = []
     for each in transforms:
@@ -268,6 +263,6 @@ def _change(
         if parameters.get("transforms") == [] or (kind.__name__ == name and values is None):
             continue
         if kind.__name__ == name:
-            parameters |= _parts(values or {}, f"{where}: `{name}.")
-        changed.append(make_part(kind, parameters, f"{where}: `{kind.__name__}"))
+            parameters |= _parts(values or {}, where.at(kind.__name__))
+        changed.append(make_part(kind, parameters, where.at(kind.__name__)))
     return changed

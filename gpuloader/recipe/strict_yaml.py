@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from gpuloader.errors import GPULoaderError, PresetError, describe
+from gpuloader.errors import GPULoaderError, PresetError
+from gpuloader.recipe.part import Where
 
 MAX_YAML_CHARACTERS = 1 << 18  # a hundred times the longest recipe
 _MAX_DEPTH = 64
@@ -66,5 +67,5 @@ def load_yaml(text: str | bytes, where: str, error_type: type[GPULoaderError] = 
         problem, *place = (str(error) or type(error).__name__).splitlines()
         raise error_type(f"{where} cannot be read as YAML: {problem}", *place) from None
     if not isinstance(content, dict):
-        raise error_type(f"{where}: found {describe(content)}, allowed is a mapping of keys to values")
+        raise error_type(Where(where).found(content, ": allowed is a mapping of keys to values"))
     return content

@@ -509,7 +509,7 @@ def test_data_yaml_may_have_more_than_a_recipe(tmp_path: Path, content: dict[str
     [
         ("names: [cat", "cannot be read as YAML: while parsing"),  # the rest: tests/recipe/test_strict_yaml.py
         ("names: !!python/object/apply:os.system [ls]", "tags are not allowed"),
-        ("[cat]", "found ['cat'], allowed is a mapping"),
+        ("[cat]", "found ['cat']: allowed is a mapping"),
         ("names: {1: cat}", "its names are {1: 'cat'}: allowed are a list"),
         ("names: [cat]\nkpt_shape: [17, 3]", "key points (`kpt_shape`) cannot be packed"),
     ],

@@ -1,7 +1,8 @@
-"""Transforms of open_clip, CLIP, solo-learn and lightly, and of torchvision's reference programs, as recipes.
+"""Transforms of other libraries, torchvision's reference programs and models' configurations, as recipes.
 
 The packages are not needed: the objects here have the names, modules and attributes of open_clip 3.3.0, solo-learn
-1.0.8 and lightly 1.6.0. timm itself is in tests/integrations/test_model_recipes.py.
+1.0.8, lightly 1.6.0, timm 1.0 and transformers 5. timm itself, and the pixels beside theirs, are
+in tests/integrations/test_model_recipes.py.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torchvision.transforms import v2
 from gpuloader import Compose
 from gpuloader import transforms as T
 from gpuloader.errors import PresetError
-from gpuloader.recipe import Recipe, from_others
+from gpuloader.recipe import from_others, load_preset
 from gpuloader.recipe.model import PixelTransform, Transform
 
 CROP, TO_TENSOR, BICUBIC = v1.RandomResizedCrop(9), v1.ToTensor(), v1.InterpolationMode.BICUBIC
@@ -61,11 +62,8 @@ def lightly(place: str, **attributes: Any) -> Any:  # noqa: ANN401
     return theirs(f"lightly.transforms.{place}", **attributes)
 
 
-def sometimes(transform: PixelTransform) -> list[Transform]:
-    return [T.RandomApply([transform], 0.5)]
-
-
-# --- one transform for each class
+def sometimes(transform: PixelTransform) -> Transform:
+    return T.RandomApply([transform], 0.5)
 
 
 def keep_ratio(library: str, size: tuple[int, int], longest: float, **others: Any) -> Any:  # noqa: ANN401
@@ -74,42 +72,232 @@ def keep_ratio(library: str, size: tuple[int, int], longest: float, **others: An
     return theirs(f"{library}.ResizeKeepRatio", **attributes)
 
 
-@pytest.mark.parametrize(
-    ("transform", "ours"),
-    [
-        (theirs("open_clip.transform.MaybeConvertMode", mode="RGB"), []),
-        (function("open_clip.transform._convert_to_rgb"), []),
-        (function("clip.clip._convert_image_to_rgb"), []),
-        (theirs("open_clip.transform.color_jitter", p=0.8, transf=JITTER), [T.RandomApply([OUR_JITTER], 0.8)]),
-        (theirs("open_clip.transform.gray_scale", p=0.2), [T.RandomGrayscale(0.2)]),
-        (theirs("solo.data.pretrain_dataloader.GaussianBlur", sigma=[0.1, 2.0]), [T.GaussianBlur(13, (0.1, 2.0))]),
-        (theirs("solo.data.pretrain_dataloader.Solarization"), [T.RandomSolarize(128, 1.0)]),
-        (theirs("solo.data.pretrain_dataloader.Equalization"), [T.RandomEqualize(1.0)]),
-        (lightly("gaussian_blur.GaussianBlur", prob=0.5, sigmas=(0.2, 1.5)), sometimes(T.GaussianBlur(11, (0.2, 1.5)))),
-        (lightly("gaussian_blur.GaussianBlur", prob=0.0, sigmas=(0.2, 2)), []),
-        (lightly("solarize.RandomSolarization", prob=0.3, threshold=99), [T.RandomSolarize(99, 0.3)]),
-        (lightly("rotation.RandomRotate", prob=0.0, angle=90), []),
-        (lightly("rotation.RandomRotate", prob=0.5, angle=90), sometimes(T.RandomRotation((90.0, 90.0)))),
-        (
-            lightly("rotation.RandomRotateDegrees", transform=v1.RandomApply([v1.RandomRotation(5)])),
-            sometimes(T.RandomRotation((-5.0, 5.0))),
-        ),
-        (lightly("simclr.SimCLRViewTransform", transform=v1.Compose([JITTER])), [OUR_JITTER]),
-    ],
+def multi_view(*views: object, name: str = "MultiViewTransform", call: object = None) -> object:
+    base = type("MultiViewTransform", (), {"__module__": "lightly.transforms.multi_view", "__call__": len})
+    kind = type(name, (base,), {"__module__": "mine", **({"__call__": call} if call else {})})
+    made = kind()
+    vars(made)["transforms"] = views
+    return made
+
+
+ONE, OTHER = [CROP, TO_TENSOR], [CROP, JITTER, TO_TENSOR]
+OUR_ONE, OUR_OTHER = [T.RandomResizedCrop(9)], [T.RandomResizedCrop(9), OUR_JITTER]
+IN_TURN = [T.View(OUR_ONE, 2), T.View(OUR_OTHER), T.View(OUR_ONE)]
+SOLO = "solo.data.pretrain_dataloader"
+
+
+def crops(transform: object, count: int) -> object:
+    return theirs(f"{SOLO}.NCropAugmentation", transform=transform, num_crops=count)
+
+
+# As timm and transformers give them, for a model of each kind.
+HALF = T.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+TIMM = {
+    "input_size": (3, 160, 160),
+    "interpolation": "bicubic",
+    "mean": (0.5, 0.5, 0.5),
+    "std": (0.5, 0.5, 0.5),
+    "crop_pct": 0.95,
+    "crop_mode": "center",
+}
+STEPS = {
+    "do_resize": True,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+VIT = {**STEPS, "image_processor_type": "ViTImageProcessor", "resample": 2, "size": {"height": 224, "width": 224}}
+CLIP = {
+    **STEPS,
+    "image_processor_type": "CLIPImageProcessor",
+    "resample": 3,
+    "size": {"shortest_edge": 224},
+    "do_center_crop": True,
+    "crop_size": {"height": 224, "width": 224},
+    "do_convert_rgb": True,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+QWEN = {
+    **CLIP,
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "size": {"shortest_edge": 3136, "longest_edge": 12_845_056},
+    "do_center_crop": False,
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+}
+OLD_QWEN = {"size": {"min_pixels": 3136, "max_pixels": 12_845_056}}
+SIGLIP2 = {
+    **{**STEPS, "image_processor_type": "Siglip2ImageProcessor", "resample": 2},
+    **{"patch_size": 16, "max_num_patches": 256},
+}
+CONVNEXT = {**STEPS, "image_processor_type": "ConvNextImageProcessor", "resample": 3, "crop_pct": 0.875}
+
+
+# --- what is translated: (theirs, further arguments, ours)
+
+
+def cropped(transform: object, *ours: Transform, dtype: Any = "uint8") -> tuple[object, dict[str, Any], Compose]:  # noqa: ANN401
+    """A row with a transform behind a crop."""
+    return [CROP, transform], {}, Compose([T.RandomResizedCrop(9), *ours], dtype=dtype)
+
+
+BLUR = theirs(f"{SOLO}.GaussianBlur", sigma=[0.1, 2.0])
+CLIPS_NORMALIZE = load_preset("clip_eval").transforms[-1]
+# timm's aug_splits, as `create_transform(..., separate=True)` returns the parts.
+SPLIT_CROP = theirs(
+    "timm.data.transforms.RandomResizedCropAndInterpolation",
+    **{"size": (9, 9), "scale": (0.08, 1.0), "ratio": (0.75, 4 / 3), "interpolation": BICUBIC},
 )
-def test_a_class_of_another_library_is_its_counterpart(transform: object, ours: list[Transform]) -> None:
-    assert Compose.from_torchvision([CROP, transform]) == Compose([T.RandomResizedCrop(9), *ours], dtype="uint8")
+ERASING = {"probability": 0.3, "min_area": 0.02, "max_area": 0.3, "log_aspect_ratio": (0.0, 0.0), "min_count": 1}
+ERASE = theirs("timm.data.random_erasing.RandomErasing", **ERASING, max_count=1, mode="const", num_splits=3)
+END = v1.Compose([TO_TENSOR, v1.Normalize(HALF.mean, HALF.std), ERASE])
+SPLITS = v1.Compose([SPLIT_CROP]), v1.Compose([JITTER]), END
+OUR_SPLITS = Compose(
+    [T.RandomResizedCrop(9, (0.08, 1.0), (0.75, 4 / 3), "bicubic")],
+    [T.View([HALF]), T.View([OUR_JITTER, HALF, T.RandomErasing(0.3, (0.02, 0.3), (1.0, 1.0))], 2)],
+    layout="channels_last",
+)
+BUDGETS = [
+    (QWEN, [T.SmartResize(28, 3136, 12_845_056), CLIPS_NORMALIZE]),
+    (
+        {**QWEN, "image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": 16},
+        [T.SmartResize(32, 3136, 12_845_056), CLIPS_NORMALIZE],
+    ),
+    ({**QWEN, **OLD_QWEN}, [T.SmartResize(28, 3136, 12_845_056), CLIPS_NORMALIZE]),  # as older transformers write it
+    # It overrides `size`.
+    ({**QWEN, "min_pixels": 784, "max_pixels": None}, [T.SmartResize(28, 784, 12_845_056), CLIPS_NORMALIZE]),
+    ({**QWEN, "size": None, "min_pixels": 784, "max_pixels": 7840}, [T.SmartResize(28, 784, 7840), CLIPS_NORMALIZE]),
+    (SIGLIP2, [T.ResizeToSequence(16, 256, "bilinear"), HALF]),
+]
+EVALUATIONS = [
+    (TIMM, [T.Resize(168, "bicubic"), T.CenterCrop(160), HALF]),  # 160 / 0.95, rounded down
+    ({**TIMM, "crop_mode": "squash"}, [T.Resize((168, 168), "bicubic"), T.CenterCrop(160), HALF]),
+    (
+        {**TIMM, "crop_mode": "squash", "input_size": (3, 96, 192), "crop_pct": 1.0, "interpolation": "bilinear"},
+        [T.Resize((96, 192)), T.CenterCrop((96, 192)), HALF],
+    ),
+    (VIT, [T.Resize((224, 224)), HALF]),
+    (
+        {**VIT, "do_resize": False, "do_center_crop": True, "crop_size": {"height": 8, "width": 9}},
+        [T.CenterCrop((8, 9)), HALF],
+    ),
+    (CLIP, load_preset("clip_eval").transforms),
+    ({**CONVNEXT, "size": {"shortest_edge": 224}}, [T.Resize(256, "bicubic"), T.CenterCrop(224), HALF]),
+    ({**CONVNEXT, "size": {"shortest_edge": 384}}, [T.Resize((384, 384), "bicubic"), HALF]),
+]
+TRANSLATED: list[tuple[object, dict[str, Any], Compose]] = [
+    cropped(theirs("open_clip.transform.MaybeConvertMode", mode="RGB")),
+    cropped(function("open_clip.transform._convert_to_rgb")),
+    cropped(function("clip.clip._convert_image_to_rgb")),
+    cropped(theirs("open_clip.transform.color_jitter", p=0.8, transf=JITTER), T.RandomApply([OUR_JITTER], 0.8)),
+    cropped(theirs("open_clip.transform.gray_scale", p=0.2), T.RandomGrayscale(0.2)),
+    cropped(BLUR, T.GaussianBlur(13, (0.1, 2.0))),
+    cropped(v1.RandomApply([BLUR], 0.5), sometimes(T.GaussianBlur(13, (0.1, 2.0)))),
+    cropped(theirs(f"{SOLO}.Solarization"), T.RandomSolarize(128, 1.0)),
+    cropped(theirs(f"{SOLO}.Equalization"), T.RandomEqualize(1.0)),
+    cropped(
+        lightly("gaussian_blur.GaussianBlur", prob=0.5, sigmas=(0.2, 1.5)), sometimes(T.GaussianBlur(11, (0.2, 1.5)))
+    ),
+    cropped(lightly("gaussian_blur.GaussianBlur", prob=0.0, sigmas=(0.2, 2))),
+    cropped(lightly("solarize.RandomSolarization", prob=0.3, threshold=99), T.RandomSolarize(99, 0.3)),
+    cropped(lightly("rotation.RandomRotate", prob=0.0, angle=90)),
+    cropped(lightly("rotation.RandomRotate", prob=0.5, angle=90), sometimes(T.RandomRotation((90.0, 90.0)))),
+    cropped(
+        lightly("rotation.RandomRotateDegrees", transform=v1.RandomApply([v1.RandomRotation(5)])),
+        sometimes(T.RandomRotation((-5.0, 5.0))),
+    ),
+    cropped(lightly("simclr.SimCLRViewTransform", transform=v1.Compose([JITTER])), OUR_JITTER),
+    cropped(theirs("open_clip.transform.MaybeToTensor"), dtype="float32"),
+    cropped(lightly("compatibility.ToTensor"), dtype="float32"),
+    ([CROP, v1.Normalize(HALF.mean, HALF.std)], {"dtype": "float32"}, Compose([T.RandomResizedCrop(9), HALF])),
+    # Several views.
+    (multi_view(ONE, ONE), {}, Compose(OUR_ONE, 2)),
+    (multi_view(ONE, ONE, OTHER, ONE), {}, Compose(views=IN_TURN)),
+    (crops(ONE, 3), {}, Compose(OUR_ONE, 3)),
+    (
+        theirs(f"{SOLO}.FullTransformPipeline", transforms=[crops(ONE, 2), crops(OTHER, 1), crops(ONE, 1)]),
+        {},
+        Compose(views=IN_TURN),
+    ),
+    (SPLITS, {"views": 3, "layout": "channels_last"}, OUR_SPLITS),
+    # Configurations of models.
+    *((config, {}, Compose(ours)) for config, ours in EVALUATIONS),
+    *((config, {"batch": "list"}, Compose(ours, batch="list")) for config, ours in BUDGETS),
+    (SIGLIP2, {"batch": {"pad": 28}}, Compose(BUDGETS[-1][1], batch={"pad": 28})),
+    (
+        {**VIT, "do_rescale": False, "do_normalize": False},
+        {"layout": "channels_last"},
+        Compose([T.Resize((224, 224))], dtype="uint8", layout="channels_last"),
+    ),
+]
 
 
-@pytest.mark.parametrize("place", ["open_clip.transform.MaybeToTensor", "lightly.transforms.compatibility.ToTensor"])
-def test_conversions_to_tensors_make_floats(place: str) -> None:
-    assert Compose.from_torchvision([CROP, theirs(place)]).dtype == "float32"
+@pytest.mark.parametrize(("given", "options", "ours"), TRANSLATED)
+def test_what_another_library_has_is_its_counterpart(given: object, options: dict[str, Any], ours: Compose) -> None:
+    assert Compose.from_torchvision(given, **options) == Compose.from_timm(given, **options) == ours
 
 
-def test_transforms_within_others_are_translated_too() -> None:
-    blur = theirs("solo.data.pretrain_dataloader.GaussianBlur", sigma=[0.1, 2.0])
-    ours = Compose.from_torchvision(v1.Compose([CROP, v1.RandomApply([blur], 0.5), TO_TENSOR]))
-    assert ours.transforms[1:] == (T.RandomApply([T.GaussianBlur(13, (0.1, 2.0))], 0.5),)
+# --- what is refused: (theirs, further arguments, a part of the message)
+
+NEAR = "allowed are longest=1 before CenterCropOrPad, and longest=0 before"
+REFUSED_CONFIGS: list[tuple[dict[str, Any], str]] = [
+    ({"size": 224}, "its keys are ['size']: allowed are the mapping that timm's resolve_model_data_config(model)"),
+    ({**TIMM, "input_size": (3, 96, 192)}, "crop_mode='center' with input_size=(3, 96, 192) has no counterpart"),
+    ({**TIMM, "input_size": 160}, "it cannot be read: cannot unpack non-iterable int object"),
+    ({**VIT, "image_processor_type": "DetrImageProcessor"}, "DetrImageProcessor is not supported: allowed are"),
+    ({**VIT, "size": {"longest_edge": 224}}, "size={'longest_edge': 224}: allowed are a shortest_edge, or"),
+    ({**VIT, "do_rescale": False}, "do_normalize without do_rescale: mean and std must be for values from 0 to 1"),
+    ({key: value for key, value in VIT.items() if key != "resample"}, "it has no 'resample': load it with"),
+    ({**QWEN, "size": {"shortest_edge": 3136}}, "it has no 'longest_edge': load it with"),
+    ({**QWEN, "size": {"shortest_edge": 9, "longest_edge": 8}}, "`SmartResize`: max_pixels 8: allowed is"),
+    ({**SIGLIP2, "max_num_patches": 0}, "`ResizeToSequence.max_seq_len`: found 0"),
+]
+TIMMS, OPEN_CLIPS = "timm.data.transforms", "open_clip.transform"
+CENTRE = v1.CenterCrop((9, 9))
+KEPT = [
+    [keep_ratio(OPEN_CLIPS, (9, 9), 1.0), CENTRE],  # which pads with black, if at all
+    [keep_ratio(TIMMS, (10, 10), 0.0), CENTRE],
+    [keep_ratio(TIMMS, (9, 9), 0.0, random_scale_prob=0.1), CENTRE],
+    [keep_ratio(TIMMS, (9, 9), 0.0, interpolation=(BICUBIC, BICUBIC)), CENTRE],
+    [keep_ratio(OPEN_CLIPS, (9, 9), 0.0)],
+]
+ALONE = {  # behind a crop
+    theirs("transforms.FixedSizeCrop"): "transforms.FixedSizeCrop is not a transform of torchvision",
+    theirs("torchvision.transforms.v2.RandomChannelPermutation"): "the nearest is RandomPhotometricDistort",
+    theirs("torchvision.transforms.v2.RandomResizeCrop"): "has no counterpart (did you mean RandomResizedCrop?)",
+    lightly("rfft.RFFT2DTransform"): "lightly's RFFT2DTransform has no counterpart",
+    theirs(
+        "open_clip.transform.MaybeConvertMode", mode="L"
+    ): "open_clip's MaybeConvertMode with mode='L': only \"RGB\" is",
+    lightly(
+        "solarize.RandomSolarization", prob=0.5, threshold=999
+    ): "`RandomSolarize.threshold`: found 999: allowed is",
+    function("mine._convert_to_rgb"): "images are RGB",
+    function("mine.enhance"): "mine.enhance is not a transform of torchvision\nown_code=True",
+    v1.Normalize(HALF.mean, HALF.std): "Normalize on uint8: a list without ToTensor",
+}
+REFUSED: list[tuple[object, dict[str, Any], str]] = [
+    *((given, {}, f"the model's configuration cannot be translated: {says}") for given, says in REFUSED_CONFIGS),
+    *((given, {}, NEAR) for given in KEPT),
+    *(([CROP, given], {}, says) for given, says in ALONE.items()),
+    (multi_view(ONE, [CROP]), {}, "its views are float32 and uint8: allowed is one dtype for all"),
+    (multi_view(ONE, ONE), {"views": 3}, "it makes several views itself: leave `views` out"),
+    (multi_view(ONE, [str, TO_TENSOR]), {}, "builtins.type is not a transform of torchvision"),
+    (multi_view(ONE, name="Mine", call=max), {}, "mine.Mine is not a transform of torchvision"),
+    *((SPLITS, options, "--aug-splits, from 2 on, such as views=3") for options in ({}, {"views": 1})),
+]
+
+
+@pytest.mark.parametrize(("given", "options", "says"), REFUSED, ids=[says[:60] for *_, says in REFUSED])
+def test_what_has_no_counterpart_says_what_to_do(given: object, options: dict[str, Any], says: str) -> None:
+    assert says in error_of(given, **options)
+
+
+# --- pixels beside theirs
 
 
 @pytest.mark.parametrize(("sigma", "most", "mean"), [(0.1, 6, 0.6), (0.3, 35, 10.3), (1.0, 48, 1.0), (2.0, 34, 0.7)])
@@ -123,30 +311,6 @@ def test_pils_blur_is_near(sigma: float, most: int, mean: float) -> None:
         apart = np.abs(ours(np.asarray(image)).permute(1, 2, 0).numpy() - blurred)
         assert apart.max() <= allowed[0]
         assert apart.mean() <= allowed[1]
-
-
-# --- timm's aug_splits, whose parts come apart
-
-
-def test_the_parts_for_aug_splits_are_shared_and_of_the_views_behind_the_first() -> None:
-    """As `create_transform(..., separate=True)` returns them; timm's own are in tests/integrations."""
-    size, scale, ratio = (9, 9), (0.08, 1.0), (0.75, 4 / 3)
-    place = "timm.data.transforms.RandomResizedCropAndInterpolation"
-    crop = theirs(place, size=size, scale=scale, ratio=ratio, interpolation=BICUBIC)
-    erasing = {"probability": 0.3, "min_area": 0.02, "max_area": 0.3, "log_aspect_ratio": (0.0, 0.0), "min_count": 1}
-    erase = theirs("timm.data.random_erasing.RandomErasing", **erasing, max_count=1, mode="const", num_splits=3)
-    normalize = v1.Normalize([0.5] * 3, [0.5] * 3)
-    parts = v1.Compose([crop]), v1.Compose([JITTER]), v1.Compose([TO_TENSOR, normalize, erase])
-    ours = Compose.from_timm(parts, views=3, layout="channels_last")
-    normal = T.Normalize([0.5] * 3, [0.5] * 3)
-    others = T.View([OUR_JITTER, normal, T.RandomErasing(0.3, (0.02, 0.3), (1.0, 1.0))], 2)
-    crop_of_ours = T.RandomResizedCrop(9, scale, ratio, "bicubic")
-    assert ours == Compose([crop_of_ours], [T.View([normal]), others], layout="channels_last")
-    for views in ({}, {"views": 1}):
-        assert "give the number of --aug-splits, from 2 on, such as views=3" in error_of(parts, **views)
-
-
-# --- a resize that keeps the ratio, with the crop behind it
 
 
 SIZES = [(100, 37), (37, 100), (64, 64), (61, 83), (300, 299)]
@@ -186,76 +350,11 @@ def test_the_shortest_side_is_a_resize_that_covers(crop: object) -> None:
         assert np.abs(apart).max() <= 1
 
 
-@pytest.mark.parametrize(
-    ("resize", "behind"),
-    [
-        (keep_ratio("open_clip.transform", (9, 9), 1.0), [v1.CenterCrop((9, 9))]),  # which pads with black, if at all
-        (keep_ratio("timm.data.transforms", (10, 10), 0.0), [v1.CenterCrop((9, 9))]),
-        (keep_ratio("timm.data.transforms", (9, 9), 0.0, random_scale_prob=0.1), [v1.CenterCrop((9, 9))]),
-        (keep_ratio("timm.data.transforms", (9, 9), 0.0, interpolation=(BICUBIC, BICUBIC)), [v1.CenterCrop((9, 9))]),
-        (keep_ratio("open_clip.transform", (9, 9), 0.0), []),
-    ],
-)
-def test_other_resizes_that_keep_the_ratio_are_refused(resize: object, behind: list[Any]) -> None:
-    assert "allowed are longest=1 before CenterCropOrPad, and longest=0 before" in error_of([resize, *behind])
-
-
 def test_own_code_may_follow_a_resize_that_keeps_the_ratio() -> None:
     crop = theirs("timm.data.transforms.CenterCropOrPad", size=(9, 9), fill=0)
     resize = keep_ratio("timm.data.transforms", (9, 9), 1.0)
     ours = Compose.from_torchvision([resize, crop, v1.ElasticTransform()], own_code=True)
     assert [type(each).__name__ for each in ours.transforms] == ["Resize", "Apply"]
-
-
-# --- several views
-
-
-def multi_view(*views: object, name: str = "MultiViewTransform", call: object = None) -> object:
-    base = type("MultiViewTransform", (), {"__module__": "lightly.transforms.multi_view", "__call__": len})
-    kind = type(name, (base,), {"__module__": "mine", **({"__call__": call} if call else {})})
-    made = kind()
-    vars(made)["transforms"] = views
-    return made
-
-
-ONE, OTHER = [CROP, TO_TENSOR], [CROP, JITTER, TO_TENSOR]
-OUR_ONE, OUR_OTHER = [T.RandomResizedCrop(9)], [T.RandomResizedCrop(9), OUR_JITTER]
-IN_TURN = [T.View(OUR_ONE, 2), T.View(OUR_OTHER), T.View(OUR_ONE)]
-SOLO = "solo.data.pretrain_dataloader"
-
-
-def crops(transform: object, count: int) -> object:
-    return theirs(f"{SOLO}.NCropAugmentation", transform=transform, num_crops=count)
-
-
-@pytest.mark.parametrize(
-    ("transform", "ours"),
-    [
-        (multi_view(ONE, ONE), Recipe(OUR_ONE, views=2)),
-        (multi_view(ONE, ONE, OTHER, ONE), Recipe(views=IN_TURN)),
-        (crops(ONE, 3), Recipe(OUR_ONE, views=3)),
-        (
-            theirs(f"{SOLO}.FullTransformPipeline", transforms=[crops(ONE, 2), crops(OTHER, 1), crops(ONE, 1)]),
-            Recipe(views=IN_TURN),
-        ),
-    ],
-)
-def test_a_list_of_pipelines_becomes_views(transform: object, ours: Recipe) -> None:
-    made = Compose.from_torchvision(transform)
-    assert made == Compose(ours.transforms, ours.views)
-
-
-@pytest.mark.parametrize(
-    ("transform", "options", "says"),
-    [
-        (multi_view(ONE, [CROP]), {}, "its views are float32 and uint8: allowed is one dtype for all"),
-        (multi_view(ONE, ONE), {"views": 3}, "it makes several views itself: leave `views` out"),
-        (multi_view(ONE, [str, TO_TENSOR]), {}, "builtins.type is not a transform of torchvision"),
-        (multi_view(ONE, name="Mine", call=max), {}, "mine.Mine is not a transform of torchvision"),
-    ],
-)
-def test_views_that_cannot_be_translated(transform: object, options: dict[str, Any], says: str) -> None:
-    assert says in error_of(transform, **options)
 
 
 # --- torchvision's reference programs, whose files are called presets.py and transforms.py
@@ -455,29 +554,3 @@ def test_anybodys_preset_may_do_more_so_the_error_shows_what_to_translate(progra
     advice = "to convert only this attribute: Compose.from_torchvision(dataset.transform.transforms)"
     assert error_of(module.Preset(v1.Compose([CROP]))).splitlines()[0].endswith(advice)
     assert error_of(module.Other([CROP])).splitlines()[0].endswith("presets.Other is not a transform of torchvision")
-
-
-@pytest.mark.parametrize(
-    ("place", "says"),
-    [
-        ("transforms.FixedSizeCrop", "transforms.FixedSizeCrop is not a transform of torchvision"),
-        ("torchvision.transforms.v2.RandomChannelPermutation", "the nearest is RandomPhotometricDistort"),
-        ("torchvision.transforms.v2.RandomResizeCrop", "has no counterpart (did you mean RandomResizedCrop?)"),
-        ("lightly.transforms.rfft.RFFT2DTransform", "lightly's RFFT2DTransform has no counterpart"),
-        ("open_clip.transform.MaybeConvertMode", "open_clip's MaybeConvertMode with mode='L': only \"RGB\" is"),
-        ("lightly.transforms.solarize.RandomSolarization", "`RandomSolarize.threshold`: found 999: allowed is"),
-    ],
-)  # fmt: skip
-def test_what_has_no_counterpart_names_the_nearest(place: str, says: str) -> None:
-    assert says in error_of([CROP, theirs(place, mode="L", prob=0.5, threshold=999)])
-
-
-def test_a_function_that_converts_to_rgb_may_be_left_out() -> None:
-    assert "images are RGB" in error_of([CROP, function("mine._convert_to_rgb")])
-    assert "mine.enhance is not a transform of torchvision\nown_code=True" in error_of([CROP, function("mine.enhance")])
-
-
-def test_a_list_without_conversion_says_that_it_gives_uint8() -> None:
-    mean = [0.5] * 3
-    assert "Normalize on uint8: a list without ToTensor" in error_of([CROP, v1.Normalize(mean, mean)])
-    assert Compose.from_torchvision([CROP, v1.Normalize(mean, mean)], dtype="float32").dtype == "float32"

@@ -227,18 +227,18 @@ def behind(transform: object) -> dict[str, Any]:
         ({"mix": {"mixup_alpha": 1}}, "`mix.num_classes` is missing"),
         ({"mix": {**MIX, "mixup_alpa": 1}}, "`mix.mixup_alpa` is an unknown key (did you mean mixup_alpha?); allowed"),
         ({"mix": 3}, "`mix`: found 3: allowed are a Mix(...), with `from gpuloader.transforms import Mix`, or a map"),
-        ({"transforms": None}, "`transforms`: found None, allowed is a list, such as [RandomHorizontalFlip]"),
-        ({"views": ["Pad"]}, "`views[0]`: found 'Pad', allowed is a mapping with `transforms` and `count`"),
+        ({"transforms": None}, "`transforms`: found None: allowed is a list, such as [RandomHorizontalFlip]"),
+        ({"views": ["Pad"]}, "`views[0]`: found 'Pad': allowed is a mapping with `transforms` and `count`"),
         # What is no transform.
         (behind("RandomCrob"), "`transforms[1]`: found 'RandomCrob' (did you mean RandomCrop?); allowed is a transf"),
         (behind(None), "`transforms[1]`: found None; allowed is a transform's name or {name: {parameter: value}}, of "),
         (behind("ToTensor"), "`transforms[1]`: ToTensor is not needed, leave it out: batches are tensors already"),
-        (behind({"Pad": 3}), "`transforms[1].Pad`: found 3, allowed is a mapping of parameters to values"),
+        (behind({"Pad": 3}), "`transforms[1].Pad`: found 3: allowed is a mapping of parameters to values"),
         (
             behind({"RandomApply": {"transforms": "Pad"}}),
-            "`transforms[1].RandomApply.transforms`: found 'Pad', allowed",
+            "`transforms[1].RandomApply.transforms`: found 'Pad': allowed",
         ),
-        ({"views": [behind({"Pad": 3})]}, "`views[0].transforms[1].Pad`: found 3, allowed"),
+        ({"views": [behind({"Pad": 3})]}, "`views[0].transforms[1].Pad`: found 3: allowed"),
         # What `- CenterCrop:` and `size: 64` below it are, if both begin in one column.
         (behind({"CenterCrop": None, "size": 64}), "`transforms[1]`: found {'CenterCrop': None, 'size': 64}: indent "),
         # Values.
@@ -441,7 +441,7 @@ def test_overrides_of_mix_replace_what_they_name(overrides: dict[str, Any], expe
         ({"size": 160}, "`size` is not a key of a recipe, but of its RandomResizedCrop: write {'RandomResizedCrop':"),
         ({"sise": 160}, "`sise` is not a key of a recipe (did you mean Resize?); allowed are "),
         ({"CenterCrop": {"size": 3}}, "the recipe has no CenterCrop; it has RandomResizedCrop,"),
-        ({"RandomResizedCrop": 160}, "`RandomResizedCrop`: found 160, allowed is a mapping, or None to leave it out"),
+        ({"RandomResizedCrop": 160}, "`RandomResizedCrop`: found 160: allowed is a mapping, or None to leave it out"),
         ({"RandomResizedCrop": None}, "RandomHorizontalFlip: leaves images of different sizes"),
         ({"mix": {"p": 0.5}}, "`mix.num_classes` is missing"),
     ],

@@ -68,7 +68,7 @@ def test_what_cannot_be_read_is_an_error_that_names_the_file(text: str | bytes) 
 def test_what_is_no_mapping_is_an_error_that_says_what_it_is(text: str, found: str) -> None:
     with pytest.raises(PresetError) as caught:
         load_yaml(text, "f.yaml")
-    assert str(caught.value) == f"f.yaml: found {found}, allowed is a mapping of keys to values"
+    assert str(caught.value) == f"f.yaml: found {found}: allowed is a mapping of keys to values"
 
 
 def test_a_text_that_is_too_long_is_not_even_parsed() -> None:
