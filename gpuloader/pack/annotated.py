@@ -5,46 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
 
-from gpuloader.base.regular_file import read_regular
 from gpuloader.errors import PackError
 from gpuloader.images.header import image_header
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.orientation import FIRST_TRANSPOSED, image_orientations
-from gpuloader.pack.records import MASK, Dropped, OpenedSource, number_labels, picture_files
+from gpuloader.pack.records import MASK, Dropped, Picture, number_labels, read_whole
 
 _CAUSE = "cannot be read"
 _COLUMNS = ("area", "difficult", "iscrowd", "truncated")
 _EMPTY: tuple[object, ...] = (None, [], {})
 
 
-def annotated_files(
-    folder: Path,
-    paths: Sequence[str],
-    where: Callable[[int], str],
-    *,
-    contents: Sequence[Mapping[str, Any]] | None = None,
-    relative: bool = False,
-    needed: Sequence[str] = ("bbox",),
-    masks: Sequence[str] | None = None,
-    classes: tuple[str, ...] | None = None,
-    left_out_count: int = 0,
-) -> OpenedSource:
-    """Opens pictures in files, with each picture's `json` in `contents`; the rest as in `picture_files`, `fitted`."""
-    fields = [{} if contents is None else {"json": _as_json(contents[i], where(i))} for i in range(len(paths))]
-    fit = partial(fitted, relative=relative, needed=needed)
-    opened = picture_files(str(folder), paths, fields, where, classes, masks=masks, fit=fit)
-    return replace(opened, left_out_count=left_out_count, annotated=True)
-
-
 def renumber(
-    own: Sequence[str], classes: Sequence[str] | None, where: Callable[[int], str]
+    own: Sequence[str], classes: Sequence[str] | None, where: Sequence[str]
 ) -> tuple[Sequence[int], tuple[str, ...]]:
     """Returns the label of each of a source's own classes, in their order, and the names of all labels.
 
@@ -56,35 +34,35 @@ def renumber(
     return number_labels(own, classes, where)[0], tuple(classes)
 
 
-def read_contents(
-    paths: Sequence[str],
+def with_annotations(
+    pictures: Sequence[Picture],
     files: Sequence[str | None],
     read: Callable[[str], dict[str, Any]],
     classes: Sequence[str] | None,
     own: Sequence[str] | None = None,
-) -> tuple[list[dict[str, Any]], tuple[str, ...] | None]:
-    """Returns each picture's `json`, with a number as each `category_id`, and the names of the numbers.
+) -> tuple[list[Picture], tuple[str, ...] | None]:
+    """Returns the pictures with their `json`, with a number as each `category_id`, and the names of the numbers.
 
     Args:
-        paths: the pictures.
         files: the file of each picture's annotations; None for a picture without objects.
         read: reads a file into keys of the `json`, with a class's name or number as each `category_id`.
         classes: the names that labels are numbered by; None uses `own`, or the sorted names that occur.
         own: names of the numbers in the files, if they are known.
     """
     contents = [
-        {"image_id": i, "file_name": Path(path).name, **(read(file) if file else {"annotations": []})}
-        for i, (path, file) in enumerate(zip(paths, files, strict=True))
+        {"image_id": i, "file_name": Path(picture.path).name, **(read(file) if file else {"annotations": []})}
+        for i, (picture, file) in enumerate(zip(pictures, files, strict=True))
     ]
-    found = [(file, each) for file, content in zip(files, contents, strict=True) for each in content["annotations"]]
-    given = [each["category_id"] for _, each in found]
-    numbers, names = number_labels(given, classes if own is None else own, lambda i: str(found[i][0]))
+    found = [(each, str(file)) for file, content in zip(files, contents) for each in content["annotations"]]
+    where = [file for _, file in found]
+    numbers, names = number_labels([each["category_id"] for each, _ in found], classes if own is None else own, where)
     if own is not None:
-        label_of, names = renumber(own, classes, lambda i: f"data.yaml, class {i}")
+        label_of, names = renumber(own, classes, [f"data.yaml, class {i}" for i in range(len(own))])
         numbers = [label_of[number] for number in numbers]
-    for (_, each), number in zip(found, numbers, strict=True):
+    for (each, _), number in zip(found, numbers, strict=True):
         each["category_id"] = number
-    return contents, names
+    written = (as_json(content, each.where or each.path) for each, content in zip(pictures, contents))
+    return [each._replace(json=content) for each, content in zip(pictures, written)], names
 
 
 def by_stem(folder: Path, extensions: Collection[str]) -> dict[str, str]:
@@ -102,10 +80,15 @@ def by_stem(folder: Path, extensions: Collection[str]) -> dict[str, str]:
 
 def read_annotations(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     """Reads a file of annotations."""
+    return read_whole(path, most_bytes, "the annotations {} cannot be read: {}")
+
+
+def as_json(content: Mapping[str, Any], where: str) -> bytes:
+    """Writes the `json` of a picture that `where` names; if JSON cannot hold it, the picture is `unreadable`."""
     try:
-        return read_regular(Path(path), most_bytes)
-    except OSError as error:
-        raise PackError(f"the annotations {os.fspath(path)} cannot be read: {error.strerror}") from None
+        return json.dumps(content, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return json.dumps(unreadable(f"{where} has NaN, an infinite number or too many levels")).encode()
 
 
 def unreadable(cause: str) -> dict[str, Any]:
@@ -119,7 +102,7 @@ def as_whole(number: object) -> object:
 
 
 def fitted(
-    fields: Mapping[str, bytes], image: bytes, *, relative: bool, needed: Sequence[str]
+    fields: Mapping[str, bytes], image: bytes, *, relative: bool = False, needed: Sequence[str] = ("bbox",)
 ) -> tuple[Mapping[str, bytes], Dropped]:
     """Fits annotations and a mask to their picture; the loader's own fields parse what is stored.
 
@@ -192,10 +175,3 @@ def _usable(annotations: Sequence[dict[str, Any]], needed: Sequence[str]) -> tup
 
 def _are_numbers(value: object) -> TypeGuard[list[float]]:
     return isinstance(value, list) and all(isinstance(each, (int, float)) for each in value)
-
-
-def _as_json(content: Mapping[str, Any], where: str) -> bytes:
-    try:
-        return json.dumps(content, allow_nan=False).encode()
-    except (ValueError, RecursionError):
-        return json.dumps(unreadable(f"{where} has NaN, an infinite number or too many levels")).encode()

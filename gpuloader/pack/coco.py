@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gpuloader.base.values import is_integer
 from gpuloader.errors import PackError, describe
-from gpuloader.pack.annotated import annotated_files, as_whole, read_annotations, renumber
-from gpuloader.pack.records import OpenedSource
+from gpuloader.pack.annotated import as_json, as_whole, fitted, read_annotations, renumber
+from gpuloader.pack.records import OpenedSource, Picture, open_pictures
 
 MOST_BYTES = 1 << 32  # of an annotation file
 
@@ -38,7 +38,7 @@ def coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> Open
     own = [categories[number]["name"] for number in ids]
     if classes is not None and len(set(own)) < len(own):
         raise PackError(f"{file}: several categories have one name, so they cannot be numbered by names")
-    labels, names = renumber(own, classes, lambda i: f"{file}, category {ids[i]}")
+    labels, names = renumber(own, classes, [f"{file}, category {number}" for number in ids])
     label_of = dict(zip(ids, labels, strict=True))
     id_of = {label: number for number, label in label_of.items()}
 
@@ -52,28 +52,27 @@ def coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> Open
                 )
         annotation["category_id"] = label_of[annotation["category_id"]]
         of_image[annotation["image_id"]].append(annotation)
-    where = [f"{file}, image {number}" for number in entries]
-    for name, at in zip((entry.get("file_name") for entry in entries.values()), where, strict=True):
+    names_of: dict[int, str] = {}
+    for number, entry in entries.items():
+        name = entry.get("file_name")
         if not isinstance(name, str) or not name or name.startswith("/") or ".." in name.split("/"):
             raise PackError(
-                f"{at} has the file_name {describe(name)}: allowed are paths within the folder of the images"
+                f"{file}, image {number} has the file_name {describe(name)}: allowed are paths within the folder of "
+                "the images"
             )
-    file_names = [str(PurePosixPath(entry["file_name"])) for entry in entries.values()]
-    folder = _images_folder(file, file_names, images)
-    contents = [
-        {
-            "image_id": number,
-            **{name: as_whole(entry.get(name)) for name in ("width", "height", "file_name")},
-            "annotations": of_image[number],
-        }
-        for number, entry in entries.items()
-    ]
-    paths = [f"{folder}/{name}" for name in file_names]
+        names_of[number] = str(PurePosixPath(name))
+    folder = _images_folder(file, next(iter(names_of.values()), None), images)
     # A file of boxes may have a few outlines, whose lack then makes no box bad.
     objects, half, keys = annotations.values(), len(annotations) / 2, ("bbox", "segmentation")
     needed = [key for key in keys if sum(bool(each.get(key)) for each in objects) >= half] or ["bbox"]
-    opened = annotated_files(folder, paths, where.__getitem__, contents=contents, needed=needed, classes=names)
-    return replace(opened, class_ids=tuple(id_of.get(label) for label in range(len(names))))
+    pictures = []
+    for number, entry in entries.items():
+        content = {name: as_whole(entry.get(name)) for name in ("width", "height", "file_name")}
+        content = {"image_id": number, **content, "annotations": of_image[number]}
+        where = f"{file}, image {number}"
+        pictures.append(Picture(f"{folder}/{names_of[number]}", json=as_json(content, where), where=where))
+    class_ids = tuple(id_of.get(label) for label in range(len(names)))
+    return open_pictures(str(folder), pictures, names, class_ids=class_ids, fit=partial(fitted, needed=needed))
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -103,15 +102,15 @@ def _by_id(entries: Sequence[Any], kind: str, file: Path) -> dict[int, dict[str,
     return found
 
 
-def _images_folder(file: Path, file_names: Sequence[str], images: Path | None) -> Path:
+def _images_folder(file: Path, first: str | None, images: Path | None) -> Path:
     if images is not None:
         return images.absolute()
     own = file.absolute().parent
     folders = (own, own.parent / file.stem.rpartition("_")[2])
     for folder in folders:
-        if not file_names or (folder / file_names[0]).exists():
+        if first is None or (folder / first).exists():
             return folder
     raise PackError(
-        f"{file}: its first picture {file_names[0]} is neither in {folders[0]} nor in {folders[1]}: give the folder of "
+        f"{file}: its first picture {first} is neither in {folders[0]} nor in {folders[1]}: give the folder of "
         "the pictures, --images FOLDER"
     )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from gpuloader.errors import ConfigError, DataError, NoSamplesError, PackError, describe
-from gpuloader.pack.records import OpenedSource, labelled_files
+from gpuloader.pack.records import OpenedSource, Picture, open_pictures
 from gpuloader.shards.class_names import check_filled
 from gpuloader.shards.folder import list_files
 from gpuloader.shards.pictures import SOURCE_EXTENSIONS, is_picture, warn_of_hidden
@@ -40,11 +39,9 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
     below = [name for name in files if "/" in name]
     pictures = (path for path in below if is_picture(path, SOURCE_EXTENSIONS))
     found = sorted(pictures, key=lambda path: os.fsencode(path).split(b"/"))  # as in a tar
-    labels = [path.partition("/")[0] for path in found]
-    empty = sorted(set(names).difference(labels))
+    empty = sorted(set(names).difference(path.partition("/")[0] for path in found))
     check_filled(folder, empty, classes, f"classes={describe(sorted(names), 500)}, or the list in --classes FILE")
     root = str(folder.absolute())
-    paths = [f"{root}/{path}" for path in found]
     # If no names are given, folders called by numbers count as names, as in ImageFolder.
-    opened = labelled_files(root, paths, labels, classes, paths.__getitem__)
-    return replace(opened, left_out_count=len(below) - len(found))
+    labelled = (Picture(f"{root}/{path}", path.partition("/")[0]) for path in found)
+    return open_pictures(root, labelled, classes, len(below) - len(found))

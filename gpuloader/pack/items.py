@@ -14,7 +14,8 @@ from PIL import Image
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.images.limits import RefusalError
-from gpuloader.pack.records import OpenedSource, Record, SourceSample, fingerprint, labelled_files, read_picture
+from gpuloader.pack.records import OpenedSource, Record, SourceSample, fingerprint, open_pictures, read_picture
+from gpuloader.pack.tables import items_as_pictures
 from gpuloader.shards.paths import user_path
 
 TORCHVISION = "torchvision:"
@@ -69,9 +70,8 @@ def _source(open_dataset: Open) -> OpenedSource:
         names = tuple(str(each[0] if isinstance(each, tuple) else each) for each in classes)
     samples = getattr(dataset, "samples", None)
     if isinstance(samples, list) and samples and isinstance(samples[0][0], str):  # DatasetFolder: files to copy
-        paths = [os.path.abspath(path) for path, _ in samples]  # noqa: PTH100
         root = str(Path(getattr(dataset, "root", "/")).absolute())
-        return labelled_files(root, paths, [label for _, label in samples], names, lambda i: f"item {i}")
+        return open_pictures(root, items_as_pictures(samples), names)
     if not len(dataset):
         raise NoSamplesError("the dataset is empty")
     read = partial(_read_item, open_dataset)

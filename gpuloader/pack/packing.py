@@ -5,25 +5,23 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
 from gpuloader.base.atomic_files import remove_leftovers, write_once
 from gpuloader.base.progress import progress_bar
-from gpuloader.base.regular_file import read_regular
 from gpuloader.base.text import counted
-from gpuloader.base.values import as_python_integer, is_integer
+from gpuloader.base.values import as_python_integer
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError, describe
 from gpuloader.images.traits import IN_PIXELS
-from gpuloader.pack.assignment import Layout, PlannedShard, assign, parse_bytes
+from gpuloader.pack.assignment import PlannedShard, assign
 from gpuloader.pack.executors import run
-from gpuloader.pack.pictures import RenderOptions, parse_mipmaps
+from gpuloader.pack.options import Options, parse_bytes, parse_classes, parse_mipmaps, parse_part
 from gpuloader.pack.records import FoundNames, OpenedSource, unique_keys
-from gpuloader.pack.seekable import find_version
 from gpuloader.pack.shard_writer import LEFT_OUT, LeftOutPicture, ShardCounts, ShardTask, read_left_out, write_shard
 from gpuloader.pack.sources import PictureSource, open_source
-from gpuloader.shards.class_names import CLASSES_FILE, MOST_CLASSES_BYTES, as_list, listed_names, read_class_names
+from gpuloader.shards.class_names import CLASSES_FILE, as_list, read_class_names
 from gpuloader.shards.paths import user_path
 from gpuloader.shards.remote.urls import remote_protocol, without_secrets
 
@@ -74,24 +72,103 @@ class PackResult:
 
 
 @dataclass(frozen=True)
-class _Packing:
-    """What a call packs, how, and where; `shards` are those of all parts."""
+class Destination:
+    """A folder, and the options of the pack that writes into it."""
 
     folder: Path
-    layout: Layout
-    rendering: RenderOptions
-    source: OpenedSource
-    shards: Sequence[PlannedShard]
+    options: Options
+
+    @classmethod
+    def at(cls, given: str | os.PathLike[str], options: Options, source: PictureSource) -> Destination:
+        """Returns the destination of a path; raises ConfigError for a URL, or a folder in the source."""
+        text = os.fspath(given)
+        if (protocol := remote_protocol(text)) is not None:
+            copying = _COPYING.get(protocol, "the store's own command")
+            raise ConfigError(f"{without_secrets(text)}: give a local folder, and copy that with {copying}")
+        destination = cls(user_path(given).absolute(), options)
+        path = user_path(source).absolute() if isinstance(source, (str, os.PathLike)) else None
+        for place in destination.places.values():
+            if path is not None and (path == place or path in place.parents) and path.is_dir():
+                raise ConfigError(f"the destination {place} is in the source {path}: give a folder outside of it")
+        return destination
 
     @property
     def places(self) -> dict[str, Path]:
         """The folder of each prefix."""
-        return self.layout.places(self.folder)
+        return self.options.places(self.folder)
 
     def finished(self) -> dict[str, int]:
         """Returns the paths below the folder, and the sizes in bytes, of the finished shards."""
         found = (path for place in self.places.values() for path in sorted(place.glob("*.tar")) if path.is_file())
         return {str(path.relative_to(self.folder)): path.stat().st_size for path in found}
+
+    def sharing_places(self) -> list[Path]:
+        """Returns the folders with the same classes: its own, and those below it into which `val_share` packed."""
+        manifests = sorted(self.folder.glob(f"*/{_MANIFESTS}"))
+        return [*self.places.values(), *(each.parent for each in manifests if _read(each).get("val_share"))]
+
+    def remove_leftovers(self) -> None:
+        """Removes the files of workers that were killed."""
+        for place in self.places.values():
+            for folder in (place, place / LEFT_OUT):
+                remove_leftovers(folder)
+
+    def claim(self, source: OpenedSource, shards: Sequence[PlannedShard]) -> Mapping[str, int]:
+        """Claims the folder's shards of these prefixes for this pack, or checks that it already has them.
+
+        Returns the names and sizes of the finished shards.
+        """
+        folder, places = self.folder, self.places
+        if self.options.val_share and (there := [*folder.glob("*.tar"), *folder.glob(_MANIFESTS)]):
+            raise StateError(
+                f"{folder} has {there[0].name} itself, but val_share packs into its folders {' and '.join(places)}: "
+                f"give another folder, or move the shards and their pack-*.json"
+            )
+        for place in places.values():
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"the destination {place} cannot be made ({error}): give another folder") from None
+            for written in (*place.glob("*.tar"), *place.glob(_MANIFESTS), *place.glob(f"{LEFT_OUT}/*")):
+                if not written.is_file():
+                    raise StateError(f"{written} is not a regular file: remove it, or give another folder")
+        finished = self.finished()  # before the manifests, because packs write those first
+        manifests = [place / MANIFEST.format(prefix) for prefix, place in places.items()]
+        content = {
+            "version": 1,
+            "source": source.fingerprint,
+            "samples": len(source.records),
+            "classes": source.classes and len(source.classes),
+            **self.options.recorded(),
+            "shards": len(shards),
+        }
+        text = json.dumps(content, indent=1).encode() + b"\n"
+        for manifest in manifests:
+            if manifest.exists():
+                _check_same(manifest, manifest.read_bytes(), text)
+        for place in self.sharing_places():
+            _check_others(place, manifests, source)
+        own = {shard.name for shard in shards}
+        for tar in finished:
+            manifest = (folder / tar).with_name(MANIFEST.format(_prefix(tar)))
+            if not manifest.exists() or (manifest in manifests and tar not in own):
+                raise StateError(
+                    f"{folder} has tars that no pack wrote, such as {tar}: move them, or give an empty folder"
+                )
+        if source.classes is not None:
+            names, ids = list(source.classes), source.class_ids
+            classes = names if ids is None else {"names": names, "ids": list(ids)}
+            for place in places.values():
+                existing = write_once(place / CLASSES_FILE, json.dumps(classes, indent=1).encode() + b"\n")
+                same_names = as_list(read_class_names(place)) == source.classes
+                if not same_names or (ids is not None and json.loads(existing) != classes):
+                    raise StateError(
+                        f"{place / CLASSES_FILE} has other {'ids of classes' if same_names else 'classes'} than the "
+                        "source: give another folder; if another pack has just begun there, run this again"
+                    )
+        for manifest in manifests:
+            _check_same(manifest, write_once(manifest, text), text)
+        return finished
 
 
 def pack(
@@ -170,105 +247,56 @@ def pack(
         DataError: its classes.json does not contain names of classes.
         OSError: such as a full disk.
     """
-    size_bytes = None if shard_bytes is None else parse_bytes(shard_bytes)
-    sides = None if mipmaps is None else parse_mipmaps(mipmaps)
-    for name, flag in (("shuffle", shuffle), ("seekable", seekable), ("tars_are_classes", tars_are_classes)):
-        if not isinstance(flag, bool):
-            raise ConfigError(f"{name}={flag!r}: allowed are True and False")
-    layout = Layout(samples_per_shard, size_bytes, as_python_integer(seed), shuffle, val_share, prefix)
-    rendering = RenderOptions(max_size, quality, decoded, find_version() if seekable else None, sides)
-    index, parts = part if isinstance(part, (tuple, list)) and len(part) == 2 else (part, None)
-    if not (is_integer(parts) and is_integer(index, 0, parts)):
-        raise ConfigError(f"part={index}/{parts}: allowed is i/n with i from 0 to n - 1")
-    if workers is not None and (not is_integer(workers, 1) or ray is not None):
-        raise ConfigError(f"workers={workers!r}: allowed is an integer from 1 on; leave it out with ray")
-    names, pictures = _class_names(classes), None if images is None else user_path(images)
-    folder = _local(destination)
-    places = [*layout.places(folder).values()]
-    for place in places:
-        _check_apart(source, place)
-    given = {"images": pictures, "tars_are_classes": tars_are_classes}
-    opened = _open(source, [*places, *_split_folders(folder)], names, progress, given)
-    if opened.annotated and (max_size is not None or decoded is not None):
-        raise ConfigError(
-            "max_size and decoded change the sizes of pictures, but boxes and masks fit the sizes that they have: "
-            "leave both out, and resize in the recipe"
-        )
+    options = Options(
+        samples_per_shard=samples_per_shard,
+        shard_bytes=parse_bytes(shard_bytes),
+        seed=as_python_integer(seed),
+        shuffle=shuffle,
+        val_share=val_share,
+        prefix=prefix,
+        max_size=max_size,
+        quality=quality,
+        decoded=decoded,
+        seekable=seekable,
+        mipmaps=parse_mipmaps(mipmaps),
+        part=parse_part(part),
+        workers=workers,
+        ray=ray,
+        classes=parse_classes(classes),
+        images=None if images is None else user_path(images),
+        tars_are_classes=tars_are_classes,
+    )
+    to = Destination.at(destination, options, source)
+    opened = _open(source, to, progress)
     keys = unique_keys(opened.records)
-    shards = assign(keys, [record.size_bytes for record in opened.records], layout)
-    packing = _Packing(folder, layout, rendering, opened, shards)
-    finished = _claim(packing)
+    shards = assign(keys, [record.size_bytes for record in opened.records], options)
+    finished, (index, parts) = to.claim(opened, shards), options.part
+    samples = [*zip(keys, opened.records, strict=True)]
     tasks = [
-        ShardTask(
-            folder / shard.name,
-            [keys[i] for i in shard.samples.tolist()],
-            [opened.records[i] for i in shard.samples.tolist()],
-            rendering,
-        )
+        ShardTask(to.folder / shard.name, [samples[i] for i in shard.samples.tolist()], options, opened.fit)
         for shard in shards[index::parts]
         if shard.name not in finished
     ]
-    done: list[ShardCounts] = []
+    written: list[ShardCounts] = []
     try:
         with progress_bar(progress and bool(tasks)) as bar:
-            shown = bar.add_task("packing", total=sum(len(task.keys) for task in tasks))
-            for written in run(write_shard, tasks, workers, ray):
-                bar.advance(shown, written.records)
-                done.append(written)
+            shown = bar.add_task("packing", total=sum(len(task.samples) for task in tasks))
+            for counts in run(write_shard, tasks, workers, ray):
+                bar.advance(shown, counts.records)
+                written.append(counts)
     finally:
-        for each in (*places, *(place / LEFT_OUT for place in places)):
-            remove_leftovers(each)  # of workers that were killed
-    return _result(packing, done)
+        to.remove_leftovers()
+    return _result(to, opened, shards, written)
 
 
-def _local(destination: str | os.PathLike[str]) -> Path:
-    """Returns the folder of a path; raises ConfigError for a URL."""
-    given = os.fspath(destination)
-    if (protocol := remote_protocol(given)) is not None:
-        copying = _COPYING.get(protocol, "the store's own command")
-        raise ConfigError(f"{without_secrets(given)}: give a local folder, and copy that with {copying}")
-    return user_path(destination).absolute()
-
-
-def _result(packing: _Packing, written: Sequence[ShardCounts]) -> PackResult:
-    traits, with_mipmaps = b"".join(each.traits for each in written), sum(each.with_mipmaps for each in written)
-    finished = packing.finished()
-    done = [shard for shard in packing.shards if shard.name in finished]
-    left_out: list[LeftOutPicture] = []
-    splits = dict.fromkeys(packing.places, 0)
-    for shard in done:
-        left_out += (bad := read_left_out(packing.folder / shard.name))
-        splits[_prefix(shard.name)] += len(shard.samples) - sum(not each.object for each in bad)
-    samples = sum(splits.values())
-    if samples == 0 and len(done) == len(packing.shards):
-        raise NoSamplesError(
-            f"none of {counted(len(left_out), 'picture')} is good: {left_out[0].name}: {left_out[0].why}"
-        )
-    return PackResult(
-        destination=packing.folder,
-        shards=tuple(shard.name for shard in done),
-        missing=tuple(shard.name for shard in packing.shards if shard.name not in finished),
-        written=len(written),
-        samples=samples,
-        splits=splits,
-        bytes=sum(finished[shard.name] for shard in done),
-        left_out=tuple(left_out),
-        with_copies=with_mipmaps,
-        too_small=len(traits) - with_mipmaps if packing.rendering.mipmaps else 0,
-        reduced={name: sum(each & bit > 0 for each in traits) for name, bit in IN_PIXELS.items()},
-        passed_over=packing.source.left_out_count,
-        classes=packing.source.classes,
-    )
-
-
-def _open(
-    source: PictureSource, places: Sequence[Path], classes: Sequence[str] | None, progress: bool, given: dict[str, Any]
-) -> OpenedSource:
+def _open(source: PictureSource, to: Destination, progress: bool) -> OpenedSource:
     """Opens the source, with labels numbered by `classes`, or otherwise as in the shards that are there already."""
-    folder = next((place for place in places if classes is None and read_class_names(place)), None)
+    places, is_free = to.sharing_places(), to.options.classes is None
+    folder = next((place for place in places if is_free and read_class_names(place)), None)
     found = None if folder is None else as_list(read_class_names(folder))
+    options = to.options if found is None else replace(to.options, classes=FoundNames(found))
     try:
-        return open_source(source, classes if found is None else FoundNames(found), progress, **given)
+        return open_source(source, options, progress)
     except LabelError as error:
         if folder is None or found is None:
             raise
@@ -277,66 +305,37 @@ def _open(
         ) from None
 
 
-def _claim(packing: _Packing) -> Mapping[str, int]:
-    """Claims the folder's shards of these prefixes for this pack, or checks that it already has them.
-
-    Returns the names and sizes of the finished shards.
-    """
-    folder, source, places = packing.folder, packing.source, packing.places
-    if packing.layout.val_share and (there := [*folder.glob("*.tar"), *folder.glob(_MANIFESTS)]):
-        raise StateError(
-            f"{folder} has {there[0].name} itself, but val_share packs into its folders {' and '.join(places)}: give "
-            f"another folder, or move the shards and their pack-*.json"
+def _result(
+    to: Destination, source: OpenedSource, shards: Sequence[PlannedShard], written: Sequence[ShardCounts]
+) -> PackResult:
+    traits, with_mipmaps = b"".join(each.traits for each in written), sum(each.with_mipmaps for each in written)
+    finished = to.finished()
+    done = [shard for shard in shards if shard.name in finished]
+    left_out: list[LeftOutPicture] = []
+    splits = dict.fromkeys(to.places, 0)
+    for shard in done:
+        left_out += (bad := read_left_out(to.folder / shard.name))
+        splits[_prefix(shard.name)] += len(shard.samples) - sum(not each.object for each in bad)
+    samples = sum(splits.values())
+    if samples == 0 and len(done) == len(shards):
+        raise NoSamplesError(
+            f"none of {counted(len(left_out), 'picture')} is good: {left_out[0].name}: {left_out[0].why}"
         )
-    for place in places.values():
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"the destination {place} cannot be made ({error}): give another folder") from None
-        for written in (*place.glob("*.tar"), *place.glob(_MANIFESTS), *place.glob(f"{LEFT_OUT}/*")):
-            if not written.is_file():
-                raise StateError(f"{written} is not a regular file: remove it, or give another folder")
-    finished = packing.finished()  # before the manifests, because packs write those first
-    manifests = [place / MANIFEST.format(prefix) for prefix, place in places.items()]
-    content = {
-        "version": 1,
-        "source": source.fingerprint,
-        "samples": len(source.records),
-        "classes": source.classes and len(source.classes),
-        **asdict(packing.layout),
-        **packing.rendering.recorded(),
-        "shards": len(packing.shards),
-    }
-    text = json.dumps(content, indent=1).encode() + b"\n"
-    for manifest in manifests:
-        if manifest.exists():
-            _check_same(manifest, manifest.read_bytes(), text)
-    for place in (*places.values(), *_split_folders(folder)):
-        _check_others(place, manifests, source)
-    own = {shard.name for shard in packing.shards}
-    for tar in finished:
-        manifest = (folder / tar).with_name(MANIFEST.format(_prefix(tar)))
-        if not manifest.exists() or (manifest in manifests and tar not in own):
-            raise StateError(f"{folder} has tars that no pack wrote, such as {tar}: move them, or give an empty folder")
-    if source.classes is not None:
-        names, ids = list(source.classes), source.class_ids
-        classes = names if ids is None else {"names": names, "ids": list(ids)}
-        for place in places.values():
-            existing = write_once(place / CLASSES_FILE, json.dumps(classes, indent=1).encode() + b"\n")
-            same_names = as_list(read_class_names(place)) == source.classes
-            if not same_names or (ids is not None and json.loads(existing) != classes):
-                raise StateError(
-                    f"{place / CLASSES_FILE} has other {'ids of classes' if same_names else 'classes'} than the source:"
-                    " give another folder; if another pack has just begun there, run this again"
-                )
-    for manifest in manifests:
-        _check_same(manifest, write_once(manifest, text), text)
-    return finished
-
-
-def _split_folders(folder: Path) -> list[Path]:
-    """Returns the folders below a destination into which `val_share` packed; their classes are the destination's."""
-    return [each.parent for each in sorted(folder.glob(f"*/{_MANIFESTS}")) if _read_manifest(each).get("val_share")]
+    return PackResult(
+        destination=to.folder,
+        shards=tuple(shard.name for shard in done),
+        missing=tuple(shard.name for shard in shards if shard.name not in finished),
+        written=len(written),
+        samples=samples,
+        splits=splits,
+        bytes=sum(finished[shard.name] for shard in done),
+        left_out=tuple(left_out),
+        with_copies=with_mipmaps,
+        too_small=len(traits) - with_mipmaps if to.options.mipmaps else 0,
+        reduced={name: sum(each & bit > 0 for each in traits) for name, bit in IN_PIXELS.items()},
+        passed_over=source.left_out_count,
+        classes=source.classes,
+    )
 
 
 def _prefix(shard: str) -> str:
@@ -345,7 +344,7 @@ def _prefix(shard: str) -> str:
 
 def _check_same(manifest: Path, existing: bytes, text: bytes) -> None:
     if existing != text:
-        old, new = _read_manifest(manifest), json.loads(text)
+        old, new = _read(manifest), json.loads(text)
         differences = ", ".join(
             f"{name} was {describe(old.get(name))}, is {describe(new.get(name))}"
             for name in dict.fromkeys([*new, *old])
@@ -360,7 +359,7 @@ def _check_same(manifest: Path, existing: bytes, text: bytes) -> None:
 def _check_others(folder: Path, manifests: Sequence[Path], source: OpenedSource) -> None:
     """Checks that labels have names in all packs of a folder, or in none: its classes.json is for all of them."""
     for manifest in sorted(set(folder.glob(_MANIFESTS)) - set(manifests)):
-        named = _read_manifest(manifest).get("classes") is not None
+        named = _read(manifest).get("classes") is not None
         if named != (source.classes is not None):
             theirs, ours = ("names", "bare numbers") if named else ("bare numbers", "names")
             cure = f", or `--classes {folder / CLASSES_FILE}` if they are a table's" if named else ""
@@ -370,33 +369,8 @@ def _check_others(folder: Path, manifests: Sequence[Path], source: OpenedSource)
             )
 
 
-def _read_manifest(manifest: Path) -> dict[str, Any]:
+def _read(manifest: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(manifest.read_bytes()))
     except (ValueError, TypeError, RecursionError):
         raise StateError(f"{manifest} was not written by a pack: give another folder") from None
-
-
-def _check_apart(source: PictureSource, folder: Path) -> None:
-    if isinstance(source, (str, os.PathLike)):
-        path = user_path(source).absolute()
-        if (path == folder or path in folder.parents) and path.is_dir():
-            raise ConfigError(f"the destination {folder} is in the source {path}: give a folder outside of it")
-
-
-def _class_names(classes: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...] | None:
-    if classes is None:
-        return None
-    names: Any = classes
-    if isinstance(classes, (str, os.PathLike)):
-        try:
-            names = listed_names(json.loads(read_regular(user_path(classes), MOST_CLASSES_BYTES)))
-        except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(
-                f"classes={os.fspath(classes)!r} cannot be read: {error}: allowed is a JSON file with a list"
-            ) from None
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"classes={classes!r}: allowed is a list of names, or a JSON file with one")
-    if len(set(names)) < len(names):
-        raise ConfigError(f"classes={classes!r}: a name occurs twice")
-    return tuple(names)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpuloader.errors import PackError, describe
-from gpuloader.pack.annotated import annotated_files, by_stem, read_annotations, read_contents, unreadable
-from gpuloader.pack.records import OpenedSource
+from gpuloader.pack.annotated import by_stem, fitted, read_annotations, unreadable, with_annotations
+from gpuloader.pack.records import OpenedSource, Picture, open_pictures
 from gpuloader.shards.folder import list_files
 from gpuloader.shards.pictures import JPEG_EXTENSIONS, SOURCE_EXTENSIONS, in_hidden_folder, is_picture, warn_of_hidden
 
@@ -40,26 +41,17 @@ def with_targets_beside(folder: Path, classes: Sequence[str] | None) -> OpenedSo
         return None
     warn_of_hidden(folder, *list_files(folder).hidden)
     pictures = by_stem(folder, SOURCE_EXTENSIONS)
-    paths, stems = list(pictures.values()), list(pictures)
-    if (masks or not labels) and (missing := [stem for stem in stems if stem not in masks]):
+    if (masks or not labels) and (missing := [stem for stem in pictures if stem not in masks]):
         near = (_cure(file.name, missing[0]) for file in beside if file.stem not in pictures or file.stem == missing[0])
         raise PackError(
-            f"{pictures[missing[0]]} has no mask, as have {len(missing)} of {len(paths)} pictures: "
+            f"{pictures[missing[0]]} has no mask, as have {len(missing)} of {len(pictures)} pictures: "
             f"{next(filter(None, near), 'add or remove them')}"
         )
-    contents, names = None, None
+    found, names = [Picture(path, mask=masks.get(stem)) for stem, path in pictures.items()], None
     if labels:
-        contents, names = read_contents(paths, [labels.get(stem) for stem in stems], _content, classes, _names(root))
-    return annotated_files(
-        folder,
-        paths,
-        paths.__getitem__,
-        contents=contents,
-        relative=bool(labels),
-        masks=[masks[stem] for stem in stems] if masks else None,
-        classes=names,
-        left_out_count=len((labels.keys() | masks.keys()) - pictures.keys()),
-    )
+        found, names = with_annotations(found, [*map(labels.get, pictures)], _content, classes, _names(root))
+    unused = len((labels.keys() | masks.keys()) - pictures.keys())
+    return open_pictures(str(folder), found, names, unused, fit=partial(fitted, relative=True))
 
 
 def _masks(root: Path, below: Path) -> dict[str, str]:

@@ -6,15 +6,12 @@ import io
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from gpuloader.base.values import is_integer
-from gpuloader.errors import ConfigError
 from gpuloader.images.arrays import MAGIC, admit_array
 from gpuloader.images.formats import RARE_FORMATS, image_format
 from gpuloader.images.header import image_header
@@ -24,61 +21,16 @@ from gpuloader.images.mipmaps import LARGEST_SIDE, are_made, extension_of, size_
 from gpuloader.images.png import check_data, decoder_png
 from gpuloader.images.traits import PROFILE
 from gpuloader.images.webp import check_webp
+from gpuloader.pack.options import SUBSAMPLING, Options
 from gpuloader.pack.rare_formats import ORIENTATION, TURNED_BACK, as_8_bits, decode, traits_of
 from gpuloader.pack.seekable import make_seekable, restart_option
 from gpuloader.shards.pictures import ARRAY_EXTENSION
 
 DEFAULT_QUALITY = 90
 
-_SUBSAMPLING = "4:4:4"  # 4:2:0 costs 5 to 9 dB, because crops are about as small as what is made here
 _EXTENSIONS = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # of files that are copied
 _FILES = {"jpeg": decoder_jpeg, "png": decoder_png}
 _CHECKS = {"jpeg": check_jpeg, "png": check_data, "webp": check_webp}
-_NOT_WITH_DECODED = {
-    "max_size": "decoded downsizes, too; leave max_size out",
-    "seekable": "decoded pictures are no JPEGs; leave one out",
-    "mipmaps": "decoded pictures have no copies; leave one out",
-}
-
-
-@dataclass(frozen=True)
-class RenderOptions:
-    """What to do with every picture; see `pack`.
-
-    Attributes:
-        max_size: the most pixels of the shorter side; None for any.
-        quality: of the JPEGs that are made.
-        decoded: the most pixels of the shorter side of a picture that is stored decoded; None stores it encoded.
-        seekable: the version of the program that rewrites JPEGs with restart intervals; None copies them.
-        mipmaps: the pixels of the shorter sides of the smaller copies, the largest first; None makes no copies.
-    """
-
-    max_size: int | None = None
-    quality: int | None = None
-    decoded: int | None = None
-    seekable: str | None = None
-    mipmaps: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        for name, value, most in (
-            ("max_size", self.max_size, LARGEST_SIDE),
-            ("decoded", self.decoded, LARGEST_SIDE),
-            ("quality", self.quality, 100),
-        ):
-            if value is not None and not is_integer(value, 1, most + 1):
-                raise ConfigError(f"{name}={value!r}: allowed is an integer from 1 to {most}")
-        for name, why in _NOT_WITH_DECODED.items():
-            if self.decoded is not None and getattr(self, name) is not None:
-                raise ConfigError(f"{name} and decoded were both given: {why}")
-        if self.quality is not None and self.max_size is None and self.mipmaps is None:
-            raise ConfigError(
-                "quality was given without max_size or mipmaps: pictures that are not downsized are copied unchanged"
-            )
-
-    def recorded(self) -> dict[str, Any]:
-        """Returns the options for a manifest; mipmaps and subsampling only if there are any."""
-        content = asdict(self) | {"subsampling": self.max_size and _SUBSAMPLING}
-        return {name: value for name, value in content.items() if value or name not in ("mipmaps", "subsampling")}
 
 
 class EncodedPicture(NamedTuple):
@@ -97,16 +49,7 @@ class EncodedPicture(NamedTuple):
     traits: int = 0
 
 
-def parse_mipmaps(sides: str | Sequence[int]) -> tuple[int, ...]:
-    """Returns the sides in `mipmaps`, a sequence or text such as "1024,512", the largest first."""
-    given: Sequence[Any] = sides.split(",") if isinstance(sides, str) else sides if isinstance(sides, Sequence) else ()
-    numbers = [int(side) if isinstance(side, str) and side.strip().isdecimal() else side for side in given]
-    if not numbers or not all(is_integer(side, 1, LARGEST_SIDE + 1) for side in numbers):
-        raise ConfigError(f"mipmaps={sides!r}: allowed are integers from 1 to {LARGEST_SIDE}, such as 1024,512")
-    return tuple(sorted(set(numbers), reverse=True))
-
-
-def render(image: bytes | Image.Image, extension: str | None, rendering: RenderOptions) -> EncodedPicture:
+def render(image: bytes | Image.Image, extension: str | None, options: Options) -> EncodedPicture:
     """Returns a picture's member, and its mipmaps.
 
     A JPEG, PNG or WebP is copied unless it is downsized. All others become PNGs, 8-bit gray or RGB, with the pixels
@@ -124,27 +67,27 @@ def render(image: bytes | Image.Image, extension: str | None, rendering: RenderO
         warnings.simplefilter("ignore")  # Pillow's, about metadata
         picture, traits = _decode(image, extension) if isinstance(image, bytes) else (image, traits_of(image))
         plain = as_8_bits(picture)
-        limit = rendering.decoded or rendering.max_size
+        limit = options.decoded or options.max_size
         small = plain
         if limit is not None and min(plain.size) > limit:  # as torchvision's Resize; antialiased by Pillow
             height, width = size_of(plain.height, plain.width, limit)
             small = plain.resize((width, height), Image.Resampling.BILINEAR)
-        if rendering.decoded is not None or extension == ARRAY_EXTENSION:
+        if options.decoded is not None or extension == ARRAY_EXTENSION:
             return EncodedPicture(ARRAY_EXTENSION, _npy(np.asarray(small.convert("RGB"))), {}, traits)
         if small is not plain and max(small.size) > LARGEST_SIDE:
             raise RefusalError(
                 f"downsized to {small.width}x{small.height} pixels, it is longer than a JPEG may be, {LARGEST_SIDE:,}: "
                 f"crop it, or lower max_size"
             )
-        makes_jpegs = rendering.mipmaps is not None or small is not plain
-        options = {"quality": rendering.quality or DEFAULT_QUALITY, "subsampling": _SUBSAMPLING}
-        options |= _orientation_option(image) if makes_jpegs else {}
-        mipmaps = _mipmaps(small, rendering.mipmaps or (), options) if makes_jpegs else None
+        makes_jpegs = options.mipmaps is not None or small is not plain
+        written = {"quality": options.quality or DEFAULT_QUALITY, "subsampling": SUBSAMPLING}
+        written |= _orientation_option(image) if makes_jpegs else {}
+        mipmaps = _mipmaps(small, options.mipmaps or (), written) if makes_jpegs else None
         if small is not plain:
-            intervals = {} if rendering.seekable is None else restart_option(small)
-            return EncodedPicture("jpg", _encode(small, "JPEG", **options, **intervals), mipmaps, traits)
+            intervals = restart_option(small) if options.seekable else {}
+            return EncodedPicture("jpg", _encode(small, "JPEG", **written, **intervals), mipmaps, traits)
         if isinstance(image, bytes) and (file_format := image_format(np.frombuffer(image, np.uint8))) in _EXTENSIONS:
-            if file_format == "jpeg" and rendering.seekable is not None:
+            if file_format == "jpeg" and options.seekable:
                 image = make_seekable(image, picture)
             return EncodedPicture(extension or _EXTENSIONS[file_format], image, mipmaps, traits)
         return EncodedPicture("png", _encode(plain, "PNG", **_orientation_option(image)), mipmaps, traits)

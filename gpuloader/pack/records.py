@@ -24,6 +24,7 @@ MASK = "mask.png"
 
 MOST_PICTURE_BYTES = 1 << 32
 _LARGEST_LABEL = 10**18 - 1  # with the digits that a scan reads
+_NO_MEMBERS: Mapping[str, bytes] = {}
 
 Dropped: TypeAlias = Sequence[tuple[str, str]]
 """Objects of a picture that are not packed: their names and causes."""
@@ -41,13 +42,11 @@ class SourceSample(NamedTuple):
         image: the encoded image, or the image.
         extension: of the image's member; None if the image's format decides it.
         fields: the other members by extension: `cls`, `json` and so on.
-        fit: fits annotations in the fields to the picture as it is stored, or raises `RefusalError`; None without any.
     """
 
     image: bytes | Image.Image
     extension: str | None
     fields: Mapping[str, bytes]
-    fit: Fit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +68,24 @@ class Record:
     reader: Callable[[Record], SourceSample]
 
 
+class Picture(NamedTuple):
+    """A picture in a file of its own, as a source yields it.
+
+    Attributes:
+        path: absolute.
+        label: an integer or a name; only for a source without annotations.
+        json: the content of its `json`, if it has one.
+        mask: the path of its mask, a PNG; all pictures of a source have one, or none has.
+        where: names its origin, for errors; "" for its path.
+    """
+
+    path: str
+    label: object = None
+    json: bytes | None = None
+    mask: str | None = None
+    where: str = ""
+
+
 @dataclass(frozen=True)
 class OpenedSource:
     """Samples to be packed.
@@ -80,7 +97,8 @@ class OpenedSource:
         left_out_count: how many files or members belong to no sample.
         class_ids: the classes' ids in the source, entry i for label i, None for a class that it lacks; None if it has
             no such ids.
-        annotated: the records have places in the pictures, such as boxes and masks, so the pictures keep their sizes.
+        fit: fits boxes and masks in a record's fields to the picture as it is stored, or raises `RefusalError`; None if
+            there are none. Such pictures keep their sizes.
     """
 
     records: Sequence[Record]
@@ -88,78 +106,64 @@ class OpenedSource:
     classes: tuple[str, ...] | None = None
     left_out_count: int = 0
     class_ids: tuple[int | None, ...] | None = None
-    annotated: bool = False
+    fit: Fit | None = None
 
 
 def read_picture(path: str | os.PathLike[str]) -> bytes:
     """Reads the bytes of a picture in a file of its own."""
+    return read_whole(path, MOST_PICTURE_BYTES, "the picture {} cannot be read ({}): correct or remove it")
+
+
+def read_whole(path: str | os.PathLike[str], most_bytes: int, message: str) -> bytes:
+    """Reads a file; if it cannot, raises PackError with this message about its path and the cause."""
     try:
-        return read_regular(Path(path), MOST_PICTURE_BYTES)
+        return read_regular(Path(path), most_bytes)
     except OSError as error:
-        raise PackError(
-            f"the picture {os.fspath(path)} cannot be read ({error.strerror}): correct or remove it"
-        ) from None
+        raise PackError(message.format(os.fspath(path), error.strerror)) from None
 
 
-def picture_files(
+def open_pictures(
     folder: str,
-    paths: Sequence[str],
-    fields: Sequence[Mapping[str, bytes]],
-    where: Callable[[int], str],
-    classes: tuple[str, ...] | None,
-    *,
-    masks: Sequence[str] | None = None,
+    pictures: Iterable[Picture],
+    classes: Sequence[str] | None,
+    left_out_count: int = 0,
+    class_ids: tuple[int | None, ...] | None = None,
     fit: Fit | None = None,
 ) -> OpenedSource:
-    """Opens pictures in files as a source.
+    """Opens pictures in files as a source; the other arguments are as in `OpenedSource`.
 
     Args:
         folder: absolute, the root that keys are relative to.
-        paths: absolute.
-        fields: the other members of each sample.
-        where: names the i-th sample's origin, for errors.
-        masks: the paths of each picture's mask, a PNG.
-        fit: as in `SourceSample`.
+        classes: the names of the labels. Without `fit`, labels are numbered by them; None uses the sorted names that
+            occur.
     """
-    if not paths:
+    found = list(pictures)
+    where = [each.where or each.path for each in found]
+    names, members = None if classes is None else tuple(classes), [_NO_MEMBERS] * len(found)
+    if fit is None:
+        numbers, names = number_labels([each.label for each in found], classes, where)
+        of_label = {number: {"cls": b"%d" % number} for number in set(numbers)}  # one for millions of samples
+        members = [of_label[number] for number in numbers]
+    if not found:
         raise NoSamplesError(f"no pictures in {folder}")
-    sizes = _file_sizes(paths, where)
-    if masks is not None:
+    sizes = _file_sizes([each.path for each in found], where)
+    if masks := [each.mask for each in found if each.mask is not None]:
         sizes = [size + of_mask for size, of_mask in zip(sizes, _file_sizes(masks, where), strict=True)]
-    plain = partial(_read_file, fit=fit)
     records = [
-        Record(path, _key_below(path, folder), sizes[i], fields[i], partial(plain, mask=masks[i]) if masks else plain)
-        for i, path in enumerate(paths)
+        Record(
+            picture.path,
+            _key_below(picture.path, folder),
+            size,
+            beside if picture.json is None else {**beside, "json": picture.json},
+            _read_file if picture.mask is None else partial(_read_file, mask=picture.mask),
+        )
+        for picture, size, beside in zip(found, sizes, members, strict=True)
     ]
-    return OpenedSource(records, fingerprint(records, classes), classes)
-
-
-def labelled_files(
-    folder: str,
-    paths: Sequence[str],
-    labels: Sequence[object],
-    classes: Sequence[str] | None,
-    where: Callable[[int], str],
-    json: Sequence[bytes | None] | None = None,
-) -> OpenedSource:
-    """Opens pictures in files, each with a label; other arguments are as in `picture_files`.
-
-    Args:
-        labels: all integers, or all names.
-        classes: the names that labels are numbered by; None uses the sorted names that occur.
-        json: for each sample, the content of its `json`, if it has one.
-    """
-    numbers, names = number_labels(labels, classes, where)
-    of_label = {number: {"cls": b"%d" % number} for number in set(numbers)}  # one for millions of samples
-    fields = [
-        of_label[number] if content is None else {**of_label[number], "json": content}
-        for number, content in zip(numbers, json or [None] * len(numbers), strict=True)
-    ]
-    return picture_files(folder, paths, fields, where, names)
+    return OpenedSource(records, fingerprint(records, names), names, left_out_count, class_ids, fit)
 
 
 def number_labels(
-    labels: Sequence[object], classes: Sequence[str] | None, where: Callable[[int], str]
+    labels: Sequence[object], classes: Sequence[str] | None, where: Sequence[str]
 ) -> tuple[list[int], tuple[str, ...] | None]:
     """Returns labels as numbers, and the names of the numbers; None for integers that `classes` does not name."""
     names = None if classes is None else tuple(classes)
@@ -169,32 +173,32 @@ def number_labels(
         for i, number in enumerate(numbers):
             if names is not None and not 0 <= number < len(names):
                 raise LabelError(
-                    f"{where(i)}: unknown class {describe(number)}: there are {len(names)} classes, from 0 on"
+                    f"{where[i]}: unknown class {describe(number)}: there are {len(names)} classes, from 0 on"
                 )
             if abs(number) > _LARGEST_LABEL:
-                raise LabelError(f"{where(i)}: the label {describe(number)} has more than 18 digits")
+                raise LabelError(f"{where[i]}: the label {describe(number)} has more than 18 digits")
         return numbers, names
     if numbers:
         raise LabelError(_explain_mixed(labels, len(numbers), where))
     for i, label in enumerate(labels):
         if not isinstance(label, str) or not label:
             raise LabelError(
-                f"{where(i)}: the label {describe(label)}: all labels must be integers, or all must be names"
+                f"{where[i]}: the label {describe(label)}: all labels must be integers, or all must be names"
             )
     known = tuple(sorted({str(label) for label in labels})) if names is None else names
     number_of = {name: number for number, name in enumerate(known)}
     for i, label in enumerate(labels):
         if label not in number_of:
             some = ", ".join(known[:10]) + (" ..." if len(known) > 10 else "")
-            raise LabelError(f"{where(i)}: unknown class {describe(label)}: the classes are {some}")
+            raise LabelError(f"{where[i]}: unknown class {describe(label)}: the classes are {some}")
     return [number_of[str(label)] for label in labels], known
 
 
-def _explain_mixed(labels: Sequence[object], numbers: int, where: Callable[[int], str]) -> str:
+def _explain_mixed(labels: Sequence[object], numbers: int, where: Sequence[str]) -> str:
     """Explains that some labels are integers and some are not, with the first five of the fewer."""
     others = len(labels) - numbers
     odd = [i for i, label in enumerate(labels) if is_integer(label) == (numbers < others)]
-    shown = ", ".join(f"{describe(labels[i])} ({where(i)})" for i in odd[:5]) + (" ..." if len(odd) > 5 else "")
+    shown = ", ".join(f"{describe(labels[i])} ({where[i]})" for i in odd[:5]) + (" ..." if len(odd) > 5 else "")
     return (
         f"the {len(labels):,} labels are {counted(numbers, 'integer')} and {counted(others, 'other')}, but all must be "
         f"integers, or all must be names: correct {shown}; or, for a table, give `--classes FILE` with all labels as "
@@ -224,22 +228,22 @@ def unique_keys(records: Iterable[Record]) -> list[str]:
     return list(keys)
 
 
-def _read_file(record: Record, *, mask: str | None = None, fit: Fit | None) -> SourceSample:
+def _read_file(record: Record, *, mask: str | None = None) -> SourceSample:
     fields = record.fields if mask is None else {**record.fields, MASK: read_picture(mask)}
-    return SourceSample(read_picture(record.name), None, fields, fit)
+    return SourceSample(read_picture(record.name), None, fields)
 
 
-def _file_sizes(paths: Sequence[str], where: Callable[[int], str]) -> list[int]:
+def _file_sizes(paths: Sequence[str], where: Sequence[str]) -> list[int]:
     sizes: list[int] = []
     missing: list[str] = []
-    for i, path in enumerate(paths):
+    for path, at in zip(paths, where, strict=True):
         try:
             sizes.append(Path(path).stat().st_size)
         except (FileNotFoundError, NotADirectoryError):
             sizes.append(0)
-            missing.append(f"{path} ({where(i)})")
+            missing.append(f"{path} ({at})")
         except (OSError, ValueError) as error:  # a folder that may not be read, a name that is too long, a null byte
-            raise PackError(f"{where(i)}: {path} cannot be read: {error}") from None
+            raise PackError(f"{at}: {path} cannot be read: {error}") from None
     if missing:
         shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
         raise PackError(

@@ -13,8 +13,9 @@ from gpuloader.base.atomic_files import atomic_file, naming, write_sample
 from gpuloader.errors import PackError, StateError
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.mipmaps import side_of
-from gpuloader.pack.pictures import RenderOptions, render
-from gpuloader.pack.records import Dropped, Record, SourceSample
+from gpuloader.pack.options import Options
+from gpuloader.pack.pictures import render
+from gpuloader.pack.records import Dropped, Fit, Record, SourceSample
 from gpuloader.shards.pictures import ARRAY_EXTENSION, IMAGE_EXTENSIONS
 
 LEFT_OUT = "left_out"
@@ -37,20 +38,13 @@ class LeftOutPicture:
     object: str = ""
 
 
-@dataclass(frozen=True)
-class ShardTask:
-    """A shard to be written.
-
-    Attributes:
-        path: the shard.
-        keys, records: the samples, in the shard's order.
-        rendering: what to do with each picture.
-    """
+class ShardTask(NamedTuple):
+    """A shard to be written: its samples as keys and records, in order, and `fit` as in `OpenedSource`."""
 
     path: Path
-    keys: Sequence[str]
-    records: Sequence[Record]
-    rendering: RenderOptions
+    samples: Sequence[tuple[str, Record]]
+    options: Options
+    fit: Fit | None
 
 
 class ShardCounts(NamedTuple):
@@ -73,10 +67,10 @@ def write_shard(task: ShardTask) -> ShardCounts:
     with_mipmaps, traits = 0, bytearray()
     with atomic_file(task.path) as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for key, record in zip(task.keys, task.records, strict=True):
+            for key, record in task.samples:
                 try:
                     with naming(record.name):
-                        members, found, dropped = _members(record.reader(record), task.rendering, record.name)
+                        members, found, dropped = _members(record.reader(record), task, record.name)
                 except RefusalError as refused:
                     left_out.append(LeftOutPicture(record.name, key, refused.cause))
                 else:
@@ -85,16 +79,16 @@ def write_shard(task: ShardTask) -> ShardCounts:
                     traits.append(found)
                     left_out += (LeftOutPicture(record.name, key, why, each) for each, why in dropped)
         _write_left_out(_left_out_file(task.path), left_out)
-    return ShardCounts(len(task.records), bytes(traits), with_mipmaps)
+    return ShardCounts(len(task.samples), bytes(traits), with_mipmaps)
 
 
-def _members(sample: SourceSample, rendering: RenderOptions, name: str) -> tuple[dict[str, bytes], int, Dropped]:
-    if sample.extension == ARRAY_EXTENSION and rendering.mipmaps:
+def _members(sample: SourceSample, task: ShardTask, name: str) -> tuple[dict[str, bytes], int, Dropped]:
+    if sample.extension == ARRAY_EXTENSION and task.options.mipmaps:
         raise PackError(f"{name} is decoded, as .{ARRAY_EXTENSION}, and can have no mipmaps: leave mipmaps out")
-    extension, image, mipmaps, traits = render(sample.image, sample.extension, rendering)
+    extension, image, mipmaps, traits = render(sample.image, sample.extension, task.options)
     if extension == ARRAY_EXTENSION and (others := sorted(set(IMAGE_EXTENSIONS) & set(sample.fields))):
         raise PackError(f"{name} has .{others[0]} beside its image; a decoded sample must not have that")
-    fields, dropped = (sample.fields, ()) if sample.fit is None else sample.fit(sample.fields, image)
+    fields, dropped = (sample.fields, ()) if task.fit is None else task.fit(sample.fields, image)
     if mipmaps is not None:
         fields = {**{name: data for name, data in fields.items() if side_of(name) is None}, **mipmaps}
     return {**fields, extension: image}, traits, dropped

@@ -14,6 +14,7 @@ from gpuloader.pack.coco import coco
 from gpuloader.pack.folders import class_folders
 from gpuloader.pack.hugging_face import hugging_face, is_saved_dataset
 from gpuloader.pack.items import TORCHVISION, given_dataset, torchvision_dataset
+from gpuloader.pack.options import Options
 from gpuloader.pack.parallel_folders import with_targets_beside
 from gpuloader.pack.records import FoundNames, OpenedSource
 from gpuloader.pack.tars import class_tars, tars
@@ -26,48 +27,43 @@ PictureSource: TypeAlias = "str | os.PathLike[str] | Sequence[Any]"
 """A folder, a table, annotations, tars, `torchvision:NAME:ROOT`, or a sequence of (image or path, label)."""
 
 
-def open_source(
-    source: PictureSource,
-    classes: Sequence[str] | None,
-    progress: bool,
-    images: Path | None = None,
-    tars_are_classes: bool = False,
-) -> OpenedSource:
+def open_source(source: PictureSource, options: Options, progress: bool = False) -> OpenedSource:
     """Opens `source`: its samples are listed and labelled, but not read.
 
     Args:
-        classes: the names that labels are numbered by; only for a source with names, not numbers. `FoundNames` are
-            ignored if the labels are numbers already.
-        images: the folder of the pictures; only for an annotation file of COCO.
-        tars_are_classes: whether each tar of a folder has the pictures of one class.
         progress: show a bar on stderr if listing the samples means reading them.
     """
     try:
-        opened = _named(source, classes, images, tars_are_classes)
-        if opened is None and classes is not None and not isinstance(classes, FoundNames):
+        opened = _named(source, options)
+        if opened is None and options.classes is not None and not isinstance(options.classes, FoundNames):
             raise ConfigError(
                 "classes numbers the names of class folders and tables, but the labels of this source are numbers "
                 "already"
             )
-        return opened or _numbered(source, progress)
+        opened = opened or _numbered(source, progress)
     except GPULoaderError:  # some are OSErrors, too
         raise
     except OSError as error:
         raise PackError(
             f"the source of pictures cannot be read: {error}: check the path and your right to read it"
         ) from None
+    if opened.fit is not None and (options.max_size is not None or options.decoded is not None):
+        raise ConfigError(
+            "max_size and decoded change the sizes of pictures, but boxes and masks fit the sizes that they have: "
+            "leave both out, and resize in the recipe"
+        )
+    return opened
 
 
-def _named(
-    source: PictureSource, names: Sequence[str] | None, images: Path | None, tars_are_classes: bool
-) -> OpenedSource | None:
+def _named(source: PictureSource, options: Options) -> OpenedSource | None:
     """Opens a source whose labels may be names; None if it is of another kind."""
+    names, images = options.classes, options.images
     path = user_path(source) if isinstance(source, (str, os.PathLike)) else None
     if path is not None and path.suffix.lower() == _COCO and (images is not None or path.is_file()):
         return coco(path, images, names)
     if images is not None:
         raise ConfigError("images names the folder of the pictures of a COCO FILE.json: leave it out for other sources")
-    if tars_are_classes and (path is None or not path.is_dir()):
+    if options.tars_are_classes and (path is None or not path.is_dir()):
         raise ConfigError(f"tars_are_classes with {describe(source)}: allowed is a folder of CLASS.tar")
     if path is None:
         is_table = isinstance(source, (list, tuple)) and source and all(map(_is_path_pair, source))
@@ -76,7 +72,7 @@ def _named(
         return tables.table(path, names)
     if (path.is_file() or path.is_dir()) and is_voc(path):
         return voc(path, names)
-    if tars_are_classes or (path.is_file() and path.suffix == ".tar"):
+    if options.tars_are_classes or (path.is_file() and path.suffix == ".tar"):
         return class_tars(path, names)
     if not path.is_dir() or is_saved_dataset(path) or any(path.glob("*.tar")):
         return None

@@ -6,12 +6,13 @@ import csv
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gpuloader.base.values import is_integer
 from gpuloader.errors import NoSamplesError, PackError
-from gpuloader.pack.records import FoundNames, OpenedSource, labelled_files
+from gpuloader.pack.records import FoundNames, OpenedSource, Picture, open_pictures
 
 SUFFIXES = (".csv", ".jsonl")
 
@@ -20,36 +21,36 @@ _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})(\.0+)?\s*")  # pandas writes 3.0 i
 
 def table(file: Path, classes: Sequence[str] | None) -> OpenedSource:
     """Opens a table, one picture a row; columns other than path and label become the fields of its `json`."""
-    folder = str(file.absolute().parent)
-    lines: list[int] = []
-    paths: list[str] = []
-    labels: list[object] = []
-    fields: list[bytes | None] = []
+    folder, rows = str(file.absolute().parent), _csv_rows if file.suffix.lower() == ".csv" else _json_rows
     try:
-        for line, row in _csv_rows(file) if file.suffix.lower() == ".csv" else _json_rows(file):
-            path, label = row.get("path"), row.get("label")
-            if not isinstance(path, str) or not path or label is None:
-                raise PackError(
-                    f"{file}, line {line}: no path or no label; its columns are {', '.join(map(repr, row))}"
-                )
-            further = {name: value for name, value in row.items() if name not in ("path", "label")}
-            lines.append(line)
-            paths.append(os.path.normpath(os.path.join(folder, path)))  # noqa: PTH118 - Path is slow for millions
-            labels.append(label)
-            fields.append(json.dumps(further, ensure_ascii=False).encode() if further else None)
+        pictures = [_picture(folder, f"{file}, line {line}", row) for line, row in rows(file)]
     except (UnicodeError, csv.Error) as error:
         raise PackError(f"{file} cannot be read as a table in UTF-8: {error}") from None
-    if not paths:
+    if not pictures:
         raise NoSamplesError(f"{file} has no rows")
-    labels = _parsed(labels, classes)
-    return labelled_files(folder, paths, labels, classes, lambda i: f"{file}, line {lines[i]}", fields)
+    labels = _parsed([each.label for each in pictures], classes)
+    return open_pictures(folder, (each._replace(label=label) for each, label in zip(pictures, labels)), classes)
 
 
 def pairs(items: Sequence[tuple[str | os.PathLike[str], object]], classes: Sequence[str] | None) -> OpenedSource:
     """Opens paths and labels from a list of pairs."""
-    paths = [os.path.abspath(path) for path, _ in items]  # noqa: PTH100
-    folder = os.path.commonpath([os.path.dirname(path) for path in paths])  # noqa: PTH120
-    return labelled_files(folder, paths, [label for _, label in items], classes, lambda i: f"item {i}")
+    pictures = items_as_pictures(items)
+    folder = os.path.commonpath([os.path.dirname(each.path) for each in pictures])  # noqa: PTH120
+    return open_pictures(folder, pictures, classes)
+
+
+def items_as_pictures(items: Iterable[tuple[Any, object]]) -> list[Picture]:
+    """Returns the pictures of pairs of a path and a label."""
+    return [Picture(os.path.abspath(path), label, where=f"item {i}") for i, (path, label) in enumerate(items)]  # noqa: PTH100
+
+
+def _picture(folder: str, where: str, row: Mapping[str, object]) -> Picture:
+    path, label = row.get("path"), row.get("label")
+    if not isinstance(path, str) or not path or label is None:
+        raise PackError(f"{where}: no path or no label; its columns are {', '.join(map(repr, row))}")
+    further = {name: value for name, value in row.items() if name not in ("path", "label")}
+    whole = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - Path is slow for millions
+    return Picture(whole, label, json.dumps(further, ensure_ascii=False).encode() if further else None, where=where)
 
 
 def _csv_rows(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:

@@ -9,8 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from gpuloader.errors import PackError, describe
-from gpuloader.pack.annotated import annotated_files, by_stem, read_annotations, read_contents, unreadable
-from gpuloader.pack.records import OpenedSource
+from gpuloader.pack.annotated import by_stem, fitted, read_annotations, unreadable, with_annotations
+from gpuloader.pack.records import OpenedSource, Picture, open_pictures
 from gpuloader.shards.pictures import SOURCE_EXTENSIONS
 
 MOST_BYTES = 16 << 20  # of an XML file, and of a list
@@ -47,14 +47,12 @@ def voc(path: Path, classes: Sequence[str] | None) -> OpenedSource:
                     other = "names alone" if whole == path else f"{whole}, whose boxes have all classes"
                     cure = f"a list with {mark} is of one class; give {other}"
                 raise PackError(f"{path} has {describe(stem)}, which is not in {root / kind}: {cure}")
-    paths, files = [pictures[stem] for stem in stems], [targets[stem] for stem in stems]
+    folder, files = str(root / _PICTURES), [targets[stem] for stem in stems]
+    chosen = [Picture(pictures[stem], mask=file if masked else None, where=file) for stem, file in zip(stems, files)]
     if masked:
-        return annotated_files(root / _PICTURES, paths, files.__getitem__, masks=files)
-    contents, names = read_contents(paths, files, _content, classes)
-    count = 0 if listed else len(pictures) - len(paths)
-    return annotated_files(
-        root / _PICTURES, paths, files.__getitem__, contents=contents, classes=names, left_out_count=count
-    )
+        return open_pictures(folder, chosen, None, fit=fitted)
+    chosen, names = with_annotations(chosen, files, _content, classes)
+    return open_pictures(folder, chosen, names, 0 if listed else len(pictures) - len(chosen), fit=fitted)
 
 
 def _names_in(file: Path) -> list[str]:

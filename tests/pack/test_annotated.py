@@ -32,6 +32,7 @@ from PIL import Image, ImageOps
 from gpuloader import Boxes, Compose, Field, GPULoader, Mask
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError, StateError
 from gpuloader.pack import PackResult, pack
+from gpuloader.pack.options import Options
 from gpuloader.pack.sources import open_source
 
 
@@ -269,7 +270,7 @@ def test_annotations_of_any_depth_are_packed_or_refused(tmp_path: Path) -> None:
     for depth in range(900, 1000):
         file.write_text(text.replace('"area": 82', f'"area": {"[" * depth}{"]" * depth}', 1))
         with suppress(PackError):
-            open_source(file, None, progress=False)
+            open_source(file, Options(), progress=False)
 
 
 def test_annotated_pictures_keep_their_sizes(tmp_path: Path) -> None:

@@ -19,13 +19,14 @@ from PIL import Image
 from gpuloader import GPULoader
 from gpuloader.errors import ConfigError, PackError
 from gpuloader.pack import pack
-from gpuloader.pack.pictures import RenderOptions, render
+from gpuloader.pack.options import Options
+from gpuloader.pack.pictures import render
 from gpuloader.pipelines.kernels.cutting import cut_jpegs
 
 HEIGHT, WIDTH = 100, 151
 SIDES = (64, 24)
 SIZES = {"mip64": (96, 64), "mip24": (36, 24)}  # (width, height): 64 * 151 / 100 is 96.64, 24 * 151 / 100 is 36.24
-MIPMAPS = RenderOptions(mipmaps=SIDES)
+MIPMAPS = Options(mipmaps=SIDES)
 
 
 def opened(data: bytes) -> Image.Image:
@@ -57,7 +58,7 @@ def distance(found: Image.Image, expected: Image.Image) -> float:
 def test_mipmaps_are_pillows(mode: str, quality: int | None) -> None:
     image = picture(HEIGHT, WIDTH).convert(mode)
     data = encoded(image, "PNG")
-    rendered = render(data, None, RenderOptions(mipmaps=SIDES, quality=quality))
+    rendered = render(data, None, Options(mipmaps=SIDES, quality=quality))
     assert rendered[:3] == ("png", data, by_pillow(image, quality=quality or 90))
 
 
@@ -111,7 +112,9 @@ def test_small_pictures_have_no_mipmaps(height: int, width: int, sides: list[str
     ],
 )
 def test_mipmaps_are_of_the_downsized_picture(max_size: int, sides: list[str]) -> None:
-    _, data, mipmaps, _ = render(encoded(picture(HEIGHT, WIDTH), "PNG"), None, RenderOptions(max_size, mipmaps=SIDES))
+    _, data, mipmaps, _ = render(
+        encoded(picture(HEIGHT, WIDTH), "PNG"), None, Options(max_size=max_size, mipmaps=SIDES)
+    )
     assert mipmaps is not None
     assert list(mipmaps) == sides
     width, height = opened(data).size

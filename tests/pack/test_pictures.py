@@ -13,11 +13,11 @@ from making import encoded, jpeg, picture
 from oracle import functional
 from PIL import Image
 
-from gpuloader.errors import ConfigError
 from gpuloader.images.limits import RefusalError
-from gpuloader.pack.pictures import RenderOptions, render
+from gpuloader.pack.options import Options
+from gpuloader.pack.pictures import render
 
-COPIED = RenderOptions()
+COPIED = Options()
 KINDS = [kind for kind in (*zoo(), *rare_kinds()) if "recipes" not in kind.unlike_pillow]
 
 # What only DALI refuses; packing asks Pillow.
@@ -53,7 +53,7 @@ def test_decoded_pixels_are_pillows_as_stored(kind: Kind) -> None:
     if kind.name in REFUSED_BY_PILLOW_ALONE:
         return
     show = PICTURE if kind.name.startswith(("png-animated-", "png-text")) else kind.shows  # Pillow: not all
-    extension, data, *_ = render(kind.data, None, RenderOptions(decoded=60_000))
+    extension, data, *_ = render(kind.data, None, Options(decoded=60_000))
     assert extension == "npy"
     pixels = np.load(io.BytesIO(data), allow_pickle=False)
     expected = np.asarray(show or opened(kind.data))
@@ -82,7 +82,7 @@ def resized_by_torchvision(image: Image.Image, size: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("height", "width"), [(60, 80), (97, 48), (33, 32), (24, 30)])
 def test_decoded_pictures_are_resized_as_torchvision_does(height: int, width: int) -> None:
-    data = render(jpeg(height, width), None, RenderOptions(decoded=32))[1]
+    data = render(jpeg(height, width), None, Options(decoded=32))[1]
     pixels = np.load(io.BytesIO(data))
     expected = resized_by_torchvision(opened(jpeg(height, width)), min(height, width, 32))  # never enlarged
     assert pixels.shape == expected.shape
@@ -91,14 +91,14 @@ def test_decoded_pictures_are_resized_as_torchvision_does(height: int, width: in
 
 @pytest.mark.parametrize("quality", [None, 60])
 def test_a_picture_that_is_too_large_becomes_a_jpeg_of_that_size(quality: int | None) -> None:
-    extension, data, *_ = render(encoded(picture(48, 97), "PNG"), None, RenderOptions(max_size=24, quality=quality))
+    extension, data, *_ = render(encoded(picture(48, 97), "PNG"), None, Options(max_size=24, quality=quality))
     expected = picture(48, 97).resize((48, 24), Image.Resampling.BILINEAR)
     assert (extension, data) == ("jpg", encoded(expected, "JPEG", quality=quality or 90, subsampling="4:4:4"))
 
 
 @pytest.mark.parametrize("size", [24, 1000])
 def test_a_picture_that_is_small_enough_is_copied_as_it_is(size: int) -> None:
-    assert render(jpeg(24, 97), None, RenderOptions(max_size=size))[:3] == ("jpg", jpeg(24, 97), None)
+    assert render(jpeg(24, 97), None, Options(max_size=size))[:3] == ("jpg", jpeg(24, 97), None)
 
 
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG", "WEBP", "TIFF"])
@@ -106,11 +106,11 @@ def test_a_picture_that_is_small_enough_is_copied_as_it_is(size: int) -> None:
 def test_downsizing_keeps_the_stored_pixels_way_up_and_the_tag(image_format: str, orientation: int) -> None:
     options = {"quality": 95} if image_format in ("JPEG", "WEBP") else {}
     data = encoded(picture(48, 96), image_format, exif=turned(orientation), **options)
-    small = Image.open(io.BytesIO(render(data, None, RenderOptions(max_size=24))[1]))
+    small = Image.open(io.BytesIO(render(data, None, Options(max_size=24))[1]))
     expected = np.asarray(picture(48, 96).resize((48, 24), Image.Resampling.BILINEAR), int)
     assert np.abs(np.asarray(small, int) - expected).mean() < 6
     assert small.getexif().get(0x0112, 1) == orientation
-    decoded = np.load(io.BytesIO(render(data, None, RenderOptions(decoded=24))[1]))
+    decoded = np.load(io.BytesIO(render(data, None, Options(decoded=24))[1]))
     assert np.abs(decoded.astype(int) - expected).mean() < 6
 
 
@@ -124,22 +124,8 @@ def test_downsizing_keeps_the_stored_pixels_way_up_and_the_tag(image_format: str
     ],
 )
 def test_pictures_of_other_modes_become_gray_or_rgb_jpegs(image: Image.Image, mode: str) -> None:
-    data = render(encoded(image, "PNG"), None, RenderOptions(max_size=HEIGHT // 2))[1]
+    data = render(encoded(image, "PNG"), None, Options(max_size=HEIGHT // 2))[1]
     small = Image.open(io.BytesIO(data))
     assert (small.mode, small.size) == (mode, (WIDTH // 2, HEIGHT // 2))
     expected = PICTURE.convert("L").resize(small.size, Image.Resampling.BILINEAR)
     assert np.abs(np.asarray(small.convert("L"), int) - np.asarray(expected, int)).mean() < 12
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"max_size": 5, "quality": 101}, "quality=101: allowed is an integer from 1 to 100"),
-        ({"quality": 90}, "quality was given without max_size or mipmaps"),
-        ({"mipmaps": (5,), "decoded": 5}, "mipmaps and decoded were both given"),
-        ({"max_size": 5, "decoded": 5}, "max_size and decoded were both given"),
-    ],
-)
-def test_arguments_that_cannot_be_meant(arguments: dict[str, int], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        RenderOptions(**arguments)
