@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,12 +23,14 @@ from gpuloader.cli.options import (
     label_source,
     with_functions,
 )
-from gpuloader.cli.printing import finish, say
+from gpuloader.cli.printing import finish, say, say_rows
 from gpuloader.cli.show import Changes, parse_changes
 from gpuloader.cli.signatures import from_tool
 
 if TYPE_CHECKING:
     from gpuloader.tools.bench_result import BenchResult
+
+_COLUMNS = {"title": "<34", "images_per_second": ">12,.0f", "cpu_seconds_per_1000": ">14.3f", "cpu_share": ">8.0%"}
 
 
 @from_tool("gpuloader.tools.bench.bench", "batch_size", "seconds", "plot")
@@ -66,21 +69,16 @@ def _print(result: BenchResult) -> None:
     say(f"machine  {result.machine}")
     held = f"{counted(data.images, 'image')} of {format_bytes(data.image_bytes)} in {counted(data.shards, 'shard')}"
     say(f"data     {held}; {settings['preset']}")
-    rows = (
-        ("copies ", result.copies, "use a smaller copy"),
-        ("smaller", result.smaller, "decode a smaller JPEG"),
-    )
-    for title, facts, use in rows:
+    uses = ("copies ", result.copies, "use a smaller copy"), ("smaller", result.smaller, "decode a smaller JPEG")
+    for title, facts, use in uses:
         if facts is not None:
             needs = f"with {facts.needs}, " if facts.needs else ""
             say(f"{title}  {needs}{facts.draws:.0%} of the crops {use}: {1 - facts.pixels:.0%} fewer pixels to decode")
     for device in result.devices:
         title = f"{device.device}, {counted(device.num_threads, 'thread')}, batch {settings['batch_size']}"
         say()
-        say(f"{title:<34}{'images/s':>12}{'CPU s/1,000':>14}{'share':>8}")
-        for figures in device.stages:
-            rates = f"{figures.images_per_second:>12,.0f}{figures.cpu_seconds_per_1000:>14.3f}"
-            say(f"{figures.title:<34}{rates}{figures.cpu_share:>8.0%}")
+        say_rows([(title, "images/s", "CPU s/1,000", "share")], "<34", ">12", ">14", ">8")
+        say_rows(map(attrgetter(*_COLUMNS), device.stages), *_COLUMNS.values())
         say()
         say(device.limit)
     say()

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gpuloader.cli.options import Cpu, chosen_device
-from gpuloader.cli.printing import say
+from gpuloader.cli.printing import say_rows
 from gpuloader.cli.signatures import from_tool
 
 
@@ -34,6 +34,5 @@ def demo(
 
     with tempfile.TemporaryDirectory(prefix="gpuloader-demo-") as folder:
         result = run(keep or Path(folder), output, chosen_device(cpu))
-    kept = {"pictures": keep / PHOTOS, "shards of them": keep / SHARDS} if keep else {}
-    for name, text in {**result, "predictions": output, **kept}.items():
-        say(f"{name:<20}{text}")
+    kept = {"pictures": str(keep / PHOTOS), "shards of them": str(keep / SHARDS)} if keep else {}
+    say_rows({**result, "predictions": str(output), **kept}.items(), "<20", "")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpuloader.cli.options import AsJson
-from gpuloader.cli.printing import finish, say
+from gpuloader.cli.printing import finish, say_rows
 
 
 def doctor(
@@ -36,6 +36,5 @@ def doctor(
 
 def _print(result: dict[str, list[dict[str, str]]]) -> None:
     for finding in result["findings"]:
-        say(f"{finding['status']:<9}{finding['name']:<18}{finding['found']}")
-        if finding["advice"]:
-            say(f"{'':<27}{finding['advice']}")
+        advice = [("", "", finding["advice"])] if finding["advice"] else []
+        say_rows([(finding["status"], finding["name"], finding["found"]), *advice], "<9", "<18", "")

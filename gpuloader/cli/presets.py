@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuloader.cli.options import complete_preset, imported
+from gpuloader.cli.printing import say_rows
 
 
 def presets(
@@ -27,8 +28,7 @@ def presets(
     from gpuloader.recipe import Recipe, load_preset, preset_names, preset_text, recipe_from_torchvision, recipe_yaml
 
     if recipe is None:
-        for each in preset_names():
-            print(f"{each:<24}{preset_text(each).splitlines()[0].removeprefix('# ')}")
+        say_rows(((each, preset_text(each).splitlines()[0].removeprefix("# ")) for each in preset_names()), "<24", "")
     elif ":" in recipe:
         found = imported(recipe, "a Compose or a torchvision transform")
         print(recipe_yaml(found if isinstance(found, Recipe) else recipe_from_torchvision(found)), end="")

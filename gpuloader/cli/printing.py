@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,12 @@ FOUND_SOMETHING_WRONG = 3
 def say(line: str = "") -> None:
     """Prints one line. Line ends and control characters in it are escaped."""
     print(printable(line))
+
+
+def say_rows(rows: Iterable[Sequence[Any]], *columns: str) -> None:
+    """Prints a line for each row; a column is the format of its values, such as "<34" or ">12,.0f"."""
+    for row in rows:
+        say("".join(map(format, row, columns)))
 
 
 def at_byte(offset: int) -> str:

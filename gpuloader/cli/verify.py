@@ -10,7 +10,7 @@ import typer
 
 from gpuloader.base.text import counted
 from gpuloader.cli.options import AsJson, Cpu, DeviceId, chosen_device
-from gpuloader.cli.printing import finish, say
+from gpuloader.cli.printing import finish, say, say_rows
 
 if TYPE_CHECKING:
     from gpuloader.tools.verify import Verification
@@ -54,11 +54,10 @@ def _print(result: Verification) -> None:
     without = "" if result.machine.gpus else ", as there is no GPU"
     say(f"device   {result.device}{without if result.device == 'cpu' else ''}")
     say()
-    widths = [max(len(getattr(row, column)) for row in result.rows) for column in ("check", "name")]
-    for row in result.rows:
-        allowed = f"  (allowed: {row.allowed})" if row.allowed else ""
-        names = "  ".join(f"{text:<{width}}" for text, width in zip((row.check, row.name), widths))
-        say(f"{'ok ' if row.ok else 'OFF'}  {names}  {row.found}{allowed}")
+    widths = (max(len(getattr(row, column)) for row in result.rows) + 2 for column in ("check", "name"))
+    allowed = (f"{row.found}{row.allowed and f'  (allowed: {row.allowed})'}" for row in result.rows)
+    table = ((("OFF", "ok")[row.ok], row.check, row.name, text) for row, text in zip(result.rows, allowed))
+    say_rows(table, "<5", *(f"<{width}" for width in widths), "")
     off = sum(not row.ok for row in result.rows)
     say()
     say(f"{counted(len(result.rows), 'row')}, {f'{off} off' if off else 'all is well'}; {result.elapsed_seconds:.0f} s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from gpuloader import BadImages, Decoder, GPULoader, World
 from gpuloader import transforms as T
 from gpuloader.errors import BadImageError, ConfigError
 from gpuloader.loading.loader import run_of
+from gpuloader.loading.run import Run
 from gpuloader.pack.packing import pack
 from gpuloader.recipe import Recipe
-from gpuloader.tools.bench import bench, find_mipmaps
+from gpuloader.tools.bench import bench, find_mipmaps, find_smaller
 from gpuloader.tools.bench_result import BenchResult, SmallerFacts
 from gpuloader.tools.limits import Cost, limit_of
 from gpuloader.tools.machine import this_machine
@@ -166,7 +168,7 @@ def test_a_folder_is_measured_as_shards_are(folder: Path, measured: BenchResult)
 
 @pytest.fixture(scope="module")
 def squares(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Pictures of 300 x 300 pixels, with copies or without, beside half as many of 60 x 60; of 1280 and of 1279."""
+    """Pictures of 300 x 300 pixels, with copies or without, beside half as many of 60 x 60; and of other sides."""
     folder = tmp_path_factory.mktemp("squares")
 
     def write(name: str, sides: list[int]) -> Path:
@@ -174,7 +176,8 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         samples = [{"__key__": f"{n}", "jpg": files[side], "cls": b"0"} for n, side in enumerate(sides)]
         return write_shard(folder / f"{name}.tar", samples)
 
-    made = {"plain": write("plain", [300, 300, 60]), "large": write("large", [1280]), "medium": write("medium", [1279])}
+    sides = {"plain": [300, 300, 60], "large": [1280], "medium": [1279], "eighths": [320, 320, 320, 60]}
+    made = {name: write(name, each) for name, each in sides.items()}
     pack(made["plain"], folder / "packed", mipmaps=(96, 48), shuffle=False, workers=1)
     [made["packed"]] = (folder / "packed").glob("*.tar")
     return made
@@ -185,32 +188,39 @@ BY_PACK = "`gpuloader pack --mipmaps 1024,512`"
 
 
 @pytest.mark.parametrize(
-    ("data", "side", "mipmaps", "expected"),
+    ("find", "data", "side", "oversampling", "expected"),
     [
-        ("packed", 24, 1.5, SmallerFacts("", 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
-        ("packed", 24, 4, SmallerFacts("", 2 / 3, (2 * 96**2 + 60**2) / (2 * 300**2 + 60**2))),
-        ("packed", 80, 1.5, SmallerFacts("", 0, 1)),  # as 120 pixels are needed
-        ("packed", 24, None, SmallerFacts(BY_RECIPE, 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
-        ("packed", 24, "off", None),
-        ("packed", 80, None, None),
-        ("large", 224, None, SmallerFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (512 / 1280) ** 2)),
-        ("large", 400, None, SmallerFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (1024 / 1280) ** 2)),
-        ("large", 224, 3, SmallerFacts(BY_PACK, 1, (1024 / 1280) ** 2)),
-        ("large", 800, None, None),
-        ("medium", 224, None, None),
-        ("plain", 24, None, None),
+        (find_mipmaps, "packed", 24, 1.5, SmallerFacts("", 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
+        (find_mipmaps, "packed", 24, 4, SmallerFacts("", 2 / 3, (2 * 96**2 + 60**2) / (2 * 300**2 + 60**2))),
+        (find_mipmaps, "packed", 80, 1.5, SmallerFacts("", 0, 1)),  # as 120 pixels are needed
+        (find_mipmaps, "packed", 24, None, SmallerFacts(BY_RECIPE, 2 / 3, (2 * 48**2 + 60**2) / (2 * 300**2 + 60**2))),
+        (find_mipmaps, "packed", 24, "off", None),
+        (find_mipmaps, "packed", 80, None, None),
+        (find_mipmaps, "large", 224, None, SmallerFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (512 / 1280) ** 2)),
+        (find_mipmaps, "large", 400, None, SmallerFacts(f"{BY_PACK} and {BY_RECIPE}", 1, (1024 / 1280) ** 2)),
+        (find_mipmaps, "large", 224, 3, SmallerFacts(BY_PACK, 1, (1024 / 1280) ** 2)),
+        (find_mipmaps, "large", 800, None, None),
+        (find_mipmaps, "medium", 224, None, None),
+        (find_mipmaps, "plain", 24, None, None),
+        (find_smaller, "eighths", 40, None, SmallerFacts(BY_RECIPE, 3 / 4, (3 * 80**2 + 60**2) / (3 * 320**2 + 60**2))),
+        (find_smaller, "eighths", 40, 1.5, SmallerFacts("", 3 / 4, (3 * 80**2 + 60**2) / (3 * 320**2 + 60**2))),
+        (find_smaller, "eighths", 40, 3, SmallerFacts("", 3 / 4, (3 * 160**2 + 60**2) / (3 * 320**2 + 60**2))),
+        (find_smaller, "eighths", 20, 1.5, SmallerFacts("", 1, (3 * 40**2 + 30**2) / (3 * 320**2 + 60**2))),
+        (find_smaller, "eighths", 40, "off", None),
+        (find_smaller, "eighths", 300, None, None),
     ],
 )
-def test_what_mipmaps_save_is_known_from_the_draws(
+def test_what_smaller_pictures_save_is_known_from_the_draws(
     squares: dict[str, Path],
+    find: Callable[[Run], SmallerFacts | None],
     data: str,
     side: int,
-    mipmaps: Any,  # noqa: ANN401
+    oversampling: Any,  # noqa: ANN401
     expected: SmallerFacts | None,
 ) -> None:
-    preset = Recipe([T.Resize(side), T.CenterCrop(side)], oversampling=mipmaps)
+    preset = Recipe([T.Resize(side), T.CenterCrop(side)], oversampling=oversampling)
     with GPULoader(squares[data], 2, None, preset=preset) as loader:
-        found = find_mipmaps(run_of(loader))
+        found = find(run_of(loader))
     if expected is None:
         assert found is None
     else:
