@@ -22,7 +22,7 @@ _EMPTY: tuple[object, ...] = (None, [], {})
 
 
 def renumber(
-    own: Sequence[str], classes: Sequence[str] | None, where: Sequence[str]
+    own: Sequence[str], classes: Sequence[str] | None, where: Callable[[int], str]
 ) -> tuple[Sequence[int], tuple[str, ...]]:
     """Returns the label of each of a source's own classes, in their order, and the names of all labels.
 
@@ -53,15 +53,15 @@ def with_annotations(
         {"image_id": i, "file_name": Path(picture.path).name, **(read(file) if file else {"annotations": []})}
         for i, (picture, file) in enumerate(zip(pictures, files, strict=True))
     ]
-    found = [(each, str(file)) for file, content in zip(files, contents) for each in content["annotations"]]
-    where = [file for _, file in found]
-    numbers, names = number_labels([each["category_id"] for each, _ in found], classes if own is None else own, where)
+    found = [(file, each) for file, content in zip(files, contents) for each in content["annotations"]]
+    labels, named = [each["category_id"] for _, each in found], classes if own is None else own
+    numbers, names = number_labels(labels, named, lambda i: str(found[i][0]))
     if own is not None:
-        label_of, names = renumber(own, classes, [f"data.yaml, class {i}" for i in range(len(own))])
+        label_of, names = renumber(own, classes, lambda i: f"data.yaml, class {i}")
         numbers = [label_of[number] for number in numbers]
-    for (each, _), number in zip(found, numbers, strict=True):
+    for (_, each), number in zip(found, numbers, strict=True):
         each["category_id"] = number
-    written = (as_json(content, each.where or each.path) for each, content in zip(pictures, contents))
+    written = (as_json(content, str(each.place or each.path)) for each, content in zip(pictures, contents))
     return [each._replace(json=content) for each, content in zip(pictures, written)], names
 
 

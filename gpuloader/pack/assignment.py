@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +20,10 @@ from gpuloader.plan import make_order
 DEFAULT_SAMPLES_PER_SHARD = 1000
 
 
-@dataclass(frozen=True, eq=False)
-class PlannedShard:
-    """A shard's path below the destination, and the source numbers of its samples, (n,) int64 in the shard's order."""
-
-    name: str
-    samples: NDArray[np.int64]
-
-
-def assign(keys: Sequence[str], sizes: Sequence[int | None], options: Options) -> list[PlannedShard]:
+def assign(keys: Sequence[str], sizes: Sequence[int | None], options: Options) -> dict[str, NDArray[np.int64]]:
     """Assigns samples to shards: first come the shards for training, then those for validation.
+
+    Returns each shard's path below the destination, and the source numbers of its samples, (n,) in the shard's order.
 
     Args:
         keys: unique, one for each sample.
@@ -40,15 +32,15 @@ def assign(keys: Sequence[str], sizes: Sequence[int | None], options: Options) -
     if options.shard_bytes is not None and None in sizes:
         raise ConfigError("shard_bytes: this source does not tell sizes in advance; give samples_per_shard instead")
     order = make_order("full" if options.shuffle else "none", len(keys), options.seed, 0)(np.arange(len(keys)))
-    places, splits = options.places(Path()), {options.prefix: order}
+    splits = {options.prefix: order}
     if options.val_share:
         held_out = np.array([_draw(key, options.seed) < options.val_share for key in keys])[order]
-        splits = {options.prefix: order[~held_out], VALIDATION: order[held_out]}
-    return [
-        PlannedShard(str(places[prefix] / f"{prefix}-{number:06d}.tar"), samples)
-        for prefix, of_split in splits.items()
+        splits = {f"{options.prefix}/{options.prefix}": order[~held_out], f"{VALIDATION}/{VALIDATION}": order[held_out]}
+    return {
+        f"{beginning}-{number:06d}.tar": samples
+        for beginning, of_split in splits.items()
         for number, samples in enumerate(_cut(of_split, sizes, options))
-    ]
+    }
 
 
 def _cut(samples: NDArray[np.int64], sizes: Sequence[int | None], options: Options) -> list[NDArray[np.int64]]:

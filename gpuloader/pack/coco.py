@@ -38,7 +38,7 @@ def coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> Open
     own = [categories[number]["name"] for number in ids]
     if classes is not None and len(set(own)) < len(own):
         raise PackError(f"{file}: several categories have one name, so they cannot be numbered by names")
-    labels, names = renumber(own, classes, [f"{file}, category {number}" for number in ids])
+    labels, names = renumber(own, classes, lambda i: f"{file}, category {ids[i]}")
     label_of = dict(zip(ids, labels, strict=True))
     id_of = {label: number for number, label in label_of.items()}
 
@@ -65,14 +65,14 @@ def coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> Open
     # A file of boxes may have a few outlines, whose lack then makes no box bad.
     objects, half, keys = annotations.values(), len(annotations) / 2, ("bbox", "segmentation")
     needed = [key for key in keys if sum(bool(each.get(key)) for each in objects) >= half] or ["bbox"]
-    pictures = []
+    origin, pictures = f"{file}, image ", []
     for number, entry in entries.items():
         content = {name: as_whole(entry.get(name)) for name in ("width", "height", "file_name")}
         content = {"image_id": number, **content, "annotations": of_image[number]}
-        where = f"{file}, image {number}"
-        pictures.append(Picture(f"{folder}/{names_of[number]}", json=as_json(content, where), where=where))
-    class_ids = tuple(id_of.get(label) for label in range(len(names)))
-    return open_pictures(str(folder), pictures, names, class_ids=class_ids, fit=partial(fitted, needed=needed))
+        encoded = as_json(content, f"{origin}{number}")
+        pictures.append(Picture(f"{folder}/{names_of[number]}", json=encoded, place=number))
+    class_ids, fit = tuple(id_of.get(label) for label in range(len(names))), partial(fitted, needed=needed)
+    return open_pictures(str(folder), pictures, names, origin=origin, class_ids=class_ids, fit=fit)
 
 
 def _read(file: Path) -> dict[str, Any]:

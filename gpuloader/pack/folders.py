@@ -44,4 +44,4 @@ def class_folders(folder: Path, classes: Sequence[str] | None) -> OpenedSource:
     root = str(folder.absolute())
     # If no names are given, folders called by numbers count as names, as in ImageFolder.
     labelled = (Picture(f"{root}/{path}", path.partition("/")[0]) for path in found)
-    return open_pictures(root, labelled, classes, len(below) - len(found))
+    return open_pictures(root, labelled, classes, left_out_count=len(below) - len(found))

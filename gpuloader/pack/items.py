@@ -14,8 +14,8 @@ from PIL import Image
 
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, PackError
 from gpuloader.images.limits import RefusalError
-from gpuloader.pack.records import OpenedSource, Record, SourceSample, fingerprint, open_pictures, read_picture
-from gpuloader.pack.tables import items_as_pictures
+from gpuloader.pack.records import OpenedSource, Record, SourceSample, fingerprint, read_picture
+from gpuloader.pack.tables import open_items
 from gpuloader.shards.paths import user_path
 
 TORCHVISION = "torchvision:"
@@ -71,7 +71,7 @@ def _source(open_dataset: Open) -> OpenedSource:
     samples = getattr(dataset, "samples", None)
     if isinstance(samples, list) and samples and isinstance(samples[0][0], str):  # DatasetFolder: files to copy
         root = str(Path(getattr(dataset, "root", "/")).absolute())
-        return open_pictures(root, items_as_pictures(samples), names)
+        return open_items(root, samples, names)
     if not len(dataset):
         raise NoSamplesError("the dataset is empty")
     read = partial(_read_item, open_dataset)

@@ -71,12 +71,6 @@ class Options:
         if self.seekable:
             find_version()
 
-    def places(self, destination: Path) -> dict[str, Path]:
-        """Returns the prefixes of its shards' file names, and the folder of each prefix."""
-        if not self.val_share:
-            return {self.prefix: destination}
-        return {prefix: destination / prefix for prefix in (self.prefix, VALIDATION)}
-
     def recorded(self) -> dict[str, Any]:
         """Returns the options that decide the shards, for a manifest; mipmaps and subsampling only if there are any."""
         content = {name: getattr(self, name) for name in _RECORDED}
@@ -122,10 +116,10 @@ _NOT_BOTH = {
 
 def parse_bytes(size: int | str | None) -> int | None:
     """Returns the value of `shard_bytes` in bytes: it is a number, or text such as "256MiB"."""
-    from pydantic import ByteSize, TypeAdapter, ValidationError
-
     if size is None:
         return None
+    from pydantic import ByteSize, TypeAdapter, ValidationError  # here, because it takes a while to import
+
     try:
         size_bytes = int(TypeAdapter(ByteSize).validate_python(size))
     except ValidationError:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -15,9 +16,9 @@ from gpuloader.base.text import counted
 from gpuloader.base.values import as_python_integer
 from gpuloader.errors import ConfigError, LabelError, NoSamplesError, StateError, describe
 from gpuloader.images.traits import IN_PIXELS
-from gpuloader.pack.assignment import PlannedShard, assign
+from gpuloader.pack.assignment import assign
 from gpuloader.pack.executors import run
-from gpuloader.pack.options import Options, parse_bytes, parse_classes, parse_mipmaps, parse_part
+from gpuloader.pack.options import VALIDATION, Options, parse_bytes, parse_classes, parse_mipmaps, parse_part
 from gpuloader.pack.records import FoundNames, OpenedSource, unique_keys
 from gpuloader.pack.shard_writer import LEFT_OUT, LeftOutPicture, ShardCounts, ShardTask, read_left_out, write_shard
 from gpuloader.pack.sources import PictureSource, open_source
@@ -95,7 +96,9 @@ class Destination:
     @property
     def places(self) -> dict[str, Path]:
         """The folder of each prefix."""
-        return self.options.places(self.folder)
+        if not self.options.val_share:
+            return {self.options.prefix: self.folder}
+        return {prefix: self.folder / prefix for prefix in (self.options.prefix, VALIDATION)}
 
     def finished(self) -> dict[str, int]:
         """Returns the paths below the folder, and the sizes in bytes, of the finished shards."""
@@ -113,7 +116,7 @@ class Destination:
             for folder in (place, place / LEFT_OUT):
                 remove_leftovers(folder)
 
-    def claim(self, source: OpenedSource, shards: Sequence[PlannedShard]) -> Mapping[str, int]:
+    def claim(self, source: OpenedSource, shards: Collection[str]) -> Mapping[str, int]:
         """Claims the folder's shards of these prefixes for this pack, or checks that it already has them.
 
         Returns the names and sizes of the finished shards.
@@ -148,10 +151,9 @@ class Destination:
                 _check_same(manifest, manifest.read_bytes(), text)
         for place in self.sharing_places():
             _check_others(place, manifests, source)
-        own = {shard.name for shard in shards}
         for tar in finished:
             manifest = (folder / tar).with_name(MANIFEST.format(_prefix(tar)))
-            if not manifest.exists() or (manifest in manifests and tar not in own):
+            if not manifest.exists() or (manifest in manifests and tar not in shards):
                 raise StateError(
                     f"{folder} has tars that no pack wrote, such as {tar}: move them, or give an empty folder"
                 )
@@ -270,12 +272,12 @@ def pack(
     opened = _open(source, to, progress)
     keys = unique_keys(opened.records)
     shards = assign(keys, [record.size_bytes for record in opened.records], options)
-    finished, (index, parts) = to.claim(opened, shards), options.part
+    finished, (index, parts) = to.claim(opened, shards.keys()), options.part
     samples = [*zip(keys, opened.records, strict=True)]
     tasks = [
-        ShardTask(to.folder / shard.name, [samples[i] for i in shard.samples.tolist()], options, opened.fit)
-        for shard in shards[index::parts]
-        if shard.name not in finished
+        ShardTask(to.folder / name, [samples[i] for i in numbers.tolist()], options, opened.fit)
+        for name, numbers in islice(shards.items(), index, None, parts)
+        if name not in finished
     ]
     written: list[ShardCounts] = []
     try:
@@ -306,16 +308,16 @@ def _open(source: PictureSource, to: Destination, progress: bool) -> OpenedSourc
 
 
 def _result(
-    to: Destination, source: OpenedSource, shards: Sequence[PlannedShard], written: Sequence[ShardCounts]
+    to: Destination, source: OpenedSource, shards: Mapping[str, Sized], written: Sequence[ShardCounts]
 ) -> PackResult:
     traits, with_mipmaps = b"".join(each.traits for each in written), sum(each.with_mipmaps for each in written)
     finished = to.finished()
-    done = [shard for shard in shards if shard.name in finished]
+    done = [name for name in shards if name in finished]
     left_out: list[LeftOutPicture] = []
     splits = dict.fromkeys(to.places, 0)
-    for shard in done:
-        left_out += (bad := read_left_out(to.folder / shard.name))
-        splits[_prefix(shard.name)] += len(shard.samples) - sum(not each.object for each in bad)
+    for name in done:
+        left_out += (bad := read_left_out(to.folder / name))
+        splits[_prefix(name)] += len(shards[name]) - sum(not each.object for each in bad)
     samples = sum(splits.values())
     if samples == 0 and len(done) == len(shards):
         raise NoSamplesError(
@@ -323,12 +325,12 @@ def _result(
         )
     return PackResult(
         destination=to.folder,
-        shards=tuple(shard.name for shard in done),
-        missing=tuple(shard.name for shard in shards if shard.name not in finished),
+        shards=tuple(done),
+        missing=tuple(name for name in shards if name not in finished),
         written=len(written),
         samples=samples,
         splits=splits,
-        bytes=sum(finished[shard.name] for shard in done),
+        bytes=sum(finished[name] for name in done),
         left_out=tuple(left_out),
         with_copies=with_mipmaps,
         too_small=len(traits) - with_mipmaps if to.options.mipmaps else 0,

@@ -51,7 +51,7 @@ def with_targets_beside(folder: Path, classes: Sequence[str] | None) -> OpenedSo
     if labels:
         found, names = with_annotations(found, [*map(labels.get, pictures)], _content, classes, _names(root))
     unused = len((labels.keys() | masks.keys()) - pictures.keys())
-    return open_pictures(str(folder), found, names, unused, fit=partial(fitted, relative=True))
+    return open_pictures(str(folder), found, names, left_out_count=unused, fit=partial(fitted, relative=True))
 
 
 def _masks(root: Path, below: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from PIL import Image
 
@@ -24,7 +24,7 @@ MASK = "mask.png"
 
 MOST_PICTURE_BYTES = 1 << 32
 _LARGEST_LABEL = 10**18 - 1  # with the digits that a scan reads
-_NO_MEMBERS: Mapping[str, bytes] = {}
+_NO_FIELDS: Mapping[str, bytes] = {}
 
 Dropped: TypeAlias = Sequence[tuple[str, str]]
 """Objects of a picture that are not packed: their names and causes."""
@@ -76,14 +76,14 @@ class Picture(NamedTuple):
         label: an integer or a name; only for a source without annotations.
         json: the content of its `json`, if it has one.
         mask: the path of its mask, a PNG; all pictures of a source have one, or none has.
-        where: names its origin, for errors; "" for its path.
+        place: where the source names it, such as a line; None for its path.
     """
 
     path: str
     label: object = None
     json: bytes | None = None
     mask: str | None = None
-    where: str = ""
+    place: object = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,9 @@ def open_pictures(
     folder: str,
     pictures: Iterable[Picture],
     classes: Sequence[str] | None,
+    *,
+    origin: str = "",
+    parse: Callable[[Sequence[object]], Sequence[object]] = list,
     left_out_count: int = 0,
     class_ids: tuple[int | None, ...] | None = None,
     fit: Fit | None = None,
@@ -136,34 +139,40 @@ def open_pictures(
         folder: absolute, the root that keys are relative to.
         classes: the names of the labels. Without `fit`, labels are numbered by them; None uses the sorted names that
             occur.
+        origin: what stands before the pictures' places in errors.
+        parse: converts all labels.
     """
-    found = list(pictures)
-    where = [each.where or each.path for each in found]
-    names, members = None if classes is None else tuple(classes), [_NO_MEMBERS] * len(found)
+    columns: tuple[list[Any], ...] = tuple([] for _ in Picture._fields)  # lists, because there may be millions
+    for picture in pictures:
+        for column, value in zip(columns, picture):
+            column.append(value)
+    paths, labels, contents, masks, places = columns
+    where: Callable[[int], str] = lambda i: paths[i] if places[i] is None else f"{origin}{places[i]}"  # noqa: E731
+    names, fields = None if classes is None else tuple(classes), [_NO_FIELDS] * len(paths)
     if fit is None:
-        numbers, names = number_labels([each.label for each in found], classes, where)
+        numbers, names = number_labels(parse(labels), classes, where)
         of_label = {number: {"cls": b"%d" % number} for number in set(numbers)}  # one for millions of samples
-        members = [of_label[number] for number in numbers]
-    if not found:
+        fields = [of_label[number] for number in numbers]
+    if not paths:
         raise NoSamplesError(f"no pictures in {folder}")
-    sizes = _file_sizes([each.path for each in found], where)
-    if masks := [each.mask for each in found if each.mask is not None]:
+    sizes = _file_sizes(paths, where)
+    if masks[0] is not None:
         sizes = [size + of_mask for size, of_mask in zip(sizes, _file_sizes(masks, where), strict=True)]
     records = [
         Record(
-            picture.path,
-            _key_below(picture.path, folder),
+            path,
+            _key_below(path, folder),
             size,
-            beside if picture.json is None else {**beside, "json": picture.json},
-            _read_file if picture.mask is None else partial(_read_file, mask=picture.mask),
+            known if content is None else {**known, "json": content},
+            _read_file if mask is None else partial(_read_file, mask=mask),
         )
-        for picture, size, beside in zip(found, sizes, members, strict=True)
+        for path, size, known, content, mask in zip(paths, sizes, fields, contents, masks, strict=True)
     ]
     return OpenedSource(records, fingerprint(records, names), names, left_out_count, class_ids, fit)
 
 
 def number_labels(
-    labels: Sequence[object], classes: Sequence[str] | None, where: Sequence[str]
+    labels: Sequence[object], classes: Sequence[str] | None, where: Callable[[int], str]
 ) -> tuple[list[int], tuple[str, ...] | None]:
     """Returns labels as numbers, and the names of the numbers; None for integers that `classes` does not name."""
     names = None if classes is None else tuple(classes)
@@ -173,32 +182,32 @@ def number_labels(
         for i, number in enumerate(numbers):
             if names is not None and not 0 <= number < len(names):
                 raise LabelError(
-                    f"{where[i]}: unknown class {describe(number)}: there are {len(names)} classes, from 0 on"
+                    f"{where(i)}: unknown class {describe(number)}: there are {len(names)} classes, from 0 on"
                 )
             if abs(number) > _LARGEST_LABEL:
-                raise LabelError(f"{where[i]}: the label {describe(number)} has more than 18 digits")
+                raise LabelError(f"{where(i)}: the label {describe(number)} has more than 18 digits")
         return numbers, names
     if numbers:
         raise LabelError(_explain_mixed(labels, len(numbers), where))
     for i, label in enumerate(labels):
         if not isinstance(label, str) or not label:
             raise LabelError(
-                f"{where[i]}: the label {describe(label)}: all labels must be integers, or all must be names"
+                f"{where(i)}: the label {describe(label)}: all labels must be integers, or all must be names"
             )
     known = tuple(sorted({str(label) for label in labels})) if names is None else names
     number_of = {name: number for number, name in enumerate(known)}
     for i, label in enumerate(labels):
         if label not in number_of:
             some = ", ".join(known[:10]) + (" ..." if len(known) > 10 else "")
-            raise LabelError(f"{where[i]}: unknown class {describe(label)}: the classes are {some}")
+            raise LabelError(f"{where(i)}: unknown class {describe(label)}: the classes are {some}")
     return [number_of[str(label)] for label in labels], known
 
 
-def _explain_mixed(labels: Sequence[object], numbers: int, where: Sequence[str]) -> str:
+def _explain_mixed(labels: Sequence[object], numbers: int, where: Callable[[int], str]) -> str:
     """Explains that some labels are integers and some are not, with the first five of the fewer."""
     others = len(labels) - numbers
     odd = [i for i, label in enumerate(labels) if is_integer(label) == (numbers < others)]
-    shown = ", ".join(f"{describe(labels[i])} ({where[i]})" for i in odd[:5]) + (" ..." if len(odd) > 5 else "")
+    shown = ", ".join(f"{describe(labels[i])} ({where(i)})" for i in odd[:5]) + (" ..." if len(odd) > 5 else "")
     return (
         f"the {len(labels):,} labels are {counted(numbers, 'integer')} and {counted(others, 'other')}, but all must be "
         f"integers, or all must be names: correct {shown}; or, for a table, give `--classes FILE` with all labels as "
@@ -233,17 +242,17 @@ def _read_file(record: Record, *, mask: str | None = None) -> SourceSample:
     return SourceSample(read_picture(record.name), None, fields)
 
 
-def _file_sizes(paths: Sequence[str], where: Sequence[str]) -> list[int]:
+def _file_sizes(paths: Sequence[str], where: Callable[[int], str]) -> list[int]:
     sizes: list[int] = []
     missing: list[str] = []
-    for path, at in zip(paths, where, strict=True):
+    for i, path in enumerate(paths):
         try:
             sizes.append(Path(path).stat().st_size)
         except (FileNotFoundError, NotADirectoryError):
             sizes.append(0)
-            missing.append(f"{path} ({at})")
+            missing.append(f"{path} ({where(i)})")
         except (OSError, ValueError) as error:  # a folder that may not be read, a name that is too long, a null byte
-            raise PackError(f"{at}: {path} cannot be read: {error}") from None
+            raise PackError(f"{where(i)}: {path} cannot be read: {error}") from None
     if missing:
         shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
         raise PackError(

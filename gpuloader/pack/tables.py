@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,36 +22,40 @@ _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})(\.0+)?\s*")  # pandas writes 3.0 i
 
 def table(file: Path, classes: Sequence[str] | None) -> OpenedSource:
     """Opens a table, one picture a row; columns other than path and label become the fields of its `json`."""
-    folder, rows = str(file.absolute().parent), _csv_rows if file.suffix.lower() == ".csv" else _json_rows
-    try:
-        pictures = [_picture(folder, f"{file}, line {line}", row) for line, row in rows(file)]
-    except (UnicodeError, csv.Error) as error:
-        raise PackError(f"{file} cannot be read as a table in UTF-8: {error}") from None
-    if not pictures:
-        raise NoSamplesError(f"{file} has no rows")
-    labels = _parsed([each.label for each in pictures], classes)
-    return open_pictures(folder, (each._replace(label=label) for each, label in zip(pictures, labels)), classes)
+    folder = str(file.absolute().parent)
+    parse = partial(_parsed, classes=classes)
+    return open_pictures(folder, _pictures(file, folder), classes, origin=f"{file}, line ", parse=parse)
 
 
 def pairs(items: Sequence[tuple[str | os.PathLike[str], object]], classes: Sequence[str] | None) -> OpenedSource:
     """Opens paths and labels from a list of pairs."""
-    pictures = items_as_pictures(items)
-    folder = os.path.commonpath([os.path.dirname(each.path) for each in pictures])  # noqa: PTH120
-    return open_pictures(folder, pictures, classes)
+    folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path, _ in items])  # noqa: PTH100, PTH120
+    return open_items(folder, items, classes)
 
 
-def items_as_pictures(items: Iterable[tuple[Any, object]]) -> list[Picture]:
-    """Returns the pictures of pairs of a path and a label."""
-    return [Picture(os.path.abspath(path), label, where=f"item {i}") for i, (path, label) in enumerate(items)]  # noqa: PTH100
+def open_items(folder: str, items: Iterable[tuple[Any, object]], classes: Sequence[str] | None) -> OpenedSource:
+    """Opens pairs of a path and a label, with keys relative to the folder."""
+    pictures = (Picture(os.path.abspath(path), label, place=i) for i, (path, label) in enumerate(items))  # noqa: PTH100
+    return open_pictures(folder, pictures, classes, origin="item ")
 
 
-def _picture(folder: str, where: str, row: Mapping[str, object]) -> Picture:
-    path, label = row.get("path"), row.get("label")
-    if not isinstance(path, str) or not path or label is None:
-        raise PackError(f"{where}: no path or no label; its columns are {', '.join(map(repr, row))}")
-    further = {name: value for name, value in row.items() if name not in ("path", "label")}
-    whole = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - Path is slow for millions
-    return Picture(whole, label, json.dumps(further, ensure_ascii=False).encode() if further else None, where=where)
+def _pictures(file: Path, folder: str) -> Iterator[Picture]:
+    line = None
+    try:
+        for line, row in _csv_rows(file) if file.suffix.lower() == ".csv" else _json_rows(file):
+            path, label = row.get("path"), row.get("label")
+            if not isinstance(path, str) or not path or label is None:
+                raise PackError(
+                    f"{file}, line {line}: no path or no label; its columns are {', '.join(map(repr, row))}"
+                )
+            further = {name: value for name, value in row.items() if name not in ("path", "label")}
+            content = json.dumps(further, ensure_ascii=False).encode() if further else None
+            whole = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - Path is slow for millions
+            yield Picture(whole, label, content, place=line)
+    except (UnicodeError, csv.Error) as error:
+        raise PackError(f"{file} cannot be read as a table in UTF-8: {error}") from None
+    if line is None:
+        raise NoSamplesError(f"{file} has no rows")
 
 
 def _csv_rows(file: Path) -> Iterator[tuple[int, Mapping[str, object]]]:

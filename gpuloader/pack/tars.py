@@ -50,7 +50,7 @@ def class_tars(source: Path, classes: Sequence[str] | None) -> OpenedSource | No
     found = _tars_in_tar(source) if nested else [(path, 0, path.stat().st_size) for path in tars_in(source, True)]
     if nested and not found:
         return None
-    numbers, names = number_labels([path.stem for path, *_ in found], classes, [str(path) for path, *_ in found])
+    numbers, names = number_labels([path.stem for path, *_ in found], classes, lambda i: str(found[i][0]))
     records: list[Record] = []
     empty, left_out = [], 0
     for i, (path, start, size) in enumerate(count_long(found, len(found), f"indexing the tars of {source}", False)):

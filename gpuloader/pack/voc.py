@@ -48,11 +48,12 @@ def voc(path: Path, classes: Sequence[str] | None) -> OpenedSource:
                     cure = f"a list with {mark} is of one class; give {other}"
                 raise PackError(f"{path} has {describe(stem)}, which is not in {root / kind}: {cure}")
     folder, files = str(root / _PICTURES), [targets[stem] for stem in stems]
-    chosen = [Picture(pictures[stem], mask=file if masked else None, where=file) for stem, file in zip(stems, files)]
+    chosen = [Picture(pictures[stem], mask=file if masked else None, place=file) for stem, file in zip(stems, files)]
     if masked:
         return open_pictures(folder, chosen, None, fit=fitted)
     chosen, names = with_annotations(chosen, files, _content, classes)
-    return open_pictures(folder, chosen, names, 0 if listed else len(pictures) - len(chosen), fit=fitted)
+    unused = 0 if listed else len(pictures) - len(chosen)
+    return open_pictures(folder, chosen, names, left_out_count=unused, fit=fitted)
 
 
 def _names_in(file: Path) -> list[str]:

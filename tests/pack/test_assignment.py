@@ -17,7 +17,8 @@ def keys(count: int) -> list[str]:
 
 
 def assigned(sizes: list[int | None], **arguments: object) -> dict[str, list[int]]:
-    return {shard.name: shard.samples.tolist() for shard in assign(keys(len(sizes)), sizes, Options(**arguments))}
+    shards = assign(keys(len(sizes)), sizes, Options(**arguments))
+    return {name: samples.tolist() for name, samples in shards.items()}
 
 
 @pytest.mark.parametrize(
