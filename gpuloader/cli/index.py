@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gpuloader.base.text import counted
 from gpuloader.cli.options import AsJson, Shards
-from gpuloader.cli.printing import at_byte, print_json, say
+from gpuloader.cli.printing import at_byte, finish, say
 from gpuloader.cli.signatures import from_tool
 from gpuloader.errors import ConfigError
 
@@ -25,17 +26,17 @@ def index(shards: Shards, run: Callable[..., Any], as_json: AsJson = False) -> N
     Example: gpuloader index shards/train/
     """
     rows, place, unsaved = run(shards)
-    samples = sum(row["samples"] for row in rows)
-    if as_json:
-        print_json({"samples": samples, "shards": rows})
-    else:
-        for row in rows:
-            say(f"{row['shard']}: {counted(row['samples'], 'sample')}")
-            for item in row["left_out"]:
-                say(f"  left out: {item['name']!r}{at_byte(item['offset'])}: {item['why']}")
-            if more := row["left_out_count"] - len(row["left_out"]):
-                say(f"  left out: {more:,} more")
-        where = "" if place is None else f", merged into {place}"
-        say(f"{counted(samples, 'sample')} in {counted(len(rows), 'shard')}{where}")
+    result = {"samples": sum(row["samples"] for row in rows), "shards": rows}
+    finish(result, as_json, partial(_print, "" if place is None else f", merged into {place}"))
     if unsaved:
         raise ConfigError(*unsaved, "make room on the disk, and run the command again")
+
+
+def _print(merged: str, result: dict[str, Any]) -> None:
+    for row in result["shards"]:
+        say(f"{row['shard']}: {counted(row['samples'], 'sample')}")
+        for item in row["left_out"]:
+            say(f"  left out: {item['name']!r}{at_byte(item['offset'])}: {item['why']}")
+        if more := row["left_out_count"] - len(row["left_out"]):
+            say(f"  left out: {more:,} more")
+    say(f"{counted(result['samples'], 'sample')} in {counted(len(result['shards']), 'shard')}{merged}")
