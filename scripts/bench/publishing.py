@@ -32,7 +32,6 @@ _VERSIONS = {
 _HEADINGS = {
     "photographs": "Photographs",
     "large": "Large photographs",
-    "oversampling": "Large photographs, decoded smaller",
     "ffcv": "FFCV",
     "folders": "Folders",
     "augmented": "Augmentation",
@@ -43,6 +42,7 @@ _HEADINGS = {
 _PLOTTED = ("photographs", "large")
 _SHORT = (
     "gpuloader",
+    "gpuloader-oversampling",
     "gpuloader-seekable",
     "stock-dali",
     "turboloader",
