@@ -194,6 +194,8 @@ class TrainerLoaders:
             _check_global_batch(loader, state)
             loader.load_state_dict(state)
             loader.seek(epoch, done, ranks=state.get("ranks"))  # the ranks of the checkpoint
+            # An interrupted step comes again, with the samples that are left out: its place is before the checkpoint's.
+            loader.load_state_dict({**loader.state_dict(), "left_out": state.get("left_out", [])})
             return
         following = state.get("following") if state.get("epoch") != epoch else None
         place = following if isinstance(following, Mapping) else {}

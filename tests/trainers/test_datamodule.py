@@ -201,6 +201,32 @@ def test_the_ranks_of_a_strategys_mesh_share_batches_and_are_compared(shards: li
     assert outputs_of_ranks(MESH, tmp_path, 2, *shards) == [said] * 2
 
 
+@pytest.mark.parametrize("done", [1, 2])
+def test_samples_are_left_out_from_the_first_batch_that_is_not_finished(shards: list[Path], done: int) -> None:
+    before = alone(shards)
+    planned = indices(before.train_dataloader())
+    before.train_dataloader().seek(0, 2)
+    state = before.state_dict()  # of a checkpoint after the second batch, which may have stopped the training
+    before.teardown("fit")
+    left_out = {planned[1][3], planned[2][0]}
+    data = alone(shards, sampling={"leave_out": sorted(left_out)})
+    data.load_state_dict(state)
+    progress = SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(completed=done)))
+    data.trainer = SimpleNamespace(
+        strategy=OnOneDevice.strategy,
+        distributed_sampler_kwargs=None,
+        overfit_batches=0,
+        current_epoch=0,
+        training=True,
+        num_training_batches=5,
+        fit_loop=SimpleNamespace(epoch_loop=progress),
+    )
+    for found, step in zip(data.train_dataloader(), planned[done:], strict=True):
+        rows = zip(found["index"].tolist(), found["valid"].tolist())
+        assert [number for number, valid in rows if valid] == [number for number in step if number not in left_out]
+    data.teardown("fit")
+
+
 class Reading:
     """A Trainer as far as the callback looks at it."""
 
