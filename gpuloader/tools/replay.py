@@ -77,7 +77,7 @@ def replay(
         state: in place of epoch and step, a JSON file of what `state_dict` returned: the step that follows it.
         ranks: the number of ranks of the run; the global batch is `ranks` times the batch size.
         rank: the rank to replay; by default all of them.
-        picture: a file to write, .png or .jpg: the first 64 samples as the model gets them.
+        picture: a file to write, .png or .jpg: the first 64 images as the model gets them.
         keys: a text file to write: the key of each sample on a line, without padding.
 
     Raises:
@@ -104,10 +104,20 @@ def replay(
     if picture is not None:
         _draw(picture, tiles, result, rank)
     if keys is not None:
-        unique = dict.fromkeys(each.key for each in result.all_samples if each.valid or each.cause is not None)
-        with atomic_file(keys.resolve()) as file:
-            file.write("".join(f"{key}\n" for key in unique).encode("utf-8", "surrogateescape"))
+        _write_keys(keys, [each for each in result.all_samples if each.valid or each.cause is not None])
     return result
+
+
+def _write_keys(keys: Path, samples: Sequence[ExplainedSample]) -> None:
+    for sample in samples:
+        if sample.key != sample.key.strip() or {*sample.key} & {*"\r\n"}:
+            raise ConfigError(
+                f"--keys: a line of a file cannot hold the key {sample.key!r}: leave out --keys, and name samples by "
+                f"their ids; this one is {sample.id}"
+            )
+    with atomic_file(keys.resolve()) as file:
+        unique = dict.fromkeys(sample.key for sample in samples)
+        file.write("".join(f"{key}\n" for key in unique).encode("utf-8", "surrogateescape"))
 
 
 def _read_state(path: Path) -> Any:  # noqa: ANN401 - the loader checks it

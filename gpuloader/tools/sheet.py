@@ -30,7 +30,7 @@ _INK, _PALE, _PAPER, _GROUND, _BAD = "#16181d", "#5f6672", "#ffffff", "#eceef1",
 
 def fitting_tile(sides: Iterable[int]) -> int:
     """Returns the side of tiles for pictures with these sides, in pixels."""
-    return min(max(_LEAST_TILE, *sides), _MOST_TILE)
+    return min(max([_LEAST_TILE, *sides]), _MOST_TILE)
 
 
 def as_picture(tensor: torch.Tensor, normalize: Normalize | None = None) -> Picture:

@@ -11,6 +11,7 @@ import command_line
 import numpy as np
 import pytest
 from loaders import CUT, spoilt
+from making import jpeg, write_shard
 from PIL import Image
 
 from gpuloader import GPULoader, World
@@ -69,6 +70,22 @@ def test_a_replacement_says_what_it_replaces_and_why(tmp_path: Path) -> None:
     padded = replay({**loader, "batch_size": 7}, 0, 5, keys=tmp_path / "keys.txt").all_samples
     assert [each.valid for each in padded] == [True] * 5 + [False] * 2
     assert (tmp_path / "keys.txt").read_text().split() == [f"{number:06d}" for number in range(35, 40)]
+
+
+def test_a_rank_without_samples_has_no_rows(tmp_path: Path) -> None:
+    loader = {"tar": spoilt(tmp_path, {}, count=5), "device_id": "cpu", "preset": RECIPE, "last_batch": "partial"}
+    result = replay(loader, 0, 1, ranks=4, rank=0, picture=tmp_path / "a.png", keys=tmp_path / "keys.txt")
+    assert result.samples == {0: []}
+    assert (tmp_path / "keys.txt").read_text() == ""
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a\rb", "a "])
+def test_a_key_that_no_line_can_hold_is_an_error(tmp_path: Path, key: str) -> None:
+    tar = write_shard(tmp_path / "a.tar", [{"__key__": key, "jpg": jpeg(40, 40)}])
+    loader = {"tar": tar, "device_id": "cpu", "preset": RECIPE, "label_from": None}
+    with pytest.raises(ConfigError, match="ids; this one is 0"):
+        replay(loader, 0, 0, keys=tmp_path / "keys.txt")
+    assert not (tmp_path / "keys.txt").exists()
 
 
 @pytest.mark.parametrize(
