@@ -280,7 +280,8 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         `at(epoch, step)` counts as `seek` does. `at(state)` returns the batch that follows a state.
 
         The first call takes the time and memory of a first batch, and keeps the memory until `close`. Own code runs in
-        the calling thread. Bad images are handled as in the loop, and are not counted.
+        the calling thread. Bad images are handled as in the loop, and are not counted; downloads count in
+        `stats().cache`.
 
         Args:
             epoch: the epoch, or the result of `state_dict`.
@@ -408,13 +409,13 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
     def _decode_step(self, epoch: int | Mapping[str, Any], step: int | None) -> tuple[Run, ChainBatch]:
         """Returns a step for `at`, decoded by a chain of its own, and the run that it belongs to."""
         self._check_open()
-        if isinstance(epoch := as_python_integer(epoch), int):
-            found = self._run.seek(self._fresh, epoch, step)
-        elif step is not None:
+        if isinstance(epoch, Mapping) and step is not None:
             raise ConfigError(f"step={step!r}: a state says its step, so leave step out")
-        else:
+        if step is None and not isinstance(epoch := as_python_integer(epoch), int):
             found = self._fresh.resume(epoch)
             found = replace(found, cursor=found.run.plan.at_step(found.cursor))
+        else:
+            found = self._run.seek(self._fresh, epoch, step)
         self._progress.enter()
         try:
             if self._steps is None:

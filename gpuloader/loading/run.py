@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gpuloader.base.text import counted
-from gpuloader.base.values import as_tuple, is_integer
+from gpuloader.base.values import as_python_integer, as_tuple, is_integer
 from gpuloader.chain.settings import Decoder
 from gpuloader.errors import ConfigError, StateError, describe
 from gpuloader.loading.arguments import check_counting
@@ -201,7 +201,8 @@ class Run:
         Raises:
             ConfigError: there is no such step, or the ranks do not divide the global batch.
         """
-        plan = fresh.plan if check_epoch(epoch) < self.plan.start.epoch else self.plan.whole(epoch)
+        epoch, step, ranks = check_epoch(epoch), as_python_integer(step), as_python_integer(ranks)
+        plan = fresh.plan if epoch < self.plan.start.epoch else self.plan.whole(epoch)
         if ranks is not None and not (is_integer(ranks, 1) and plan.global_batch % ranks == 0):
             raise ConfigError(
                 f"ranks={describe(ranks)}: allowed are numbers that divide the global batch, {plan.global_batch}"

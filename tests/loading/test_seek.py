@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from loaders import indices, loader, spoilt
 
@@ -81,6 +83,13 @@ def test_a_step_that_does_not_exist_is_an_error_with_the_range(
         assert batches.state_dict() == before
 
 
+def test_integers_of_numpy_are_integers(shards: list[Path]) -> None:
+    with loader(shards, output="dict") as batches:
+        batches.seek(np.int64(1), np.uint8(2), ranks=np.int32(2))
+        assert json.loads(json.dumps(batches.state_dict()))["epoch"] == 1
+        assert indices([batches.at(np.int64(1), np.int64(2))]) == indices(itertools.islice(batches, 1))
+
+
 @pytest.mark.parametrize("ranks", [0, 3, 2.0, True])
 def test_ranks_that_do_not_divide_the_global_batch_are_an_error(shards: list[Path], ranks: Any) -> None:  # noqa: ANN401
     with loader(shards) as batches, pytest.raises(ConfigError, match="divide the global batch, 8"):
@@ -91,6 +100,8 @@ def test_a_state_says_its_step_and_must_belong_to_the_loader(shards: list[Path])
     with loader(shards) as batches, loader(shards, seed=1) as other:
         with pytest.raises(ConfigError, match="leave step out"):
             batches.at(batches.state_dict(), 1)
+        with pytest.raises(ConfigError, match=r"epoch=1\.0"):
+            batches.at(1.0, 1)
         with pytest.raises(StateError, match="seed"):
             batches.at(other.state_dict())
         batches.close()
