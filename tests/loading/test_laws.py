@@ -202,6 +202,7 @@ def expected_digests(steps: list[list[Row]], counted: list[list[Row]]) -> list[i
 @each_row
 def test_any_step_is_made_again_as_the_loop_got_it(run: Run) -> None:
     steps, states = run.begun()
+    before = threads_and_files()
     with run.loader() as batches:
         half, views, epochs = len(batches), len(batches.preset.each_view), (0, 1)
         places = [(epoch, step) for epoch in epochs for step in range(half)]
@@ -218,6 +219,7 @@ def test_any_step_is_made_again_as_the_loop_got_it(run: Run) -> None:
             assert batches.state_dict() == states[at + 1]
         batches.seek(*places[-2])
         assert [rows_of(batch, views) for batch in batches] == steps[-2:]
+    assert not left_behind(before)
 
 
 @each_row
