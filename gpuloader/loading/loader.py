@@ -409,13 +409,14 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
     def _decode_step(self, epoch: int | Mapping[str, Any], step: int | None) -> tuple[Run, ChainBatch]:
         """Returns a step for `at`, decoded by a chain of its own, and the run that it belongs to."""
         self._check_open()
-        if isinstance(epoch, Mapping) and step is not None:
+        place = as_python_integer(epoch)
+        if isinstance(place, Mapping) and step is not None:
             raise ConfigError(f"step={step!r}: a state says its step, so leave step out")
-        if step is None and not isinstance(epoch := as_python_integer(epoch), int):
-            found = self._fresh.resume(epoch)
+        if step is None and not isinstance(place, int):
+            found = self._fresh.resume(place)
             found = replace(found, cursor=found.run.plan.at_step(found.cursor))
         else:
-            found = self._run.seek(self._fresh, epoch, step)
+            found = self._run.seek(self._fresh, place, step)
         self._progress.enter()
         try:
             if self._steps is None:
