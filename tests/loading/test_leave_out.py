@@ -42,7 +42,7 @@ def state_at(tar: Any, epoch: int = 0, delivered: int = 0, **more: Any) -> dict[
         ([3, 3], [3]),
         (np.array([7], np.uint8), [7]),
         (slice(38, None), [38, 39]),
-        (lambda columns: columns["label"] == 4, [4, 14, 24, 34]),
+        pytest.param(lambda columns: columns["label"] == 4, [4, 14, 24, 34], id="a function"),
         (["000003", "000001", "000003"], [1, 3]),
         ("00003[89]", [38, 39]),
         ("keys.txt", [2, 5]),
@@ -95,7 +95,7 @@ def test_a_loaders_file_names_them(shards: list[Path], tmp_path: Path) -> None:
         ("cat/*", "no key matches"),
         (["000001", "a"], "lacks 1 of 2 keys: 'a'"),
         ("nowhere.txt", "cannot be read"),
-        (lambda columns: columns["lable"] == 3, "no column 'lable'"),
+        pytest.param(lambda columns: columns["lable"] == 3, "no column 'lable'", id="a function"),
     ],
 )
 def test_an_error_names_the_argument(shards: list[Path], given: Any, says: str) -> None:  # noqa: ANN401
