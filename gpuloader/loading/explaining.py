@@ -26,6 +26,14 @@ class ExplainedSample:
         planned_key: the key of the bad image that this sample replaces; None if it replaces none.
         cause: why that image is bad.
         views: the random parameters of each view of the recipe.
+
+    Example:
+        >>> from gpuloader import ExplainedSample, GPULoader
+        >>> def top(sample: ExplainedSample) -> float:
+        ...     return sample.views[0].window[0]
+        >>> with GPULoader("shards/", 8, "cpu", preset="cifar10_eval") as loader:
+        ...     [top(sample) for sample in loader.explain(0, 0)[:2]]
+        [0.0, 0.0]
     """
 
     id: int

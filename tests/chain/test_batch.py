@@ -36,6 +36,7 @@ def full_batch() -> Batch:
         planned=at + 30,
         stays=at % 3 == 0,
         sides=at + 1,
+        factors=2 ** np.arange(ROWS) % 3 + 1,
         sizes=np.stack([at, at + 2], 1),
         delivered=delivered,
         values=[{"txt": f"{row}"} for row in at],
