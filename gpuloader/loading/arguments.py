@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import cache, wraps
+from functools import wraps
 from inspect import signature
-from math import ceil, gcd
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,16 +20,12 @@ from gpuloader.base.values import as_python_integer, as_tuple, is_integer
 from gpuloader.chain.settings import Decoder
 from gpuloader.collators import Collator, collator_of, in_parts
 from gpuloader.errors import ConfigError, DeviceError, describe
-from gpuloader.images.traits import describe_reduced
 from gpuloader.loading.fields import FIELDS, Component, Field
 from gpuloader.loading.options import BadImages, Cache, LabelFrom, Sampling
 from gpuloader.loading.world import World
-from gpuloader.plan import BucketSampler, Mix, Plan, Sampler, Shuffle, choose_groups
+from gpuloader.plan import Shuffle
 from gpuloader.recipe import Recipe
 from gpuloader.recipe.part import as_value
-from gpuloader.shards import Labels
-
-_log = logging.getLogger("gpuloader")
 
 ENTRIES = ("image", "label", "index", "valid", "key")
 """The entries of a batch's dictionary, without the fields."""
@@ -256,102 +250,6 @@ def resolve_output(
     if len(set(names.values())) < len(names):
         raise ConfigError(f"output={output!r} gives two entries the same name: use different names")
     return names, dict if isinstance(output, Mapping) else as_tuple
-
-
-_PLACES = {"bbox", "bboxes", "box", "boxes", "keypoint", "keypoints", "mask", "masks"}
-
-
-@cache
-def warn_of_places(fields: tuple[str, ...]) -> None:
-    """Logs a warning, once in a process, if fields have names of targets: they do not follow the recipe."""
-    if named := [name for name in fields if name.partition(".")[0] in _PLACES]:
-        _log.warning(
-            "the recipe crops, resizes or flips the images, but the fields %s stay as they are in the shards: their "
-            "coordinates are for the stored images, not the delivered images. Use Boxes, Mask or Keypoints",
-            ", ".join(named),
-        )
-
-
-def warn_of_turned(recipe: Recipe, turned: int) -> None:
-    """Logs a warning if EXIF turns pictures with targets, and the recipe does not apply the orientation."""
-    if turned and recipe.orientation == "off":
-        _log.warning(
-            "%s turned by their EXIF orientation: targets are read as coordinates in the stored pictures; if yours are "
-            "for upright pictures, as in YOLO, set `orientation: apply` in the recipe",
-            f"{counted(turned, 'picture')} {'is' if turned == 1 else 'are'}",
-        )
-
-
-def warn_of_reduced(counts: Mapping[str, int]) -> None:
-    """Logs what RGB of 8 bits does not keep; at INFO if it is only profiles, which are mostly sRGB's."""
-    if text := describe_reduced(counts):
-        level = logging.WARNING if sum(counts.values()) > counts["profile"] else logging.INFO
-        _log.log(level, "images are delivered as RGB of 8 bits: %s", text)
-
-
-def warn_of_classes(recipe: Recipe, labels: Labels | None) -> None:
-    """Logs a warning if the recipe's `mix.num_classes` is not the number of classes in the data."""
-    if recipe.mix is None or labels is None or labels.classes is None:
-        return
-    if (width := recipe.mix.num_classes) != (classes := len(labels.classes)):
-        _log.warning(
-            "the recipe's mix.num_classes is %d, but the data has %s: labels get %d columns. Set it in the recipe, "
-            'such as preset={"NAME": {"mix": {"num_classes": %d}}}',
-            width,
-            counted(classes, "class", "classes"),
-            width,
-            classes,
-        )
-
-
-def warn_of_empty_shares(plan: Plan) -> None:
-    """Logs a warning if some ranks get an empty batch at the end of each epoch."""
-    if plan.has_empty_shares:
-        _log.warning(
-            'last_batch="partial" gives some of %d ranks an empty batch at the end of each epoch of %s, which may end '
-            'your program: use last_batch="equal"%s',
-            plan.world_size,
-            counted(plan.length, "sample"),
-            "" if plan.length < plan.world_size else ", or batch_size=2 or more",
-        )
-
-
-def warn_of_groups(plan: Plan, shards: int, ranks_of_node: int) -> None:
-    """Logs a warning if nodes share groups of shards, and therefore read data more than once."""
-    groups, ranks = plan.grouped and plan.grouped.groups, plan.world_size
-    nodes, equal_parts = ranks / ranks_of_node, ranks // gcd(ranks, ranks_of_node)
-    if groups and nodes > 1 and (advice := advise_groups(groups, plan.global_batch, shards, equal_parts)):
-        _log.warning(
-            'shuffle="shards" with %s of shards, %d nodes and %d samples in a step of all ranks: all nodes together '
-            "read about %.2f times the data in an epoch. For a new run, %s",
-            counted(groups, "group"),
-            ceil(nodes),
-            plan.global_batch,
-            plan.times_read(nodes),
-            advice,
-        )
-
-
-def advise_groups(groups: int, global_batch: int, shards: int, nodes: int) -> str | None:
-    """Returns how nodes with equal parts of a step read less; None if they share no group."""
-    better = choose_groups(global_batch, shards, nodes)
-    advice = f"Sampling(groups={better}) {f'with at least {better} shards ' if better > shards else ''}reads less"
-    return advice if groups % nodes or global_batch % groups else None
-
-
-def warn_of_small_buckets(source: Sampler | Mix) -> None:
-    """Logs a warning if last_batch="drop" skips all samples of a bucket in every epoch."""
-    if not isinstance(source, BucketSampler) or not source.drop:
-        return
-    shapes = [f"{height}x{width}" for height, width in source.shapes]
-    names = shapes or [f"number {number}" for number in range(len(source.runs))]
-    if small := [name for name, run in zip(names, source.runs) if 0 < len(run) < source.quantum]:
-        _log.warning(
-            'last_batch="drop" never delivers the samples of %s, which have fewer than %d: %s; use last_batch="pad"',
-            counted(len(small), "bucket"),
-            source.quantum,
-            ", ".join(small[:10]),
-        )
 
 
 def _from_mapping(name: str, content: Mapping[str, Any]) -> Component:

@@ -26,12 +26,12 @@ from gpuloader.loading.explaining import ExplainedSample, explain_batch
 from gpuloader.loading.facts import LoaderFacts
 from gpuloader.loading.iteration import CloseableMixin, Iteration, Progress, Resumption
 from gpuloader.loading.loader_chain import LoaderChain, StepDecoder, lack_of_memory, make_chain
-from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.quarantine import Quarantine
 from gpuloader.loading.resolving import resolve
 from gpuloader.loading.run import ResumePoint, Run
 from gpuloader.loading.selection import Sources
 from gpuloader.loading.stats import Stats
+from gpuloader.loading.warning import warn
 from gpuloader.plan import Cursor, LastBatch
 from gpuloader.shards import write_quarantine
 
@@ -174,7 +174,7 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         self._chain: LoaderChain | None = None
         self._chain_at: Cursor | None = None  # of its next batch; None before the first, and while it runs
         self._steps: StepDecoder | None = None
-        warn_of_memory(self._fresh)
+        warn(self._fresh)
         self._stats = Stats()
         at_fork(self, GPULoader._leave_to_the_parent)
 

@@ -123,8 +123,8 @@ def excess_of_a_part(recipe: Recipe, batch_size: int, parts: Parts, memory_bytes
 
 
 def warn_of_memory(run: Run) -> None:
-    """Logs a warning, once on each machine, if the decoded images of one part can exceed half of the memory."""
-    if run.decoded or run.world.local_rank:
+    """Logs a warning if the decoded images of one part can exceed half of the memory."""
+    if run.decoded:
         return
     memory_bytes = available_memory_bytes()
     if run.device_id is not None:

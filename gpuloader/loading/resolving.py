@@ -24,16 +24,8 @@ from gpuloader.loading.arguments import (
     resolve_output,
     resolve_shuffle,
     resolve_world,
-    warn_of_classes,
-    warn_of_empty_shares,
-    warn_of_groups,
-    warn_of_places,
-    warn_of_reduced,
-    warn_of_small_buckets,
-    warn_of_turned,
 )
 from gpuloader.loading.fields import LABEL, Field
-from gpuloader.loading.mipmaps import warn_of_oversampling
 from gpuloader.loading.options import BadImages, Cache, LabelFrom, Sampling
 from gpuloader.loading.run import Run
 from gpuloader.loading.selection import check_components, check_options, make_source, resolve_sources
@@ -70,15 +62,12 @@ def resolve(given: LoaderArguments) -> Run:
     check_counting(recipe, bad_images, names, sampling.leave_out is not None)
     check_fields(recipe, fields)
     _check_sampling(recipe, sampling, sized, given.shuffle)
-    warns = world.local_rank == 0
-    if warns:
-        warn_of_places(tuple(name for name, each in fields.items() if not each.is_target))
 
     # The data follow from the arguments and the shards.
     paths, sources = resolve_sources(given.tar)
-    shards = ShardSet.open(paths, warns, cache=cache.path, cache_bytes=cache.max_bytes, read_cached=read_cached)
-    if warns:
-        shards.warn_of_hidden()
+    shards = ShardSet.open(
+        paths, world.local_rank == 0, cache=cache.path, cache_bytes=cache.max_bytes, read_cached=read_cached
+    )
     _ = shards.decoded  # raises now, not at the first batch, if only some shards contain arrays
     if label_from == LabelFrom() and fields and not needs_labels(shards, has_targets):
         label_from = LabelFrom(None)
@@ -100,12 +89,6 @@ def resolve(given: LoaderArguments) -> Run:
         )
     if isinstance(source, BucketSampler):
         _check_shapes(recipe, source)
-    if warns:
-        warn_of_small_buckets(source)
-        warn_of_reduced(shards.index.reduced)
-        warn_of_oversampling(recipe, shards, on_cpu=device_id is None or recipe.own_code is not None)
-        if has_targets:
-            warn_of_turned(recipe, shards.index.counts["turned"])
     shards.check_pictures([each.extension for each in fields.values()])
     required = dict.fromkeys(each.extension for each in fields.values() if each.required)
     check_components(shards, required, source, known_bad)
@@ -124,9 +107,6 @@ def resolve(given: LoaderArguments) -> Run:
         repeats=sampling.repeats,
     )
     _check_mixing(recipe, plan, labels is not None or has_targets, bad_images)
-    if world.rank == 0:
-        warn_of_classes(recipe, labels)
-        warn_of_empty_shares(plan)
     run = Run(
         plan=plan,
         shards=shards,
@@ -146,8 +126,6 @@ def resolve(given: LoaderArguments) -> Run:
     if world.world_size > 1 or world.members:
         leave_out = digest_of("left out", left_out) if len(left_out) else None
         world = agree(world, {**run.identity, **plan.facts, "leave_out": leave_out})
-    if world.rank == 0:
-        warn_of_groups(plan, len(shards.shards), len(world.node))
     return replace(run, world=world, decoder=decoder.on(run.decoding_device_id, world.cores, shards.seekable))
 
 

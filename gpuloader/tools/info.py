@@ -17,12 +17,13 @@ from gpuloader.base.values import is_integer
 from gpuloader.chain.settings import ENGINES_THREADS, Decoder
 from gpuloader.errors import ConfigError
 from gpuloader.loading.argument_types import AnyDecoder, AnyLabels, AnyPreset, AnySampling, OnError
-from gpuloader.loading.arguments import advise_groups, resolve_bad_images, resolve_label_from
+from gpuloader.loading.arguments import resolve_bad_images, resolve_label_from
 from gpuloader.loading.buckets import Buckets
 from gpuloader.loading.memory import MemoryEstimate, estimate_memory, excess_of_a_part
 from gpuloader.loading.options import LabelFrom, Sampling
 from gpuloader.loading.parts import Parts
 from gpuloader.loading.selection import Sources, assign_buckets, resolve_sources, sizes_of
+from gpuloader.loading.warning import advise_groups
 from gpuloader.loading.world import World
 from gpuloader.plan import GroupedSampler, SampleSubset, choose_groups
 from gpuloader.plan.grouped_sampler import MOST_GROUPS

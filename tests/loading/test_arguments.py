@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from gpuloader import Compose, GPULoader, Sampling
 from gpuloader.errors import ConfigError, DeviceError, LoaderError
-from gpuloader.loading.arguments import resolve_own_device, warn_of_places
+from gpuloader.loading.arguments import resolve_own_device
+from gpuloader.loading.warning import warn_of_places
 
 SMALL = {"CenterCrop": {"size": 32}, "Resize": {"size": 36}}
 
