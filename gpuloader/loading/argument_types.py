@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -14,7 +13,7 @@ from gpuloader.chain.settings import Decoder
 from gpuloader.collators import Collator
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages, Cache, LabelFrom, Sampling
-from gpuloader.loading.selection import CustomOrder, Sources
+from gpuloader.loading.selection import CustomOrder
 from gpuloader.loading.world import World
 from gpuloader.plan import LastBatch, Shuffle
 from gpuloader.recipe import AnyPreset as AnyPreset  # noqa: PLC0414 - the others are imported from here, too
@@ -45,28 +44,3 @@ class LoaderOptions(TypedDict, total=False):
     on_error: OnError
     decoder: AnyDecoder
     cache: AnyCache
-
-
-@dataclass(frozen=True)
-class LoaderArguments:
-    """The arguments of `GPULoader` as given; `resolve` makes a `Run` from them."""
-
-    tar: Sources
-    batch_size: int
-    device_id: AnyDevice
-    preset: AnyPreset
-    shuffle: AnyShuffle
-    last_batch: LastBatch | None
-    seed: int
-    output: AnyOutput
-    label_from: AnyLabels
-    fields: AnyFields
-    sampling: AnySampling
-    on_error: OnError
-    decoder: AnyDecoder
-    cache: AnyCache
-    world: AnyWorld
-
-
-NAMES = tuple(each.name for each in fields(LoaderArguments))
-"""The names of the arguments."""

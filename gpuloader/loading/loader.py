@@ -149,23 +149,8 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         cache: types.AnyCache = None,
         world: types.AnyWorld = None,
     ) -> None:
-        self._arguments = types.LoaderArguments(
-            tar=tar,
-            batch_size=batch_size,
-            device_id=device_id,
-            preset=preset,
-            shuffle=shuffle,
-            last_batch=last_batch,
-            seed=seed,
-            output=output,
-            label_from=label_from,
-            fields=fields,
-            sampling=sampling,
-            on_error=on_error,
-            decoder=decoder,
-            cache=cache,
-            world=world,
-        )
+        # By name, as the signature has them; so it comes first, before other local names.
+        self._arguments = {name: value for name, value in locals().items() if name != "self"}
         self._unusable: str | None = None
         self._fresh = resolve(self._arguments)
         self._run = self._fresh
@@ -493,7 +478,7 @@ def decode_step(
     return loader._decode_step(epoch, step)  # noqa: SLF001
 
 
-def _make_again(arguments: types.LoaderArguments, state: Mapping[str, Any]) -> GPULoader:
-    loader = GPULoader(**vars(arguments))
+def _make_again(arguments: Mapping[str, Any], state: Mapping[str, Any]) -> GPULoader:
+    loader = GPULoader(**arguments)
     loader.load_state_dict(state)
     return loader

@@ -6,13 +6,14 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpuloader.base.progress import say_if_long
 from gpuloader.base.values import as_python_integer, is_integer
 from gpuloader.chain.settings import Decoder
 from gpuloader.errors import ConfigError, PresetError
 from gpuloader.loading.agreement import agree
-from gpuloader.loading.argument_types import AnyPreset, AnyShuffle, LoaderArguments
+from gpuloader.loading.argument_types import AnyPreset, AnyShuffle
 from gpuloader.loading.arguments import (
     as_value_or_default,
     check_counting,
@@ -37,34 +38,37 @@ from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.shards import ShardSet, make_labels, needs_labels, read_quarantine
 
 
-def resolve(given: LoaderArguments) -> Run:
+def resolve(given: Mapping[str, Any]) -> Run:
     """Opens the shards, compares the arguments of all ranks, and returns the `Run`.
+
+    Args:
+        given: the arguments of `GPULoader` by name.
 
     Raises:
         GPULoaderError: an argument or the data is invalid; the message says which, and what to do.
     """
     # The values follow from the arguments alone.
-    recipe, world = load_preset(given.preset), resolve_world(given.world)
-    device_id = resolve_device(as_python_integer(given.device_id), world)
+    recipe, world = load_preset(given["preset"]), resolve_world(given["world"])
+    device_id = resolve_device(as_python_integer(given["device_id"]), world)
     if device_id is not None:
         check_for_gpu(recipe)
-    sampling = as_value_or_default(Sampling, "sampling", given.sampling)
-    fields = resolve_fields(given.fields, given.output)
+    sampling = as_value_or_default(Sampling, "sampling", given["sampling"])
+    fields = resolve_fields(given["fields"], given["output"])
     has_targets = any(each.is_target for each in fields.values())
     sized = bool(getattr(sampling.buckets, "shapes", ()))
-    names, make = resolve_output(given.output, fields, recipe, sized)
-    bad_images, label_from = resolve_bad_images(given.on_error), resolve_label_from(given.label_from)
-    decoder = as_value_or_default(Decoder, "decoder", given.decoder)
-    cache = as_value_or_default(Cache, "cache", given.cache)
+    names, make = resolve_output(given["output"], fields, recipe, sized)
+    bad_images, label_from = resolve_bad_images(given["on_error"]), resolve_label_from(given["label_from"])
+    decoder = as_value_or_default(Decoder, "decoder", given["decoder"])
+    cache = as_value_or_default(Cache, "cache", given["cache"])
     usual_last_batch: LastBatch = "pad" if sampling.buckets is not None else recipe.default_last_batch
-    last_batch = usual_last_batch if given.last_batch is None else given.last_batch
-    batch_size = as_python_integer(given.batch_size)
+    last_batch = usual_last_batch if given["last_batch"] is None else given["last_batch"]
+    batch_size = as_python_integer(given["batch_size"])
     check_counting(recipe, bad_images, names, sampling.leave_out is not None)
     check_fields(recipe, fields)
-    _check_sampling(recipe, sampling, sized, given.shuffle)
+    _check_sampling(recipe, sampling, sized, given["shuffle"])
 
     # The data follow from the arguments and the shards.
-    paths, sources = resolve_sources(given.tar)
+    paths, sources = resolve_sources(given["tar"])
     shards = ShardSet.open(
         paths, world.local_rank == 0, cache=cache.path, cache_bytes=cache.max_bytes, read_cached=read_cached
     )
@@ -79,7 +83,7 @@ def resolve(given: LoaderArguments) -> Run:
             shards,
             chosen,
             labels,
-            resolve_shuffle(given.shuffle, recipe.default_shuffle),
+            resolve_shuffle(given["shuffle"], recipe.default_shuffle),
             sources,
             sampling,
             upright=recipe.orientation == "apply",
@@ -102,7 +106,7 @@ def resolve(given: LoaderArguments) -> Run:
         rank=world.rank,
         world_size=world.world_size,
         last_batch=last_batch,
-        seed=as_python_integer(given.seed),
+        seed=as_python_integer(given["seed"]),
         steps_per_epoch=sampling.steps_per_epoch,
         repeats=sampling.repeats,
     )
@@ -120,7 +124,7 @@ def resolve(given: LoaderArguments) -> Run:
         left_out=((Cursor(), left_out),) if len(left_out) else (),
         device_id=device_id,
         world=world,
-        recipe_name=_name_recipe(given.preset),
+        recipe_name=_name_recipe(given["preset"]),
         unseen=unseen,
     )
     if world.world_size > 1 or world.members:

@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 import gpuloader.targets  # noqa: F401 - it registers the fields that YAML names
 from gpuloader.errors import ConfigError, StateError, describe
-from gpuloader.loading.argument_types import NAMES, AnyDevice, AnyFields, AnyOutput, AnyPreset, LoaderOptions
+from gpuloader.loading.argument_types import AnyDevice, AnyFields, AnyOutput, AnyPreset, LoaderOptions
 from gpuloader.loading.arguments import resolve_bad_images
 from gpuloader.loading.class_lists import check_same_classes
 from gpuloader.loading.loader import GPULoader, run_of
@@ -20,7 +20,6 @@ from gpuloader.loading.world import World
 from gpuloader.plan import Cursor
 
 _IN_EVERY_STAGE = ("seed", "on_error", "decoder", "output", "fields", "label_from", "cache")
-_FROM_THE_TRAINER = {"tar", "device_id", "world"}
 _DATA_PARALLEL = "data_parallel"  # the dimension of `ModelParallelStrategy` that divides the data
 _log = logging.getLogger("gpuloader")
 
@@ -279,7 +278,7 @@ def _evaluation_options(
         skip = on_error.skip or on_error.replace  # replacements would count as samples
         shared["on_error"] = replace(on_error, replace=False, skip=skip, known=None)  # `known` is for train
     evaluation = {"preset": eval_preset, **shared, **(eval_loader or {})}
-    allowed = set(NAMES) - _FROM_THE_TRAINER
+    allowed = EvaluationOptions.__optional_keys__
     if unknown := sorted({*training, *evaluation} - allowed):
         raise ConfigError(
             f"{', '.join(unknown)}: allowed are GPULoader's arguments, except those that the Trainer gives: "
