@@ -23,13 +23,12 @@ from gpuloader.chain.own import OwnCodeTargets
 from gpuloader.chain.settings import Decoder
 from gpuloader.errors import ConfigError, DataError, LoaderError, describe
 from gpuloader.loading.argument_types import AnyDecoder, AnyDevice
-from gpuloader.loading.arguments import resolve_own_device
+from gpuloader.loading.arguments import as_value_or_default, resolve_own_device
 from gpuloader.loading.delivery import finish
 from gpuloader.loading.iteration import CloseableMixin
 from gpuloader.loading.world import World
 from gpuloader.plan import Draws, check_epoch, check_seed
 from gpuloader.recipe import AnyPreset, Recipe, load_preset
-from gpuloader.recipe.part import as_value
 
 _log = logging.getLogger("gpuloader")
 
@@ -91,7 +90,7 @@ class Stage(CloseableMixin):
         self._recipe = recipe
         self._seed = check_seed(seed)
         self._device_id = device = resolve_own_device(device_id)
-        settings = as_value(Decoder, "decoder", {} if decoder is None else decoder)
+        settings = as_value_or_default(Decoder, "decoder", decoder)
         self._decoder = decoder = settings.on(device, World.of_process().cores)
         wanted = Wanted()
         oversampling = recipe.oversampling_on(device)

@@ -23,13 +23,12 @@ from gpuloader.images.gate import admit
 from gpuloader.images.limits import RefusalError
 from gpuloader.images.mipmaps import extension_of, side_of
 from gpuloader.loading.argument_types import AnyCache, AnyFields, AnyPreset
-from gpuloader.loading.arguments import resolve_device, resolve_fields
+from gpuloader.loading.arguments import as_value_or_default, resolve_device, resolve_fields
 from gpuloader.loading.options import Cache
 from gpuloader.loading.parts import cut
 from gpuloader.loading.selection import Sources, resolve_sources
 from gpuloader.loading.world import World
 from gpuloader.recipe import Shape, load_preset
-from gpuloader.recipe.part import as_value
 from gpuloader.shards import (
     Arena,
     EncodedImage,
@@ -154,7 +153,7 @@ def check_shards(
         check_output(quarantine)
     parsed, recipe = resolve_fields(fields, "dict"), load_preset(preset)
     device = resolve_device(device_id, World.detect())
-    storing = as_value(Cache, "cache", {} if cache is None else cache)
+    storing = as_value_or_default(Cache, "cache", cache)
     is_remote = any(isinstance(shard, RemoteShard) for shard in paths)
     shard_cache = ShardCache(storing.path, storing.max_bytes) if is_remote else None
     indexes, damages, entries = _open(paths, shard_cache, progress)
