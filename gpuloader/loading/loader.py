@@ -292,7 +292,8 @@ class GPULoader(LoaderFacts, CloseableMixin, Generic[B_co, Output_co, Fields_co]
         It decodes the batch, so it knows which images are bad, and what replaces them.
 
         Args:
-            epoch, step: as for `at`.
+            epoch: the epoch, or the result of `state_dict`, as for `at`.
+            step: the step; omit it for a state.
 
         Raises:
             GPULoaderError: as `at`.
