@@ -55,7 +55,7 @@ class Draw:
 
     def __init__(self, run: Run) -> None:
         self._run, own = run, run.recipe.own_code
-        says_sizes = run.recipe.batch != "dense" or run.plan.bucketed is not None
+        says_sizes = run.recipe.batch != "dense" or run.plan.source.quantum is not None
         has_targets = any(field.is_target for field in run.fields.values())
         self._draws_whole = own is not None and own.keeps_sizes and (says_sizes or has_targets)
 

@@ -29,10 +29,10 @@ from gpuloader.loading.arguments import (
 from gpuloader.loading.fields import LABEL, Field
 from gpuloader.loading.options import BadImages, Cache, LabelFrom, Sampling
 from gpuloader.loading.run import Run
-from gpuloader.loading.selection import check_components, check_options, make_source, resolve_sources
+from gpuloader.loading.selection import OrderArguments, check_components, check_options, resolve_sources
 from gpuloader.loading.subset import choose, find_left_out, used
 from gpuloader.pipelines import check_for_gpu, read_cached
-from gpuloader.plan import BucketSampler, Cursor, LastBatch, Plan
+from gpuloader.plan import Cursor, LastBatch, Order, Plan
 from gpuloader.plan.samplers import digest_of
 from gpuloader.recipe import Recipe, is_recipe_mapping, load_preset
 from gpuloader.shards import ShardSet, make_labels, needs_labels, read_quarantine
@@ -79,7 +79,7 @@ def resolve(given: Mapping[str, Any]) -> Run:
     with say_if_long("the samples, their labels and their order are still being prepared", level=logging.INFO):
         chosen, left_out = choose(shards, sampling), find_left_out(shards, sampling)
         labels = make_labels(shards, label_from.place, label_from.classes, used(chosen), label_from.order)
-        source = make_source(
+        source = OrderArguments(
             shards,
             chosen,
             labels,
@@ -90,9 +90,8 @@ def resolve(given: Mapping[str, Any]) -> Run:
             last_batch=last_batch,
             global_batch=world.world_size * batch_size if is_integer(batch_size, 1) else 1,  # the plan raises
             known_bad=known_bad,
-        )
-    if isinstance(source, BucketSampler):
-        _check_shapes(recipe, source)
+        ).make()
+    _check_shapes(recipe, source)
     shards.check_pictures([each.extension for each in fields.values()])
     required = dict.fromkeys(each.extension for each in fields.values() if each.required)
     check_components(shards, required, source, known_bad)
@@ -152,16 +151,16 @@ def _check_sampling(recipe: Recipe, sampling: Sampling, sized: bool, shuffle: An
         )
 
 
-def _check_shapes(recipe: Recipe, buckets: BucketSampler) -> None:
+def _check_shapes(recipe: Recipe, source: Order) -> None:
     """Checks that the recipe can make images of each bucket that has samples."""
-    if buckets.shapes and recipe.batch != "dense":
+    if source.shapes and recipe.batch != "dense":
         raise ConfigError(
             f"buckets: their images have one size; leave the recipe's batch={recipe.batch!r} out, or take "
             f"Buckets(groups=3), whose images have the recipe's sizes"
         )
-    for shape, run in zip(buckets.shapes, buckets.runs):
+    for shape in source.used_shapes:
         try:
-            _ = recipe.at(0, shape) if len(run) else None
+            recipe.at(0, shape)
         except PresetError as error:
             raise ConfigError(f"buckets: {error}") from None
 

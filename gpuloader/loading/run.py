@@ -21,7 +21,6 @@ from gpuloader.loading.arguments import check_counting
 from gpuloader.loading.fields import Component
 from gpuloader.loading.options import BadImages
 from gpuloader.loading.parts import Parts
-from gpuloader.loading.selection import describe_source
 from gpuloader.loading.state import (
     STATE_VERSION,
     LeftOut,
@@ -32,7 +31,7 @@ from gpuloader.loading.state import (
     is_same,
 )
 from gpuloader.loading.world import World
-from gpuloader.plan import Cursor, CustomSampler, Plan, PlannedBatch, WeightedSampler, check_epoch
+from gpuloader.plan import Cursor, Plan, PlannedBatch, check_epoch
 from gpuloader.recipe import Recipe
 from gpuloader.shards import Labels, ShardSet
 
@@ -87,16 +86,12 @@ class Run:
 
     def __str__(self) -> str:
         plan = self.plan
-        orders: dict[type, str] = {CustomSampler: "a function", WeightedSampler: "by weights"}
-        order = orders.get(type(plan.source), plan.source.shuffle)
-        if plan.grouped is not None:
-            order = f"{order} in {counted(plan.grouped.groups or 0, 'group')}"
         source = None if self.labels is None else self.labels.place
         labels = {None: ", no labels", "cls": ""}.get(source, f", labels from {source}")
         return (
             f"{counted(plan.num_samples, 'sample')}, {counted(plan.steps, 'step')} of {plan.batch_size}, "
-            f"{self.device}, recipe {self.recipe_name}, shuffle {order}, last batch {plan.last_batch}{labels}, "
-            f"rank {plan.rank} of {plan.world_size}"
+            f"{self.device}, recipe {self.recipe_name}, shuffle {plan.source.how}, last batch {plan.last_batch}"
+            f"{labels}, rank {plan.rank} of {plan.world_size}"
         )
 
     @property
@@ -156,9 +151,8 @@ class Run:
     @cached_property
     def largest(self) -> Recipe:
         """The recipe at its largest output: in the largest epoch, and the largest bucket that has samples."""
-        buckets, epoch = self.plan.bucketed, self.recipe.largest_epoch
-        shapes = [] if buckets is None else [shape for shape, run in zip(buckets.shapes, buckets.runs) if len(run)]
-        return self.recipe.at(epoch, max(shapes, key=prod, default=None))
+        shape = max(self.plan.source.used_shapes, key=prod, default=None)
+        return self.recipe.at(self.recipe.largest_epoch, shape)
 
     @property
     def decoded(self) -> bool:
@@ -190,7 +184,7 @@ class Run:
     @cached_property
     def described(self) -> dict[str, Any]:
         """The details with which an error names the differences between runs."""
-        return {**describe_run(self.recipe, self.shards), "sampling": describe_source(self.plan.source)}
+        return {**describe_run(self.recipe, self.shards), "sampling": str(self.plan.source)}
 
     def seek(self, fresh: Run, epoch: int, step: int | None, ranks: int | None = None) -> ResumePoint:
         """Returns the point before a step of an epoch, see `GPULoader.seek`; it has this run if its plan is the same.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,8 @@ from gpuloader.plan import (
     GroupedSampler,
     LastBatch,
     Mix,
+    Order,
     Ratio,
-    Sampler,
     SampleSubset,
     Shuffle,
     ShuffledSampler,
@@ -47,7 +47,6 @@ Sources: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Any] | Tar
 Weight: TypeAlias = float | Mapping[float, float]
 """The weight of a source; or several, by the epoch at which each starts: 2.5 is in the middle of epoch 2."""
 _MOST_LOOKED_AT = 256  # samples that are read for their keys; many may have no annotations
-_MOST_SHOWN = 5  # ratios
 _MOST_EPOCHS = 1000
 
 
@@ -99,98 +98,156 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
 
 
-def make_source(
-    shards: ShardSet,
-    chosen: SampleSubset,
-    labels: Labels | None,
-    shuffle: Shuffle | CustomOrder,
-    sources: Sequence[tuple[int, Weight]],
-    sampling: Sampling,
-    *,
-    upright: bool,
-    last_batch: LastBatch,
-    global_batch: int,
-    known_bad: Collection[int],
-) -> Sampler | Mix:
-    """Makes the sampler, or the mix of sources, that gives the order of the samples.
+@dataclass(frozen=True)
+class OrderArguments:
+    """What decides the order of the samples.
 
-    Args:
+    Attributes:
         upright: whether pictures are turned by their EXIF orientation. `upright`, `last_batch` and `known_bad` affect
             only buckets; `global_batch` affects buckets and groups.
-
-    Raises:
-        ConfigError: an argument is invalid, or two of them cannot be combined.
     """
-    order: Shuffle = "none" if callable(shuffle) else shuffle
-    buckets: Any = sampling.buckets  # its validation gave `Buckets`, or None
-    has_subset = sampling.subset is not None
-    grouping = sampling.groups or choose_groups(global_batch, len(shards.shards)), sampling.groups is not None
-    in_groups = (shuffle == "shards" and not sources) or (shuffle == "block" and buckets is not None)
-    by_shards = f'shuffle="{shuffle}"'
-    dealing = shards, chosen, buckets, upright, last_batch, global_batch, known_bad, order
-    orders: list[tuple[bool, str, Callable[[], Sampler | Mix]]] = [  # whether it is given, its name, and how it is made
-        (buckets is not None, "buckets", lambda: _deal(*dealing)),
-        (bool(sources), "several sources", lambda: _mix(shards, chosen, sources, order, *grouping)),
-        (sampling.weights is not None, "weights", lambda: _weigh(sampling, chosen, labels, len(shards), order)),
-        (callable(shuffle), "a function as shuffle", lambda: CustomSampler(shuffle, len(shards))),  # type: ignore[arg-type]
-        (in_groups, by_shards, lambda: _group(shards, chosen, *grouping)),
-    ]
-    given = {name: make for is_given, name, make in orders if is_given}
-    if sampling.groups is not None and shuffle != "shards":
-        raise ConfigError(f'groups={sampling.groups}: only shuffle="shards" has groups; use it, or leave groups out')
-    if len(given) > 1 or (has_subset and given.keys() - {"weights", "buckets", by_shards}):
-        raise ConfigError(
-            f"{' and '.join([*given, *(['subset'] if has_subset else [])])} cannot be combined: give one of "
-            f'them; only subset can be combined with weights, buckets or shuffle="shards"'
-        )
-    if callable(shuffle) and sampling.require:
-        raise ConfigError("require and a function as shuffle cannot be combined: the function itself can skip samples")
-    return next(iter(given.values()), lambda: ShuffledSampler(chosen, order))()
+
+    shards: ShardSet
+    chosen: SampleSubset
+    labels: Labels | None
+    shuffle: Shuffle | CustomOrder
+    sources: Sequence[tuple[int, Weight]]
+    sampling: Sampling
+    upright: bool
+    last_batch: LastBatch
+    global_batch: int
+    known_bad: Collection[int]
+
+    def make(self) -> Order:
+        """Makes the order that the arguments ask for, or else of all samples as `shuffle` says.
+
+        Raises:
+            ConfigError: an argument is invalid, or two of them cannot be combined.
+        """
+        sampling, ways = self.sampling, [way for way in _WAYS if way.is_given(self)]
+        if sampling.groups is not None and self.shuffle != "shards":
+            raise ConfigError(
+                f'groups={sampling.groups}: only shuffle="shards" has groups; use it, or leave groups out'
+            )
+        has_subset = sampling.subset is not None
+        if len(ways) > 1 or (has_subset and not all(way.takes_subset for way in ways)):
+            names = [*(way.name for way in ways), *(["subset"] if has_subset else [])]
+            raise ConfigError(
+                f"{' and '.join(names)} cannot be combined: give one of them; only subset can be combined with "
+                f'weights, buckets or shuffle="shards"'
+            )
+        if callable(self.shuffle) and sampling.require:
+            raise ConfigError(
+                "require and a function as shuffle cannot be combined: the function itself can skip samples"
+            )
+        return ways[0].make(self) if ways else _shuffle(self)
+
+    @property
+    def buckets(self) -> Any:  # noqa: ANN401
+        """The `Buckets`, which the validation of `Sampling` made; or None."""
+        return self.sampling.buckets
+
+    @property
+    def name(self) -> Shuffle:
+        """The order that `shuffle` names; "none" if it is a function."""
+        return "none" if callable(self.shuffle) else self.shuffle
+
+    @property
+    def grouping(self) -> tuple[int, bool]:
+        """The number of groups, and whether it is given."""
+        given = self.sampling.groups
+        return given or choose_groups(self.global_batch, len(self.shards.shards)), given is not None
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """(s,) the number of chosen samples in each shard."""
+        ends = np.asarray(self.shards.index.sample_end)
+        some = self.chosen.left_out if self.chosen.ids is None else self.chosen.ids
+        before = np.searchsorted(some, ends)
+        return np.diff(ends - before if self.chosen.ids is None else before, prepend=0)
 
 
-def _numbers_of_ends(shards: ShardSet, chosen: SampleSubset) -> NDArray[np.int64]:
-    """Returns the number of chosen samples in the shards up to and with each shard, (s,)."""
-    ends = shards.index.sample_end
-    if chosen.ids is not None:
-        return np.searchsorted(chosen.ids, ends)
-    return np.asarray(ends - np.searchsorted(chosen.left_out, ends))
+class _Way(NamedTuple):
+    """A way to order samples: the arguments that ask for it, when they do, its maker, and whether a subset may too."""
+
+    name: str
+    is_given: Callable[[OrderArguments], bool]
+    make: Callable[[OrderArguments], Order]
+    takes_subset: bool = False
 
 
-def _group(shards: ShardSet, chosen: SampleSubset, groups: int, fixed: bool) -> GroupedSampler:
-    """Divides the chosen samples into groups of shards."""
-    if chosen.ids is not None:
-        chosen = replace(chosen, ids=np.sort(chosen.ids))
-    return GroupedSampler(chosen, np.diff(_numbers_of_ends(shards, chosen), prepend=0), groups, fixed)
-
-
-def _weigh(
-    sampling: Sampling, chosen: SampleSubset, labels: Labels | None, samples: int, shuffle: Shuffle
-) -> WeightedSampler:
-    assert sampling.weights is not None
-    of_each = shared(_weights(sampling.weights, chosen.at(np.arange(chosen.size)), samples, labels))
-    cumulated = shared(WeightedSampler.cumulate(of_each))
-    return WeightedSampler(chosen, of_each, sampling.replacement, shuffle, cumulated)
-
-
-def _deal(
-    shards: ShardSet,
-    chosen: SampleSubset,
-    buckets: Buckets,
-    upright: bool,
-    last_batch: LastBatch,
-    global_batch: int,
-    known_bad: Collection[int],
-    shuffle: Shuffle,
-) -> BucketSampler:
+def _deal(given: OrderArguments) -> Order:
     """Divides the chosen samples into buckets."""
-    if last_batch in ("partial", "equal"):
-        raise ConfigError(f'last_batch="{last_batch}" and buckets cannot be combined: use "pad" or "drop"')
-    ids = chosen.at(np.arange(chosen.size))
-    numbers = assign_buckets(shards, ids, buckets, upright, known_bad)
+    if given.last_batch in ("partial", "equal"):
+        raise ConfigError(f'last_batch="{given.last_batch}" and buckets cannot be combined: use "pad" or "drop"')
+    buckets, ids = given.buckets, given.chosen.at(np.arange(given.chosen.size))
+    numbers = assign_buckets(given.shards, ids, buckets, given.upright, given.known_bad)
     counts = np.bincount(numbers + 1, minlength=len(buckets) + 1)
     _, *runs = np.split(ids[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
-    quantum, is_fixed = buckets.quantum or global_batch, buckets.quantum is not None
-    return BucketSampler(buckets.shapes, list(map(shared, runs)), quantum, last_batch == "drop", shuffle, is_fixed)
+    quantum, drop = buckets.quantum or given.global_batch, given.last_batch == "drop"
+    return BucketSampler(
+        buckets.shapes, list(map(shared, runs)), quantum, drop, given.name, fixed=buckets.quantum is not None
+    )
+
+
+def _mix(given: OrderArguments) -> Order:
+    """Makes the mix of sources. Each source is the next shards."""
+    counts, ends = given.counts, np.cumsum([count for count, _ in given.sources])
+    of_sources = np.split(counts, ends[:-1])
+    sizes = tuple(int(each.sum()) for each in of_sources)
+    if not all(sizes):
+        empty = given.shards.shards[np.append(0, ends)[sizes.index(0)]]
+        raise ConfigError(f"tar: the source that begins with {empty} has no samples: leave it out")
+    schedules = [weight if isinstance(weight, Mapping) else {0.0: weight} for _, weight in given.sources]
+    ratios: list[Ratio] = []
+    for epoch in sorted(set(chain(*schedules))):
+        weights = [schedule[max(start for start in schedule if start <= epoch)] for schedule in schedules]
+        if not any(weights):
+            raise ConfigError(f"tar: from epoch {epoch:g} on all sources have weight 0: give one a weight above 0")
+        parts = parts_of(weights)
+        if not ratios or parts != ratios[-1].parts:
+            ratios.append(Ratio(epoch, parts))
+    by_shards = (tuple(of_sources), *given.grouping) if given.name == "shards" else ()
+    return Mix(given.chosen, sizes, tuple(ratios), given.name, *by_shards)
+
+
+def _weigh(given: OrderArguments) -> Order:
+    sampling, chosen = given.sampling, given.chosen
+    assert sampling.weights is not None
+    ids = chosen.at(np.arange(chosen.size))
+    of_each = shared(_weights(sampling.weights, ids, len(given.shards), given.labels))
+    cumulated = shared(WeightedSampler.cumulate(of_each))
+    return WeightedSampler(chosen, of_each, sampling.replacement, given.name, cumulated)
+
+
+def _call(given: OrderArguments) -> Order:
+    return CustomSampler(given.shuffle, len(given.shards))  # type: ignore[arg-type]
+
+
+def _group(given: OrderArguments) -> Order:
+    """Divides the chosen samples into groups of shards."""
+    ids = given.chosen.ids
+    given = replace(given, chosen=given.chosen if ids is None else replace(given.chosen, ids=np.sort(ids)))
+    return GroupedSampler(given.chosen, given.counts, *given.grouping)
+
+
+def _shuffle(given: OrderArguments) -> Order:
+    return ShuffledSampler(given.chosen, given.name)
+
+
+_WAYS = (
+    _Way("buckets", lambda given: given.buckets is not None, _deal, takes_subset=True),
+    _Way("several sources", lambda given: bool(given.sources), _mix),
+    _Way("weights", lambda given: given.sampling.weights is not None, _weigh, takes_subset=True),
+    _Way("a function as shuffle", lambda given: callable(given.shuffle), _call),
+    _Way('shuffle="shards"', lambda given: given.name == "shards" and not given.sources, _group, takes_subset=True),
+    _Way(
+        'shuffle="block"',
+        lambda given: given.name == "block" and given.buckets is not None,
+        _shuffle,
+        takes_subset=True,
+    ),
+)
 
 
 def assign_buckets(
@@ -228,9 +285,7 @@ def sizes_of(shards: ShardSet, ids: NDArray[np.int64], upright: bool) -> NDArray
     return np.where(turned[:, None], sizes[:, ::-1], sizes)
 
 
-def check_components(
-    shards: ShardSet, extensions: Collection[str], source: Sampler | Mix, known_bad: Collection[int]
-) -> None:
+def check_components(shards: ShardSet, extensions: Collection[str], source: Order, known_bad: Collection[int]) -> None:
     """Checks that each selected sample has the components that `fields` needs.
 
     Raises:
@@ -248,13 +303,12 @@ def check_components(
             keys = list_some([shards.index.key(int(sample)) for sample in samples[:4]])
             problems[extension] = f"{len(samples)} of {len(shards)} samples lack .{extension} ({keys})"
     if problems:
-        by_function = isinstance(source, CustomSampler)
-        how = "in the function given as shuffle" if by_function else f"by Sampling(require={[*problems]})"
+        how = "in the function given as shuffle" if source.by_function else f"by Sampling(require={[*problems]})"
         raise DataError(f"fields: {'; '.join(problems.values())}. Leave these samples out {how}, or repair the shards")
 
 
 def check_options(
-    shards: ShardSet, fields: Mapping[str, Component], source: Sampler | Mix, known_bad: Collection[int]
+    shards: ShardSet, fields: Mapping[str, Component], source: Order, known_bad: Collection[int]
 ) -> dict[str, Component]:
     """Checks the keys that options of fields name, in the first selected samples; see `check_keys`.
 
@@ -272,35 +326,6 @@ def check_options(
         return check_keys(fields, (partial(shards.read_component, sample, "json") for sample in looked_at))
     finally:
         shards.close()
-
-
-def _mix(
-    shards: ShardSet,
-    chosen: SampleSubset,
-    sources: Sequence[tuple[int, Weight]],
-    shuffle: Shuffle,
-    groups: int,
-    fixed: bool,
-) -> Mix:
-    """Makes the mix of sources. Each source is the next shards."""
-    numbers = np.append(0, _numbers_of_ends(shards, chosen))
-    ends = np.cumsum([0, *(count for count, _ in sources)])
-    sizes = tuple(np.diff(numbers[ends]).tolist())
-    if not all(sizes):
-        empty = shards.shards[ends[sizes.index(0)]]
-        raise ConfigError(f"tar: the source that begins with {empty} has no samples: leave it out")
-    schedules = [weight if isinstance(weight, Mapping) else {0.0: weight} for _, weight in sources]
-    ratios: list[Ratio] = []
-    for epoch in sorted(set(chain(*schedules))):
-        weights = [schedule[max(start for start in schedule if start <= epoch)] for schedule in schedules]
-        if not any(weights):
-            raise ConfigError(f"tar: from epoch {epoch:g} on all sources have weight 0: give one a weight above 0")
-        parts = parts_of(weights)
-        if not ratios or parts != ratios[-1].parts:
-            ratios.append(Ratio(epoch, parts))
-    if shuffle != "shards":
-        return Mix(chosen, sizes, tuple(ratios), shuffle)
-    return Mix(chosen, sizes, tuple(ratios), shuffle, tuple(np.split(np.diff(numbers), ends[1:-1])), groups, fixed)
 
 
 def _weights(weights: Weights, ids: NDArray[np.int64], samples: int, labels: Labels | None) -> NDArray[np.float64]:
@@ -350,20 +375,3 @@ def _by_label(weights: Mapping[Any, float], names: Mapping[int, str]) -> dict[An
     if len(of_label) < len(weights):
         raise ConfigError("weights: a class occurs twice, by its name and by its label: give each once")
     return of_label
-
-
-def describe_source(source: Sampler | Mix) -> str:
-    """Returns a description of the samples in a run, in words."""
-    if isinstance(source, Mix):
-        ratios = ", then ".join(":".join(map(str, each.parts)) for each in source.schedule[:_MOST_SHOWN])
-        return f"sources in the ratio {ratios}{' ...' if len(source.schedule) > _MOST_SHOWN else ''}"
-    samples = counted(source.samples, "sample")
-    kinds: dict[type, str] = {
-        BucketSampler: f"buckets of {samples}",
-        CustomSampler: f"{samples} by a function",
-        WeightedSampler: f"{samples} by weight",
-    }
-    is_part = isinstance(source, (ShuffledSampler, GroupedSampler)) and (
-        source.chosen.ids is not None or len(source.chosen.left_out)
-    )
-    return kinds.get(type(source), f"{samples} of the data" if is_part else f"all {samples}")

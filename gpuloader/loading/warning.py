@@ -11,7 +11,7 @@ from gpuloader.images.traits import describe_reduced
 from gpuloader.loading.memory import warn_of_memory
 from gpuloader.loading.mipmaps import warn_of_oversampling
 from gpuloader.loading.run import Run
-from gpuloader.plan import BucketSampler, choose_groups
+from gpuloader.plan import choose_groups
 
 _PLACES = {"bbox", "bboxes", "box", "boxes", "keypoint", "keypoints", "mask", "masks"}
 _log = logging.getLogger("gpuloader")
@@ -78,7 +78,7 @@ def _of_empty_shares(run: Run) -> None:
 
 def _of_groups(run: Run) -> None:
     plan, shards = run.plan, len(run.shards.shards)
-    groups, ranks, ranks_of_node = plan.grouped and plan.grouped.groups, plan.world_size, len(run.world.node)
+    groups, ranks, ranks_of_node = plan.source.groups, plan.world_size, len(run.world.node)
     nodes, equal_parts = ranks / ranks_of_node, ranks // gcd(ranks, ranks_of_node)
     if groups and nodes > 1 and (advice := advise_groups(groups, plan.global_batch, shards, equal_parts)):
         _log.warning(
@@ -97,11 +97,7 @@ def advise_groups(groups: int, global_batch: int, shards: int, nodes: int) -> st
 
 def _of_small_buckets(run: Run) -> None:
     source = run.plan.source
-    if not isinstance(source, BucketSampler) or not source.drop:
-        return
-    shapes = [f"{height}x{width}" for height, width in source.shapes]
-    names = shapes or [f"number {number}" for number in range(len(source.runs))]
-    if small := [name for name, run in zip(names, source.runs) if 0 < len(run) < source.quantum]:
+    if small := source.dropped:
         _log.warning(
             f'last_batch="drop" never delivers the samples of {counted(len(small), "bucket")}, which have fewer than '
             f'{source.quantum}: {", ".join(small[:10])}; use last_batch="pad"'

@@ -2,10 +2,12 @@
 
 from gpuloader.plan.buckets import BucketSampler
 from gpuloader.plan.draws import EPOCHS, Draw, Draws, Stream, check_epoch, check_seed
-from gpuloader.plan.epoch import Cursor, LastBatch, Plan, PlannedBatch
+from gpuloader.plan.epoch import Cursor, LastBatch
 from gpuloader.plan.grouped_sampler import GroupedSampler, choose_groups
 from gpuloader.plan.mix import Mix, Ratio, parts_of
-from gpuloader.plan.order import Order, Shuffle, make_order
+from gpuloader.plan.order import Shuffle, make_order
+from gpuloader.plan.plan import Plan, PlannedBatch
+from gpuloader.plan.sample_order import Order
 from gpuloader.plan.samplers import CustomSampler, Sampler, SampleSubset, ShuffledSampler, WeightedSampler, all_samples
 
 __all__ = [

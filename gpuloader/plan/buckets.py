@@ -14,14 +14,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from math import gcd
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.plan.order import Order, Shuffle, make_order, seed_of_part
-from gpuloader.plan.samplers import Ints, Sampler
+from gpuloader.base.text import counted
+from gpuloader.errors import ConfigError
+from gpuloader.plan.order import IdsAt, Shuffle, make_order, seed_of_part
+from gpuloader.plan.sample_order import Ints
+from gpuloader.plan.samplers import Sampler
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +42,17 @@ class BucketSampler(Sampler):
         fixed: whether `quantum` is fixed; otherwise a state may override it.
     """
 
-    shapes: Sequence[tuple[int, int]]
-    runs: Sequence[Ints]
-    quantum: int
+    KEPT = "Buckets", "quantum", 2**31
+
+    shapes: Sequence[tuple[int, int]] = field()
+    runs: Sequence[Ints] = field()
+    quantum: int = field()
     drop: bool = False
     shuffle: Shuffle = "full"
     fixed: bool = False
+
+    def __str__(self) -> str:
+        return f"buckets of {counted(self.samples, 'sample')}"
 
     @property
     def size(self) -> int:
@@ -61,7 +71,7 @@ class BucketSampler(Sampler):
             digest.update(f" {shape} {len(run)} ".encode() + np.ascontiguousarray(run).data)
         return digest.hexdigest()
 
-    def order(self, seed: int, number: int) -> Order:
+    def order(self, seed: int, number: int) -> IdsAt:
         """See `Sampler`; padding is ~id, which is negative, of a sample of the same bucket."""
         slots_at = make_order(self.shuffle, int(self._ends[-1]), seed, number)
         orders = [
@@ -83,8 +93,50 @@ class BucketSampler(Sampler):
 
         return deal
 
-    def buckets(self, seed: int, first: int, offsets: Ints) -> Ints:
-        """Returns the numbers of the buckets, (k,), at the places `first` + `offsets`, (k,), of the row."""
+    def near(self, seed: int, first: int, offset: Ints, sample: int, uniform: NDArray[np.float64]) -> Ints:
+        """See `Order`; the samples come from the step's bucket."""
+        run = self.runs[self._buckets(seed, first, offset).item()]
+        return run[np.floor(uniform * len(run)).astype(np.int64)]
+
+    def shapes_at(self, seed: int, first: int, offsets: Ints) -> list[tuple[int, int]]:
+        return [self.shapes[bucket] for bucket in self._buckets(seed, first, offsets)]
+
+    @property
+    def used_shapes(self) -> list[tuple[int, int]]:
+        return [shape for shape, run in zip(self.shapes, self.runs) if len(run)]
+
+    @property
+    def dropped(self) -> list[str]:
+        names = [f"{height}x{width}" for height, width in self.shapes] or list(
+            map("number {}".format, range(len(self.runs)))
+        )
+        return [name for name, run in zip(names, self.runs) if self.drop and 0 < len(run) < self.quantum]
+
+    def check_steps(self, ranks: int, batch_size: int, place: int = 0) -> None:
+        """Raises ConfigError unless steps from the place end at the end of the bucket batch, and a pass has some."""
+        step, done = ranks * batch_size, place % self.quantum
+        steps = f"{counted(ranks, 'rank')} x batch_size {batch_size} = {step}"
+        if self.quantum % step:
+            raise ConfigError(
+                f"{steps} does not divide the bucket batch, quantum={self.quantum}: allowed "
+                f"{_allowed_sizes(self.quantum, ranks)}"
+            )
+        if not self.size:
+            raise ConfigError(
+                f'last_batch="drop" leaves no batch: no bucket has {counted(self.quantum, "sample")}. Use a smaller '
+                f'batch_size, or last_batch="pad"'
+            )
+        if done % step:
+            raise ConfigError(
+                f"{done} samples of a bucket batch of {self.quantum} are delivered, and steps of {steps} would end "
+                f"beyond it: allowed {_allowed_sizes(gcd(done, self.quantum), ranks)}"
+            )
+
+    def state(self, begun: int) -> dict[str, Any]:
+        return {"quantum": self.quantum}
+
+    def _buckets(self, seed: int, first: int, offsets: Ints) -> Ints:
+        """Returns the numbers of the buckets, (k,), at places of the row."""
         passes, within = self.find(first, offsets)
         slots = np.empty_like(within)
         for number in np.unique(passes).tolist():
@@ -107,3 +159,11 @@ class BucketSampler(Sampler):
     @cached_property
     def _starts(self) -> Ints:
         return np.append(0, self._ends[:-1])
+
+
+def _allowed_sizes(multiple: int, ranks: int) -> str:
+    """Lists the batch sizes, or else the numbers of ranks, with a global batch that divides a number."""
+    size, left = divmod(multiple, ranks)
+    whose = "are numbers of ranks" if left else f"with {counted(ranks, 'rank')} are batch sizes of"
+    most = multiple if left else size
+    return f"{whose} {', '.join(str(number) for number in range(1, most + 1) if most % number == 0)}"

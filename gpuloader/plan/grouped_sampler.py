@@ -12,17 +12,19 @@ of C, or one source of several, is spread evenly over the groups, up to one or t
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import gcd
+from math import ceil, gcd
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuloader.plan.draws import Stream, words
-from gpuloader.plan.order import ROUNDS, Order, Permutation
-from gpuloader.plan.samplers import Ints, Sampler, SampleSubset, digest_of
+from gpuloader.plan.order import ROUNDS, IdsAt, Permutation
+from gpuloader.plan.sample_order import Ints, Order
+from gpuloader.plan.samplers import Sampler, SampleSubset, digest_of
 
 WINDOW_SHARDS = 16  # that all nodes read at a time if steps are small
 MOST_GROUPS = 1 << 16
@@ -54,8 +56,39 @@ class _Parts(NamedTuple):
     shards: Ints
 
 
+class Grouped(Order):
+    """An order with groups of shards: the ranks take the places of a step by group."""
+
+    KEPT = "Sampling", "groups", MOST_GROUPS
+
+    @abstractmethod
+    def groups_at(self, first: int, offsets: Ints) -> Ints:
+        """Returns the groups, (k,), at places of the row."""
+
+    def arrange(self, first: int, offsets: Ints) -> Ints | None:
+        if self.groups is None:
+            return None
+        groups = self._groups(first, offsets).astype(np.uint16)  # small integers are sorted faster
+        return np.argsort(groups, axis=-1, kind="stable")
+
+    def times_read(self, first: int, offsets: Ints, nodes: float) -> float:
+        """See `Order`; of 2.5 nodes, the last has half the ranks."""
+        if self.groups is None:
+            return super().times_read(first, offsets, nodes)
+        groups = self._groups(first, offsets)
+        borders = np.rint(np.arange(1, ceil(nodes)) * groups.shape[1] / nodes).astype(int)
+        of_nodes = np.split(np.sort(groups, axis=1), borders, axis=1)
+        return sum(len(np.unique(each)) for each in of_nodes) / len(np.unique(groups))
+
+    def state(self, begun: int) -> dict[str, Any]:
+        return {} if self.groups is None else {"groups": self.groups}
+
+    def _groups(self, first: int, offsets: Ints) -> Ints:
+        return self.groups_at(first, offsets.ravel()).reshape(offsets.shape)
+
+
 @dataclass(frozen=True, eq=False)
-class GroupedSampler(Sampler):
+class GroupedSampler(Grouped, Sampler):
     """Passes over every chosen sample once, by groups of shards.
 
     Attributes:
@@ -72,6 +105,9 @@ class GroupedSampler(Sampler):
     groups: int = 1
     fixed: bool = False
 
+    def __str__(self) -> str:
+        return str(self.chosen)
+
     @property
     def size(self) -> int:
         return self.chosen.size
@@ -87,7 +123,12 @@ class GroupedSampler(Sampler):
     def groups_at(self, first: int, offsets: Ints) -> Ints:
         return self._group_of_turn[self.find(first, offsets)[1] % self.groups]
 
-    def order(self, seed: int, number: int) -> Order:
+    def like(self, first: int, count: int) -> int:
+        """See `Order`: within a pass, the groups repeat."""
+        within = first % self.size
+        return within % self.groups if within + count <= self.size else first
+
+    def order(self, seed: int, number: int) -> IdsAt:
         parts, keys = self.parts(seed), words(seed, number, Stream.ORDER, 2 * ROUNDS)
         counts = np.bincount(parts.groups, minlength=self.groups)
         begins = np.cumsum(counts) - counts
@@ -110,7 +151,8 @@ class GroupedSampler(Sampler):
 
         return ordered
 
-    def near(self, seed: int, sample: int, uniform: NDArray[np.float64]) -> Ints:
+    def near(self, seed: int, first: int, offset: Ints, sample: int, uniform: NDArray[np.float64]) -> Ints:
+        """See `Order`; the samples come from the sample's group."""
         parts = self.parts(seed)
         number = self.chosen.number_of(sample)
         part = np.argmax((parts.firsts <= number) & (number < parts.firsts + parts.sizes))

@@ -7,20 +7,23 @@ new round. The samples that a source has given at a place are a sum over the rat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuloader.errors import ConfigError
-from gpuloader.plan.grouped_sampler import GroupedSampler
+from gpuloader.base.values import is_integer
+from gpuloader.errors import ConfigError, describe
+from gpuloader.plan.grouped_sampler import Grouped, GroupedSampler
 from gpuloader.plan.order import Shuffle, seed_of_part
-from gpuloader.plan.samplers import Ints, SampleSlice, SampleSubset, ShuffledSampler, digest_of
+from gpuloader.plan.sample_order import Ints, SampleSlice
+from gpuloader.plan.samplers import Sampler, SampleSubset, ShuffledSampler, digest_of
 
+_MOST_SHOWN = 5  # ratios
 _TOTALS = np.array([*range(1, 10_001), 100_000])
 
 
@@ -57,8 +60,8 @@ class Ratio(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Mix:
-    """Several sources, interleaved in ratios, with the attributes of a `Sampler`.
+class Mix(Grouped):
+    """Several sources, interleaved in ratios.
 
     Attributes:
         chosen: the samples of all sources.
@@ -67,16 +70,18 @@ class Mix:
         shuffle: the order of each pass.
         shard_sizes: for "shards": (s,) int64 for each source, the number of its samples in each of its shards.
         groups: for "shards": the groups of each source; `fixed` as in `GroupedSampler`.
-        ratios: the ratios by place of the row, the first from 0 on; the plan converts epochs to places.
+        begun: the ratios by place of the row that began before the state that a run goes on from.
+        ratios: the ratios by place of the row, the first from 0 on; `at_places` sets them.
     """
 
     chosen: SampleSubset
     sizes: tuple[int, ...]
-    schedule: tuple[Ratio, ...]
-    shuffle: Shuffle
+    schedule: tuple[Ratio, ...] = field()
+    shuffle: Shuffle = field()
     shard_sizes: tuple[Ints, ...] = ()
     groups: int | None = None
     fixed: bool = False
+    begun: tuple[Ratio, ...] = ()
     ratios: tuple[Ratio, ...] = ()
 
     @property
@@ -84,9 +89,9 @@ class Mix:
         """The number of samples of all sources together."""
         return self.chosen.size
 
-    @property
-    def samples(self) -> int:
-        return self.size
+    def __str__(self) -> str:
+        ratios = ", then ".join(":".join(map(str, each.parts)) for each in self.schedule[:_MOST_SHOWN])
+        return f"sources in the ratio {ratios}{' ...' if len(self.schedule) > _MOST_SHOWN else ''}"
 
     @property
     def fingerprint(self) -> str:
@@ -96,8 +101,36 @@ class Mix:
     def includes(self, ids: Ints) -> NDArray[np.bool_]:
         return self.chosen.includes(ids)
 
-    def with_ratios(self, ratios: Sequence[Ratio]) -> Mix:
-        return replace(self, ratios=tuple(ratios))
+    def at_places(self, place_of: Callable[[float], int]) -> Mix:
+        """See `Order`: ratios that have begun, then ratios of later epochs."""
+        later = (Ratio(place_of(each.start), each.parts) for each in self.schedule[len(self.begun) :])
+        return replace(self, ratios=(*self.begun, *later))
+
+    def state(self, begun: int) -> dict[str, Any]:
+        ratios = [[int(start), list(parts)] for start, parts in self.ratios if start < begun]
+        return {**super().state(begun), "ratios": ratios}
+
+    def resume(self, state: Mapping[str, Any], begun: int, epoch: int, place_of: Callable[[float], int]) -> Mix:
+        """See `Order`; later ratios may be others than before.
+
+        If the state's epoch had another length, a ratio of this epoch may have begun at another place than here.
+        """
+        listed = state.get("ratios")
+        if not isinstance(listed, (list, tuple)) or not all(_is_ratio(each, len(self.sizes)) for each in listed):
+            raise ConfigError(f"ratios={describe(listed)}: allowed are [place, parts] with a part for each source")
+        ratios = tuple(Ratio(start, tuple(parts)) for start, parts in listed)
+        starts = [ratio.start for ratio in ratios]
+        if starts != sorted(starts) or starts[:1] not in ([], [0]) or starts[-1:] >= [begun]:
+            raise ConfigError(f"the ratios begin at {describe(starts)}: allowed are 0, then places before the state's")
+        certain = sum(place_of(each.start) < begun for each in self.schedule)
+        possible = sum(each.start < epoch for each in self.schedule)
+        has = self.schedule[: max(certain, min(len(ratios), possible))]
+        if [each.parts for each in ratios] != [each.parts for each in has]:
+            raise ConfigError(
+                f"up to there the weights of the sources were {_in_words(ratios)}, and this loader's are "
+                f"{_in_words(has)}: weights may change from a later place on"
+            )
+        return replace(self, begun=ratios)
 
     def take(self, seed: int, first: int, offsets: Ints) -> SampleSlice:
         """See `Sampler`; each source has its own seed and passes."""
@@ -112,17 +145,15 @@ class Mix:
         """See `GroupedSampler`; each source has its own groups."""
         groups = np.empty_like(offsets)
         for number, here, at, own in self._split(first, offsets):
-            source = self._sources[number]
-            assert isinstance(source, GroupedSampler)
-            groups[here] = source.groups_at(at, own)
+            groups[here] = self._grouped[number].groups_at(at, own)
         return groups
 
-    def near(self, seed: int, sample: int, uniform: NDArray[np.float64]) -> Ints:
-        """See `GroupedSampler`; the samples come from the same source."""
+    def near(self, seed: int, first: int, offset: Ints, sample: int, uniform: NDArray[np.float64]) -> Ints | None:
+        """See `Order`; with groups, the samples come from the same group of the same source."""
+        if self.groups is None:
+            return None
         number = int(np.searchsorted(np.cumsum(self.sizes), self.chosen.number_of(sample), side="right"))
-        source = self._sources[number]
-        assert isinstance(source, GroupedSampler)
-        return source.near(seed_of_part(seed, number), sample, uniform)
+        return self._grouped[number].near(seed_of_part(seed, number), first, offset, sample, uniform)
 
     def _split(self, first: int, offsets: Ints) -> Iterator[tuple[int, Ints, int, Ints]]:
         """Yields each source's number, the mask of its offsets, and its places in its own row, as `take` needs them."""
@@ -138,12 +169,20 @@ class Mix:
                 yield number, here[mine], given[number] + done * parts[number], own
 
     @cached_property
-    def _sources(self) -> list[ShuffledSampler | GroupedSampler]:
-        firsts = np.cumsum([0, *self.sizes]).tolist()
-        chosen = [self.chosen.part(first, size) for first, size in zip(firsts, self.sizes)]
+    def _sources(self) -> Sequence[Sampler]:
+        return self._grouped or [ShuffledSampler(each, self.shuffle) for each in self._chosen]
+
+    @cached_property
+    def _grouped(self) -> list[GroupedSampler]:
         if self.groups is None:
-            return [ShuffledSampler(each, self.shuffle) for each in chosen]
-        return [GroupedSampler(each, sizes, self.groups) for each, sizes in zip(chosen, self.shard_sizes)]
+            return []
+        return [GroupedSampler(each, sizes, self.groups) for each, sizes in zip(self._chosen, self.shard_sizes)]
+
+    @property
+    def _chosen(self) -> list[SampleSubset]:
+        """The samples of each source."""
+        firsts = np.cumsum([0, *self.sizes]).tolist()
+        return [self.chosen.part(first, size) for first, size in zip(firsts, self.sizes)]
 
     @cached_property
     def _given(self) -> list[list[int]]:
@@ -168,3 +207,14 @@ def _round_of(parts: tuple[int, ...]) -> tuple[Ints, Ints]:
     before = np.concatenate([np.arange(part) for part in parts])
     order = np.argsort(due, kind="stable")
     return owners[order], before[order]
+
+
+def _is_ratio(ratio: object, sources: int) -> bool:
+    if not isinstance(ratio, (list, tuple)) or len(ratio) != 2 or not is_integer(ratio[0], 0):
+        return False
+    parts = ratio[1]
+    return isinstance(parts, (list, tuple)) and len(parts) == sources and all(is_integer(part, 0) for part in parts)
+
+
+def _in_words(ratios: Sequence[Ratio]) -> str:
+    return ", then ".join(":".join(map(str, ratio.parts)) for ratio in ratios) or "none"

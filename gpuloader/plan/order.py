@@ -21,7 +21,7 @@ from gpuloader.errors import ConfigError
 from gpuloader.plan.draws import Stream, words
 
 Shuffle: TypeAlias = Literal["none", "full", "block", "shards"]
-Order: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+IdsAt: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 BLOCK_SAMPLES = 256
 WINDOW_BLOCKS = 16
@@ -30,7 +30,7 @@ _32, _33 = np.uint64(32), np.uint64(33)  # made once, because making them takes 
 _FIRST, _SECOND = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 
 
-def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> Order:
+def make_order(shuffle: Shuffle, samples: int, seed: int, epoch: int) -> IdsAt:
     """Makes the order of one epoch: a function from positions in [0, samples), int64 (k,), to ids, int64 (k,).
 
     Raises:

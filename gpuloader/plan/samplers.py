@@ -15,74 +15,37 @@ any rank can take any place, and a run can resume at any place. These samplers m
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuloader.base.text import counted
 from gpuloader.errors import ConfigError
 from gpuloader.plan.draws import EPOCHS, Draws, Stream
-from gpuloader.plan.order import Order, Shuffle, make_order
-
-Ints = NDArray[np.int64]
-
-
-class SampleSlice(NamedTuple):
-    """The samples at k places of a row, and the addresses of their random numbers.
-
-    Attributes:
-        ids: (k,) int64; ~id, which is negative, for the padding of a bucket.
-        passes: (k,) int64, the pass of each place.
-        numbers: (k,) int64, the address of a sample's random numbers within a pass: its id, or its place if a pass can
-            have a sample twice.
-    """
-
-    ids: Ints
-    passes: Ints
-    numbers: Ints
+from gpuloader.plan.order import IdsAt, Shuffle, make_order
+from gpuloader.plan.sample_order import Ints, Order, SampleSlice
 
 
-class Sampler(ABC):
+class Sampler(Order):
     """The base class of samplers: a row of passes.
 
     Attributes:
         repeats: whether a sample can occur twice in a pass.
-        size: the places of a pass.
-        samples: the places of a pass without padding.
-        shuffle: the name of the order, which states keep. A function has "none", weights have the recipe's default.
-        fingerprint: identifies the samples and their order; equal for equal passes.
     """
 
     repeats: ClassVar[bool] = False
 
-    shuffle: Shuffle
-
-    @property
     @abstractmethod
-    def size(self) -> int: ...
-
-    @property
-    def samples(self) -> int:
-        return self.size
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str: ...
-
-    @abstractmethod
-    def order(self, seed: int, number: int) -> Order:
+    def order(self, seed: int, number: int) -> IdsAt:
         """Returns the order of a pass: a function from places in [0, size), int64 (k,), to ids, int64 (k,)."""
 
-    @abstractmethod
-    def includes(self, ids: Ints) -> NDArray[np.bool_]:
-        """Returns, for each of these samples, (k,), whether it can occur in a pass."""
-
     def take(self, seed: int, first: int, offsets: Ints) -> SampleSlice:
-        """Returns the samples at the places `first` + `offsets`, (k,), of the row; `first` may exceed 64 bits."""
+        """See `Order`."""
         passes, within = self.find(first, offsets)
         ids = np.empty_like(within)
         for number in np.unique(passes).tolist():
@@ -97,7 +60,7 @@ class Sampler(ABC):
         return (number % EPOCHS + more) % EPOCHS, within
 
     @cached_property
-    def _order_of(self) -> Callable[[int, int], Order]:
+    def _order_of(self) -> Callable[[int, int], IdsAt]:
         return lru_cache(maxsize=2)(self.order)  # near its end, the next pass is read ahead
 
 
@@ -118,6 +81,10 @@ class SampleSubset:
     ascending: Ints | None = None
     left_out: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     first: int = 0
+
+    def __str__(self) -> str:
+        samples = counted(self.size, "sample")
+        return f"all {samples}" if self.ids is None and not len(self.left_out) else f"{samples} of the data"
 
     def part(self, first: int, size: int) -> SampleSubset:
         """Returns the subset of `size` samples from a number on."""
@@ -179,6 +146,9 @@ class ShuffledSampler(Sampler):
     def __post_init__(self) -> None:
         self.order(0, 0)  # raises for an unknown `shuffle`
 
+    def __str__(self) -> str:
+        return str(self.chosen)
+
     @property
     def size(self) -> int:
         return self.chosen.size
@@ -187,7 +157,7 @@ class ShuffledSampler(Sampler):
     def fingerprint(self) -> str:
         return digest_of(f"shuffled {self.chosen.fingerprint} {self.shuffle}")
 
-    def order(self, seed: int, number: int) -> Order:
+    def order(self, seed: int, number: int) -> IdsAt:
         order = make_order(self.shuffle, self.size, seed, number)
         return lambda places: self.chosen.at(order(places))
 
@@ -216,6 +186,11 @@ class WeightedSampler(Sampler):
     shuffle: Shuffle = "full"
     ends: NDArray[np.float64] | None = None
 
+    how = "by weights"
+
+    def __str__(self) -> str:
+        return f"{counted(self.samples, 'sample')} by weight"
+
     @property
     def repeats(self) -> bool:  # type: ignore[override]
         return self.replacement
@@ -229,7 +204,7 @@ class WeightedSampler(Sampler):
     def fingerprint(self) -> str:
         return digest_of(f"weighted {self.chosen.fingerprint} {self.replacement}", self.weights)
 
-    def order(self, seed: int, number: int) -> Order:
+    def order(self, seed: int, number: int) -> IdsAt:
         """See `Sampler`. Without replacement by Efraimidis and Spirakis (2006): sorted by exponential numbers."""
         if not self.replacement:
             some = np.flatnonzero(self.weights)
@@ -271,8 +246,9 @@ class CustomSampler(Sampler):
         ConfigError: the function returns invalid ids, or different ones when it is called again.
     """
 
-    repeats = True
+    repeats = by_function = True
     shuffle = "none"
+    how = "a function"
     size = 0
     fingerprint = ""
 
@@ -288,7 +264,10 @@ class CustomSampler(Sampler):
         self.size = len(first)
         self.fingerprint = digest_of("custom", first)
 
-    def order(self, seed: int, number: int) -> Order:
+    def __str__(self) -> str:
+        return f"{counted(self.samples, 'sample')} by a function"
+
+    def order(self, seed: int, number: int) -> IdsAt:
         ids = self._ids(number)
         if len(ids) != self.size:
             raise ConfigError(

@@ -101,7 +101,7 @@ class GPULoaderTrainer(Trainer):
     def _evaluation(self, loader: GPULoader[Any]) -> _EvaluationBatches:
         self._check("eval", loader, self.args.eval_batch_size)
         plan = run_of(loader).plan
-        if plan.bucketed is not None:
+        if plan.source.quantum is not None:
             raise ConfigError(
                 "the evaluation loader has buckets, but Trainer gathers batches of one size, with padding at the end: "
                 "evaluate without Sampling(buckets=)"
