@@ -49,8 +49,9 @@ class Sampling:
             pattern of keys, such as "cat/*"; a slice; or a function that takes the index's columns (arrays `label`,
             `height`, `width`, `size_bytes`, `shard`) and returns a bool for each sample. None uses all.
         weights: how often samples occur: a weight for each sample, {label or class name: weight}, or "balanced" for all
-            labels equally often. None takes each sample once.
-        replacement: with `weights`: whether a sample can occur twice in an epoch.
+            labels equally often. None takes each sample once. With `buckets`, each bucket batch draws its bucket by the
+            sum of its weights, then its samples.
+        replacement: with `weights`: whether a sample can occur twice in an epoch; with `buckets`, it must be True.
         steps_per_epoch: the number of steps in an epoch; the next epoch continues from there. None: an epoch has as
             many samples as are selected.
         repeats: how many copies of a sample come in a row, each augmented differently. The number of samples in an

@@ -26,11 +26,13 @@ from gpuloader.plan import (
     GroupedSampler,
     LastBatch,
     Mix,
+    MixedBuckets,
     Order,
     Ratio,
     SampleSubset,
     Shuffle,
     ShuffledSampler,
+    WeightedBuckets,
     WeightedSampler,
     choose_groups,
     parts_of,
@@ -129,12 +131,11 @@ class OrderArguments:
             raise ConfigError(
                 f'groups={sampling.groups}: only shuffle="shards" has groups; use it, or leave groups out'
             )
-        has_subset = sampling.subset is not None
-        if len(ways) > 1 or (has_subset and not all(way.takes_subset for way in ways)):
-            names = [*(way.name for way in ways), *(["subset"] if has_subset else [])]
+        names = [*(way.name for way in ways), *(["subset"] if sampling.subset is not None else [])]
+        if any(not set(names[number + 1 :]) <= set(way.takes) for number, way in enumerate(ways)):
             raise ConfigError(
                 f"{' and '.join(names)} cannot be combined: give one of them; only subset can be combined with "
-                f'weights, buckets or shuffle="shards"'
+                f'weights, buckets or shuffle="shards", and buckets with weights or with several sources'
             )
         if callable(self.shuffle) and sampling.require:
             raise ConfigError(
@@ -153,10 +154,26 @@ class OrderArguments:
         return "none" if callable(self.shuffle) else self.shuffle
 
     @property
+    def groups_all(self) -> bool:
+        """Whether all samples together are in groups of shards; several sources without buckets have their own."""
+        return self.name == "shards" and (self.buckets is not None or not self.sources)
+
+    @property
     def grouping(self) -> tuple[int, bool]:
         """The number of groups, and whether it is given."""
         given = self.sampling.groups
         return given or choose_groups(self.global_batch, len(self.shards.shards)), given is not None
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """(k,) the id after the last sample of each source."""
+        return np.asarray(self.shards.index.sample_end)[np.cumsum([count for count, _ in self.sources]) - 1]
+
+    def check_sources(self, sizes: Sequence[int]) -> None:
+        """Raises ConfigError unless each source has samples."""
+        if not all(sizes):
+            empty = self.shards.shards[sum(count for count, _ in self.sources[: sizes.index(0)])]
+            raise ConfigError(f"tar: the source that begins with {empty} has no samples: leave it out")
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -168,37 +185,66 @@ class OrderArguments:
 
 
 class _Way(NamedTuple):
-    """A way to order samples: the arguments that ask for it, when they do, its maker, and whether a subset may too."""
+    """A way to order samples.
+
+    Attributes:
+        name: of the argument that asks for it.
+        is_given: whether it is given.
+        make: makes the order.
+        takes: the names of later ways and of the subset that `make` combines with it.
+    """
 
     name: str
     is_given: Callable[[OrderArguments], bool]
     make: Callable[[OrderArguments], Order]
-    takes_subset: bool = False
+    takes: Collection[str] = ()
 
 
 def _deal(given: OrderArguments) -> Order:
-    """Divides the chosen samples into buckets."""
+    """Divides the chosen samples, or those of each source, into buckets."""
     if given.last_batch in ("partial", "equal"):
         raise ConfigError(f'last_batch="{given.last_batch}" and buckets cannot be combined: use "pad" or "drop"')
-    buckets, ids = given.buckets, given.chosen.at(np.arange(given.chosen.size))
+    buckets, ids, sampling = given.buckets, given.chosen.at(np.arange(given.chosen.size)), given.sampling
     numbers = assign_buckets(given.shards, ids, buckets, given.upright, given.known_bad)
-    counts = np.bincount(numbers + 1, minlength=len(buckets) + 1)
-    _, *runs = np.split(ids[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
-    quantum, drop = buckets.quantum or given.global_batch, given.last_batch == "drop"
-    return BucketSampler(
-        buckets.shapes, list(map(shared, runs)), quantum, drop, given.name, fixed=buckets.quantum is not None
-    )
+    quantum, is_fixed = buckets.quantum or given.global_batch, buckets.quantum is not None
+    options = quantum, given.last_batch == "drop", given.name, is_fixed
+    if given.sources:
+        of_source = np.searchsorted(given.ends, ids, "right")
+        both = np.where(numbers < 0, -1, of_source * len(buckets) + numbers)
+        runs = list(map(shared, _split(ids, both, len(given.sources) * len(buckets))))
+        of_ids = [runs[begin : begin + len(buckets)] for begin in range(0, len(runs), len(buckets))]
+        given.check_sources([sum(map(len, runs)) for runs in of_ids])
+        dealt = [BucketSampler(buckets.shapes, runs, *options) for runs in of_ids]
+        return MixedBuckets(dealt, _schedule(given.sources), quantum, is_fixed)
+    runs = list(map(shared, _split(ids, numbers, len(buckets))))
+    if sampling.weights is None:
+        return BucketSampler(buckets.shapes, runs, *options)
+    if not sampling.replacement:
+        raise ConfigError("weights with replacement=False and buckets cannot be combined: use replacement=True")
+    weights = _split(_weights(sampling.weights, ids, len(given.shards), given.labels), numbers, len(buckets))
+    if not any(each.any() for each in weights):
+        raise ConfigError("weights: all samples with a weight above 0 are skipped by the buckets: give others a weight")
+    return WeightedBuckets(buckets.shapes, runs, *options, list(map(shared, weights)))
+
+
+def _split(values: NDArray[Any], numbers: NDArray[np.int64], count: int) -> list[NDArray[Any]]:
+    """Divides values, (n,), by their numbers in [0, count), (n,); those of a negative number are left out."""
+    counts = np.bincount(numbers + 1, minlength=count + 1)
+    return np.split(values[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])[1:]
 
 
 def _mix(given: OrderArguments) -> Order:
     """Makes the mix of sources. Each source is the next shards."""
-    counts, ends = given.counts, np.cumsum([count for count, _ in given.sources])
-    of_sources = np.split(counts, ends[:-1])
+    of_sources = np.split(given.counts, np.cumsum([count for count, _ in given.sources])[:-1])
     sizes = tuple(int(each.sum()) for each in of_sources)
-    if not all(sizes):
-        empty = given.shards.shards[np.append(0, ends)[sizes.index(0)]]
-        raise ConfigError(f"tar: the source that begins with {empty} has no samples: leave it out")
-    schedules = [weight if isinstance(weight, Mapping) else {0.0: weight} for _, weight in given.sources]
+    given.check_sources(sizes)
+    by_shards = (tuple(of_sources), *given.grouping) if given.name == "shards" else ()
+    return Mix(given.chosen, sizes, _schedule(given.sources), given.name, *by_shards)
+
+
+def _schedule(sources: Sequence[tuple[int, Weight]]) -> tuple[Ratio, ...]:
+    """Returns the ratios of sources by epoch."""
+    schedules = [weight if isinstance(weight, Mapping) else {0.0: weight} for _, weight in sources]
     ratios: list[Ratio] = []
     for epoch in sorted(set(chain(*schedules))):
         weights = [schedule[max(start for start in schedule if start <= epoch)] for schedule in schedules]
@@ -207,8 +253,7 @@ def _mix(given: OrderArguments) -> Order:
         parts = parts_of(weights)
         if not ratios or parts != ratios[-1].parts:
             ratios.append(Ratio(epoch, parts))
-    by_shards = (tuple(of_sources), *given.grouping) if given.name == "shards" else ()
-    return Mix(given.chosen, sizes, tuple(ratios), given.name, *by_shards)
+    return tuple(ratios)
 
 
 def _weigh(given: OrderArguments) -> Order:
@@ -236,17 +281,12 @@ def _shuffle(given: OrderArguments) -> Order:
 
 
 _WAYS = (
-    _Way("buckets", lambda given: given.buckets is not None, _deal, takes_subset=True),
+    _Way("buckets", lambda given: given.buckets is not None, _deal, ("several sources", "weights", "subset")),
     _Way("several sources", lambda given: bool(given.sources), _mix),
-    _Way("weights", lambda given: given.sampling.weights is not None, _weigh, takes_subset=True),
+    _Way("weights", lambda given: given.sampling.weights is not None, _weigh, ("subset",)),
     _Way("a function as shuffle", lambda given: callable(given.shuffle), _call),
-    _Way('shuffle="shards"', lambda given: given.name == "shards" and not given.sources, _group, takes_subset=True),
-    _Way(
-        'shuffle="block"',
-        lambda given: given.name == "block" and given.buckets is not None,
-        _shuffle,
-        takes_subset=True,
-    ),
+    _Way('shuffle="shards"', lambda given: given.groups_all, _group, ("subset",)),
+    _Way('shuffle="block"', lambda given: given.name == "block" and given.buckets is not None, _shuffle, ("subset",)),
 )
 
 

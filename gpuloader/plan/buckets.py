@@ -1,4 +1,4 @@
-"""`BucketSampler`: samples in buckets, so that each global batch comes from one bucket.
+"""`BucketSampler` and `WeightedBuckets`: samples in buckets, so that each global batch comes from one bucket.
 
 A pass (an epoch of the source) shuffles each bucket's samples, deals them out in bucket batches, and shuffles these:
 
@@ -26,7 +26,7 @@ from gpuloader.base.text import counted
 from gpuloader.errors import ConfigError
 from gpuloader.plan.order import IdsAt, Shuffle, make_order, seed_of_part
 from gpuloader.plan.sample_order import Ints
-from gpuloader.plan.samplers import Sampler
+from gpuloader.plan.samplers import Sampler, digest_of, uniform_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +95,7 @@ class BucketSampler(Sampler):
 
     def near(self, seed: int, first: int, offset: Ints, sample: int, uniform: NDArray[np.float64]) -> Ints:
         """See `Order`; the samples come from the step's bucket."""
-        run = self.runs[self._buckets(seed, first, offset).item()]
-        return run[np.floor(uniform * len(run)).astype(np.int64)]
+        return self._choose(self._buckets(seed, first, offset).item(), uniform)
 
     def shapes_at(self, seed: int, first: int, offsets: Ints) -> list[tuple[int, int]]:
         return [self.shapes[bucket] for bucket in self._buckets(seed, first, offsets)]
@@ -135,14 +134,24 @@ class BucketSampler(Sampler):
     def state(self, begun: int) -> dict[str, Any]:
         return {"quantum": self.quantum}
 
+    def _choose(self, bucket: int, uniform: NDArray[np.float64]) -> Ints:
+        """Returns samples of a bucket, (k,), by numbers in [0, 1), (k,)."""
+        run = self.runs[bucket]
+        return run[np.floor(uniform * len(run)).astype(np.int64)]
+
     def _buckets(self, seed: int, first: int, offsets: Ints) -> Ints:
         """Returns the numbers of the buckets, (k,), at places of the row."""
         passes, within = self.find(first, offsets)
-        slots = np.empty_like(within)
+        buckets = np.empty_like(within)
         for number in np.unique(passes).tolist():
             here = passes == number
-            slots[here] = make_order(self.shuffle, int(self._ends[-1]), seed, number)(within[here] // self.quantum)
-        return self._buckets_of(slots)
+            buckets[here] = self._buckets_at(seed, number)(within[here] // self.quantum)
+        return buckets
+
+    def _buckets_at(self, seed: int, number: int) -> IdsAt:
+        """Returns a function from bucket batches of a pass, (k,), to their buckets, (k,)."""
+        slots_at = make_order(self.shuffle, int(self._ends[-1]), seed, number)
+        return lambda turns: self._buckets_of(slots_at(turns))
 
     def includes(self, ids: Ints) -> NDArray[np.bool_]:
         return np.isin(ids, np.concatenate(self.runs))
@@ -159,6 +168,73 @@ class BucketSampler(Sampler):
     @cached_property
     def _starts(self) -> Ints:
         return np.append(0, self._ends[:-1])
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedBuckets(BucketSampler):
+    """Samples in buckets by weight: a bucket batch draws its bucket by the sum of its weights, then each sample.
+
+    A pass has as many bucket batches as without weights, without padding. A sample can occur twice.
+
+    Attributes:
+        weights: of each bucket's samples, (n,) float64, not negative, not all 0.
+    """
+
+    repeats = True
+    how = "by weights"
+
+    weights: Sequence[NDArray[np.float64]] = ()
+
+    def __str__(self) -> str:
+        return f"buckets of {counted(self.samples, 'sample')} by weight"
+
+    @property
+    def samples(self) -> int:
+        return self.size
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return digest_of(f"weighted {super().fingerprint}", *self.weights)
+
+    def order(self, seed: int, number: int) -> IdsAt:
+        buckets_at = self._buckets_at(seed, number)
+
+        def drawn(places: Ints) -> Ints:
+            buckets, numbers = buckets_at(places // self.quantum), uniform_of(seed, number, places)
+            ids = np.empty_like(places)
+            for bucket in np.unique(buckets).tolist():
+                here = buckets == bucket
+                ids[here] = self._choose(bucket, numbers[here])
+            return ids
+
+        return drawn
+
+    @property
+    def used_shapes(self) -> list[tuple[int, int]]:
+        return [shape for shape, each in zip(self.shapes, self.weights) if each.any()]
+
+    @property
+    def dropped(self) -> list[str]:
+        """Any bucket with weight can be drawn."""
+        return []
+
+    def includes(self, ids: Ints) -> NDArray[np.bool_]:
+        return np.isin(ids, np.concatenate([run[each > 0] for run, each in zip(self.runs, self.weights)]))
+
+    def _buckets_at(self, seed: int, number: int) -> IdsAt:
+        # The numbers lie behind those of the samples. Below ends[-1], so the result has weight: see `WeightedSampler`.
+        ends = np.cumsum([each[-1] if len(each) else 0.0 for each in self._cumulated])
+        return lambda turns: np.searchsorted(ends, uniform_of(seed, number, self.size + turns) * ends[-1], "right")
+
+    def _choose(self, bucket: int, uniform: NDArray[np.float64]) -> Ints:
+        ends = self._cumulated[bucket]
+        return self.runs[bucket][np.searchsorted(ends, uniform * ends[-1], "right")]
+
+    @cached_property
+    def _cumulated(self) -> list[NDArray[np.float64]]:
+        """The cumulated weights of each bucket, scaled so that the largest weight is 1."""
+        largest = max(each.max(initial=0) for each in self.weights)
+        return [np.cumsum(each / largest) for each in self.weights]
 
 
 def _allowed_sizes(multiple: int, ranks: int) -> str:

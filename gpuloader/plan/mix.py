@@ -7,11 +7,12 @@ new round. The samples that a source has given at a place are a sum over the rat
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,10 @@ from gpuloader.base.values import is_integer
 from gpuloader.errors import ConfigError, describe
 from gpuloader.plan.grouped_sampler import Grouped, GroupedSampler
 from gpuloader.plan.order import Shuffle, seed_of_part
-from gpuloader.plan.sample_order import Ints, SampleSlice
+from gpuloader.plan.sample_order import Ints, Order, SampleSlice
 from gpuloader.plan.samplers import Sampler, SampleSubset, ShuffledSampler, digest_of
 
+AnyInterleaved = TypeVar("AnyInterleaved", bound="Interleaved")
 _MOST_SHOWN = 5  # ratios
 _TOTALS = np.array([*range(1, 10_001), 100_000])
 
@@ -59,19 +61,114 @@ class Ratio(NamedTuple):
     parts: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Mix(Grouped):
+class Interleaved(Order):
     """Several sources, interleaved in ratios.
+
+    Attributes:
+        schedule: the ratios by epoch, the first from epoch 0 on.
+        begun: the ratios by place of the row that began before the state that a run goes on from.
+        ratios: the ratios by place of the row, the first from 0 on; `at_places` sets them.
+    """
+
+    schedule: tuple[Ratio, ...] = ()
+    begun: tuple[Ratio, ...] = ()
+    ratios: tuple[Ratio, ...] = ()
+
+    @property
+    @abstractmethod
+    def sources(self) -> Sequence[Sampler]:
+        """The row of each source."""
+
+    def __str__(self) -> str:
+        ratios = ", then ".join(":".join(map(str, each.parts)) for each in self.schedule[:_MOST_SHOWN])
+        return f"sources in the ratio {ratios}{' ...' if len(self.schedule) > _MOST_SHOWN else ''}"
+
+    def start_of(self, place: int) -> int:
+        """Returns the place where a ratio begins that should begin at a place."""
+        return place
+
+    def at_places(self: AnyInterleaved, place_of: Callable[[float], int]) -> AnyInterleaved:
+        """See `Order`: ratios that have begun, then ratios of later epochs."""
+        later = (Ratio(self.start_of(place_of(each.start)), each.parts) for each in self.schedule[len(self.begun) :])
+        return replace(self, ratios=(*self.begun, *later))  # type: ignore[type-var]
+
+    def state(self, begun: int) -> dict[str, Any]:
+        ratios = [[int(start), list(parts)] for start, parts in self.ratios if start < begun]
+        return {**super().state(begun), "ratios": ratios}
+
+    def resume(
+        self: AnyInterleaved, state: Mapping[str, Any], begun: int, epoch: int, place_of: Callable[[float], int]
+    ) -> AnyInterleaved:
+        """See `Order`; later ratios may be others than before.
+
+        If the state's epoch had another length, a ratio of this epoch may have begun at another place than here.
+        """
+        listed, count = state.get("ratios"), len(self.schedule[0].parts)
+        if not isinstance(listed, (list, tuple)) or not all(_is_ratio(each, count) for each in listed):
+            raise ConfigError(f"ratios={describe(listed)}: allowed are [place, parts] with a part for each source")
+        ratios = tuple(Ratio(start, tuple(parts)) for start, parts in listed)
+        starts = [ratio.start for ratio in ratios]
+        if starts != sorted(starts) or starts[:1] not in ([], [0]) or starts[-1:] >= [begun]:
+            raise ConfigError(f"the ratios begin at {describe(starts)}: allowed are 0, then places before the state's")
+        certain = sum(self.start_of(place_of(each.start)) < begun for each in self.schedule)
+        possible = sum(each.start < epoch for each in self.schedule)
+        has = self.schedule[: max(certain, min(len(ratios), possible))]
+        if [each.parts for each in ratios] != [each.parts for each in has]:
+            raise ConfigError(
+                f"up to there the weights of the sources were {_in_words(ratios)}, and this loader's are "
+                f"{_in_words(has)}: weights may change from a later place on"
+            )
+        return replace(self, begun=ratios)  # type: ignore[type-var]
+
+    def take(self, seed: int, first: int, offsets: Ints) -> SampleSlice:
+        """See `Sampler`; each source has its own seed and passes."""
+        taken = SampleSlice(*(np.empty_like(offsets) for _ in range(3)))
+        for number, here, at, own in self._split(first, offsets):
+            part = self.sources[number].take(seed_of_part(seed, number), at, own)
+            for all_of_them, of_source in zip(taken, part):
+                all_of_them[here] = of_source
+        return taken
+
+    def _split(self, first: int, offsets: Ints) -> Iterator[tuple[int, Ints, int, Ints]]:
+        """Yields each source's number, the mask of its offsets, and its places in its own row, as `take` needs them."""
+        ends = [*(ratio.start for ratio in self._rounds[1:]), float("inf")]
+        for (start, parts), end, given in zip(self._rounds, ends, self._given):
+            owners, before = _round_of(parts)
+            here = np.flatnonzero((offsets >= start - first) & (offsets < end - first))
+            done, slot = divmod(first - int(start), len(owners))  # of rounds, as Python's unbounded integers
+            rounds, slots = np.divmod(slot + offsets[here], len(owners))
+            for number in np.unique(owners[slots]).tolist():
+                mine = np.flatnonzero(owners[slots] == number)
+                own = rounds[mine] * parts[number] + before[slots[mine]]
+                yield number, here[mine], given[number] + done * parts[number], own
+
+    @property
+    def _rounds(self) -> Sequence[Ratio]:
+        """The ratios by place among what is interleaved."""
+        return self.ratios
+
+    @cached_property
+    def _given(self) -> list[list[int]]:
+        """The samples that each source has given before each ratio."""
+        given = [[0] * len(self.schedule[0].parts)]
+        for (start, parts), after in pairwise(self._rounds):
+            owners, _ = _round_of(parts)
+            rounds, slots = divmod(int(after.start - start), len(owners))
+            counts = np.bincount(owners[:slots], minlength=len(parts)).tolist()
+            given.append([so_far + rounds * part + count for so_far, part, count in zip(given[-1], parts, counts)])
+        return given
+
+
+@dataclass(frozen=True, eq=False)
+class Mix(Interleaved, Grouped):
+    """Several sources of samples, interleaved in ratios.
 
     Attributes:
         chosen: the samples of all sources.
         sizes: the number of samples of each source.
-        schedule: the ratios by epoch, the first from epoch 0 on.
         shuffle: the order of each pass.
         shard_sizes: for "shards": (s,) int64 for each source, the number of its samples in each of its shards.
         groups: for "shards": the groups of each source; `fixed` as in `GroupedSampler`.
-        begun: the ratios by place of the row that began before the state that a run goes on from.
-        ratios: the ratios by place of the row, the first from 0 on; `at_places` sets them.
     """
 
     chosen: SampleSubset
@@ -89,10 +186,6 @@ class Mix(Grouped):
         """The number of samples of all sources together."""
         return self.chosen.size
 
-    def __str__(self) -> str:
-        ratios = ", then ".join(":".join(map(str, each.parts)) for each in self.schedule[:_MOST_SHOWN])
-        return f"sources in the ratio {ratios}{' ...' if len(self.schedule) > _MOST_SHOWN else ''}"
-
     @property
     def fingerprint(self) -> str:
         """See `Sampler`; without the ratios, which may change in a run."""
@@ -100,46 +193,6 @@ class Mix(Grouped):
 
     def includes(self, ids: Ints) -> NDArray[np.bool_]:
         return self.chosen.includes(ids)
-
-    def at_places(self, place_of: Callable[[float], int]) -> Mix:
-        """See `Order`: ratios that have begun, then ratios of later epochs."""
-        later = (Ratio(place_of(each.start), each.parts) for each in self.schedule[len(self.begun) :])
-        return replace(self, ratios=(*self.begun, *later))
-
-    def state(self, begun: int) -> dict[str, Any]:
-        ratios = [[int(start), list(parts)] for start, parts in self.ratios if start < begun]
-        return {**super().state(begun), "ratios": ratios}
-
-    def resume(self, state: Mapping[str, Any], begun: int, epoch: int, place_of: Callable[[float], int]) -> Mix:
-        """See `Order`; later ratios may be others than before.
-
-        If the state's epoch had another length, a ratio of this epoch may have begun at another place than here.
-        """
-        listed = state.get("ratios")
-        if not isinstance(listed, (list, tuple)) or not all(_is_ratio(each, len(self.sizes)) for each in listed):
-            raise ConfigError(f"ratios={describe(listed)}: allowed are [place, parts] with a part for each source")
-        ratios = tuple(Ratio(start, tuple(parts)) for start, parts in listed)
-        starts = [ratio.start for ratio in ratios]
-        if starts != sorted(starts) or starts[:1] not in ([], [0]) or starts[-1:] >= [begun]:
-            raise ConfigError(f"the ratios begin at {describe(starts)}: allowed are 0, then places before the state's")
-        certain = sum(place_of(each.start) < begun for each in self.schedule)
-        possible = sum(each.start < epoch for each in self.schedule)
-        has = self.schedule[: max(certain, min(len(ratios), possible))]
-        if [each.parts for each in ratios] != [each.parts for each in has]:
-            raise ConfigError(
-                f"up to there the weights of the sources were {_in_words(ratios)}, and this loader's are "
-                f"{_in_words(has)}: weights may change from a later place on"
-            )
-        return replace(self, begun=ratios)
-
-    def take(self, seed: int, first: int, offsets: Ints) -> SampleSlice:
-        """See `Sampler`; each source has its own seed and passes."""
-        taken = SampleSlice(*(np.empty_like(offsets) for _ in range(3)))
-        for number, here, at, own in self._split(first, offsets):
-            part = self._sources[number].take(seed_of_part(seed, number), at, own)
-            for all_of_them, of_source in zip(taken, part):
-                all_of_them[here] = of_source
-        return taken
 
     def groups_at(self, first: int, offsets: Ints) -> Ints:
         """See `GroupedSampler`; each source has its own groups."""
@@ -155,21 +208,8 @@ class Mix(Grouped):
         number = int(np.searchsorted(np.cumsum(self.sizes), self.chosen.number_of(sample), side="right"))
         return self._grouped[number].near(seed_of_part(seed, number), first, offset, sample, uniform)
 
-    def _split(self, first: int, offsets: Ints) -> Iterator[tuple[int, Ints, int, Ints]]:
-        """Yields each source's number, the mask of its offsets, and its places in its own row, as `take` needs them."""
-        ends = [*(ratio.start for ratio in self.ratios[1:]), float("inf")]
-        for (start, parts), end, given in zip(self.ratios, ends, self._given):
-            owners, before = _round_of(parts)
-            here = np.flatnonzero((offsets >= start - first) & (offsets < end - first))
-            done, slot = divmod(first - int(start), len(owners))  # of rounds, as Python's unbounded integers
-            rounds, slots = np.divmod(slot + offsets[here], len(owners))
-            for number in np.unique(owners[slots]).tolist():
-                mine = np.flatnonzero(owners[slots] == number)
-                own = rounds[mine] * parts[number] + before[slots[mine]]
-                yield number, here[mine], given[number] + done * parts[number], own
-
     @cached_property
-    def _sources(self) -> Sequence[Sampler]:
+    def sources(self) -> Sequence[Sampler]:
         return self._grouped or [ShuffledSampler(each, self.shuffle) for each in self._chosen]
 
     @cached_property
@@ -183,17 +223,6 @@ class Mix(Grouped):
         """The samples of each source."""
         firsts = np.cumsum([0, *self.sizes]).tolist()
         return [self.chosen.part(first, size) for first, size in zip(firsts, self.sizes)]
-
-    @cached_property
-    def _given(self) -> list[list[int]]:
-        """The samples that each source has given before each ratio."""
-        given = [[0] * len(self.sizes)]
-        for (start, parts), after in pairwise(self.ratios):
-            owners, _ = _round_of(parts)
-            rounds, slots = divmod(int(after.start - start), len(owners))
-            counts = np.bincount(owners[:slots], minlength=len(parts)).tolist()
-            given.append([so_far + rounds * part + count for so_far, part, count in zip(given[-1], parts, counts)])
-        return given
 
 
 @lru_cache(maxsize=8)

@@ -8,8 +8,9 @@ any rank can take any place, and a run can resume at any place. These samplers m
     WeightedSampler    samples by weight: with replacement, each place draws; without, heavier samples tend to be first
     CustomSampler      the ids that a function of the pass's number returns
     BucketSampler      every sample once, with one bucket for each global batch: `gpuloader.plan.buckets`
+    WeightedBuckets    the same, by weight
 
-`Mix` interleaves several: `gpuloader.plan.mix`.
+`Mix` and `MixedBuckets` interleave several: `gpuloader.plan.mix`, `gpuloader.plan.mixed_buckets`.
 """
 
 from __future__ import annotations
@@ -210,14 +211,14 @@ class WeightedSampler(Sampler):
             some = np.flatnonzero(self.weights)
             ids = self.chosen.at(some)
             with np.errstate(divide="ignore"):  # 0 gives -inf, which comes first
-                keys = np.log(-np.log1p(-_uniform(seed, number, ids))) - np.log(self.weights[some])
+                keys = np.log(-np.log1p(-uniform_of(seed, number, ids))) - np.log(self.weights[some])
             sorted_ids = ids[np.argsort(keys, kind="stable")]
             return lambda places: sorted_ids[places]
         ends = self._ends
 
         def drawn(places: Ints) -> Ints:
             # Below ends[-1] even for the largest number, so the result never lies after the last sample with weight.
-            found = _uniform(seed, number, places) * ends[-1]
+            found = uniform_of(seed, number, places) * ends[-1]
             return self.chosen.at(np.searchsorted(ends, found, side="right"))
 
         return drawn
@@ -295,7 +296,7 @@ class CustomSampler(Sampler):
         return ids.astype(np.int64)
 
 
-def _uniform(seed: int, number: int, ids: Ints) -> NDArray[np.float64]:
+def uniform_of(seed: int, number: int, ids: Ints) -> NDArray[np.float64]:
     """Draws (n,) multiples of 2**-53 in [0, 1); multiples of 2**-32 would bias the choice among many samples."""
     high, low = Draws(seed, number, ids).uniform(Stream.SAMPLING, 2).T
     return high + np.floor(low * 2.0**21) * 2.0**-53

@@ -135,6 +135,26 @@ def test_subset_and_require_choose_among_the_samples_and_steps_end_an_epoch(shar
     assert got == [[1, 5, 7, 11], [15, 17, 21, 25], [27, 31, 35, 37]]
 
 
+def test_sources_with_buckets_have_batches_of_one_source_in_the_ratio(shards: list[Path]) -> None:
+    sources = [{"tar": shards[0], "weight": 3}, {"tar": shards[1]}]  # 20 samples each, 12 and 8 of two buckets
+    with loader(sources) as batches:
+        assert len(batches) == 2 * (12 + 8) // 4
+        epochs = [[{sample // 20 for sample in batch["index"].tolist()} for batch in batches] for _ in range(2)]
+    assert all(len(step) == 1 for epoch in epochs for step in epoch)
+    assert sum(1 in step for step in [*epochs[0], *epochs[1]]) == 20 // 4
+
+
+def test_weights_with_buckets_choose_the_samples_of_each_batch(shards: list[Path]) -> None:
+    weights = np.where(np.arange(40) % 4 == 1, 2.0, 0.0)
+    with loader(shards, sampling={"buckets": SHAPES, "weights": weights}) as batches, loader(shards) as plain:
+        assert len(batches) == len(plain)
+        assert batches.num_samples == 4 * len(batches)
+        for batch in batches:
+            assert (batch["index"] % 4 == 1).all()
+            assert batch["valid"].all()
+            assert {tuple(size) for size in batch["target_size"].tolist()} == {tuple(batch["image"].shape[2:])}
+
+
 # --- pixels
 
 
@@ -330,8 +350,13 @@ def test_a_known_bad_image_of_unknown_size_is_replaced_once_in_the_largest_bucke
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"sampling": {"buckets": SHAPES, "weights": "balanced"}}, "buckets and weights cannot be combined"),
+        (
+            {"sampling": {"buckets": SHAPES, "weights": "balanced", "replacement": False}},
+            "replacement=False and buckets cannot be combined: use replacement=True",
+        ),
         ({"shuffle": "block"}, 'buckets and shuffle="block" cannot be combined'),
+        ({"several": True, "shuffle": "shards"}, 'buckets and several sources and shuffle="shards" cannot be combined'),
+        ({"several": True, "sampling": {"buckets": SHAPES, "weights": "balanced"}}, "buckets and several sources and"),
         ({"last_batch": "partial"}, 'last_batch="partial" and buckets cannot be combined: use "pad" or "drop"'),
         ({"batch_size": 100, "last_batch": "drop"}, "no bucket has 100 samples"),
         ({"sampling": {"buckets": {"sizes": SHAPES, "quantum": 6}}}, "bucket batch, quantum=6: .* 1, 2, 3, 6"),
@@ -358,8 +383,10 @@ def test_a_known_bad_image_of_unknown_size_is_replaced_once_in_the_largest_bucke
     ],
 )
 def test_what_is_refused(shards: list[Path], arguments: dict[str, Any], said: str) -> None:
+    tar = [{"tar": shard} for shard in shards] if "several" in arguments else shards
+    given = {name: each for name, each in arguments.items() if name != "several"}
     with pytest.raises((ConfigError, PresetError), match=said):
-        loader(shards, **arguments)
+        loader(tar, **given)
 
 
 def test_drop_warns_of_buckets_that_it_never_delivers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import BucketSampler, Cursor, Plan
+from gpuloader.plan import BucketSampler, Cursor, Plan, WeightedBuckets
 
 Rows = list[tuple[int, bool]]
 
@@ -175,3 +176,82 @@ def test_replacements_are_of_the_same_bucket_and_do_not_depend_on_the_ranks(drop
         [shape] = Plan(positions, 1, last_batch="pad").shapes(Cursor(0, place), 1) or []
         assert len(found) == 1
         assert {sample // 1000 + 1 for sample in next(iter(found))} == {shape[0]}
+
+
+# --- by weight
+
+WEIGHTS = [np.array([5.0, 0, 1, 2]), np.array([0.0, 0]), np.arange(9.0), np.zeros(0)]
+"""Of the samples of four buckets, of which two have no weight."""
+
+
+def weighted(quantum: int = 4, drop: bool = False, weights: list[np.ndarray] = WEIGHTS) -> WeightedBuckets:
+    plain = bucketed(list(map(len, weights)), quantum, drop)
+    return WeightedBuckets(plain.shapes, plain.runs, quantum, drop, weights=weights)
+
+
+def test_a_bucket_batch_draws_its_bucket_by_the_sum_of_its_weights_then_each_sample_by_weight() -> None:
+    source, counts, batches = weighted(), Counter(), Counter()  # type: ignore[var-annotated]
+    for number in range(2000):
+        for batch in source.order(3, number)(np.arange(source.size)).reshape(-1, 4).tolist():
+            [bucket] = {sample // 1000 for sample in batch}
+            batches[bucket] += 1
+            counts.update(batch)
+    sums = np.array([each.sum() for each in WEIGHTS])
+    found = np.array([batches[bucket] for bucket in range(4)])
+    assert found[sums == 0].sum() == 0
+    assert stats.chisquare(found[sums > 0], found.sum() * sums[sums > 0] / sums.sum()).pvalue > 1e-4
+    for bucket in (0, 2):
+        of_each = np.array([counts[1000 * bucket + number] for number in range(len(WEIGHTS[bucket]))])
+        has = WEIGHTS[bucket] > 0
+        assert of_each[~has].sum() == 0
+        expected = of_each.sum() * WEIGHTS[bucket][has] / sums[bucket]
+        assert stats.chisquare(of_each[has], expected).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_with_weights_an_epoch_has_as_many_bucket_batches_as_without_and_no_padding(drop: bool) -> None:
+    source = weighted(drop=drop)
+    steps = run(source, 2, 2, Cursor(5))
+    assert len(steps) == sum(len(each) // 4 if drop else -(-len(each) // 4) for each in WEIGHTS)
+    assert all(valid for step in steps for _, valid in step)
+    assert Plan(source, 4, last_batch="drop" if drop else "pad").num_samples == source.size
+
+
+def test_with_weights_a_run_goes_on_with_other_ranks_and_each_copy_has_its_own_random_numbers() -> None:
+    source = weighted(12)
+    whole = [row for step in run(source, 1, 12, Cursor(2)) for row in step]
+    assert [row for step in run(source, 3, 2, Cursor(2, 18)) for row in step] == whole[18:]
+    draws = Plan(source, 12, last_batch="pad").batch(Cursor(2)).draws
+    assert len(set(draws.ids.tolist())) == 12
+
+
+def test_with_weights_replacements_are_of_the_bucket_and_the_largest_numbers_have_weight() -> None:
+    source = weighted()
+    uniform = np.append(np.random.default_rng(0).random(500), [0.0, 1 - 2**-53])
+    for place in range(0, source.size, 4):
+        plan = Plan(source, 4, last_batch="pad")
+        [bucket] = {sample // 1000 for sample in plan.batch(Cursor(0, place)).ids.tolist()}
+        found = set(plan.replacements(Cursor(0, place), 0, uniform).tolist())
+        assert found == set((1000 * bucket + np.flatnonzero(WEIGHTS[bucket])).tolist())
+
+
+def test_weighted_buckets_are_golden_and_weights_have_a_fingerprint() -> None:
+    assert weighted().order(7, 3)(np.arange(12)).tolist() == [
+        2006,
+        2003,
+        2005,
+        2002,
+        2008,
+        2004,
+        2006,
+        2005,
+        2003,
+        2008,
+        2006,
+        2006,
+    ]
+    assert weighted().fingerprint == weighted(8).fingerprint
+    assert weighted().fingerprint != weighted(weights=[each * 2 for each in WEIGHTS]).fingerprint
+    found = weighted().includes(np.array([0, 1, 2, 1000, 2000, 2001, 9999]))
+    assert found.tolist() == [True, False, True, False, False, True, False]
+    assert weighted().used_shapes == [(1, 8), (3, 8)]

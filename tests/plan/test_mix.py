@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from counting import Counted
 
 from gpuloader.errors import ConfigError
-from gpuloader.plan import Mix, Plan, Ratio, SampleSubset, parts_of
+from gpuloader.plan import BucketSampler, Cursor, Mix, MixedBuckets, Plan, Ratio, SampleSubset, parts_of
 
 
 @pytest.mark.parametrize(
@@ -79,3 +85,85 @@ def test_a_mix_of_billions_reaches_places_beyond_64_bits_without_a_table() -> No
 )
 def test_orders_are_golden(schedule: list[tuple[float, tuple[int, ...]]], ids: list[int]) -> None:
     assert Plan(mix((5, 3), *schedule), 1, seed=7).ids(0, np.arange(16)).tolist() == ids
+
+
+# --- several sources with buckets
+
+COUNTS = ((9, 4), (0, 7), (3, 3))
+"""The samples of three sources in two buckets; sample s of bucket b of source k has the id 1000 k + 100 b + s."""
+
+
+def mixed_buckets(*schedule: tuple[float, tuple[int, ...]], quantum: int = 4, drop: bool = False) -> MixedBuckets:
+    shapes = [(1, 8), (2, 8)]
+    runs = [
+        [1000 * source + 100 * bucket + np.arange(n) for bucket, n in enumerate(of)] for source, of in enumerate(COUNTS)
+    ]
+    sources = [BucketSampler(shapes, of_source, quantum, drop) for of_source in runs]
+    return MixedBuckets(sources, tuple(Ratio(*each) for each in schedule), quantum)
+
+
+def steps_of(plan: Plan, cursor: Cursor, count: int) -> list[list[tuple[int, bool]]]:
+    """The samples of the next steps of all ranks; images of a step have the shape of its bucket."""
+    steps = []
+    for _ in range(count):
+        cursor = plan.at_step(cursor)
+        batches = [each.batch(cursor) for each in ranks_of(plan)]
+        steps.append([row for each in batches for row in zip(each.ids.tolist(), each.valid.tolist())])
+        assert {each.shape for each in batches} == {(number // 100 % 10 + 1, 8) for number, _ in steps[-1]}
+        assert plan.shapes(cursor, 1) == [batches[0].shape]
+        cursor = plan.after(cursor)
+    return steps
+
+
+def ranks_of(plan: Plan) -> list[Plan]:
+    return [replace(plan, rank=rank) for rank in range(plan.world_size)]
+
+
+def test_bucket_batches_of_sources_come_in_the_ratio_and_each_source_goes_through_its_buckets() -> None:
+    plan = Plan(mixed_buckets((0, (2, 1, 0)), (2, (1, 2, 3))), 2, 0, 2, "pad", seed=3)
+    assert plan.steps == sum(-(-count // 4) for of in COUNTS for count in of) == 8
+    steps, counted = steps_of(plan, Cursor(), 48), Counted(3)
+    expected = [counted.take((2, 1, 0) if step < 16 else (1, 2, 3))[0] for step in range(48)]
+    assert [{number // 1000 for number, _ in step} for step in steps] == [{source} for source in expected]
+    for source, of in enumerate(COUNTS):
+        own = [step for step, owner in zip(steps, expected) if owner == source]
+        a_pass = sum(-(-count // 4) for count in of)
+        assert len(own) >= 2 * a_pass
+        passes = [own[begin : begin + a_pass] for begin in range(0, len(own) - a_pass + 1, a_pass)]
+        for each in passes:
+            valid = Counter(number for step in each for number, good in step if good)
+            ids = [1000 * source + 100 * bucket + number for bucket, n in enumerate(of) for number in range(n)]
+            assert valid == Counter(ids)
+        assert all(one != other for one, other in pairwise(passes))
+
+
+def test_a_ratio_begins_with_a_bucket_batch_and_later_ones_may_change_at_a_resume() -> None:
+    run = Plan(mixed_buckets((0, (1, 0, 0)), (0.3, (0, 1, 0))), 2, last_batch="pad")  # place 10: within a bucket batch
+    steps = steps_of(run, Cursor(), 16)
+    assert [step[0][0] // 1000 for step in steps] == [0] * 6 + [1] * 10
+    for number in range(16):
+        state = json.loads(json.dumps(run.state(run.at(0, number))))
+        assert state["ratios"] == [[0, [1, 0, 0]], [12, [0, 1, 0]]][: 0 if number == 0 else 1 + (number > 6)]
+        assert state["quantum"] == 4
+        size = 4 if number % 2 == 0 else 2
+        other = replace(run, source=mixed_buckets((0, (1, 0, 0)), (0.3, (0, 1, 0)), quantum=size), batch_size=size)
+        plan, cursor = other.resume(state)
+        rest = [row for step in steps_of(plan, cursor, (16 - number) * 2 // size) for row in step]
+        assert rest == [row for step in steps[number:] for row in step]
+    changed = replace(run, source=mixed_buckets((0, (1, 0, 0)), (0.3, (0, 0, 1))))
+    changed.resume(run.state(run.at(0, 6)))
+    with pytest.raises(ConfigError, match="weights may change"):
+        changed.resume(run.state(run.at(0, 7)))
+
+
+def test_replacements_are_of_the_bucket_of_the_steps_source() -> None:
+    plan, uniform = Plan(mixed_buckets((0, (1, 1, 1))), 4, last_batch="pad"), np.random.default_rng(0).random(60)
+    for step in range(plan.steps):
+        [bucket] = {number // 100 for number in plan.batch(plan.at(0, step)).ids.tolist()}
+        found = set(plan.replacements(plan.at(0, step), 0, uniform).tolist())
+        assert found == {100 * bucket + number for number in range(COUNTS[bucket // 10][bucket % 10])}
+
+
+def test_a_source_that_fills_no_bucket_batch_is_refused_with_drop() -> None:
+    with pytest.raises(ConfigError, match="no bucket has 4 samples"):
+        Plan(mixed_buckets((0, (1, 1, 1)), drop=True), 4, last_batch="drop")

@@ -183,6 +183,7 @@ class Setup:
         in_steps: whether batches are planned as wholes: a run goes on with steps that divide them.
         ordered: whether the samples of a step come in the same order on any number of ranks.
         once: whether each sample comes exactly once in an epoch.
+        count: how many samples come in an epoch; 0 if buckets end, and are padded, anywhere in it.
         alone: whether a Compose and a Stage, which know one image, can make the images.
         spoils: whether a picture that is bad is a sample all the same.
     """
@@ -199,6 +200,7 @@ class Setup:
     in_steps: bool = False
     ordered: bool = True
     once: bool = True
+    count: int = COUNT
     alone: bool = True
     spoils: bool = True
 
@@ -209,8 +211,11 @@ class Setup:
         for name in row:
             change = FEATURES[name][1]
             merged = {key: {**getattr(setup, key), **change[key]} for key in ("recipe", "options") if key in change}
+            if sampling := change.get("options", {}).get("sampling"):
+                merged["options"]["sampling"] = {**setup.options.get("sampling", {}), **sampling}
             setup = replace(setup, **{**change, **merged})
-        return setup
+        pads_anywhere = setup.in_steps and not setup.once and setup.count == COUNT
+        return replace(setup, count=0) if pads_anywhere else setup
 
     @property
     def preset(self) -> Recipe:
@@ -319,8 +324,22 @@ FEATURES: Mapping[str, tuple[str, dict[str, Any]]] = {
         "order",
         {"in_steps": True, "options": {"sampling": {"buckets": {"groups": 3, "quantum": BATCH}}, "last_batch": "pad"}},
     ),
+    "weighted buckets": (
+        "order",
+        {
+            "in_steps": True,
+            "once": False,
+            "count": 24,  # six bucket batches, without padding
+            "alone": False,
+            "options": {
+                "sampling": {"buckets": {"sizes": BUCKETS, "quantum": BATCH}, "weights": WEIGHTS},
+                "last_batch": "pad",
+            },
+        },
+    ),
     "weights": ("order", {"options": {"sampling": {"weights": WEIGHTS}}, "once": False, "alone": False}),
     "shards": ("order", {"options": {"sampling": {"groups": 2}, "shuffle": "shards"}, "ordered": False}),
+    "repeats": ("copies of samples", {"options": {"sampling": {"repeats": 2}}, "once": False, "alone": False}),
     "channels last": ("layout", {"recipe": {"layout": "channels_last"}}),
     "own code": ("own code", {"own": [T.Apply(grain)]}),
     "targets": ("fields", {"options": {"fields": FIELDS}}),
@@ -331,8 +350,8 @@ FEATURES: Mapping[str, tuple[str, dict[str, Any]]] = {
 """What each is a feature of, of which a row has one at most, and what it changes."""
 
 REFUSED = [
-    *(("sources", order) for order in ("buckets", "groups", "weights")),
-    *((form, "buckets") for form in ("list", "pad", "views")),
+    *(("sources", order) for order in ("weights", "weighted buckets")),
+    *((form, order) for form in ("list", "pad", "views") for order in ("buckets", "weighted buckets")),
     *(("mix", other) for other in ("views", "shared views", "targets")),
 ]
 """The pairs that a loader refuses."""
