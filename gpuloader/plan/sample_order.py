@@ -119,8 +119,8 @@ class Order(ABC):
         return None
 
     def shapes_at(self, seed: int, first: int, offsets: Ints) -> list[tuple[int, int]]:
-        """Returns (height, width) of the images at places; only for an order with `shapes`."""
-        raise NotImplementedError
+        """Returns (height, width) of the images at places, (k,); empty without `shapes`."""
+        return []
 
     @property
     def used_shapes(self) -> list[tuple[int, int]]:
